@@ -1,0 +1,392 @@
+//! One connected program: its socket, its board, and what waits to be sent to it.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use millrace_shm::board::{Board, HEADER_BYTES, Row, RowView, state};
+use millrace_wire::{MAX_BYTES, Mode, ToClient};
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, UnixCredentials, recvmsg,
+    sendmsg, sockopt,
+};
+use nix::unistd::{Whence, lseek};
+
+use crate::offers::ClientId;
+use crate::proof::Process;
+
+/// Messages that may wait for a client that does not read, beside what its socket holds (some 270). Then it is dropped.
+const QUEUE_MAX: usize = 256;
+
+/// A message and the descriptor that goes with it.
+type Outgoing = (ToClient, Option<Rc<OwnedFd>>);
+
+/// What came from a client's socket.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    /// A message of this many bytes.
+    Message(usize),
+    /// Nothing now.
+    Nothing,
+    /// Bytes from another process than the client: not a message of this client.
+    Stranger,
+    /// A message with descriptors, which no message to the agent has. The kernel has dropped them.
+    Gift,
+    /// The client is gone.
+    Gone,
+}
+
+/// Why a client cannot be sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SendError {
+    /// It is gone.
+    Gone,
+    /// It does not read.
+    Slow,
+}
+
+/// A client's board: mapped, and its descriptor, which tells which parts of it are in use.
+#[derive(Debug)]
+pub(crate) struct ClientBoard {
+    board: Board,
+    fd: Rc<OwnedFd>,
+}
+
+/// A connected program.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) id: ClientId,
+    pub(crate) pid: i32,
+    pub(crate) uid: u32,
+    pub(crate) since: Instant,
+    /// `None` when this agent may not look at it: then nothing of it can be proved.
+    pub(crate) process: Option<Process>,
+    pub(crate) name: String,
+    pub(crate) mode: Mode,
+    /// The configuration excludes it.
+    pub(crate) excluded: bool,
+    has_pidfd: bool,
+    socket: OwnedFd,
+    board: Option<ClientBoard>,
+    queue: VecDeque<Outgoing>,
+}
+
+impl Client {
+    /// Takes a fresh connection over. Its listener has SO_PASSCRED, which it inherits. Fails when no descriptor is left.
+    pub(crate) fn new(
+        id: ClientId,
+        socket: OwnedFd,
+        peer: UnixCredentials,
+        now: Instant,
+    ) -> nix::Result<Client> {
+        let pidfd = nix::sys::socket::getsockopt(&socket, sockopt::PeerPidfd).ok();
+        let process = Process::open(peer.pid(), pidfd.as_ref().map(AsFd::as_fd))?;
+        let name = process.as_ref().and_then(Process::name).unwrap_or_default();
+        Ok(Client {
+            id,
+            pid: peer.pid(),
+            uid: peer.uid(),
+            since: now,
+            process,
+            name,
+            mode: Mode::Default,
+            excluded: false,
+            has_pidfd: pidfd.is_some(),
+            socket,
+            board: None,
+            queue: VecDeque::new(),
+        })
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The kernel says by a descriptor which process it is.
+    pub(crate) fn has_pidfd(&self) -> bool {
+        self.has_pidfd
+    }
+
+    /// It has said hello and was welcomed.
+    pub(crate) fn is_welcome(&self) -> bool {
+        self.board.is_some()
+    }
+
+    /// Gives it a board, and returns the descriptor to send.
+    pub(crate) fn set_board(&mut self, fd: OwnedFd) -> io::Result<Rc<OwnedFd>> {
+        let board = Board::attach(fd.as_fd())?;
+        let fd = Rc::new(fd);
+        self.board = Some(ClientBoard {
+            board,
+            fd: Rc::clone(&fd),
+        });
+        Ok(fd)
+    }
+
+    /// Takes one message from the socket.
+    pub(crate) fn receive(&self, buffer: &mut [u8; MAX_BYTES]) -> Incoming {
+        // Room for the credentials and nothing else: descriptors that a client sends are dropped by the kernel.
+        let mut control = cmsg_space!(UnixCredentials);
+        let mut parts = [IoSliceMut::new(buffer)];
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+        let received = match recvmsg::<SockaddrStorage>(
+            self.socket.as_raw_fd(),
+            &mut parts,
+            Some(&mut control),
+            flags,
+        ) {
+            Ok(received) => received,
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM | Errno::ENOBUFS) => {
+                return Incoming::Nothing;
+            }
+            Err(_) => return Incoming::Gone,
+        };
+        let bytes = received.bytes;
+        // Fails when there was more than the credentials.
+        let Ok(messages) = received.cmsgs() else {
+            return Incoming::Gift;
+        };
+        let mut sender = None;
+        for message in messages {
+            if let ControlMessageOwned::ScmCredentials(credentials) = message {
+                sender = Some(credentials.pid());
+            }
+        }
+        // An end of stream carries no credentials; an empty message, which no client sends, counts as one.
+        if bytes == 0 {
+            return Incoming::Gone;
+        }
+        if sender == Some(self.pid) {
+            Incoming::Message(bytes)
+        } else {
+            Incoming::Stranger
+        }
+    }
+
+    /// Sends a message, now or when the client has read what waits.
+    pub(crate) fn send(
+        &mut self,
+        message: ToClient,
+        fd: Option<Rc<OwnedFd>>,
+    ) -> Result<(), SendError> {
+        if self.queue.len() >= QUEUE_MAX {
+            return Err(SendError::Slow);
+        }
+        self.queue.push_back((message, fd));
+        self.flush()
+    }
+
+    /// Sends what waits, as far as the client reads.
+    pub(crate) fn flush(&mut self) -> Result<(), SendError> {
+        while let Some((message, fd)) = self.queue.front() {
+            match self.transmit(message, fd.as_deref()) {
+                Ok(()) => {
+                    let is_welcome = matches!(message, ToClient::Welcome(_));
+                    self.queue.pop_front();
+                    if let (Some(held), false) = (&self.board, is_welcome) {
+                        held.board.post_mail();
+                    }
+                }
+                // ETOOMANYREFS: too many descriptors are under way to clients that do not take them.
+                Err(
+                    Errno::EAGAIN
+                    | Errno::EINTR
+                    | Errno::ENOBUFS
+                    | Errno::ENOMEM
+                    | Errno::ETOOMANYREFS,
+                ) => break,
+                Err(_) => return Err(SendError::Gone),
+            }
+        }
+        Ok(())
+    }
+
+    fn transmit(&self, message: &ToClient, fd: Option<&OwnedFd>) -> nix::Result<()> {
+        let mut buffer = [0; MAX_BYTES];
+        let length = message.encode(&mut buffer);
+        let descriptors = fd.map(|fd| [fd.as_raw_fd()]);
+        let rights = descriptors
+            .as_ref()
+            .map(|list| [ControlMessage::ScmRights(list)]);
+        let control: &[ControlMessage<'_>] = rights.as_ref().map_or(&[], |list| list);
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let parts = [IoSlice::new(&buffer[..length])];
+        sendmsg::<SockaddrStorage>(self.socket.as_raw_fd(), &parts, control, flags, None).map(drop)
+    }
+
+    /// Whether something waits to be sent.
+    pub(crate) fn has_mail_waiting(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Copies of the rows in use. Everything in them is the client's word.
+    pub(crate) fn rows(&self) -> Vec<(u32, RowView)> {
+        self.board
+            .as_ref()
+            .map(ClientBoard::rows)
+            .unwrap_or_default()
+    }
+}
+
+impl ClientBoard {
+    /// Looks only where the memory has pages: to look elsewhere would allocate them.
+    fn rows(&self) -> Vec<(u32, RowView)> {
+        let mut rows = Vec::new();
+        let mut at = HEADER_BYTES as i64;
+        while let Ok(data) = lseek(self.fd.as_ref(), at, Whence::SeekData) {
+            let Ok(hole) = lseek(self.fd.as_ref(), data, Whence::SeekHole) else {
+                break;
+            };
+            for index in first_row_from(data)..first_row_from(hole) {
+                let Some(row) = self.board.row(index) else {
+                    break;
+                };
+                // The state is near the row's start, so it is in this page whether or not the rest of the row is.
+                if row.identity.state.load(Ordering::Relaxed) != state::FREE {
+                    rows.push((index, row.view()));
+                }
+            }
+            at = hole;
+        }
+        rows
+    }
+}
+
+/// The first row that begins at or after this offset of a board.
+fn first_row_from(offset: i64) -> u32 {
+    let offset = usize::try_from(offset)
+        .unwrap_or(0)
+        .saturating_sub(HEADER_BYTES);
+    u32::try_from(offset.div_ceil(size_of::<Row>())).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_shm::board;
+    use millrace_wire::{Declined, Reason};
+    use nix::sys::socket::{
+        AddressFamily, SockFlag, SockType, getsockopt, send, setsockopt, socketpair,
+    };
+
+    fn connected() -> (Client, OwnedFd) {
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+        setsockopt(&ours, sockopt::PassCred, &true).unwrap();
+        let peer = getsockopt(&ours, sockopt::PeerCredentials).unwrap();
+        (
+            Client::new(ClientId(1), ours, peer, Instant::now()).unwrap(),
+            theirs,
+        )
+    }
+
+    fn send_all(socket: &OwnedFd, bytes: &[u8]) {
+        assert_eq!(
+            send(socket.as_raw_fd(), bytes, MsgFlags::empty()),
+            Ok(bytes.len())
+        );
+    }
+
+    #[test]
+    fn messages_of_the_client_itself_come_through() {
+        let (client, theirs) = connected();
+        let mut buffer = [0; MAX_BYTES];
+        assert!(matches!(client.receive(&mut buffer), Incoming::Nothing));
+        send_all(&theirs, b"hello");
+        assert!(matches!(client.receive(&mut buffer), Incoming::Message(5)));
+        drop(theirs);
+        // Another test's child holds a copy between its fork and its exec.
+        while matches!(client.receive(&mut buffer), Incoming::Nothing) {
+            std::thread::yield_now();
+        }
+        assert!(matches!(client.receive(&mut buffer), Incoming::Gone));
+    }
+
+    #[test]
+    fn messages_of_another_process_over_the_same_socket_do_not() {
+        let (client, theirs) = connected();
+        let status = std::process::Command::new("sh")
+            .args(["-c", "printf forged"])
+            .stdout(theirs.try_clone().unwrap())
+            .status()
+            .unwrap();
+        assert!(status.success());
+        assert!(matches!(
+            client.receive(&mut [0; MAX_BYTES]),
+            Incoming::Stranger
+        ));
+    }
+
+    #[test]
+    fn descriptors_that_a_client_sends_are_not_kept() {
+        let (client, theirs) = connected();
+        let (gift, other_end) = std::os::unix::net::UnixStream::pair().unwrap();
+        let list = [gift.as_raw_fd(); 4];
+        let parts = [IoSlice::new(b"gift")];
+        let control = [ControlMessage::ScmRights(&list)];
+        sendmsg::<SockaddrStorage>(
+            theirs.as_raw_fd(),
+            &parts,
+            &control,
+            MsgFlags::empty(),
+            None,
+        )
+        .unwrap();
+        drop(gift);
+        assert!(matches!(
+            client.receive(&mut [0; MAX_BYTES]),
+            Incoming::Gift
+        ));
+        let mut other_end = other_end;
+        let mut byte = [0];
+        assert_eq!(
+            io::Read::read(&mut other_end, &mut byte).unwrap(),
+            0,
+            "nobody holds the gift"
+        );
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_is_dropped_not_waited_for() {
+        let (mut client, _theirs) = connected();
+        let message = ToClient::Declined(Declined {
+            offer_id: 1,
+            reason: Reason::Quota,
+        });
+        let mut sent = 0;
+        let error = loop {
+            match client.send(message, None) {
+                Ok(()) => sent += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, SendError::Slow);
+        assert!(sent >= QUEUE_MAX);
+    }
+
+    #[test]
+    fn rows_are_found_wherever_they_are_and_empty_parts_stay_unallocated() {
+        let (mut client, _theirs) = connected();
+        let fd = client.set_board(board::create(16_384).unwrap()).unwrap();
+        let board = Board::attach(fd.as_fd()).unwrap();
+        let wanted = [0, 9, 10, 11, 5000, 16_383];
+        for index in wanted {
+            let row = board.row(index).unwrap();
+            row.identity.state.store(state::KERNEL, Ordering::Relaxed);
+            row.receive.head.store(1, Ordering::Relaxed);
+        }
+        let blocks = || nix::sys::stat::fstat(&*fd).unwrap().st_blocks;
+        let before = blocks();
+        assert_eq!(
+            client.rows().iter().map(|row| row.0).collect::<Vec<_>>(),
+            wanted
+        );
+        assert_eq!(blocks(), before);
+    }
+}

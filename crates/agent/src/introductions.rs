@@ -1,0 +1,167 @@
+//! From an offer to a pair: quota, the wait for the other end, proof, the segment.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use millrace_wire::{Declined, End, Offer, Paired, Reason, ToClient};
+use tracing::{debug, warn};
+
+use crate::offers::{ClientId, InsertError, OfferKey};
+use crate::proof::{Claim, Doubt, Side};
+use crate::quota::Payer;
+use crate::segments::Refusal;
+use crate::server::Server;
+
+/// The two ends of a segment that exists, the connecting one first.
+pub(crate) type Introduced = [ClientId; 2];
+
+impl Server {
+    /// A client offers one end. `Err`: the client breaks the protocol.
+    pub(crate) fn handle_offer(
+        &mut self,
+        client: ClientId,
+        offer: Offer,
+        now: Instant,
+    ) -> Result<(), &'static str> {
+        self.metrics.offers += 1;
+        let key = (client, offer.offer_id);
+        if self.offers.get(key).is_some() {
+            return Err("it offers with an id that is in use");
+        }
+        if self
+            .clients
+            .get(&client)
+            .is_some_and(|client| client.excluded)
+        {
+            self.decline(key, Reason::Excluded);
+        } else if self.offers.count_of(client) >= self.config.quota.offers_per_client {
+            self.decline(key, Reason::Quota);
+        } else if !self.prover.is_in_reach(&offer) {
+            self.decline(key, Reason::Unproven);
+        } else {
+            match self.offers.insert(client, offer, now) {
+                Ok(()) => self.look_for_partner(key),
+                Err(InsertError::SelfConnected) => self.decline(key, Reason::NotBothEnds),
+                Err(InsertError::Duplicate) => return Err("it offers with an id that is in use"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries the waiting offers that mirror this one until one is proved; those that are disproved go.
+    fn look_for_partner(&mut self, key: OfferKey) {
+        for partner in self.offers.partners(key) {
+            match self.prove(partner, key) {
+                Ok(()) => return self.introduce([partner, key]),
+                Err((Side::First, doubt)) => self.disbelieve(partner, doubt),
+                Err((Side::Second, doubt)) => return self.disbelieve(key, doubt),
+            }
+        }
+    }
+
+    fn prove(&mut self, first: OfferKey, second: OfferKey) -> Result<(), (Side, Doubt)> {
+        let Server {
+            offers,
+            clients,
+            prover,
+            ..
+        } = self;
+        let claim = |key: OfferKey, side| {
+            let offer = offers.get(key).ok_or((side, Doubt::Process))?;
+            Ok(Claim {
+                offer,
+                process: clients
+                    .get(&key.0)
+                    .and_then(|client| client.process.as_ref()),
+            })
+        };
+        prover.prove(claim(first, Side::First)?, claim(second, Side::Second)?)
+    }
+
+    fn disbelieve(&mut self, key: OfferKey, doubt: Doubt) {
+        debug!(client = key.0.0, offer = key.1, "offer not proved: {doubt}");
+        self.offers.remove(key);
+        self.decline(key, Reason::Unproven);
+    }
+
+    /// Makes the segment of two offers that are proved, and hands it to both.
+    fn introduce(&mut self, keys: [OfferKey; 2]) {
+        let [Some(first), Some(second)] = keys.map(|key| self.offers.remove(key)) else {
+            return;
+        };
+        let keys = in_direction(keys, [&first, &second]);
+        let payers = keys.map(|(client, _)| Payer {
+            client,
+            uid: self
+                .clients
+                .get(&client)
+                .map_or(u32::MAX, |client| client.uid),
+        });
+        let connection_id = self.next_connection_id;
+        let segment = match self.segments.create_segment(connection_id, payers) {
+            Ok(segment) => Rc::new(segment),
+            Err(refusal) => return self.refuse(keys, refusal),
+        };
+        self.next_connection_id += 1;
+        self.metrics.paired += 1;
+        self.introduced.insert(connection_id, keys.map(|key| key.0));
+        debug!(connection = connection_id, clients = ?keys.map(|key| key.0.0), "introduced");
+        let ring_bytes = self.segments.ring_bytes();
+        for ((client, offer_id), end) in keys.into_iter().zip([End::Active, End::Passive]) {
+            let message = Paired {
+                offer_id,
+                connection_id,
+                end,
+                ring_bytes,
+            };
+            self.send(client, ToClient::Paired(message), Some(Rc::clone(&segment)));
+        }
+    }
+
+    fn refuse(&mut self, keys: [OfferKey; 2], refusal: Refusal) {
+        let reason = match refusal {
+            Refusal::Quota => Reason::Quota,
+            Refusal::NoDescriptor => Reason::NoDescriptor,
+            Refusal::NoMemory(error) => {
+                if self.log_limit.allows() {
+                    warn!("no memory for a segment: {error}");
+                }
+                Reason::NoMemory
+            }
+        };
+        for key in keys {
+            self.decline(key, reason);
+        }
+    }
+
+    /// Says no to an offer that is not in the table.
+    pub(crate) fn decline(&mut self, key: OfferKey, reason: Reason) {
+        self.metrics.count_declined(reason);
+        self.send(
+            key.0,
+            ToClient::Declined(Declined {
+                offer_id: key.1,
+                reason,
+            }),
+            None,
+        );
+    }
+
+    /// Declines the offers that have waited long enough.
+    pub(crate) fn expire_offers(&mut self, now: Instant) {
+        while let Some(key) = self.offers.expire(now) {
+            self.decline(key, Reason::NotBothEnds);
+        }
+    }
+}
+
+/// Puts the connecting end first. When both say the same (each of two ends may have connected), the lower address goes first.
+fn in_direction(keys: [OfferKey; 2], offers: [&Offer; 2]) -> [OfferKey; 2] {
+    let [first, second] = offers;
+    let swap = match (first.end, second.end) {
+        (End::Active, End::Passive) => false,
+        (End::Passive, End::Active) => true,
+        _ => first.local > second.local,
+    };
+    if swap { [keys[1], keys[0]] } else { keys }
+}

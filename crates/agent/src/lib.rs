@@ -1,0 +1,42 @@
+//! The agent: the daemon of one machine that introduces the two ends of a connection to each other.
+//!
+//! Programs under Millrace offer their connections to it. When both ends of one are offered, and the kernel's facts show
+//! that they are the two ends of one connection, the agent makes a segment of shared memory and hands it to both. It is not
+//! on the path of any byte, holds no program's socket, and can stop and start again under running programs.
+//!
+//! One thread, one epoll set, no timers that tick. In reading order:
+//!
+//! - `server`: the event loop; `reception`: programs come in and speak; `clients`: one connected program and what waits to be sent to it;
+//! - `introductions`: from an offer to a pair; `offers`: who waits for whom, without I/O; `proof` and `sock_diag`: the kernel's facts;
+//! - `segments`: memory for rings, and `quota`: who may have how much;
+//! - `answers` and `report`: answers to `millrace ps`; `metrics` and `http`: for Prometheus;
+//! - `config`, `place` (the socket's file), `query` (the asking side, for the command line).
+
+#![deny(unsafe_code)]
+
+mod answers;
+mod clients;
+mod config;
+mod http;
+mod introductions;
+mod metrics;
+mod offers;
+mod place;
+mod proof;
+mod query;
+mod quota;
+mod reception;
+mod report;
+mod segments;
+mod server;
+mod sock_diag;
+mod sys;
+mod text;
+
+pub use config::{Config, ConfigError, QuotaConfig};
+pub use place::{PlaceError, ROOT_SOCKET, own_directory, socket_in};
+pub use proof::Capabilities;
+pub use query::{Answerer, AskError, ask, connections, status};
+pub use report::{ConnectionReport, ConnectionsReport, EndReport, RoadCounts, StatusReport};
+pub use server::{Agent, AgentError, Options};
+pub use text::printable;

@@ -1,0 +1,195 @@
+//! Counters, and the Prometheus text format (version 0.0.4).
+
+use std::fmt::Write;
+
+use millrace_wire::Reason;
+
+/// What has happened since the agent started.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    pub(crate) clients: u64,
+    pub(crate) clients_refused: u64,
+    pub(crate) clients_dropped: u64,
+    pub(crate) messages_malformed: u64,
+    pub(crate) messages_of_strangers: u64,
+    pub(crate) offers: u64,
+    pub(crate) paired: u64,
+    pub(crate) queries: u64,
+    pub(crate) descriptors_exhausted: u64,
+    declined: [u64; Reason::ALL.len()],
+}
+
+/// What is now.
+#[derive(Debug, Default)]
+pub(crate) struct Gauges {
+    pub(crate) clients: usize,
+    pub(crate) offers_waiting: usize,
+    pub(crate) connections: usize,
+    pub(crate) segment_bytes: u64,
+    pub(crate) segment_bytes_limit: u64,
+    /// Ends that clients list, by road and reason: what they say, as `millrace ps` shows it.
+    pub(crate) ends: Vec<(&'static str, &'static str, u64)>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        Metrics {
+            clients: 0,
+            clients_refused: 0,
+            clients_dropped: 0,
+            messages_malformed: 0,
+            messages_of_strangers: 0,
+            offers: 0,
+            paired: 0,
+            queries: 0,
+            descriptors_exhausted: 0,
+            declined: [0; Reason::ALL.len()],
+        }
+    }
+
+    pub(crate) fn count_declined(&mut self, reason: Reason) {
+        self.declined[reason as usize] += 1;
+    }
+
+    /// Reasons for which offers were declined, and how often.
+    pub(crate) fn declined(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Reason::ALL
+            .iter()
+            .zip(self.declined)
+            .filter(|(_, count)| *count > 0)
+            .map(|(reason, count)| (reason.as_str(), count))
+    }
+
+    /// Everything as Prometheus reads it.
+    pub(crate) fn render(&self, gauges: &Gauges) -> String {
+        let mut text = String::with_capacity(4096);
+        for (name, help, value) in self.counters() {
+            family(&mut text, name, "counter", help);
+            let _ = writeln!(text, "millrace_{name} {value}");
+        }
+        let help = "Offers that were declined, by reason.";
+        family(&mut text, "declined_total", "counter", help);
+        for (reason, count) in self.declined() {
+            let _ = writeln!(
+                text,
+                "millrace_declined_total{{reason=\"{reason}\"}} {count}"
+            );
+        }
+        for (name, help, value) in gauges.values() {
+            family(&mut text, name, "gauge", help);
+            let _ = writeln!(text, "millrace_{name} {value}");
+        }
+        let help = "Ends of connections that programs list, by road and reason.";
+        family(&mut text, "ends", "gauge", help);
+        for (road, reason, count) in &gauges.ends {
+            let _ = writeln!(
+                text,
+                "millrace_ends{{road=\"{road}\",reason=\"{reason}\"}} {count}"
+            );
+        }
+        text
+    }
+
+    fn counters(&self) -> [(&'static str, &'static str, u64); 9] {
+        let refused = "Programs that were refused: another user, a limit, or another version.";
+        let strangers = "Messages of another process than the one that connected.";
+        let exhausted = "Programs turned away because no file descriptor was left.";
+        [
+            ("clients_total", "Programs that connected.", self.clients),
+            ("clients_refused_total", refused, self.clients_refused),
+            (
+                "clients_dropped_total",
+                "Programs that were dropped: nonsense, or not reading.",
+                self.clients_dropped,
+            ),
+            (
+                "messages_malformed_total",
+                "Messages that made no sense.",
+                self.messages_malformed,
+            ),
+            (
+                "messages_of_strangers_total",
+                strangers,
+                self.messages_of_strangers,
+            ),
+            (
+                "offers_total",
+                "Connections that were offered.",
+                self.offers,
+            ),
+            (
+                "paired_total",
+                "Connections that got a segment.",
+                self.paired,
+            ),
+            (
+                "queries_total",
+                "Questions that were answered.",
+                self.queries,
+            ),
+            (
+                "descriptors_exhausted_total",
+                exhausted,
+                self.descriptors_exhausted,
+            ),
+        ]
+    }
+}
+
+impl Gauges {
+    fn values(&self) -> [(&'static str, &'static str, u64); 5] {
+        let limit = "Memory that all segments together may have.";
+        [
+            (
+                "clients",
+                "Programs that are connected.",
+                self.clients as u64,
+            ),
+            (
+                "offers_waiting",
+                "Offers that wait for their other end.",
+                self.offers_waiting as u64,
+            ),
+            ("segments", "Segments that exist.", self.connections as u64),
+            (
+                "segment_bytes",
+                "Memory of all segments.",
+                self.segment_bytes,
+            ),
+            ("segment_bytes_limit", limit, self.segment_bytes_limit),
+        ]
+    }
+}
+
+fn family(text: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(
+        text,
+        "# HELP millrace_{name} {help}\n# TYPE millrace_{name} {kind}"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_a_comment_or_a_sample() {
+        let mut metrics = Metrics::new();
+        metrics.paired = 3;
+        metrics.count_declined(Reason::Unproven);
+        let gauges = Gauges {
+            ends: vec![("shm", "none", 2)],
+            ..Gauges::default()
+        };
+        let text = metrics.render(&gauges);
+        assert!(text.contains("millrace_paired_total 3\n"));
+        assert!(text.contains("millrace_declined_total{reason=\"unproven\"} 1\n"));
+        assert!(text.contains("millrace_ends{road=\"shm\",reason=\"none\"} 2\n"));
+        for line in text.lines() {
+            let sample = line.rsplit_once(' ').is_some_and(|(name, value)| {
+                name.starts_with("millrace_") && value.parse::<u64>().is_ok()
+            });
+            assert!(line.starts_with("# ") || sample, "{line}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+use std::net::SocketAddr;
+
+use millrace_wire::{End, Family};
+
+use super::*;
+
+fn address(text: &str) -> Address {
+    text.parse::<SocketAddr>().unwrap().into()
+}
+
+fn offer(offer_id: u64, local: &str, remote: &str, cookie: u64) -> Offer {
+    Offer {
+        offer_id,
+        fd: 3,
+        row: 0,
+        family: Family::V4,
+        end: End::Active,
+        local: address(local),
+        remote: address(remote),
+        cookie,
+        netns_cookie: 1,
+    }
+}
+
+const A: &str = "127.0.0.1:4000";
+const B: &str = "127.0.0.1:80";
+const ONE: ClientId = ClientId(1);
+const TWO: ClientId = ClientId(2);
+
+#[test]
+fn mirrored_offers_find_each_other_also_within_one_client() {
+    let now = Instant::now();
+    for other in [ONE, TWO] {
+        let mut offers = Offers::default();
+        offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
+        assert!(offers.partners((ONE, 1)).is_empty());
+        offers.insert(other, offer(2, B, A, 11), now).unwrap();
+        assert_eq!(offers.partners((other, 2)), [(ONE, 1)]);
+        assert_eq!(offers.partners((ONE, 1)), [(other, 2)]);
+    }
+}
+
+#[test]
+fn what_is_not_mirrored_or_the_same_socket_or_elsewhere_is_no_partner() {
+    let now = Instant::now();
+    let mut offers = Offers::default();
+    offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
+    offers.insert(TWO, offer(1, A, B, 11), now).unwrap();
+    offers.insert(TWO, offer(2, B, A, 10), now).unwrap();
+    offers
+        .insert(
+            TWO,
+            Offer {
+                netns_cookie: 2,
+                ..offer(3, B, A, 12)
+            },
+            now,
+        )
+        .unwrap();
+    offers
+        .insert(TWO, offer(4, "127.0.0.2:80", A, 13), now)
+        .unwrap();
+    assert!(offers.partners((ONE, 1)).is_empty());
+}
+
+#[test]
+fn a_false_claim_does_not_displace_the_true_one() {
+    let now = Instant::now();
+    let mut offers = Offers::default();
+    offers.insert(TWO, offer(1, A, B, 66), now).unwrap();
+    offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
+    offers.insert(ONE, offer(2, B, A, 11), now).unwrap();
+    assert_eq!(offers.partners((ONE, 2)), [(TWO, 1), (ONE, 1)]);
+    offers.remove((TWO, 1));
+    assert_eq!(offers.partners((ONE, 2)), [(ONE, 1)]);
+}
+
+#[test]
+fn duplicates_and_sockets_connected_to_themselves_are_refused() {
+    let now = Instant::now();
+    let mut offers = Offers::default();
+    offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
+    assert_eq!(
+        offers.insert(ONE, offer(1, B, A, 11), now),
+        Err(InsertError::Duplicate)
+    );
+    assert_eq!(
+        offers.insert(ONE, offer(2, A, A, 12), now),
+        Err(InsertError::SelfConnected)
+    );
+    assert_eq!(offers.count(), 1);
+}
+
+#[test]
+fn offers_expire_in_order_and_once() {
+    let start = Instant::now();
+    let mut offers = Offers::default();
+    offers.insert(ONE, offer(1, A, B, 10), start).unwrap();
+    offers
+        .insert(ONE, offer(2, A, B, 10), start + Duration::from_secs(1))
+        .unwrap();
+    assert_eq!(offers.next_deadline(), Some(start + WAIT));
+    assert_eq!(offers.expire(start + WAIT - Duration::from_millis(1)), None);
+    assert_eq!(offers.expire(start + WAIT), Some((ONE, 1)));
+    assert_eq!(offers.expire(start + WAIT), None);
+    offers.remove((ONE, 2));
+    assert_eq!(offers.next_deadline(), None);
+}
+
+#[test]
+fn nothing_of_a_client_stays_when_it_is_gone() {
+    let now = Instant::now();
+    let mut offers = Offers::default();
+    for offer_id in [0, 7, u64::MAX] {
+        offers.insert(ONE, offer(offer_id, A, B, 10), now).unwrap();
+    }
+    offers.insert(TWO, offer(0, B, A, 11), now).unwrap();
+    assert_eq!(offers.count_of(ONE), 3);
+    offers.remove_client(ONE);
+    assert_eq!((offers.count_of(ONE), offers.count()), (0, 1));
+    assert!(offers.partners((TWO, 0)).is_empty());
+    offers.remove_client(TWO);
+    assert!(offers.waiting.is_empty() && offers.by_tuple.is_empty() && offers.deadlines.is_empty());
+    assert!(offers.counts.is_empty());
+}

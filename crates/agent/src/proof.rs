@@ -1,0 +1,269 @@
+//! Proof that two offers are the two ends of one connection, from facts that only the kernel can state.
+//!
+//! What is checked, and which lie it catches:
+//!
+//! | fact | from | the lie |
+//! |---|---|---|
+//! | who connected to the agent also sent the offer | `SCM_CREDENTIALS` of the message | an inherited or passed-on socket to the agent |
+//! | it still is that process and program | `/proc/PID`, open since it connected | a number used again; a set-user-id program |
+//! | it is in the agent's network namespace | `/proc/PID/ns/net` | somebody's addresses in a namespace of one's own |
+//! | its descriptor is that socket | `/proc/PID/fd/FD` and the inode that sock_diag states | somebody else's connection |
+//! | the connection has these addresses, this cookie, and is established | sock_diag | forged or stale addresses |
+//!
+//! The first end is asked for again after the second, so that both existed at one moment: its cookie is never used twice.
+//!
+//! Not proved: sockets of another network namespace than the agent's. [`Prover::prove`] is the one place that would have to
+//! learn it. A limit of the proof: inode numbers have 32 bits, and a process that makes four thousand million
+//! sockets could hold one, in another namespace, with a chosen number; the namespace check makes it need the privilege to hold
+//! a socket of a namespace that it is not in.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use millrace_wire::Offer;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use serde::{Deserialize, Serialize};
+
+use crate::sock_diag::SockDiag;
+use crate::text::printable;
+
+/// A process, as `/proc` shows it: a descriptor of its directory, which never comes to mean another process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    directory: OwnedFd,
+    identity: Identity,
+}
+
+/// What changes when a process becomes another program or gets other rights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    program: (u64, u64),
+    /// Root once the process is not dumpable, which executing a set-user-id or set-capability program makes it.
+    owner: u32,
+}
+
+impl Process {
+    /// Opens the process that a socket's peer is. `None` when it is gone, or this agent may not look at it.
+    ///
+    /// `pidfd` (`SO_PEERPIDFD`) shows that the number still means that process after the directory is open.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub(crate) fn open(pid: i32, pidfd: Option<BorrowedFd<'_>>) -> nix::Result<Option<Process>> {
+        // 0: it is in a PID namespace that this process does not see.
+        if pid <= 0 {
+            return Ok(None);
+        }
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let path = format!("/proc/{pid}");
+        let directory = match nix::fcntl::open(path.as_str(), flags, Mode::empty()) {
+            Ok(directory) => directory,
+            Err(errno @ (Errno::EMFILE | Errno::ENFILE)) => return Err(errno),
+            Err(_) => return Ok(None),
+        };
+        if pidfd.is_some_and(is_dead) {
+            return Ok(None);
+        }
+        let identity = Identity::of(&directory);
+        Ok(identity.map(|identity| Process {
+            directory,
+            identity,
+        }))
+    }
+
+    /// Its name as `ps -o comm` shows it, escaped.
+    pub(crate) fn name(&self) -> Option<String> {
+        let file = openat(
+            &self.directory,
+            "comm",
+            OFlag::O_RDONLY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )
+        .ok()?;
+        let mut buffer = [0; 64];
+        let length = nix::unistd::read(&file, &mut buffer).ok()?;
+        Some(printable(buffer[..length].trim_ascii_end()))
+    }
+
+    /// The last part of the path of its executable file, escaped.
+    pub(crate) fn program(&self) -> Option<String> {
+        let path = readlinkat(&self.directory, "exe").ok()?;
+        let name = std::path::Path::new(&path).file_name()?;
+        Some(printable(name.as_encoded_bytes()))
+    }
+
+    fn is_unchanged(&self) -> bool {
+        Identity::of(&self.directory) == Some(self.identity)
+    }
+
+    fn link(&self, name: &str) -> Option<String> {
+        readlinkat(&self.directory, name).ok()?.into_string().ok()
+    }
+}
+
+impl Identity {
+    fn of(directory: &OwnedFd) -> Option<Identity> {
+        let FileStat { st_dev, st_ino, .. } = fstatat(directory, "exe", AtFlags::empty()).ok()?;
+        Some(Identity {
+            program: (st_dev, st_ino),
+            owner: fstat(directory).ok()?.st_uid,
+        })
+    }
+}
+
+/// A pidfd is readable once its process has ended.
+fn is_dead(pidfd: BorrowedFd<'_>) -> bool {
+    let mut descriptors = [PollFd::new(pidfd, PollFlags::POLLIN)];
+    poll(&mut descriptors, PollTimeout::ZERO) != Ok(0)
+}
+
+/// Which of the two offers does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    First,
+    Second,
+}
+
+/// Why an offer does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// The agent cannot look at the process: it is gone, or another user's, or in a PID namespace beside the agent's.
+    Process,
+    /// The process has become another program, or got other rights, since it connected.
+    Changed,
+    /// The process is in another network namespace.
+    Namespace,
+    /// The descriptor is not a socket, or not open.
+    Descriptor,
+    /// There is no established connection with these addresses and this cookie.
+    Connection,
+    /// There is one, but the descriptor is another socket.
+    OtherSocket,
+    /// The kernel did not answer.
+    Kernel,
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Doubt::Process => "the agent cannot look at the process",
+            Doubt::Changed => "the process has become another program since it connected",
+            Doubt::Namespace => "the process is in another network namespace",
+            Doubt::Descriptor => "the descriptor is no socket",
+            Doubt::Connection => "the kernel has no such established connection",
+            Doubt::OtherSocket => "the descriptor is another socket",
+            Doubt::Kernel => "the kernel did not answer",
+        })
+    }
+}
+
+/// An offer, and the process that made it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim<'a> {
+    pub(crate) offer: &'a Offer,
+    pub(crate) process: Option<&'a Process>,
+}
+
+/// What this agent can find out on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// The kernel answers sock_diag requests.
+    pub sock_diag: bool,
+    /// The kernel says which process is at the other end of a socket by a descriptor (`SO_PEERPIDFD`, Linux 6.5).
+    pub peer_pidfd: bool,
+    /// The agent may look at processes of other users.
+    pub other_users: bool,
+}
+
+/// Asks the kernel.
+#[derive(Debug)]
+pub(crate) struct Prover {
+    diag: SockDiag,
+    namespace: String,
+    netns_cookie: Option<u64>,
+}
+
+impl Prover {
+    pub(crate) fn new() -> io::Result<Prover> {
+        let namespace = std::fs::read_link("/proc/self/ns/net")?;
+        // Any socket made here will do.
+        let (probe, _other) = std::os::unix::net::UnixStream::pair()?;
+        Ok(Prover {
+            diag: SockDiag::open()?,
+            namespace: namespace.to_string_lossy().into_owned(),
+            netns_cookie: crate::sys::netns_cookie(probe.as_fd()).ok(),
+        })
+    }
+
+    /// The agent's network namespace, as `/proc/PID/ns/net` names it.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Whether an offer can be proved at all, as far as its own words go.
+    pub(crate) fn is_in_reach(&self, offer: &Offer) -> bool {
+        match self.netns_cookie {
+            Some(own) => offer.netns_cookie == own || offer.netns_cookie == 0,
+            None => true,
+        }
+    }
+
+    /// Whether the kernel answers at all: asks for a connection that cannot be.
+    pub(crate) fn can_ask(&mut self) -> bool {
+        let nowhere = millrace_wire::Address {
+            ip: [0; 16],
+            port: 0,
+        };
+        self.diag.lookup(&nowhere, &nowhere, 1).is_ok()
+    }
+
+    /// Proves that the two claims are the two ends of one connection. The caller has seen to it that their addresses
+    /// mirror each other and their cookies differ.
+    pub(crate) fn prove(
+        &mut self,
+        first: Claim<'_>,
+        second: Claim<'_>,
+    ) -> Result<(), (Side, Doubt)> {
+        self.prove_one(first)
+            .map_err(|doubt| (Side::First, doubt))?;
+        self.prove_one(second)
+            .map_err(|doubt| (Side::Second, doubt))?;
+        self.prove_one(first).map_err(|doubt| (Side::First, doubt))
+    }
+
+    fn prove_one(&mut self, claim: Claim<'_>) -> Result<(), Doubt> {
+        let Claim { offer, process } = claim;
+        let process = process.ok_or(Doubt::Process)?;
+        let facts = match self.diag.lookup(&offer.local, &offer.remote, offer.cookie) {
+            Ok(Some(facts)) if facts.established && facts.inode != 0 => facts,
+            Ok(_) => return Err(Doubt::Connection),
+            Err(_) => return Err(Doubt::Kernel),
+        };
+        if process.link("ns/net").ok_or(Doubt::Process)? != self.namespace {
+            return Err(Doubt::Namespace);
+        }
+        let link = process
+            .link(&format!("fd/{}", offer.fd))
+            .ok_or(Doubt::Descriptor)?;
+        let inode = link
+            .strip_prefix("socket:[")
+            .and_then(|rest| rest.strip_suffix(']'))
+            .ok_or(Doubt::Descriptor)?;
+        if inode.parse() != Ok(facts.inode) {
+            return Err(Doubt::OtherSocket);
+        }
+        // Last, so that everything above was read from the process as it is known.
+        if process.is_unchanged() {
+            Ok(())
+        } else {
+            Err(Doubt::Changed)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

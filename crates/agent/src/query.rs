@@ -1,0 +1,143 @@
+//! The asking side: what `millrace ps` and `millrace doctor` do to get an answer.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use millrace_wire::{Answer, MAX_BYTES, Query, ToAgent, ToClient};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, getsockopt, send, setsockopt,
+    socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+use nix::unistd::geteuid;
+
+use crate::report::{ConnectionsReport, StatusReport};
+
+/// Most bytes that an answer may have.
+const ANSWER_BYTES_MAX: u32 = 1 << 30;
+
+/// Who answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answerer {
+    /// The agent's process, or 0 when it is not in this PID namespace.
+    pub pid: i32,
+    /// The agent's user.
+    pub uid: u32,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum AskError {
+    /// Nobody listens there.
+    NoAgent(io::Error),
+    /// Somebody does, but it is neither root nor this user: not to be trusted.
+    Stranger(u32),
+    /// The agent hung up or did not answer in time.
+    NoAnswer(io::Error),
+    /// The answer is not understood.
+    Nonsense(String),
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AskError::NoAgent(error) => write!(f, "no agent answers: {error}"),
+            AskError::Stranger(uid) => write!(
+                f,
+                "an agent of user {uid} listens there, which is not trusted"
+            ),
+            AskError::NoAnswer(error) => write!(f, "the agent does not answer: {error}"),
+            AskError::Nonsense(what) => write!(f, "the agent's answer is not understood: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for AskError {}
+
+/// Asks the agent at `path`, waits at most `patience` for each step, and returns its answer as JSON.
+///
+/// # Errors
+/// When nobody answers, or somebody who is not trusted.
+pub fn ask(path: &Path, query: Query, patience: Duration) -> Result<(String, Answerer), AskError> {
+    let (socket, answerer) =
+        reach(path, patience).map_err(|error| AskError::NoAgent(error.into()))?;
+    if answerer.uid != 0 && answerer.uid != geteuid().as_raw() {
+        return Err(AskError::Stranger(answerer.uid));
+    }
+    let mut buffer = [0; MAX_BYTES];
+    let length = ToAgent::Query(query).encode(&mut buffer);
+    send(
+        socket.as_raw_fd(),
+        &buffer[..length],
+        MsgFlags::MSG_NOSIGNAL,
+    )
+    .map_err(|error| AskError::NoAnswer(error.into()))?;
+    let (length, descriptor) =
+        crate::sys::receive_with_descriptor(&socket, &mut buffer).map_err(AskError::NoAnswer)?;
+    if length == 0 {
+        return Err(AskError::NoAnswer(io::Error::from(
+            io::ErrorKind::UnexpectedEof,
+        )));
+    }
+    let bytes = match ToClient::parse(&buffer[..length]) {
+        Ok(ToClient::Answer(Answer { bytes })) if bytes <= ANSWER_BYTES_MAX => bytes,
+        Ok(other) => return Err(AskError::Nonsense(format!("{other:?}"))),
+        Err(error) => return Err(AskError::Nonsense(error.to_string())),
+    };
+    let Some(descriptor) = descriptor else {
+        return Err(AskError::Nonsense("no descriptor came with it".to_owned()));
+    };
+    let mut text = String::new();
+    let mut file = File::from(descriptor).take(bytes.into());
+    file.read_to_string(&mut text)
+        .map_err(|error| AskError::Nonsense(error.to_string()))?;
+    Ok((text, answerer))
+}
+
+/// Asks for the agent's status.
+///
+/// # Errors
+/// As [`ask`].
+pub fn status(path: &Path, patience: Duration) -> Result<(StatusReport, Answerer), AskError> {
+    let (text, answerer) = ask(path, Query::Status, patience)?;
+    let report =
+        serde_json::from_str(&text).map_err(|error| AskError::Nonsense(error.to_string()))?;
+    Ok((report, answerer))
+}
+
+/// Asks for all connections that the caller may see.
+///
+/// # Errors
+/// As [`ask`].
+pub fn connections(path: &Path, patience: Duration) -> Result<ConnectionsReport, AskError> {
+    let (text, _) = ask(path, Query::Connections, patience)?;
+    serde_json::from_str(&text).map_err(|error| AskError::Nonsense(error.to_string()))
+}
+
+fn reach(path: &Path, patience: Duration) -> nix::Result<(OwnedFd, Answerer)> {
+    let socket = socket(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    let milliseconds = i64::try_from(patience.as_millis())
+        .unwrap_or(i64::MAX)
+        .max(1);
+    let timeout = TimeVal::new(milliseconds / 1000, milliseconds % 1000 * 1000);
+    setsockopt(&socket, sockopt::SendTimeout, &timeout)?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &timeout)?;
+    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let peer = getsockopt(&socket, sockopt::PeerCredentials)?;
+    Ok((
+        socket,
+        Answerer {
+            pid: peer.pid(),
+            uid: peer.uid(),
+        },
+    ))
+}

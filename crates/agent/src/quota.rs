@@ -1,0 +1,197 @@
+//! Who may have how much. Pure bookkeeping: what is charged and when it is given back is `segments`' business.
+//!
+//! Each end of a connection pays for half of its segment, so the sum of what is charged is the memory that exists.
+
+use std::collections::HashMap;
+
+use crate::config::QuotaConfig;
+use crate::offers::ClientId;
+
+/// Who pays for one end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Payer {
+    pub(crate) client: ClientId,
+    pub(crate) uid: u32,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct User {
+    clients: u32,
+    ends: u32,
+    bytes: u64,
+}
+
+impl User {
+    const NOTHING: User = User {
+        clients: 0,
+        ends: 0,
+        bytes: 0,
+    };
+}
+
+/// What is in use, and the limits.
+#[derive(Debug)]
+pub(crate) struct Quota {
+    limits: QuotaConfig,
+    bytes_limit: u64,
+    users: HashMap<u32, User>,
+    ends_of_client: HashMap<ClientId, u32>,
+    bytes: u64,
+}
+
+impl Quota {
+    pub(crate) fn new(limits: QuotaConfig, bytes_limit: u64) -> Quota {
+        Quota {
+            limits,
+            bytes_limit,
+            users: HashMap::new(),
+            ends_of_client: HashMap::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Charges one more client to a user. `false`: the limit is reached, and nothing is charged.
+    #[must_use]
+    pub(crate) fn take_client(&mut self, uid: u32) -> bool {
+        let user = self.users.entry(uid).or_default();
+        let allowed = user.clients < self.limits.clients_per_user;
+        user.clients += u32::from(allowed);
+        allowed
+    }
+
+    pub(crate) fn give_back_client(&mut self, uid: u32) {
+        self.change(uid, |user| user.clients = user.clients.saturating_sub(1));
+    }
+
+    /// Charges a segment to its two ends. `false`: a limit is reached, and nothing is charged.
+    #[must_use]
+    pub(crate) fn take_segment(&mut self, payers: [Payer; 2], segment_bytes: u64) -> bool {
+        if !self.take_end(payers[0], segment_bytes / 2) {
+            return false;
+        }
+        if !self.take_end(payers[1], segment_bytes / 2) {
+            self.give_back_end(payers[0], segment_bytes / 2);
+            return false;
+        }
+        true
+    }
+
+    pub(crate) fn give_back_segment(&mut self, payers: [Payer; 2], segment_bytes: u64) {
+        for payer in payers {
+            self.give_back_end(payer, segment_bytes / 2);
+        }
+    }
+
+    fn take_end(&mut self, payer: Payer, bytes: u64) -> bool {
+        let user = self.users.get(&payer.uid).copied().unwrap_or_default();
+        let ends = self.ends_of_client.get(&payer.client).copied().unwrap_or(0);
+        let allowed = ends < self.limits.ends_per_client
+            && user.ends < self.limits.ends_per_user
+            && user.bytes + bytes <= self.limits.bytes_per_user
+            && self.bytes + bytes <= self.bytes_limit;
+        if allowed {
+            let charged = User {
+                ends: user.ends + 1,
+                bytes: user.bytes + bytes,
+                ..user
+            };
+            self.users.insert(payer.uid, charged);
+            self.ends_of_client.insert(payer.client, ends + 1);
+            self.bytes += bytes;
+        }
+        allowed
+    }
+
+    fn give_back_end(&mut self, payer: Payer, bytes: u64) {
+        self.change(payer.uid, |user| {
+            user.ends = user.ends.saturating_sub(1);
+            user.bytes = user.bytes.saturating_sub(bytes);
+        });
+        if let Some(ends) = self.ends_of_client.get_mut(&payer.client) {
+            *ends = ends.saturating_sub(1);
+            if *ends == 0 {
+                self.ends_of_client.remove(&payer.client);
+            }
+        }
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// Changes a user's entry, and forgets users that have nothing.
+    fn change(&mut self, uid: u32, change: impl FnOnce(&mut User)) {
+        if let Some(user) = self.users.get_mut(&uid) {
+            change(user);
+            if *user == User::NOTHING {
+                self.users.remove(&uid);
+            }
+        }
+    }
+
+    /// Bytes of all segments that exist.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Most bytes that all segments together may have.
+    pub(crate) fn bytes_limit(&self) -> u64 {
+        self.bytes_limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALICE: Payer = Payer {
+        client: ClientId(1),
+        uid: 1000,
+    };
+    const BOB: Payer = Payer {
+        client: ClientId(2),
+        uid: 1001,
+    };
+
+    fn quota(change: impl FnOnce(&mut QuotaConfig)) -> Quota {
+        let mut limits = QuotaConfig::default();
+        change(&mut limits);
+        Quota::new(limits, 1 << 40)
+    }
+
+    #[test]
+    fn each_limit_holds_and_a_refusal_charges_nobody() {
+        let cases: [fn(&mut QuotaConfig); 3] = [
+            |limits| limits.ends_per_client = 1,
+            |limits| limits.ends_per_user = 1,
+            |limits| limits.bytes_per_user = 50,
+        ];
+        for case in cases {
+            let mut quota = quota(case);
+            assert!(quota.take_segment([ALICE, BOB], 100));
+            assert!(!quota.take_segment([ALICE, BOB], 100));
+            assert_eq!(quota.bytes(), 100);
+            quota.give_back_segment([ALICE, BOB], 100);
+            assert!(!quota.take_segment([ALICE, ALICE], 100), "both ends count");
+            assert!(quota.take_segment([BOB, ALICE], 100));
+        }
+    }
+
+    #[test]
+    fn the_total_holds_whoever_pays() {
+        let mut quota = Quota::new(QuotaConfig::default(), 150);
+        assert!(quota.take_segment([ALICE, BOB], 100));
+        assert!(!quota.take_segment([ALICE, BOB], 100));
+        assert_eq!(quota.bytes(), 100);
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_those_who_gave_everything_back() {
+        let mut quota = quota(|limits| limits.clients_per_user = 1);
+        assert!(quota.take_client(1000));
+        assert!(!quota.take_client(1000));
+        assert!(quota.take_client(1001));
+        assert!(quota.take_segment([ALICE, ALICE], 10));
+        quota.give_back_segment([ALICE, ALICE], 10);
+        quota.give_back_client(1000);
+        quota.give_back_client(1001);
+        assert!(quota.users.is_empty() && quota.ends_of_client.is_empty());
+    }
+}

@@ -1,0 +1,265 @@
+//! How programs come in: accepting, greeting, taking their messages, and turning away those that cannot be served.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use millrace_wire::{
+    Hello, MAX_BYTES, Query, SEGMENT_VERSION, ToAgent, ToClient, Unsupported, VERSION_MAX,
+    VERSION_MIN, Welcome,
+};
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::geteuid;
+use tracing::{debug, warn};
+
+use crate::clients::{Client, Incoming, SendError};
+use crate::offers::ClientId;
+use crate::segments::Refusal;
+use crate::server::{FIRST_CLIENT_WAIT, HELLO_WAIT, Server};
+
+/// Rows of each client's board: connections of one program that can be listed. Unused rows cost nothing.
+const BOARD_ROWS: u32 = 16_384;
+/// Messages that are taken from one client before the others have their turn.
+const TURN_MESSAGES: usize = 32;
+/// After an accept that failed for want of something, no new client is accepted for so long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+impl Server {
+    pub(crate) fn handle_connecting(&mut self) {
+        for _ in 0..TURN_MESSAGES {
+            match self.place.accept() {
+                Ok(socket) => self.welcome_connection(socket),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => return,
+                    Some(libc::EINTR | libc::ECONNABORTED) => {}
+                    Some(libc::EMFILE | libc::ENFILE) if self.reserve.is_some() => {
+                        self.turn_one_away()
+                    }
+                    _ => return self.pause_accepting(&error),
+                },
+            }
+        }
+    }
+
+    /// No descriptor is left: gives the reserve up, so that the client learns it at once instead of waiting for ever.
+    fn turn_one_away(&mut self) {
+        self.metrics.clients_refused += 1;
+        self.count_exhausted();
+        self.reserve = None;
+        drop(self.place.accept());
+        self.reserve = File::open("/dev/null").ok();
+    }
+
+    fn count_exhausted(&mut self) {
+        self.metrics.descriptors_exhausted += 1;
+        if self.log_limit.allows() {
+            warn!(
+                "no file descriptor is left: turning programs away (raise the limit of open files)"
+            );
+        }
+    }
+
+    pub(crate) fn pause_accepting(&mut self, error: &io::Error) {
+        if self.log_limit.allows() {
+            warn!("cannot accept programs: {error}");
+        }
+        self.set_listener_interest(EpollFlags::empty());
+        self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+        if self.reserve.is_none() {
+            self.reserve = File::open("/dev/null").ok();
+        }
+    }
+
+    fn welcome_connection(&mut self, socket: OwnedFd) {
+        let id = ClientId(self.next_number());
+        let own = geteuid();
+        let Ok(peer) = getsockopt(&socket, sockopt::PeerCredentials) else {
+            return;
+        };
+        if !own.is_root() && peer.uid() != own.as_raw() {
+            self.metrics.clients_refused += 1;
+            debug!(uid = peer.uid(), "refused: another user's program");
+            return;
+        }
+        let Ok(client) = Client::new(id, socket, peer, Instant::now()) else {
+            self.metrics.clients_refused += 1;
+            return self.count_exhausted();
+        };
+        if self
+            .epoll
+            .add(client.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, id.0))
+            .is_ok()
+        {
+            self.metrics.clients += 1;
+            self.silent.push_back((client.since + HELLO_WAIT, id));
+            self.clients.insert(id, client);
+        }
+    }
+
+    pub(crate) fn handle_client(&mut self, id: ClientId, flags: EpollFlags) {
+        if flags.contains(EpollFlags::EPOLLOUT) {
+            let flushed = self.clients.get_mut(&id).map(Client::flush);
+            if let Some(Err(_)) = flushed {
+                return self.doomed.push(id);
+            }
+            self.set_client_interest(id);
+        }
+        let mut buffer = [0; MAX_BYTES];
+        for _ in 0..TURN_MESSAGES {
+            let Some(client) = self.clients.get(&id) else {
+                return;
+            };
+            if self.doomed.contains(&id) {
+                return;
+            }
+            match client.receive(&mut buffer) {
+                Incoming::Message(length) => self.handle_message(id, &buffer[..length]),
+                Incoming::Stranger => self.metrics.messages_of_strangers += 1,
+                Incoming::Gift => return self.handle_nonsense(id, "it sends descriptors"),
+                Incoming::Nothing => return,
+                Incoming::Gone => return self.doomed.push(id),
+            }
+        }
+    }
+
+    fn handle_message(&mut self, id: ClientId, bytes: &[u8]) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        let welcome = client.is_welcome();
+        let wrong = match ToAgent::parse(bytes) {
+            Ok(ToAgent::Query(query)) => {
+                if query == Query::Status {
+                    self.stay_for(FIRST_CLIENT_WAIT);
+                }
+                self.handle_query(id, query);
+                None
+            }
+            Ok(ToAgent::Hello(hello)) if !welcome => {
+                self.handle_hello(id, hello);
+                None
+            }
+            Ok(ToAgent::Offer(offer)) if welcome => self
+                .handle_offer(id, offer, Instant::now())
+                .err()
+                .map(str::to_owned),
+            Ok(ToAgent::Withdraw(withdraw)) if welcome => {
+                self.offers.remove((id, withdraw.offer_id));
+                None
+            }
+            Ok(_) => Some("it speaks out of turn".to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(what) = wrong {
+            self.handle_nonsense(id, &what);
+        }
+    }
+
+    fn handle_nonsense(&mut self, id: ClientId, what: &str) {
+        self.metrics.messages_malformed += 1;
+        self.drop_client(id, what);
+    }
+
+    /// Closes a client that does not behave, and says so, but not too often.
+    fn drop_client(&mut self, id: ClientId, what: &str) {
+        if self.doomed.contains(&id) {
+            return;
+        }
+        self.metrics.clients_dropped += 1;
+        self.doomed.push(id);
+        if let (Some(client), true) = (self.clients.get(&id), self.log_limit.allows()) {
+            warn!(
+                pid = client.pid,
+                uid = client.uid,
+                program = client.name,
+                "dropped a program: {what}"
+            );
+        }
+    }
+
+    fn handle_hello(&mut self, id: ClientId, hello: Hello) {
+        let speaks = hello.version_min <= VERSION_MAX && hello.version_max >= VERSION_MIN;
+        if !speaks || hello.segment_version != SEGMENT_VERSION {
+            self.metrics.clients_refused += 1;
+            let message = Unsupported {
+                version_min: VERSION_MIN,
+                version_max: VERSION_MAX,
+            };
+            self.send(id, ToClient::Unsupported(message), None);
+            return self.doomed.push(id);
+        }
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client.mode = hello.mode;
+        let program = client
+            .process
+            .as_ref()
+            .and_then(crate::proof::Process::program)
+            .unwrap_or_default();
+        client.excluded = !self.config.admits(&[&client.name, &program]);
+        let made = self.segments.create_board(client.uid, BOARD_ROWS);
+        let board = match made.and_then(|fd| client.set_board(fd).map_err(Refusal::from)) {
+            Ok(board) => board,
+            Err(refusal) => {
+                self.metrics.clients_refused += 1;
+                if self.log_limit.allows() {
+                    warn!(
+                        pid = client.pid,
+                        uid = client.uid,
+                        "turned a program away: {refusal:?}"
+                    );
+                }
+                return self.doomed.push(id);
+            }
+        };
+        debug!(
+            client = id.0,
+            pid = client.pid,
+            uid = client.uid,
+            program = client.name,
+            mode = client.mode.as_str(),
+            excluded = client.excluded,
+            "hello"
+        );
+        // Whoever was expected has come.
+        self.leave_at = Instant::now();
+        // A program that is excluded is told never to offer; should it do so all the same, it is declined.
+        let never = client.excluded.then_some(u32::MAX);
+        let message = Welcome {
+            version: VERSION_MAX.min(hello.version_max),
+            rows: BOARD_ROWS,
+            spin_us: self.config.spin_us,
+            offer_after_calls: never.unwrap_or(self.config.offer_after_calls),
+            offer_after_bytes: never.unwrap_or(self.config.offer_after_bytes),
+        };
+        self.send(id, ToClient::Welcome(message), Some(board));
+    }
+
+    /// Sends a message to a client that may have gone, or may not read.
+    pub(crate) fn send(&mut self, id: ClientId, message: ToClient, fd: Option<Rc<OwnedFd>>) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        match client.send(message, fd) {
+            Ok(()) if client.has_mail_waiting() => self.set_client_interest(id),
+            Ok(()) => {}
+            Err(SendError::Slow) => self.drop_client(id, "it does not read"),
+            Err(SendError::Gone) => self.doomed.push(id),
+        }
+    }
+
+    fn set_client_interest(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        let mut flags = EpollFlags::EPOLLIN;
+        flags.set(EpollFlags::EPOLLOUT, client.has_mail_waiting());
+        let _ = self
+            .epoll
+            .modify(client.as_fd(), &mut EpollEvent::new(flags, id.0));
+    }
+}

@@ -1,0 +1,302 @@
+//! Memory that the agent hands out, and the knowledge of when it is really gone.
+//!
+//! A client that says it is done with a segment may still have it mapped, so quotas do not rest on what clients say. An inotify
+//! watch on each memfd reports `IN_DELETE_SELF` when its last mapping and descriptor have gone, in whatever process they
+//! were. That is also how the agent learns, without asking anybody, that a connection has left the ring.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use millrace_shm::{board, segment};
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use nix::sys::stat::{Mode, fchmod};
+
+use crate::config::QuotaConfig;
+use crate::quota::{Payer, Quota};
+
+/// What a watched memory was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Charge {
+    Board {
+        uid: u32,
+    },
+    Segment {
+        connection_id: u64,
+        payers: [Payer; 2],
+    },
+}
+
+/// Why there is no memory for somebody.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// A limit of the configuration.
+    Quota,
+    /// No descriptor is left.
+    NoDescriptor,
+    /// The kernel refuses.
+    NoMemory(io::Error),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Refusal {
+        match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => Refusal::NoDescriptor,
+            _ => Refusal::NoMemory(error),
+        }
+    }
+}
+
+/// Makes memory, charges it, and gives the charge back when the memory is gone.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    inotify: Inotify,
+    charges: HashMap<WatchDescriptor, Charge>,
+    quota: Quota,
+    ring_bytes: u32,
+}
+
+impl Segments {
+    pub(crate) fn new(limits: QuotaConfig, ring_bytes: u32) -> io::Result<Segments> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        let bytes_limit = limits.bytes_total.unwrap_or_else(|| memory_bytes() / 4);
+        Ok(Segments {
+            inotify,
+            charges: HashMap::new(),
+            quota: Quota::new(limits, bytes_limit),
+            ring_bytes,
+        })
+    }
+
+    /// Readable when memory has gone; then call [`Segments::handle_gone`].
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+
+    /// A client's board of `rows` rows.
+    pub(crate) fn create_board(&mut self, uid: u32, rows: u32) -> Result<OwnedFd, Refusal> {
+        if !self.quota.take_client(uid) {
+            return Err(Refusal::Quota);
+        }
+        let made = board::create(rows).map_err(Refusal::from).and_then(|fd| {
+            self.watch(fd.as_fd(), Charge::Board { uid })?;
+            Ok(fd)
+        });
+        if made.is_err() {
+            self.quota.give_back_client(uid);
+        }
+        made
+    }
+
+    /// A connection's segment.
+    pub(crate) fn create_segment(
+        &mut self,
+        connection_id: u64,
+        payers: [Payer; 2],
+    ) -> Result<OwnedFd, Refusal> {
+        if !self.quota.take_segment(payers, self.segment_bytes()) {
+            return Err(Refusal::Quota);
+        }
+        let made = segment::create(self.ring_bytes)
+            .map_err(Refusal::from)
+            .and_then(|fd| {
+                self.watch(
+                    fd.as_fd(),
+                    Charge::Segment {
+                        connection_id,
+                        payers,
+                    },
+                )?;
+                Ok(fd)
+            });
+        if made.is_err() {
+            self.quota.give_back_segment(payers, self.segment_bytes());
+        }
+        made
+    }
+
+    /// Size of each direction's ring.
+    pub(crate) fn ring_bytes(&self) -> u32 {
+        self.ring_bytes
+    }
+
+    fn segment_bytes(&self) -> u64 {
+        segment::segment_bytes(self.ring_bytes) as u64
+    }
+
+    /// Bytes of segments that exist, and how many there may be.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (self.quota.bytes(), self.quota.bytes_limit())
+    }
+
+    /// Watches memory that only this process holds yet.
+    fn watch(&mut self, fd: BorrowedFd<'_>, charge: Charge) -> Result<(), Refusal> {
+        // The memory has no mode bits; a watch needs one for a moment, unless the agent is root.
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        fchmod(fd, Mode::S_IRUSR).map_err(io::Error::from)?;
+        let watch = self
+            .inotify
+            .add_watch(path.as_str(), AddWatchFlags::IN_DELETE_SELF);
+        fchmod(fd, Mode::empty()).map_err(io::Error::from)?;
+        match watch {
+            Ok(watch) => {
+                self.charges.insert(watch, charge);
+                Ok(())
+            }
+            // The user's limit of watches: fs.inotify.max_user_watches.
+            Err(Errno::ENOSPC) => Err(Refusal::Quota),
+            Err(errno) => Err(io::Error::from(errno).into()),
+        }
+    }
+
+    /// Gives back what has gone since the last call; returns the connections that have left the ring.
+    pub(crate) fn handle_gone(&mut self) -> Vec<u64> {
+        let mut gone = Vec::new();
+        // Anything but a list of events: there are no more.
+        while let Ok(events) = self.inotify.read_events() {
+            for event in events {
+                if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
+                    self.recount(&mut gone);
+                } else if let Some(charge) = self.charges.remove(&event.wd) {
+                    self.give_back(charge, &mut gone);
+                }
+            }
+        }
+        gone
+    }
+
+    fn give_back(&mut self, charge: Charge, gone: &mut Vec<u64>) {
+        match charge {
+            Charge::Board { uid } => self.quota.give_back_client(uid),
+            Charge::Segment {
+                connection_id,
+                payers,
+            } => {
+                self.quota.give_back_segment(payers, self.segment_bytes());
+                gone.push(connection_id);
+            }
+        }
+    }
+
+    /// Events were lost: the kernel's list of this instance's watches says what is still there.
+    fn recount(&mut self, gone: &mut Vec<u64>) {
+        let path = format!("/proc/self/fdinfo/{}", self.inotify.as_fd().as_raw_fd());
+        let Ok(text) = std::fs::read_to_string(path) else {
+            return;
+        };
+        let alive: std::collections::HashSet<String> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("inotify wd:")?.split(' ').next())
+            .map(str::to_owned)
+            .collect();
+        let lost: Vec<WatchDescriptor> = self
+            .charges
+            .keys()
+            .filter(|watch| !alive.contains(&watch_number(**watch)))
+            .copied()
+            .collect();
+        for watch in lost {
+            if let Some(charge) = self.charges.remove(&watch) {
+                self.give_back(charge, gone);
+            }
+        }
+    }
+}
+
+/// As `/proc/PID/fdinfo` writes it.
+fn watch_number(watch: WatchDescriptor) -> String {
+    format!("{:x}", watch.as_raw())
+}
+
+/// Memory of the machine, or of the container where that has less.
+fn memory_bytes() -> u64 {
+    let machine = nix::sys::sysinfo::sysinfo().map_or(1 << 30, |info| info.ram_total());
+    let limits = [
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ];
+    let limit = |path: &&str| {
+        std::fs::read_to_string(path)
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
+    limits.iter().filter_map(limit).fold(machine, u64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offers::ClientId;
+
+    const PAYERS: [Payer; 2] = [
+        Payer {
+            client: ClientId(1),
+            uid: 1,
+        },
+        Payer {
+            client: ClientId(2),
+            uid: 2,
+        },
+    ];
+
+    /// Waits for this many connections to leave: another test's child holds copies between its fork and its exec.
+    fn gone(segments: &mut Segments, count: usize) -> Vec<u64> {
+        let mut gone = Vec::new();
+        while gone.len() < count {
+            gone.extend(segments.handle_gone());
+            std::thread::yield_now();
+        }
+        gone
+    }
+
+    #[test]
+    fn memory_is_charged_until_its_last_mapping_is_gone() {
+        let limits = QuotaConfig {
+            ends_per_user: 1,
+            clients_per_user: 1,
+            ..QuotaConfig::default()
+        };
+        let mut segments = Segments::new(limits, 65_536).unwrap();
+        let fd = segments.create_segment(7, PAYERS).unwrap();
+        assert!(matches!(
+            segments.create_segment(8, PAYERS),
+            Err(Refusal::Quota)
+        ));
+
+        let mapped = millrace_shm::segment::Segment::attach(fd.as_fd(), 65_536).unwrap();
+        drop(fd);
+        assert!(segments.handle_gone().is_empty(), "a mapping is left");
+        drop(mapped);
+        assert_eq!(gone(&mut segments, 1), [7]);
+        assert_eq!(segments.bytes().0, 0);
+        drop(segments.create_segment(8, PAYERS).unwrap());
+
+        let board = segments.create_board(1, 16).unwrap();
+        assert!(matches!(segments.create_board(1, 16), Err(Refusal::Quota)));
+        assert_eq!(gone(&mut segments, 1), [8]);
+        drop(board);
+        while segments.create_board(1, 16).is_err() {
+            segments.handle_gone();
+        }
+    }
+
+    #[test]
+    fn lost_events_are_made_up_for() {
+        let mut segments = Segments::new(QuotaConfig::default(), 4096).unwrap();
+        let kept = segments.create_segment(1, PAYERS).unwrap();
+        for connection_id in 2..40 {
+            drop(segments.create_segment(connection_id, PAYERS).unwrap());
+        }
+        let mut lost = Vec::new();
+        while lost.len() < 38 {
+            segments.recount(&mut lost);
+        }
+        lost.sort_unstable();
+        assert_eq!(lost, (2..40).collect::<Vec<_>>());
+        drop(kept);
+        assert_eq!(gone(&mut segments, 1), [1]);
+    }
+}

@@ -1,0 +1,383 @@
+//! The event loop: one thread, one epoll set. It sleeps until something happens, or until the next deadline.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::geteuid;
+use tracing::{debug, info, warn};
+
+use crate::clients::Client;
+use crate::config::Config;
+use crate::http::Endpoint;
+use crate::introductions::Introduced;
+use crate::metrics::Metrics;
+use crate::offers::{ClientId, Offers};
+use crate::place::{Place, PlaceError};
+use crate::proof::Prover;
+use crate::segments::Segments;
+
+/// A connection that says nothing for so long is closed.
+pub(crate) const HELLO_WAIT: Duration = Duration::from_secs(30);
+/// A background agent waits so long for a client: for its first, and for one that asked how the agent is before it starts.
+pub(crate) const FIRST_CLIENT_WAIT: Duration = Duration::from_secs(10);
+/// A background agent leaves so long after its last client.
+const LAST_CLIENT_WAIT: Duration = Duration::from_secs(2);
+
+/// Tokens of the epoll set. Clients and metrics readers have numbers from `FIRST_NUMBER` on, each used once.
+const LISTENER: u64 = 0;
+const STOP: u64 = 1;
+const SEGMENTS: u64 = 2;
+const METRICS: u64 = 3;
+const FIRST_NUMBER: u64 = 16;
+
+/// How to run an agent.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where to listen.
+    pub socket: PathBuf,
+    /// What to do.
+    pub config: Config,
+    /// Leave when the last client has gone.
+    pub background: bool,
+}
+
+/// Why an agent could not start or go on.
+#[derive(Debug)]
+pub enum AgentError {
+    /// It cannot listen.
+    Place(PlaceError),
+    /// It cannot serve metrics at this address.
+    Metrics(String, io::Error),
+    /// The kernel refuses something that it cannot do without.
+    Kernel(&'static str, io::Error),
+}
+
+impl fmt::Display for AgentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AgentError::Place(error) => error.fmt(f),
+            AgentError::Metrics(address, error) => {
+                write!(f, "cannot serve metrics at {address}: {error}")
+            }
+            AgentError::Kernel(what, error) => write!(f, "the kernel refuses {what}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for AgentError {}
+
+/// An agent that listens.
+#[derive(Debug)]
+pub struct Agent(Server);
+
+impl Agent {
+    /// Takes the socket's place, and listens. `stop` is what [`Agent::serve`] ends at, when it is readable.
+    ///
+    /// # Errors
+    /// When another agent has the place, or the kernel refuses what an agent needs.
+    pub fn start(options: Options, stop: BorrowedFd<'_>) -> Result<Agent, AgentError> {
+        let server = Server::new(options, stop)?;
+        info!(
+            socket = %server.place.path().display(),
+            version = env!("CARGO_PKG_VERSION"),
+            uid = geteuid().as_raw(),
+            "the agent listens"
+        );
+        Ok(Agent(server))
+    }
+
+    /// Serves until it is told to stop or, in the background, until nobody needs it any more.
+    ///
+    /// # Errors
+    /// When its epoll set fails.
+    pub fn serve(mut self) -> Result<(), AgentError> {
+        let ended = self.0.serve();
+        info!(
+            clients = self.0.clients.len(),
+            "the agent leaves; connections go on without it"
+        );
+        ended
+    }
+}
+
+/// Lets one warning through per second, so that nobody can flood the log.
+#[derive(Debug, Default)]
+pub(crate) struct LogLimit {
+    last: Option<Instant>,
+}
+
+impl LogLimit {
+    pub(crate) fn allows(&mut self) -> bool {
+        let now = Instant::now();
+        let allowed = self
+            .last
+            .is_none_or(|last| now.duration_since(last) >= Duration::from_secs(1));
+        if allowed {
+            self.last = Some(now);
+        }
+        allowed
+    }
+}
+
+/// Everything that the agent knows.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) config: Config,
+    pub(crate) clients: HashMap<ClientId, Client>,
+    pub(crate) offers: Offers,
+    pub(crate) prover: Prover,
+    pub(crate) segments: Segments,
+    /// Segments that exist, by the connection's number.
+    pub(crate) introduced: HashMap<u64, Introduced>,
+    pub(crate) next_connection_id: u64,
+    pub(crate) metrics: Metrics,
+    pub(crate) log_limit: LogLimit,
+    pub(crate) background: bool,
+    pub(crate) since: Instant,
+    pub(crate) place: Place,
+    pub(crate) epoll: Epoll,
+    endpoint: Option<Endpoint>,
+    next_number: u64,
+    /// Given up for a moment when no descriptor is left, to turn a client away.
+    pub(crate) reserve: Option<File>,
+    pub(crate) accept_again: Option<Instant>,
+    /// A background agent leaves then, unless it has clients.
+    pub(crate) leave_at: Instant,
+    /// Connections that have not said hello, the oldest first, and when they are closed. Some may be gone or welcome by now.
+    pub(crate) silent: VecDeque<(Instant, ClientId)>,
+    /// Clients to be closed when the current event is dealt with.
+    pub(crate) doomed: Vec<ClientId>,
+}
+
+impl Server {
+    fn new(options: Options, stop: BorrowedFd<'_>) -> Result<Server, AgentError> {
+        raise_descriptor_limit();
+        let Options {
+            socket,
+            config,
+            background,
+        } = options;
+        let prover = Prover::new()
+            .map_err(|error| AgentError::Kernel("to describe sockets (sock_diag)", error))?;
+        let segments = Segments::new(config.quota.clone(), config.ring_bytes)
+            .map_err(|error| AgentError::Kernel("to watch memory (inotify)", error))?;
+        let place = Place::take(&socket, background).map_err(AgentError::Place)?;
+        let endpoint = match &config.metrics {
+            Some(address) => Some(
+                Endpoint::open(address)
+                    .map_err(|error| AgentError::Metrics(address.clone(), error))?,
+            ),
+            None => None,
+        };
+        let kernel = |error: Errno| AgentError::Kernel("an epoll set", error.into());
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(kernel)?;
+        let input = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
+        epoll.add(place.as_fd(), input(LISTENER)).map_err(kernel)?;
+        epoll.add(stop, input(STOP)).map_err(kernel)?;
+        epoll
+            .add(segments.as_fd(), input(SEGMENTS))
+            .map_err(kernel)?;
+        if let Some(endpoint) = &endpoint {
+            epoll
+                .add(endpoint.as_fd(), input(METRICS))
+                .map_err(kernel)?;
+        }
+        let now = Instant::now();
+        let mut server = Server {
+            config,
+            clients: HashMap::new(),
+            offers: Offers::default(),
+            prover,
+            segments,
+            introduced: HashMap::new(),
+            next_connection_id: 1,
+            metrics: Metrics::new(),
+            log_limit: LogLimit::default(),
+            background,
+            since: now,
+            place,
+            epoll,
+            endpoint,
+            next_number: FIRST_NUMBER,
+            reserve: None,
+            accept_again: None,
+            leave_at: now + FIRST_CLIENT_WAIT,
+            silent: VecDeque::new(),
+            doomed: Vec::new(),
+        };
+        server.reserve = File::open("/dev/null").ok();
+        if !server.prover.can_ask() {
+            warn!(
+                "the kernel does not answer sock_diag requests: no connection can be proved (is the module inet_diag there?)"
+            );
+        }
+        Ok(server)
+    }
+
+    fn serve(&mut self) -> Result<(), AgentError> {
+        let mut events = [EpollEvent::empty(); 64];
+        loop {
+            let now = Instant::now();
+            let deadline = self.handle_deadlines(now);
+            if self.is_unneeded(now) {
+                return Ok(());
+            }
+            let count = match self.epoll.wait(&mut events, timeout(deadline, now)) {
+                Ok(count) => count,
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(AgentError::Kernel("to wait for events", errno.into())),
+            };
+            for event in &events[..count] {
+                match event.data() {
+                    STOP => return Ok(()),
+                    LISTENER => self.handle_connecting(),
+                    SEGMENTS => self.handle_gone_segments(),
+                    METRICS => self.handle_metrics_connecting(),
+                    number if self.clients.contains_key(&ClientId(number)) => {
+                        self.handle_client(ClientId(number), event.events());
+                    }
+                    number => self.handle_metrics(number),
+                }
+                self.bury_doomed();
+            }
+        }
+    }
+
+    /// Does what is due, and returns when the next thing is.
+    fn handle_deadlines(&mut self, now: Instant) -> Option<Instant> {
+        self.expire_offers(now);
+        let hello = self.expire_silent(now);
+        self.bury_doomed();
+        if self.accept_again.is_some_and(|at| at <= now) {
+            self.accept_again = None;
+            self.set_listener_interest(EpollFlags::EPOLLIN);
+        }
+        let metrics = self
+            .endpoint
+            .as_mut()
+            .and_then(|endpoint| endpoint.expire(now));
+        let leave = (self.background && self.clients.is_empty()).then_some(self.leave_at);
+        [
+            self.offers.next_deadline(),
+            hello,
+            self.accept_again,
+            metrics,
+            leave,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Dooms connections that have said nothing for too long; returns when the next one will have.
+    fn expire_silent(&mut self, now: Instant) -> Option<Instant> {
+        while let Some(&(deadline, id)) = self.silent.front() {
+            if self
+                .clients
+                .get(&id)
+                .is_some_and(|client| !client.is_welcome())
+            {
+                if deadline > now {
+                    return Some(deadline);
+                }
+                self.doomed.push(id);
+            }
+            self.silent.pop_front();
+        }
+        None
+    }
+
+    fn is_unneeded(&self, now: Instant) -> bool {
+        self.background && self.clients.is_empty() && self.leave_at <= now
+    }
+
+    pub(crate) fn stay_for(&mut self, wait: Duration) {
+        self.leave_at = self.leave_at.max(Instant::now() + wait);
+    }
+
+    fn bury_doomed(&mut self) {
+        while let Some(id) = self.doomed.pop() {
+            let Some(client) = self.clients.remove(&id) else {
+                continue;
+            };
+            self.offers.remove_client(id);
+            let _ = self.epoll.delete(client.as_fd());
+            debug!(client = id.0, pid = client.pid, "gone");
+            if client.is_welcome() {
+                self.stay_for(LAST_CLIENT_WAIT);
+            }
+        }
+    }
+
+    fn handle_gone_segments(&mut self) {
+        for connection_id in self.segments.handle_gone() {
+            self.introduced.remove(&connection_id);
+            debug!(connection = connection_id, "left the ring");
+        }
+    }
+
+    /// Of both listeners: what the one lacks, the other does, too.
+    pub(crate) fn set_listener_interest(&self, flags: EpollFlags) {
+        let endpoint = self.endpoint.as_ref().map(Endpoint::as_fd);
+        let listeners = [(Some(self.place.as_fd()), LISTENER), (endpoint, METRICS)];
+        for (listener, token) in listeners {
+            if let Some(listener) = listener {
+                let _ = self
+                    .epoll
+                    .modify(listener, &mut EpollEvent::new(flags, token));
+            }
+        }
+    }
+
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn handle_metrics_connecting(&mut self) {
+        let number = self.next_number();
+        let accepted = self
+            .endpoint
+            .as_mut()
+            .map(|endpoint| endpoint.accept(number, &self.epoll));
+        if let Some(Err(error)) = accepted {
+            self.pause_accepting(&error);
+        }
+    }
+
+    fn handle_metrics(&mut self, number: u64) {
+        let Some(mut endpoint) = self.endpoint.take() else {
+            return;
+        };
+        endpoint.handle(number, &self.epoll, || self.render_metrics());
+        self.endpoint = Some(endpoint);
+    }
+}
+
+/// To the next deadline, rounded up so that it has passed when the wait ends.
+fn timeout(deadline: Option<Instant>, now: Instant) -> EpollTimeout {
+    match deadline {
+        Some(deadline) => {
+            let milliseconds = deadline.saturating_duration_since(now).as_millis() + 1;
+            EpollTimeout::try_from(milliseconds).unwrap_or(EpollTimeout::MAX)
+        }
+        None => EpollTimeout::NONE,
+    }
+}
+
+/// Three descriptors per client: the soft limit of 1024 would be reached soon.
+fn raise_descriptor_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        if soft < hard {
+            let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Where the agent and the library are.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use millrace_agent::{Answerer, AskError, ROOT_SOCKET, StatusReport, own_directory, socket_in};
+use nix::unistd::geteuid;
+
+/// The variable that names the agent's socket.
+pub(crate) const AGENT_VARIABLE: &str = "MILLRACE_AGENT";
+/// The variable that names the library.
+const LIBRARY_VARIABLE: &str = "MILLRACE_LIBRARY";
+/// The library's file.
+const LIBRARY_NAME: &str = "libmillrace_preload.so";
+/// An agent answers at once, or it is not there.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The socket of this user's own agent.
+pub(crate) fn own_socket() -> PathBuf {
+    let runtime_directory = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    socket_in(&own_directory(
+        geteuid().as_raw(),
+        runtime_directory.as_deref(),
+    ))
+}
+
+/// The sockets at which an agent may be: the one that the environment names, or else root's, then the user's own.
+pub(crate) fn candidates() -> Vec<PathBuf> {
+    match named_socket() {
+        Some(path) => vec![path],
+        None if geteuid().is_root() => vec![own_socket()],
+        None => vec![PathBuf::from(ROOT_SOCKET), own_socket()],
+    }
+}
+
+/// The socket that the environment names.
+pub(crate) fn named_socket() -> Option<PathBuf> {
+    std::env::var_os(AGENT_VARIABLE)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
+}
+
+/// An agent that answers.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) socket: PathBuf,
+    pub(crate) status: StatusReport,
+    pub(crate) answerer: Answerer,
+}
+
+/// The first agent that answers, or why the others do not.
+pub(crate) fn agent() -> Result<Found, Vec<(PathBuf, AskError)>> {
+    let mut errors = Vec::new();
+    for socket in candidates() {
+        match millrace_agent::status(&socket, PATIENCE) {
+            Ok((status, answerer)) => {
+                return Ok(Found {
+                    socket,
+                    status,
+                    answerer,
+                });
+            }
+            Err(error) => errors.push((socket, error)),
+        }
+    }
+    Err(errors)
+}
+
+/// Why no agent was found, in one line.
+pub(crate) fn explain(errors: &[(PathBuf, AskError)]) -> String {
+    let each = errors
+        .iter()
+        .map(|(socket, error)| format!("{}: {error}", socket.display()));
+    each.collect::<Vec<_>>().join("; ")
+}
+
+/// The library, or the places where it is not.
+pub(crate) fn library() -> Result<PathBuf, Vec<PathBuf>> {
+    let named = std::env::var_os(LIBRARY_VARIABLE).filter(|value| !value.is_empty());
+    let executable = std::env::current_exe().ok();
+    find_library(
+        named.as_deref(),
+        executable.as_deref().and_then(Path::parent),
+    )
+}
+
+fn find_library(named: Option<&OsStr>, directory: Option<&Path>) -> Result<PathBuf, Vec<PathBuf>> {
+    let places = match (named, directory) {
+        (Some(path), _) => vec![PathBuf::from(path)],
+        (None, Some(directory)) => {
+            let installed = directory
+                .parent()
+                .map(|prefix| prefix.join("lib/millrace").join(LIBRARY_NAME));
+            std::iter::once(directory.join(LIBRARY_NAME))
+                .chain(installed)
+                .collect()
+        }
+        (None, None) => Vec::new(),
+    };
+    // The program that is started may be in another directory, or go to one.
+    match places
+        .iter()
+        .find(|place| place.is_file())
+        .and_then(|place| std::path::absolute(place).ok())
+    {
+        Some(place) => Ok(place),
+        None => Err(places),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_beside_the_program_or_installed_or_named() {
+        let prefix = tempfile::tempdir().unwrap();
+        let bin = prefix.path().join("bin");
+        let installed = prefix.path().join("lib/millrace").join(LIBRARY_NAME);
+        std::fs::create_dir_all(&bin).unwrap();
+        std::fs::create_dir_all(installed.parent().unwrap()).unwrap();
+        assert_eq!(find_library(None, Some(&bin)).unwrap_err().len(), 2);
+
+        std::fs::write(&installed, "").unwrap();
+        assert_eq!(find_library(None, Some(&bin)).unwrap(), installed);
+        let beside = bin.join(LIBRARY_NAME);
+        std::fs::write(&beside, "").unwrap();
+        assert_eq!(find_library(None, Some(&bin)).unwrap(), beside);
+
+        assert_eq!(
+            find_library(Some(installed.as_os_str()), Some(&bin)).unwrap(),
+            installed
+        );
+        assert!(find_library(Some(OsStr::new("/nowhere")), Some(&bin)).is_err());
+    }
+}

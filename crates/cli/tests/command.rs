@@ -1,0 +1,417 @@
+//! The command as a user meets it. Every agent that a test starts is stopped by it, whatever happens.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A directory for an agent's socket; an agent that is still there at the end is killed.
+struct Room {
+    directory: tempfile::TempDir,
+}
+
+impl Room {
+    fn new() -> Room {
+        Room {
+            directory: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("m/agent.sock")
+    }
+
+    fn millrace(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+        command.args(arguments);
+        command
+            .env("MILLRACE_AGENT", self.socket())
+            .env("MILLRACE_LIBRARY", harmless_library());
+        command
+            .env_remove("LD_PRELOAD")
+            .env_remove("MILLRACE")
+            .env_remove("MILLRACE_MODE");
+        command
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        self.millrace(arguments).output().unwrap()
+    }
+
+    /// The process of the agent that answers.
+    fn agent(&self) -> Option<Pid> {
+        let patience = Duration::from_secs(5);
+        millrace_agent::status(&self.socket(), patience)
+            .ok()
+            .map(|(status, _)| Pid::from_raw(status.pid))
+    }
+
+    /// An agent in the foreground that listens.
+    fn start_agent(&self) -> Agent {
+        let mut child = self
+            .millrace(&["agent", "--socket"])
+            .arg(self.socket())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        log.read_line(&mut line).unwrap();
+        assert!(line.contains("the agent listens"), "{line}");
+        Agent { child, log }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(pid) = self.agent() {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+    }
+}
+
+struct Agent {
+    child: Child,
+    log: BufReader<std::process::ChildStderr>,
+}
+
+impl Agent {
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A library that every program has anyway stands in for Millrace's.
+fn harmless_library() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let path = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5))
+        .find(|path| path.contains("/libc.so"));
+    PathBuf::from(path.expect("the tests run with a shared C library"))
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap().trim_end()
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_agent_stops_cleanly_on_each_of_its_signals() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let room = Room::new();
+        let mut agent = room.start_agent();
+        agent.signal(signal);
+        assert!(agent.child.wait().unwrap().success());
+        let mut rest = String::new();
+        agent.log.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("the agent leaves"), "{rest}");
+        assert_eq!(
+            fs::read_dir(room.socket().parent().unwrap())
+                .unwrap()
+                .count(),
+            0
+        );
+    }
+}
+
+#[test]
+fn a_second_agent_is_refused_and_a_killed_one_is_replaced() {
+    let room = Room::new();
+    let first = room.start_agent();
+    let second = room
+        .millrace(&["agent", "--socket"])
+        .arg(room.socket())
+        .output()
+        .unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(
+        text(&second.stderr).contains("another agent already listens"),
+        "{}",
+        text(&second.stderr)
+    );
+    drop(first);
+    assert!(room.socket().exists(), "a killed agent leaves its socket");
+    drop(room.start_agent());
+}
+
+#[test]
+fn run_becomes_the_program_and_leaves_an_agent_that_is_nobody_s_child() {
+    let room = Room::new();
+    let child = room
+        .millrace(&["run", "--mode", "chaos:7", "--", "sh", "-c"])
+        .arg("echo $$; echo $LD_PRELOAD; echo $MILLRACE_AGENT; echo $MILLRACE_MODE; exec sh -c 'exit 7'")
+        .env("LD_PRELOAD", "libm.so.6")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    // It returns although the agent goes on: the agent has none of these pipes.
+    let output = child.wait_with_output().unwrap();
+    let preload = format!("libm.so.6:{}", harmless_library().display());
+    let expected = [
+        &pid.to_string(),
+        preload.as_str(),
+        room.socket().to_str().unwrap(),
+        "chaos:7",
+    ]
+    .join("\n");
+    assert_eq!(
+        (text(&output.stdout), text(&output.stderr)),
+        (expected.as_str(), "")
+    );
+    assert_eq!(output.status.code(), Some(7));
+
+    let agent = room.agent().expect("an agent answers");
+    let status = fs::read_to_string(format!("/proc/{agent}/stat")).unwrap();
+    let fields: Vec<&str> = status.rsplit_once(") ").unwrap().1.split(' ').collect();
+    assert_ne!(fields[1], pid.to_string(), "parent");
+    assert_ne!(fields[1], std::process::id().to_string(), "parent");
+    assert_eq!(fields[3], agent.to_string(), "a session of its own");
+    assert_eq!(
+        fs::read_link(format!("/proc/{agent}/cwd")).unwrap(),
+        Path::new("/")
+    );
+    for number in 0..3 {
+        let link = fs::read_link(format!("/proc/{agent}/fd/{number}")).unwrap();
+        assert_eq!(link, Path::new("/dev/null"));
+    }
+    assert!(
+        !fs::read_to_string(format!("/proc/{agent}/environ"))
+            .unwrap()
+            .contains("LD_PRELOAD")
+    );
+}
+
+#[test]
+fn an_agent_in_the_background_inherits_no_descriptor() {
+    let room = Room::new();
+    let status = Command::new("sh")
+        .args(["-c", "exec 9>\"$1\"; shift; exec \"$@\"", "sh"])
+        .arg(room.directory.path().join("open"))
+        .arg(env!("CARGO_BIN_EXE_millrace"))
+        .args(["agent", "--background", "--socket"])
+        .arg(room.socket())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let agent = room.agent().expect("an agent answers");
+    for entry in fs::read_dir(format!("/proc/{agent}/fd")).unwrap() {
+        let link = fs::read_link(entry.unwrap().path()).unwrap();
+        assert!(!link.ends_with("open"), "{link:?}");
+    }
+}
+
+#[test]
+fn an_agent_in_the_background_leaves_without_a_trace_when_nobody_comes() {
+    let room = Room::new();
+    assert!(room.output(&["run", "--", "true"]).status.success());
+    assert!(room.socket().exists());
+    // Looking at the files does not keep it.
+    wait_until("the agent leaves", || !room.socket().exists());
+    wait_until("its directory goes, too", || {
+        !room.socket().parent().unwrap().exists()
+    });
+}
+
+#[test]
+fn programs_that_start_at_once_share_one_agent() {
+    let room = Room::new();
+    let children: Vec<Child> = (0..8)
+        .map(|_| {
+            room.millrace(&["run", "--", "true"])
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(text(&output.stderr), "");
+    }
+    assert!(room.agent().is_some());
+}
+
+#[test]
+fn off_means_nothing_at_all() {
+    let room = Room::new();
+    let output = room
+        .millrace(&["run", "--", "sh", "-c", "echo \"[$LD_PRELOAD]\""])
+        .env("MILLRACE", "off")
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), "[]");
+    assert!(!room.socket().exists());
+}
+
+#[test]
+fn without_an_agent_the_program_runs_all_the_same_and_says_nothing() {
+    let room = Room::new();
+    fs::write(room.socket().parent().unwrap(), "no directory").unwrap();
+    let output = room.output(&["run", "--", "echo", "works"]);
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("works", ""));
+}
+
+#[test]
+fn run_exits_as_env_does() {
+    let room = Room::new();
+    let _agent = room.start_agent();
+    assert_eq!(
+        room.output(&["run", "--", "/nowhere/at-all"]).status.code(),
+        Some(127)
+    );
+    assert_eq!(
+        room.output(&["run", "--", "/etc/passwd"]).status.code(),
+        Some(126)
+    );
+    let missing = room
+        .millrace(&["run", "--", "true"])
+        .env("MILLRACE_LIBRARY", "/nowhere.so")
+        .output()
+        .unwrap();
+    assert_eq!(missing.status.code(), Some(125));
+    assert!(text(&missing.stderr).contains("/nowhere.so"));
+    assert_eq!(room.output(&["run"]).status.code(), Some(2));
+    assert_eq!(
+        room.output(&["run", "--", "sh", "-c", "kill -9 $$"])
+            .status
+            .signal(),
+        Some(9)
+    );
+}
+
+#[test]
+fn signals_are_inherited_as_they_were() {
+    let room = Room::new();
+    let _agent = room.start_agent();
+    let plain = |shell: &str, with: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", shell, "sh"]).args(with).args([
+            "grep",
+            "-E",
+            "^Sig(Blk|Ign)",
+            "/proc/self/status",
+        ]);
+        command
+            .env("MILLRACE_AGENT", room.socket())
+            .env("MILLRACE_LIBRARY", harmless_library());
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    for shell in ["exec \"$@\"", "trap '' PIPE USR1; exec \"$@\""] {
+        let expected = plain(shell, &[]);
+        assert!(expected.contains("SigIgn"));
+        assert_eq!(
+            plain(shell, &[env!("CARGO_BIN_EXE_millrace"), "run", "--"]),
+            expected
+        );
+    }
+}
+
+#[test]
+fn ps_and_doctor_say_what_is_there() {
+    let room = Room::new();
+    let lost = room.output(&["ps"]);
+    assert_eq!(lost.status.code(), Some(1));
+    assert!(
+        text(&lost.stderr).contains("no agent answers"),
+        "{}",
+        text(&lost.stderr)
+    );
+    assert!(text(&room.output(&["doctor"]).stdout).contains("mind  no agent answers"));
+
+    let _agent = room.start_agent();
+    let list = room.output(&["ps"]);
+    assert!(list.status.success());
+    assert!(
+        text(&list.stdout).starts_with("ID  CONNECTED"),
+        "{}",
+        text(&list.stdout)
+    );
+    let json: serde_json::Value =
+        serde_json::from_slice(&room.output(&["ps", "--json"]).stdout).unwrap();
+    assert_eq!(json["connections"], serde_json::json!([]));
+    let doctor = room.output(&["doctor"]);
+    let lines = text(&doctor.stdout);
+    assert!(lines.contains("good  an agent answers at"), "{lines}");
+    assert!(
+        lines.lines().all(|line| ["good  ", "mind  ", "bad   "]
+            .iter()
+            .any(|word| line.starts_with(word))),
+        "{lines}"
+    );
+}
+
+#[test]
+fn an_agent_without_descriptors_turns_programs_away_and_does_not_spin() {
+    let room = Room::new();
+    let mut child = Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -n 40; exec \"$@\"",
+            "sh",
+            env!("CARGO_BIN_EXE_millrace"),
+            "agent",
+            "--socket",
+        ])
+        .arg(room.socket())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    log.read_line(&mut String::new()).unwrap();
+    let agent = Agent { child, log };
+
+    let address = nix::sys::socket::UnixAddr::new(&room.socket()).unwrap();
+    let connect = || {
+        use nix::sys::socket::{AddressFamily, SockFlag, SockType, connect, socket};
+        let socket = socket(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )
+        .unwrap();
+        connect(std::os::fd::AsRawFd::as_raw_fd(&socket), &address).unwrap();
+        socket
+    };
+    let crowd: Vec<_> = (0..60).map(|_| connect()).collect();
+    let ticks = || {
+        let status = fs::read_to_string(format!("/proc/{}/stat", agent.child.id())).unwrap();
+        let fields: Vec<u64> = status
+            .rsplit_once(") ")
+            .unwrap()
+            .1
+            .split(' ')
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        // Counted from the first numeric field, the parent: user and system time.
+        fields[10] + fields[11]
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    let before = ticks();
+    std::thread::sleep(Duration::from_millis(700));
+    assert!(ticks() - before < 20, "it spins");
+    drop(crowd);
+    wait_until("it serves again", || room.agent().is_some());
+}

@@ -1,0 +1,87 @@
+//! Joining: a paired connection's end takes its segment into use.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+
+use libc::c_int;
+use millrace_shm::board::{Row, flags, state};
+use millrace_wire::Reason;
+
+use crate::kernel;
+use crate::socket::{Socket, phase};
+use crate::{client, thread};
+
+impl Socket {
+    /// Takes a paired connection's segment into use, if no call of this end is under way. True: it is attached.
+    #[cold]
+    pub(crate) fn try_attach(&'static self, fd: c_int) -> bool {
+        client::hold_still(|| self.attach(fd))
+    }
+
+    fn attach(&'static self, fd: c_int) -> bool {
+        let row = self.row();
+        if row.identity.holders.load(Acquire) != 1 {
+            return false;
+        }
+        let receive_held = row.receive.lock.lock(thread::id());
+        let send_held = row.send.lock.lock(thread::id());
+        let attached = self.attach_locked(fd, row);
+        row.send.lock.unlock(send_held);
+        row.receive.lock.unlock(receive_held);
+        attached
+    }
+
+    /// Raw calls announce themselves before they look at the phase; we set the phase before we look for raw calls. One of us sees the other.
+    fn attach_locked(&'static self, fd: c_int, row: &Row) -> bool {
+        if self.phase.compare_exchange(phase::PAIRED, phase::ATTACHED, SeqCst, Relaxed).is_err() {
+            return self.is_attached();
+        }
+        if row.send.raw.load(SeqCst) != 0 || row.receive.sleepers.load(SeqCst) != 0 {
+            self.phase.store(phase::PAIRED, SeqCst);
+            return false;
+        }
+        match self.facts(fd) {
+            Ok((positions, status)) => {
+                row.send.kernel_position.store(positions.sent, Relaxed);
+                row.receive.kernel_position.store(positions.taken, Relaxed);
+                if status & libc::O_NONBLOCK != 0 {
+                    row.identity.flags.fetch_or(flags::NONBLOCK, Relaxed);
+                }
+                row.identity.reason.store(Reason::None as u8, Relaxed);
+                row.identity.state.store(state::ATTACHED, Relaxed);
+                true
+            }
+            Err(reason) => {
+                row.identity.reason.store(reason as u8, Relaxed);
+                self.set_segment(None);
+                self.phase.store(phase::KERNEL, SeqCst);
+                false
+            }
+        }
+    }
+
+    fn facts(&self, fd: c_int) -> Result<(kernel::Positions, c_int), Reason> {
+        let active = self.active.load(Relaxed);
+        let positions = kernel::positions(fd, active).ok_or(Reason::NotEstablished)?;
+        let status = kernel::status_flags(fd).ok_or(Reason::NotEstablished)?;
+        let low_water = kernel::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+        if status & libc::O_ASYNC != 0 {
+            Err(Reason::AsyncIo)
+        } else if low_water != Some(1) {
+            Err(Reason::LowWater)
+        } else {
+            Ok((positions, status))
+        }
+    }
+
+    /// Moves a connection that is not attached from its private record to one on the board. False: a call is under way.
+    pub(crate) fn move_to(&'static self, row: &'static Row) -> bool {
+        let old = self.row();
+        self.use_row(row);
+        if old.send.raw.load(SeqCst) != 0 || old.receive.sleepers.load(SeqCst) != 0 {
+            self.use_row(old);
+            client::give_row(row);
+            return false;
+        }
+        true
+    }
+}

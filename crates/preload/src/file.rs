@@ -1,0 +1,102 @@
+//! Bytes between a connection and a file or pipe: `sendfile` and `splice`.
+
+
+use libc::{c_int, iovec, off_t};
+use millrace_wire::Reason;
+
+use crate::kernel::kernel;
+use crate::send::{Call, send};
+use crate::socket::Socket;
+use crate::{Outcome, receive, user};
+
+/// Larger files go by the kernel, which does not copy them through the program.
+const COPY_BYTES_MAX: usize = 64 * 1024;
+/// A file is read in pieces of this size.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// `sendfile` to a connection: a file that is read at a place is copied to the ring piece by piece.
+pub(crate) fn send_file(
+    socket: &'static Socket,
+    out: c_int,
+    input: c_int,
+    offset: *mut off_t,
+    bytes: usize,
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
+    let usable = !offset.is_null() && user::can_write(offset.cast(), size_of::<off_t>());
+    if !socket.is_joined(out) || !usable || bytes == 0 || bytes > COPY_BYTES_MAX {
+        return send_unread(socket, out, raw);
+    }
+    // SAFETY: just found writable.
+    let start = unsafe { offset.read() };
+    let mut piece = [0u8; PIECE_BYTES];
+    let mut sent = 0usize;
+    while sent < bytes {
+        let wanted = (bytes - sent).min(PIECE_BYTES);
+        let place = start + sent as off_t;
+        let read = kernel!(libc::SYS_pread64, input, piece.as_mut_ptr(), wanted, place);
+        if read <= 0 {
+            // The end of the file, or an input that cannot be read at a place: the kernel's to judge.
+            return if sent > 0 || read == 0 { finish(offset, start, sent) } else { send_unread(socket, out, raw) };
+        }
+        let list = [iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: read.cast_unsigned() }];
+        let mut copy = || kernel_send(out, &piece[..read.cast_unsigned()]);
+        match send(socket, &Call { fd: out, list: &list, flags: 0 }, &mut copy) {
+            Outcome::Handled(part) if part >= 0 => {
+                sent += part.cast_unsigned();
+                if part < read {
+                    return finish(offset, start, sent);
+                }
+            }
+            other if sent == 0 => return other,
+            _ => return finish(offset, start, sent),
+        }
+    }
+    finish(offset, start, sent)
+}
+
+fn kernel_send(fd: c_int, bytes: &[u8]) -> isize {
+    // SAFETY: our own buffer.
+    unsafe { crate::real::send(fd, bytes.as_ptr().cast(), bytes.len(), 0) }
+}
+
+fn finish(offset: *mut off_t, start: off_t, sent: usize) -> Outcome {
+    // SAFETY: found writable at the start of the call.
+    unsafe { offset.write(start + sent as off_t) };
+    Outcome::Handled(sent.cast_signed())
+}
+
+/// Makes the program's own call as a raw send: it is counted, and comes after what is in the ring.
+fn send_unread(socket: &'static Socket, out: c_int, raw: &mut dyn FnMut() -> isize) -> Outcome {
+    crate::send::by_kernel(socket, out, raw)
+}
+
+/// `splice` from a connection: bytes in the ring are written to the pipe; after that, and for good, the kernel splices.
+pub(crate) fn splice_out(socket: &'static Socket, input: c_int, out: c_int, bytes: usize, raw: &mut dyn FnMut() -> isize) -> Outcome {
+    socket.pin(Reason::Splice);
+    let in_ring = socket.lock_receive(input).map_or(0, |locked| locked.half.unread() as usize);
+    if in_ring == 0 {
+        return receive::by_kernel(socket, input, raw);
+    }
+    let mut piece = [0u8; PIECE_BYTES];
+    let wanted = bytes.min(PIECE_BYTES);
+    let list = [iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: wanted }];
+    let call = receive::Call { fd: input, list: &list, flags: libc::MSG_PEEK | libc::MSG_DONTWAIT };
+    let seen = match receive::receive(socket, &call, &mut would_block) {
+        Outcome::Handled(seen) if seen > 0 => seen.cast_unsigned(),
+        other => return other,
+    };
+    let written = kernel!(libc::SYS_write, out, piece.as_ptr(), seen);
+    if written <= 0 {
+        return if written < 0 { Outcome::Errno(-(written as i32)) } else { Outcome::Handled(0) };
+    }
+    let list = [iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: written.cast_unsigned() }];
+    let call = receive::Call { fd: input, list: &list, flags: libc::MSG_DONTWAIT };
+    receive::receive(socket, &call, &mut would_block)
+}
+
+
+fn would_block() -> isize {
+    crate::thread::set_errno(libc::EAGAIN);
+    -1
+}

@@ -1,0 +1,248 @@
+//! Descriptors that are closed, copied and controlled; processes that fork and end.
+
+use libc::{c_char, c_int, c_uint, c_ulong, pid_t};
+use millrace_wire::Reason;
+
+use crate::process::{close_range as split_range, copy_descriptor, drop_descriptor, drop_range, new_descriptor, set_nonblocking};
+use crate::table::Entry;
+use crate::{client, kernel, process, real, table, thread, user};
+
+/// Our connection to the agent is not the program's: for it, the number is free.
+fn is_hidden(fd: c_int) -> bool {
+    if client::descriptor() == Some(fd) && !process::is_borrowed() {
+        thread::set_errno(libc::EBADF);
+        return true;
+    }
+    false
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if is_hidden(fd) {
+        return -1;
+    }
+    drop_descriptor(fd);
+    // SAFETY: the program's own arguments.
+    unsafe { real::close(fd) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const CLOEXEC: c_int = 4;
+    split_range(first, last, &mut |first, last| {
+        if flags & CLOEXEC == 0 {
+            drop_range(first, last);
+        }
+        // SAFETY: plain arguments.
+        unsafe { real::close_range(first, last, flags) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    split_range(first.max(0).cast_unsigned(), c_uint::MAX, &mut |first, last| {
+        drop_range(first, last);
+        // SAFETY: plain arguments.
+        unsafe { real::close_range(first, last, 0) }
+    });
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let copy = unsafe { real::dup(fd) };
+    copy_descriptor(fd, copy);
+    copy
+}
+
+/// `target` is about to be closed by a copy of `fd`, if that is a descriptor at all.
+fn make_way(fd: c_int, target: c_int) {
+    if fd != target && kernel::status_flags(fd).is_some() {
+        drop_descriptor(target);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup2(fd: c_int, target: c_int) -> c_int {
+    client::move_away(target);
+    make_way(fd, target);
+    // SAFETY: the program's own arguments.
+    let copy = unsafe { real::dup2(fd, target) };
+    copy_descriptor(fd, copy);
+    copy
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup3(fd: c_int, target: c_int, flags: c_int) -> c_int {
+    if flags & !libc::O_CLOEXEC == 0 {
+        client::move_away(target);
+        make_way(fd, target);
+    }
+    // SAFETY: the program's own arguments.
+    let copy = unsafe { real::dup3(fd, target, flags) };
+    copy_descriptor(fd, copy);
+    copy
+}
+
+/// What a successful `fcntl` means to us.
+fn controlled(fd: c_int, command: c_int, argument: usize, result: c_int) {
+    if result < 0 {
+        return;
+    }
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copy_descriptor(fd, result),
+        libc::F_SETFL => {
+            let flags = argument as c_int;
+            set_nonblocking(fd, flags & libc::O_NONBLOCK != 0);
+            if flags & libc::O_ASYNC != 0
+                && let Some(socket) = table::socket(fd)
+            {
+                socket.pin(Reason::AsyncIo);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the program's own arguments; an absent third one is not looked at.
+    let result = unsafe { real::fcntl(fd, command, argument) };
+    controlled(fd, command, argument, result);
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { fcntl(fd, command, argument) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    const SIOCATMARK: c_ulong = 0x8905;
+    const FIOASYNC: c_ulong = 0x5452;
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::ioctl(fd, request, argument) };
+    let Some(socket) = table::socket(fd).filter(|_| result == 0) else { return result };
+    let value = argument as *mut c_int;
+    match request {
+        // SAFETY: the kernel has just read it.
+        libc::FIONBIO => set_nonblocking(fd, unsafe { value.read_unaligned() } != 0),
+        libc::FIONREAD => {
+            let in_ring = socket.lock_receive(fd).map_or(0, |locked| locked.half.unread());
+            // SAFETY: the kernel has just written it.
+            unsafe { value.write_unaligned(value.read_unaligned().saturating_add(in_ring.cast_signed())) };
+        }
+        SIOCATMARK if socket.lock_receive(fd).is_some_and(|locked| locked.half.unread() > 0) => {
+            // SAFETY: as above. Unread ring bytes come before any mark.
+            unsafe { value.write_unaligned(0) };
+        }
+        FIOASYNC => socket.pin(Reason::AsyncIo),
+        _ => {}
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let fd = unsafe { real::epoll_create(size) };
+    if fd >= 0 && !process::is_borrowed() {
+        crate::epoll::EpollSet::track(fd);
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let fd = unsafe { real::epoll_create1(flags) };
+    if fd >= 0 && !process::is_borrowed() {
+        crate::epoll::EpollSet::track(fd);
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+    // The C library reads and writes streams without passing here.
+    if let Some(socket) = table::socket(fd) {
+        socket.pin(Reason::Stdio);
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::fdopen(fd, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fork() -> pid_t {
+    // SAFETY: no arguments.
+    process::fork(|| unsafe { real::fork() })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
+    process::end();
+    // SAFETY: does not return.
+    unsafe { millrace_shm::sys::call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    unreachable!("the process has ended")
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
+    // SAFETY: does not return.
+    unsafe { _exit(status) }
+}
+
+/// Runs when the program ends by `exit` or by returning from `main`.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = {
+    extern "C" fn end() {
+        let _ = std::panic::catch_unwind(process::end);
+    }
+    end
+};
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn munmap(address: *mut libc::c_void, bytes: usize) -> c_int {
+    user::forget();
+    // SAFETY: the program's own arguments.
+    returned(unsafe { millrace_shm::sys::call(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0, 0]) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn mprotect(address: *mut libc::c_void, bytes: usize, protection: c_int) -> c_int {
+    user::forget();
+    // SAFETY: the program's own arguments.
+    returned(unsafe { millrace_shm::sys::call(libc::SYS_mprotect, [address as usize, bytes, protection as usize, 0, 0, 0]) })
+}
+
+fn returned(result: isize) -> c_int {
+    if result < 0 {
+        thread::set_errno(-(result as c_int));
+        return -1;
+    }
+    result as c_int
+}
+
+/// The program made a system call by number: what it means to us, the function of that name would have told.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long {
+    match number {
+        libc::SYS_io_uring_setup => {
+            client::stop();
+            for socket in table::all().filter_map(table::socket) {
+                socket.pin(Reason::IoUring);
+            }
+        }
+        libc::SYS_close => drop_descriptor(a as c_int),
+        _ => {}
+    }
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::syscall(number, a, b, c, d, e, f) };
+    if number == libc::SYS_socket {
+        new_descriptor(result as c_int, Entry::Unknown);
+    }
+    result
+}

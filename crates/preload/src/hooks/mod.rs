@@ -1,0 +1,26 @@
+//! The functions that the program calls instead of the C library's: shells around the operations, one file per family.
+//!
+//! A shell finds the descriptor in the table, calls the operation, and turns its outcome into a return value and `errno`.
+
+mod descriptors;
+mod receive;
+mod send;
+mod signals;
+mod sockets;
+mod wait;
+
+use crate::Outcome;
+use crate::thread;
+
+/// What a C function returns for an outcome; `pass` makes the program's own call.
+#[inline]
+fn finish(outcome: Outcome, pass: impl FnOnce() -> isize) -> isize {
+    match outcome {
+        Outcome::Handled(result) => result,
+        Outcome::Errno(error) => {
+            thread::set_errno(error);
+            -1
+        }
+        Outcome::PassThrough => pass(),
+    }
+}

@@ -1,0 +1,203 @@
+//! `read`, `recv` and their relatives.
+
+use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+
+use crate::receive::{Call, receive};
+use crate::{hooks::finish, real, table, user};
+
+/// Receives into one buffer; `raw` is the program's own call.
+#[inline]
+fn into_buffer(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int, raw: &mut dyn FnMut() -> isize) -> ssize_t {
+    match table::socket(fd) {
+        Some(socket) => {
+            let list = [iovec { iov_base: buffer, iov_len: bytes }];
+            finish(receive(socket, &Call { fd, list: &list, flags }, raw), raw)
+        }
+        None => raw(),
+    }
+}
+
+/// The program's array of buffers, if it can be read and the kernel would take it.
+pub(super) fn vectors<'a>(list: *const iovec, count: usize) -> Option<&'a [iovec]> {
+    if count > 1024 || !user::can_read(list.cast(), count * size_of::<iovec>()) {
+        return None;
+    }
+    if count == 0 {
+        return Some(&[]);
+    }
+    // SAFETY: just found readable; the program gives it to this call.
+    Some(unsafe { std::slice::from_raw_parts(list, count) })
+}
+
+#[inline]
+fn into_vectors(fd: c_int, list: *const iovec, count: usize, flags: c_int, raw: &mut dyn FnMut() -> isize) -> ssize_t {
+    match table::socket(fd).map(|socket| (socket, vectors(list, count))) {
+        Some((socket, Some(list))) => finish(receive(socket, &Call { fd, list, flags }, raw), raw),
+        _ => raw(),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    into_buffer(fd, buffer, bytes, 0, &mut || unsafe { real::read(fd, buffer, bytes) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __read_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, room: size_t) -> ssize_t {
+    check_room(bytes, room);
+    // SAFETY: the program's own arguments.
+    into_buffer(fd, buffer, bytes, 0, &mut || unsafe { real::read(fd, buffer, bytes) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    into_buffer(fd, buffer, bytes, flags, &mut || unsafe { real::recv(fd, buffer, bytes, flags) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __recv_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, room: size_t, flags: c_int) -> ssize_t {
+    check_room(bytes, room);
+    // SAFETY: the program's own arguments.
+    into_buffer(fd, buffer, bytes, flags, &mut || unsafe { real::recv(fd, buffer, bytes, flags) })
+}
+
+/// A fortified program's promise about its buffer is broken: the C library's own check ends it, as without us.
+fn check_room(bytes: size_t, room: size_t) {
+    if bytes > room {
+        // SAFETY: does not return.
+        unsafe { libc::abort() };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_bytes: *mut socklen_t,
+) -> ssize_t {
+    let mut raw_ran = false;
+    let result = into_buffer(fd, buffer, bytes, flags, &mut || {
+        raw_ran = true;
+        // SAFETY: the program's own arguments.
+        unsafe { real::recvfrom(fd, buffer, bytes, flags, address, address_bytes) }
+    });
+    if !raw_ran && result >= 0 && !address.is_null() && user::can_write(address_bytes.cast(), size_of::<socklen_t>()) {
+        // SAFETY: just found writable. TCP has no source address to tell.
+        unsafe { address_bytes.write(0) };
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_bytes: *mut socklen_t,
+) -> ssize_t {
+    check_room(bytes, room);
+    // SAFETY: the program's own arguments.
+    unsafe { recvfrom(fd, buffer, bytes, flags, address, address_bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    into_vectors(fd, list, usize::try_from(count).unwrap_or(usize::MAX), 0, &mut || unsafe { real::readv(fd, list, count) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    let own = || unsafe { real::recvmsg(fd, message, flags) };
+    let Some(socket) = table::socket(fd) else {
+        return own();
+    };
+    if !user::can_write(message.cast(), size_of::<msghdr>()) {
+        return own();
+    }
+    // SAFETY: just found writable; the program gives it to this call.
+    let (list, count) = unsafe { ((*message).msg_iov, (*message).msg_iovlen) };
+    let Some(list) = vectors(list, count) else {
+        return own();
+    };
+    let mut raw_ran = false;
+    let mut raw = || {
+        raw_ran = true;
+        own()
+    };
+    let outcome = receive(socket, &Call { fd, list, flags }, &mut raw);
+    let result = finish(outcome, &mut raw);
+    if !raw_ran && result >= 0 {
+        // SAFETY: as above. TCP has no source address and no control messages to tell.
+        let header = unsafe { &mut *message };
+        (header.msg_flags, header.msg_controllen, header.msg_namelen) = (0, 0, 0);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
+    // On a stream, one message at a time is what the kernel does too.
+    if table::socket(fd).is_none() || !timeout.is_null() || flags & libc::MSG_ERRQUEUE != 0 {
+        // SAFETY: the program's own arguments.
+        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    }
+    let mut flags_now = flags & !libc::MSG_WAITFORONE;
+    for index in 0..count.min(1024) as usize {
+        let entry = messages.wrapping_add(index);
+        if !user::can_write(entry.cast(), size_of::<mmsghdr>()) {
+            return give_up(index, libc::EFAULT);
+        }
+        // SAFETY: just found writable.
+        let result = unsafe { recvmsg(fd, &raw mut (*entry).msg_hdr, flags_now) };
+        if result < 0 {
+            return give_up(index, crate::thread::errno());
+        }
+        // SAFETY: as above.
+        unsafe { (*entry).msg_len = result as c_uint };
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags_now |= libc::MSG_DONTWAIT;
+        }
+    }
+    count.min(1024) as c_int
+}
+
+/// After `index` messages an error: it counts only when there was no message.
+pub(super) fn give_up(index: usize, error: c_int) -> c_int {
+    if index > 0 {
+        return index as c_int;
+    }
+    crate::thread::set_errno(error);
+    -1
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn preadv2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    let mut raw = || unsafe { real::preadv2(fd, list, count, offset, flags) };
+    // At the stream's own position and without flags it is `readv`.
+    if offset == -1 && flags == 0 { into_vectors(fd, list, usize::try_from(count).unwrap_or(usize::MAX), 0, &mut raw) } else { pinned_raw(fd, &mut raw) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    unsafe { preadv2(fd, list, count, offset, flags) }
+}
+
+/// A variant that only the kernel knows: at offset -1 it would read the stream, so the connection stays on the kernel's road.
+fn pinned_raw(fd: c_int, raw: &mut dyn FnMut() -> isize) -> ssize_t {
+    if let Some(socket) = table::socket(fd) {
+        socket.pin(millrace_wire::Reason::Unsupported);
+    }
+    raw()
+}

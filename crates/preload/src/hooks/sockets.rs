@@ -1,0 +1,140 @@
+//! Connections that begin, change and end: `socket`, `connect`, `accept`, `shutdown`, options.
+
+use libc::{c_int, c_void, sockaddr, socklen_t};
+use millrace_shm::board::flags;
+use millrace_wire::Reason;
+
+use crate::process::{new_connection, new_descriptor};
+use crate::table::{self, Entry};
+use crate::{client, kernel, real, thread, user};
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
+    let tcp = stream && matches!(protocol, 0 | libc::IPPROTO_TCP) && matches!(domain, libc::AF_INET | libc::AF_INET6);
+    new_descriptor(fd, if tcp { Entry::Unconnected(domain) } else { Entry::Unknown });
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::listen(fd, backlog) };
+    if result == 0 && matches!(table::get(fd), Entry::Unconnected(_)) {
+        let errno = thread::errno();
+        client::prepare();
+        thread::set_errno(errno);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::connect(fd, address, bytes) };
+    let errno = thread::errno();
+    let begun = result == 0 || errno == libc::EINPROGRESS || errno == libc::EINTR;
+    match table::get(fd) {
+        Entry::Unconnected(family) if begun => new_connection(fd, family, true),
+        // A second call asks how the first went, or (AF_UNSPEC) dissolves the connection.
+        Entry::Socket(socket) if result == 0 && is_unspecified(address, bytes) => socket.pin(Reason::NotEstablished),
+        _ => {}
+    }
+    thread::set_errno(errno);
+    result
+}
+
+fn is_unspecified(address: *const sockaddr, bytes: socklen_t) -> bool {
+    if (bytes as usize) < size_of::<libc::sa_family_t>() || !user::can_read(address.cast(), 2) {
+        return false;
+    }
+    // SAFETY: just found readable.
+    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
+    c_int::from(family) == libc::AF_UNSPEC
+}
+
+/// Tracks what `accept` returned.
+fn accepted(listener: c_int, fd: c_int) {
+    if fd < 0 {
+        return;
+    }
+    let errno = thread::errno();
+    let family = match table::get(listener) {
+        Entry::Unconnected(family) => Some(family),
+        _ => kernel::tcp_family(fd),
+    };
+    match family {
+        Some(family) => new_connection(fd, family, false),
+        None => new_descriptor(fd, Entry::Unknown),
+    }
+    thread::set_errno(errno);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn accept(listener: c_int, address: *mut sockaddr, bytes: *mut socklen_t) -> c_int {
+    // SAFETY: the program's own arguments.
+    let fd = unsafe { real::accept(listener, address, bytes) };
+    accepted(listener, fd);
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn accept4(listener: c_int, address: *mut sockaddr, bytes: *mut socklen_t, flags: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let fd = unsafe { real::accept4(listener, address, bytes, flags) };
+    accepted(listener, fd);
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if let Some(socket) = table::socket(fd)
+        && socket.is_joined(fd)
+    {
+        let errno = thread::errno();
+        if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+            socket.end_sending(fd);
+        }
+        if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
+            socket.pin_flags(flags::RECEIVE_PINNED, Reason::NotEstablished);
+        }
+        thread::set_errno(errno);
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::shutdown(fd, how) }
+}
+
+/// Options that take the connection, or a direction of it, to the kernel's road.
+fn pinning_option(level: c_int, name: c_int, value: Option<c_int>) -> Option<Reason> {
+    const TCP_REPAIR: c_int = 19;
+    const TCP_ULP: c_int = 31;
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if value.is_some_and(|value| value > 1) => Some(Reason::LowWater),
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(Reason::Zerocopy),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => Some(Reason::UrgentData),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING) => Some(Reason::Unsupported),
+        (libc::IPPROTO_TCP, TCP_ULP) => Some(Reason::Ktls),
+        (libc::IPPROTO_TCP, TCP_REPAIR) => Some(Reason::Repair),
+        (libc::IPPROTO_TCP, libc::TCP_INQ) => Some(Reason::Unsupported),
+        (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => Some(Reason::FastOpen),
+        _ => None,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, bytes: socklen_t) -> c_int {
+    if let Some(socket) = table::socket(fd) {
+        let is_int = bytes as usize >= size_of::<c_int>() && user::can_read(value.cast(), size_of::<c_int>());
+        // SAFETY: just found readable.
+        let number = is_int.then(|| unsafe { value.cast::<c_int>().read_unaligned() });
+        if let Some(reason) = pinning_option(level, name, number) {
+            let errno = thread::errno();
+            socket.pin(reason);
+            thread::set_errno(errno);
+        }
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::setsockopt(fd, level, name, value, bytes) }
+}

@@ -1,0 +1,146 @@
+//! What we ask of the kernel about a connection, without touching `errno`.
+
+use std::mem::{offset_of, size_of};
+
+use libc::c_int;
+use millrace_wire::Address;
+
+/// Calls the kernel; a negative result is a negated error number.
+macro_rules! kernel {
+    ($number:expr $(, $argument:expr)*) => {{
+        let given = [$($argument as usize),*];
+        let mut all = [0usize; 6];
+        all[..given.len()].copy_from_slice(&given);
+        // SAFETY: every pointer passed here is to memory of ours, of the size that the call expects, or the program's own argument.
+        unsafe { millrace_shm::sys::call($number, all) }
+    }};
+}
+pub(crate) use kernel;
+
+/// TCP_ESTABLISHED of `include/net/tcp_states.h`.
+const ESTABLISHED: u8 = 1;
+
+/// `struct tcp_info` up to the fields that we read (`include/uapi/linux/tcp.h`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TcpInfo {
+    state: u8,
+    other: [u8; 7],
+    words: [u32; 24],
+    pacing_rate: u64,
+    max_pacing_rate: u64,
+    bytes_acked: u64,
+    bytes_received: u64,
+}
+
+const _: () = assert!(offset_of!(TcpInfo, bytes_acked) == 120 && offset_of!(TcpInfo, bytes_received) == 128);
+
+/// Reads a socket option of fixed size.
+pub(crate) fn option<T: Copy + Default>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
+    let mut value = T::default();
+    let mut bytes = size_of::<T>() as libc::socklen_t;
+    let result = kernel!(libc::SYS_getsockopt, fd, level, name, &raw mut value, &raw mut bytes);
+    (result == 0 && bytes as usize == size_of::<T>()).then_some(value)
+}
+
+fn tcp_info(fd: c_int) -> Option<TcpInfo> {
+    // SAFETY: the struct is made of integers, for which zero is a value.
+    let mut info: TcpInfo = unsafe { std::mem::zeroed() };
+    let mut bytes = size_of::<TcpInfo>() as libc::socklen_t;
+    let result = kernel!(libc::SYS_getsockopt, fd, libc::IPPROTO_TCP, libc::TCP_INFO, &raw mut info, &raw mut bytes);
+    (result == 0 && bytes as usize == size_of::<TcpInfo>()).then_some(info)
+}
+
+fn queue_bytes(fd: c_int, request: libc::Ioctl) -> Option<u64> {
+    let mut count: c_int = 0;
+    let result = kernel!(libc::SYS_ioctl, fd, request, &raw mut count);
+    if result == 0 { u64::try_from(count).ok() } else { None }
+}
+
+/// Bytes that a program of this end has sent and taken through the kernel since the connection began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Positions {
+    pub(crate) sent: u64,
+    pub(crate) taken: u64,
+}
+
+/// Reads the positions of an established connection on which no call is under way. `active`: this end connected.
+///
+/// The SYN of the connecting end counts as one acknowledged byte; everything else is payload as long as
+/// neither side has sent its FIN.
+pub(crate) fn positions(fd: c_int, active: bool) -> Option<Positions> {
+    for _ in 0..100 {
+        let before = tcp_info(fd)?;
+        let queued = queue_bytes(fd, libc::TIOCOUTQ)?;
+        let unread = queue_bytes(fd, libc::FIONREAD)?;
+        let after = tcp_info(fd)?;
+        if before.state != ESTABLISHED || after.state != ESTABLISHED {
+            return None;
+        }
+        let still = before.bytes_acked == after.bytes_acked && before.bytes_received == after.bytes_received;
+        if still {
+            let sent = (after.bytes_acked + queued).checked_sub(u64::from(active))?;
+            return Some(Positions { sent, taken: after.bytes_received.checked_sub(unread)? });
+        }
+    }
+    None
+}
+
+/// A non-blocking `recv` that leaves `errno` alone.
+pub(crate) fn receive_now(fd: c_int, buffer: *mut u8, bytes: usize, flags: c_int) -> isize {
+    kernel!(libc::SYS_recvfrom, fd, buffer, bytes, flags | libc::MSG_DONTWAIT, 0usize, 0usize)
+}
+
+/// A socket address, as v4-mapped where it is IPv4. None: another family.
+fn address(fd: c_int, number: libc::c_long) -> Option<Address> {
+    // SAFETY: integers only.
+    let mut storage: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    let mut bytes = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+    if kernel!(number, fd, &raw mut storage, &raw mut bytes) != 0 {
+        return None;
+    }
+    let port = u16::from_be(storage.sin6_port);
+    match c_int::from(storage.sin6_family) {
+        libc::AF_INET6 => Some(Address { ip: storage.sin6_addr.s6_addr, port }),
+        libc::AF_INET => {
+            // SAFETY: a sockaddr_in is shorter than a sockaddr_in6, and the family says that it is one.
+            let storage: libc::sockaddr_in = unsafe { std::mem::transmute_copy(&storage) };
+            let ip = std::net::Ipv4Addr::from(u32::from_be(storage.sin_addr.s_addr)).to_ipv6_mapped().octets();
+            Some(Address { ip, port })
+        }
+        _ => None,
+    }
+}
+
+/// `getsockname` and `getpeername`.
+pub(crate) fn addresses(fd: c_int) -> Option<(Address, Address)> {
+    Some((address(fd, libc::SYS_getsockname)?, address(fd, libc::SYS_getpeername)?))
+}
+
+/// File status flags.
+pub(crate) fn status_flags(fd: c_int) -> Option<c_int> {
+    let result = kernel!(libc::SYS_fcntl, fd, libc::F_GETFL, 0usize);
+    c_int::try_from(result).ok().filter(|flags| *flags >= 0)
+}
+
+/// The address family, when `fd` is a TCP socket over IP.
+pub(crate) fn tcp_family(fd: c_int) -> Option<c_int> {
+    let family = option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
+    let protocol = option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)?;
+    let kind = option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_TYPE)?;
+    let is_tcp = protocol == libc::IPPROTO_TCP && kind == libc::SOCK_STREAM;
+    (is_tcp && matches!(family, libc::AF_INET | libc::AF_INET6)).then_some(family)
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills the structure; served by the vDSO.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The process's number; not cached, so that a child of `vfork` is seen to be one.
+pub(crate) fn process_id() -> u32 {
+    kernel!(libc::SYS_getpid) as u32
+}

@@ -1,0 +1,56 @@
+//! The preload library: an unmodified program's TCP bytes take a faster road where both ends agree.
+//!
+//! It replaces functions of the C library, in the program that is started with it, and it is not a network stack: every
+//! connection is the kernel's. Follow one `send` through it:
+//!
+//! 1. `hooks` has the functions that the program calls; each is a shell that finds the descriptor in the
+//! 2. `table`, and, when it is a tracked TCP connection (`socket`), calls the operation in
+//! 3. `send` (or `receive`, `poll`, `epoll`), which asks `millrace_stream` for the next step and does it:
+//!    copies to the ring, or makes the program's own system call (`real`);
+//! 4. meanwhile `client` offers connections that have proved long enough to the agent, and
+//! 5. `attach` joins those that the agent has paired.
+//!
+//! `spin` decides how long to look before sleeping; `thread` and `process` hold what belongs to a thread and to a process;
+//! `signals` notices handlers that ran while we looked.
+
+mod attach;
+mod client;
+mod epoll;
+mod file;
+mod guarded;
+mod hooks;
+mod kernel;
+mod poll;
+mod process;
+mod real;
+mod receive;
+mod send;
+mod signals;
+mod socket;
+mod spin;
+mod table;
+mod thread;
+mod user;
+mod vectors;
+
+/// Runs when the library is loaded, before the program's own constructors.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = {
+    extern "C" fn start() {
+        // A failed start means that every hook passes through.
+        let _ = std::panic::catch_unwind(process::start);
+    }
+    start
+};
+
+/// How an operation on a tracked connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The program's call returns this.
+    Handled(isize),
+    /// The program's call fails with this error number.
+    Errno(i32),
+    /// The program's own call is to be made; nothing has happened yet.
+    PassThrough,
+}

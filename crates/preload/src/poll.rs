@@ -1,0 +1,278 @@
+//! `poll` and `select` over kernel and ring at once.
+//!
+//! Both gather a [`Watch`], the descriptors whose rings matter to the call, and go through the same steps as `epoll_wait`: look at
+//! the rings, look at the kernel, spin if it is worth it, close the gates, sleep in the program's own call.
+
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+
+use libc::{c_int, fd_set, nfds_t, pollfd, timespec};
+
+use crate::epoll::EpollSet;
+use crate::kernel::kernel;
+use crate::socket::Socket;
+use crate::spin::{self, Spin};
+use crate::table::{self, Entry};
+use crate::{client, thread};
+
+const READ_EVENTS: i16 = libc::POLLIN | libc::POLLRDNORM;
+/// While spinning, the kernel is asked after so long, in nanoseconds.
+const SPIN_NS_BEFORE_KERNEL: u64 = 2_000;
+
+/// What a call waits for that may be in a ring.
+#[derive(Debug, Default)]
+struct Watch {
+    sockets: Vec<(c_int, &'static Socket)>,
+    sets: Vec<(c_int, &'static EpollSet)>,
+}
+
+impl Watch {
+    fn add(&mut self, fd: c_int) {
+        match table::get(fd) {
+            Entry::Socket(socket) if socket.is_joined(fd) => self.sockets.push((fd, socket)),
+            Entry::Set(set) => self.sets.push((fd, set)),
+            _ => {}
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sockets.is_empty() && self.sets.is_empty()
+    }
+
+    /// Descriptors that are readable because of a ring.
+    fn ready(&self) -> impl Iterator<Item = c_int> + '_ {
+        let sockets = self.sockets.iter().filter(|(fd, socket)| {
+            socket.error.load(Relaxed) != 0 || socket.lock_receive(*fd).is_some_and(|locked| locked.half.ready().is_some())
+        });
+        let sets = self.sets.iter().filter(|(_, set)| set.is_ready());
+        sockets.map(|(fd, _)| *fd).chain(sets.map(|(fd, _)| *fd))
+    }
+
+    fn any_ready(&self) -> bool {
+        self.ready().next().is_some()
+    }
+
+    /// Whether the kernel may know something that a spinning reader should look at.
+    fn kernel_hinted(&self) -> bool {
+        self.sockets.iter().any(|(fd, socket)| socket.lock_receive(*fd).is_some_and(|locked| locked.half.kernel_hinted()))
+    }
+
+    /// Closes every gate and keeps it closed until [`Watch::end_sleep`]. False: something has come; no sleep has begun.
+    fn begin_sleep(&self) -> bool {
+        for (index, (fd, socket)) in self.sockets.iter().enumerate() {
+            if !begin_sleep_on(socket, *fd) {
+                self.end_sleep_on(index, 0);
+                return false;
+            }
+        }
+        for (index, (_, set)) in self.sets.iter().enumerate() {
+            if !set.begin_sleep() {
+                self.end_sleep_on(self.sockets.len(), index);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn end_sleep(&self) {
+        self.end_sleep_on(self.sockets.len(), self.sets.len());
+    }
+
+    fn end_sleep_on(&self, sockets: usize, sets: usize) {
+        for (_, socket) in &self.sockets[..sockets] {
+            // Release: as at the end of a raw receive.
+            socket.row().receive.sleepers.fetch_sub(1, Release);
+        }
+        for (_, set) in &self.sets[..sets] {
+            set.end_sleep();
+        }
+    }
+
+    fn begin_spin(&self, limit_ns: u64) -> Option<Spin<'_>> {
+        let here = spin::processor();
+        let (_, socket) = self.sockets.iter().find(|(_, socket)| socket.sender_processor() != here)?;
+        socket.spinner.begin(limit_ns)
+    }
+
+    fn note_slept(&self, started: u64) {
+        if let Some((_, socket)) = self.sockets.first() {
+            socket.spinner.slept(started);
+        }
+    }
+}
+
+fn begin_sleep_on(socket: &'static Socket, fd: c_int) -> bool {
+    let Some(locked) = socket.lock_receive(fd) else {
+        socket.row().receive.sleepers.fetch_add(1, AcqRel);
+        return true;
+    };
+    if locked.half.ready().is_some() {
+        return false;
+    }
+    socket.row().receive.sleepers.fetch_add(1, AcqRel);
+    let tail = locked.half.tail();
+    let closed = locked.half.close(tail);
+    if !closed {
+        socket.row().receive.sleepers.fetch_sub(1, AcqRel);
+    }
+    closed
+}
+
+/// The common course. `ask` makes the kernel's call with no waiting and adds the ready rings; `sleep` makes the program's own.
+fn wait(watch: &Watch, timeout_ns: Option<u64>, ask: &mut dyn FnMut() -> c_int, sleep: &mut dyn FnMut() -> c_int) -> c_int {
+    let interrupts = thread::interrupts();
+    loop {
+        if watch.any_ready() || timeout_ns == Some(0) {
+            return ask();
+        }
+        if let Some(mut spin) = watch.begin_spin(timeout_ns.unwrap_or(u64::MAX)) {
+            let mut asked = 0;
+            loop {
+                let ready = watch.any_ready();
+                if ready || watch.kernel_hinted() || spin.age() - asked > spin::cycles(SPIN_NS_BEFORE_KERNEL) {
+                    asked = spin.age();
+                    let result = ask();
+                    if result != 0 {
+                        spin.hit();
+                        return result;
+                    }
+                }
+                if thread::interrupts() != interrupts {
+                    thread::set_errno(libc::EINTR);
+                    return -1;
+                }
+                if !spin.go_on() {
+                    break;
+                }
+            }
+        }
+        if watch.begin_sleep() {
+            let started = spin::clock();
+            let result = sleep();
+            watch.end_sleep();
+            if result > 0 {
+                watch.note_slept(started);
+            }
+            return result;
+        }
+    }
+}
+
+/// Turns a kernel result into what a C function returns.
+fn returned(result: isize) -> c_int {
+    if result < 0 {
+        thread::set_errno(-(result as c_int));
+        return -1;
+    }
+    result as c_int
+}
+
+/// `poll` and `ppoll`; `sleep` is the program's own call.
+pub(crate) fn poll(fds: *mut pollfd, count: nfds_t, timeout_ns: Option<u64>, sleep: &mut dyn FnMut() -> c_int) -> c_int {
+    client::glance();
+    let Ok(length) = usize::try_from(count) else { return sleep() };
+    if length == 0 || length > 1 << 20 || !crate::user::can_write(fds.cast(), length * size_of::<pollfd>()) {
+        return sleep();
+    }
+    // SAFETY: just found writable; the program gives the array to this call.
+    let list = unsafe { std::slice::from_raw_parts_mut(fds, length) };
+    let mut watch = Watch::default();
+    for entry in list.iter().filter(|entry| entry.events & READ_EVENTS != 0) {
+        watch.add(entry.fd);
+    }
+    if watch.is_empty() {
+        return sleep();
+    }
+    let mut ask = || {
+        let now = timespec { tv_sec: 0, tv_nsec: 0 };
+        let result = kernel!(libc::SYS_ppoll, list.as_mut_ptr(), length, &raw const now, 0usize, 0usize);
+        if result < 0 {
+            return returned(result);
+        }
+        let ready: Vec<c_int> = watch.ready().collect();
+        for entry in list.iter_mut().filter(|entry| ready.contains(&entry.fd)) {
+            entry.revents |= entry.events & READ_EVENTS;
+        }
+        list.iter().filter(|entry| entry.revents != 0).count() as c_int
+    };
+    wait(&watch, timeout_ns, &mut ask, sleep)
+}
+
+/// The descriptors of a program's `fd_set` below `count`, which may be larger than the C library's type.
+#[derive(Clone, Copy, Debug)]
+struct Bits {
+    words: *mut u64,
+    count: usize,
+}
+
+impl Bits {
+    fn bytes(self) -> usize {
+        self.count.div_ceil(64) * 8
+    }
+
+    fn is_usable(self) -> bool {
+        self.words.is_null() || crate::user::can_write(self.words.cast(), self.bytes())
+    }
+
+    fn copy(self) -> Vec<u64> {
+        if self.words.is_null() {
+            return Vec::new();
+        }
+        // SAFETY: `is_usable` has been asked.
+        unsafe { std::slice::from_raw_parts(self.words, self.bytes() / 8) }.to_vec()
+    }
+
+    fn put(self, words: &[u64]) {
+        if !self.words.is_null() {
+            // SAFETY: `is_usable` has been asked, and the copy has the same length.
+            unsafe { std::slice::from_raw_parts_mut(self.words, self.bytes() / 8) }.copy_from_slice(words);
+        }
+    }
+}
+
+fn has_bit(words: &[u64], fd: usize) -> bool {
+    words.get(fd / 64).is_some_and(|word| word >> (fd % 64) & 1 == 1)
+}
+
+/// `select` and `pselect`; `sleep` is the program's own call.
+pub(crate) fn select(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    timeout_ns: Option<u64>,
+    sleep: &mut dyn FnMut() -> c_int,
+) -> c_int {
+    client::glance();
+    let Ok(length) = usize::try_from(count) else { return sleep() };
+    let bits = sets.map(|set| Bits { words: set.cast(), count: length });
+    if length == 0 || length > 1 << 20 || !bits.iter().all(|bits| bits.is_usable()) {
+        return sleep();
+    }
+    let wanted = bits.map(Bits::copy);
+    let mut watch = Watch::default();
+    for fd in (0..length).filter(|fd| has_bit(&wanted[0], *fd)) {
+        watch.add(fd as c_int);
+    }
+    if watch.is_empty() {
+        return sleep();
+    }
+    let mut ask = || {
+        let mut found = wanted.clone();
+        let mut place = |index: usize| if bits[index].words.is_null() { std::ptr::null_mut() } else { found[index].as_mut_ptr() };
+        let places = [place(0), place(1), place(2)];
+        let now = timespec { tv_sec: 0, tv_nsec: 0 };
+        let result = kernel!(libc::SYS_pselect6, length, places[0], places[1], places[2], &raw const now, 0usize);
+        if result < 0 {
+            return returned(result);
+        }
+        for fd in watch.ready() {
+            found[0][fd as usize / 64] |= 1 << (fd as usize % 64);
+        }
+        let total: u32 = found.iter().flatten().map(|word| word.count_ones()).sum();
+        if total > 0 || timeout_ns == Some(0) {
+            for (bits, words) in bits.iter().zip(&found) {
+                bits.put(words);
+            }
+        }
+        total as c_int
+    };
+    wait(&watch, timeout_ns, &mut ask, sleep)
+}

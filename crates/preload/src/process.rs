@@ -1,0 +1,204 @@
+//! What belongs to the process: start-up, fork, descriptors that come and go.
+
+use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::{AcqRel, Acquire, Relaxed}};
+
+use libc::{c_char, c_int, pid_t};
+use millrace_shm::board::flags;
+use millrace_wire::{Mode, Reason};
+
+use crate::socket::{Socket, forget, phase};
+use crate::table::{self, Entry};
+use crate::{client, epoll, kernel, real, socket, spin, thread};
+
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+static SPIN_OVERRIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// The process's number as of its start or fork.
+#[inline]
+pub(crate) fn id() -> u32 {
+    PROCESS.load(Relaxed)
+}
+
+/// Whether `MILLRACE_SPIN_US` was given.
+pub(crate) fn spin_is_overridden() -> bool {
+    SPIN_OVERRIDDEN.load(Relaxed)
+}
+
+fn variable(name: &CStr) -> Option<String> {
+    // SAFETY: a C string; the result, if any, is one too.
+    let value: *mut c_char = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: not null; nobody changes the environment while the library is loaded.
+    let value = unsafe { CStr::from_ptr(value) };
+    value.to_str().ok().map(str::to_owned)
+}
+
+/// Reads the environment and makes the table. Whatever is missing leaves every hook passing through.
+pub(crate) fn start() {
+    real::look_up_all();
+    PROCESS.store(kernel::process_id(), Relaxed);
+    if variable(c"MILLRACE").as_deref() == Some("off") {
+        return;
+    }
+    let Some(path) = variable(c"MILLRACE_AGENT").and_then(|path| CString::new(path).ok()) else { return };
+    let (mode, seed) = parse_mode(&variable(c"MILLRACE_MODE").unwrap_or_default());
+    if let Some(budget_us) = variable(c"MILLRACE_SPIN_US").and_then(|text| text.parse().ok()) {
+        SPIN_OVERRIDDEN.store(true, Relaxed);
+        spin::set_budget_us(budget_us);
+    }
+    client::configure(path, mode, seed);
+    table::create();
+}
+
+fn parse_mode(text: &str) -> (Mode, u64) {
+    match text.split_once(':') {
+        Some(("chaos", seed)) => (Mode::Chaos, seed.parse().unwrap_or(1)),
+        _ if text == Mode::Eager.as_str() => (Mode::Eager, 0),
+        _ if text == Mode::EagerNospin.as_str() => (Mode::EagerNospin, 0),
+        _ if text == Mode::Chaos.as_str() => (Mode::Chaos, 1),
+        _ => (Mode::Default, 0),
+    }
+}
+
+/// Whether we run in a child that shares the parent's memory (`vfork`): such a child must not change what we know.
+pub(crate) fn is_borrowed() -> bool {
+    kernel::process_id() != id()
+}
+
+/// `fork`: both processes hold every connection after it.
+pub(crate) fn fork(make: impl FnOnce() -> pid_t) -> pid_t {
+    client::hold_still(|| {
+        for socket in sockets() {
+            socket.row().identity.holders.fetch_add(1, AcqRel);
+        }
+        let child = make();
+        match child {
+            0 => begin_child(),
+            -1 => {
+                for socket in sockets() {
+                    socket.row().identity.holders.fetch_sub(1, AcqRel);
+                }
+            }
+            _ => {}
+        }
+        child
+    })
+}
+
+/// Every connection of the process, once.
+fn sockets() -> Vec<&'static Socket> {
+    let mut found: Vec<&'static Socket> = table::all().filter_map(table::socket).collect();
+    found.sort_by_key(|socket| std::ptr::from_ref(*socket) as usize);
+    found.dedup_by(|a, b| std::ptr::eq(*a, *b));
+    found
+}
+
+fn begin_child() {
+    PROCESS.store(kernel::process_id(), Relaxed);
+    thread::forget_id();
+    socket::unlock_all();
+    epoll::unlock_all();
+    client::forget_parent();
+    for socket in sockets() {
+        socket.sets.force_unlock();
+        match socket.phase.load(Acquire) {
+            phase::ATTACHED => {}
+            // The introduction that is under way is the parent's. If the parent lets go, the child offers the connection itself.
+            _ if socket.has_board_row() => {
+                socket.set_segment(None);
+                socket.phase.store(phase::FRESH, Relaxed);
+            }
+            _ => socket.pin(Reason::Forked),
+        }
+    }
+}
+
+/// The process ends: what other processes hold goes on without it.
+pub(crate) fn end() {
+    if is_borrowed() {
+        return;
+    }
+    for socket in sockets() {
+        let identity = &socket.row().identity;
+        if identity.holders.load(Acquire) > 1 {
+            identity.holders.fetch_sub(1, AcqRel);
+            if identity.owner.load(Relaxed) == id() {
+                identity.owner.store(0, Relaxed);
+            }
+        } else if let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) {
+            socket.end_for_exit(fd);
+        }
+    }
+}
+
+/// A descriptor is about to be closed, or given another meaning.
+#[inline]
+pub(crate) fn drop_descriptor(fd: c_int) {
+    if !matches!(table::get(fd), Entry::Unknown) && !is_borrowed() {
+        forget(fd, table::replace(fd, Entry::Unknown));
+    }
+}
+
+/// `target` now is what `fd` is.
+pub(crate) fn copy_descriptor(fd: c_int, target: c_int) {
+    if target < 0 || fd == target || is_borrowed() {
+        return;
+    }
+    let entry = table::get(fd);
+    match entry {
+        Entry::Socket(socket) => socket.add_descriptor(),
+        Entry::Set(set) => set.add_descriptor(),
+        Entry::Unknown | Entry::Unconnected(_) => {}
+    }
+    forget(target, table::replace(target, entry));
+}
+
+/// The kernel gave the program a new descriptor: whatever we knew of that number was closed behind our back.
+pub(crate) fn new_descriptor(fd: c_int, entry: Entry) {
+    if fd >= 0 && table::covers(fd) && !is_borrowed() {
+        forget(fd, table::replace(fd, entry));
+    }
+}
+
+/// A new connection on `fd`.
+pub(crate) fn new_connection(fd: c_int, family: c_int, active: bool) {
+    if fd >= 0 && !is_borrowed() {
+        Socket::track(fd, family, active);
+    }
+}
+
+/// O_NONBLOCK was set or cleared.
+pub(crate) fn set_nonblocking(fd: c_int, nonblocking: bool) {
+    if let Some(socket) = table::socket(fd) {
+        let word = &socket.row().identity.flags;
+        if nonblocking {
+            word.fetch_or(flags::NONBLOCK, AcqRel);
+        } else {
+            word.fetch_and(!flags::NONBLOCK, AcqRel);
+        }
+    }
+}
+
+/// Closes a range of descriptors, but for ours; `work` closes one unbroken range.
+pub(crate) fn close_range(first: u32, last: u32, work: &mut dyn FnMut(u32, u32) -> c_int) -> c_int {
+    let ours = client::descriptor().and_then(|fd| u32::try_from(fd).ok());
+    match ours.filter(|ours| (first..=last).contains(ours) && !is_borrowed()) {
+        Some(ours) => {
+            let before = if ours > first { work(first, ours - 1) } else { 0 };
+            let after = if ours < last { work(ours + 1, last) } else { 0 };
+            if before != 0 { before } else { after }
+        }
+        None => work(first, last),
+    }
+}
+
+/// Forgets a range of descriptors that is about to be closed.
+pub(crate) fn drop_range(first: u32, last: u32) {
+    let inside: Vec<c_int> = table::all().filter(|fd| (first..=last).contains(&fd.cast_unsigned())).collect();
+    for fd in inside {
+        drop_descriptor(fd);
+    }
+}

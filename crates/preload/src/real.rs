@@ -1,0 +1,117 @@
+//! The functions that ours stand before: the next definitions of the same names, most often the C library's.
+//!
+//! They are looked up once, at load time or at the first call before that, and called where the program's own call is meant to
+//! happen: they are cancellation points, set `errno` and restart after signals as the program expects.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t,
+    off_t, pid_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
+
+/// A function of the C library, looked up once.
+#[derive(Debug)]
+pub(crate) struct Symbol(AtomicPtr<c_void>);
+
+impl Symbol {
+    #[inline]
+    fn get(&self, name: &CStr) -> *mut c_void {
+        let found = self.0.load(Ordering::Relaxed);
+        if found.is_null() { self.look_up(name) } else { found }
+    }
+
+    #[cold]
+    fn look_up(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: the name is a C string; RTLD_NEXT asks for the definition after ours.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        self.0.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Stands in for a function that this C library does not have. The program cannot have linked to it either.
+extern "C-unwind" fn missing() -> c_int {
+    // SAFETY: the thread's errno.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
+
+macro_rules! real {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "` of the next library.")]
+        ///
+        /// # Safety
+        /// As the function itself demands.
+        #[inline]
+        pub(crate) unsafe fn $name($($argument: $kind),*) -> $result {
+            static SYMBOL: Symbol = Symbol(AtomicPtr::new(std::ptr::null_mut()));
+            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("names have no NUL"),
+            };
+            let mut pointer = SYMBOL.get(NAME);
+            if pointer.is_null() {
+                pointer = missing as *mut c_void;
+            }
+            // SAFETY: the symbol of that name has this type by the C library's interface.
+            let function: unsafe extern "C-unwind" fn($($kind),*) -> $result = unsafe { std::mem::transmute(pointer) };
+            // SAFETY: the caller keeps the function's own conditions.
+            unsafe { function($($argument),*) }
+        }
+    )*
+
+    /// Looks every function up, so that no hook does it inside a signal handler.
+    pub(crate) fn look_up_all() {
+        $(
+            // SAFETY: names are C strings; results are kept by each function's own look-up.
+            let _ = unsafe { libc::dlsym(libc::RTLD_NEXT, concat!(stringify!($name), "\0").as_ptr().cast()) };
+        )*
+    }};
+}
+
+real! {
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int;
+    accept(fd: c_int, address: *mut sockaddr, bytes: *mut socklen_t) -> c_int;
+    accept4(fd: c_int, address: *mut sockaddr, bytes: *mut socklen_t, flags: c_int) -> c_int;
+    listen(fd: c_int, backlog: c_int) -> c_int;
+    shutdown(fd: c_int, how: c_int) -> c_int;
+    close(fd: c_int) -> c_int;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    dup(fd: c_int) -> c_int;
+    dup2(fd: c_int, target: c_int) -> c_int;
+    dup3(fd: c_int, target: c_int, flags: c_int) -> c_int;
+    fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
+    read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t;
+    readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t;
+    preadv2(fd: c_int, vectors: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    recv(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t;
+    recvfrom(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int, address: *mut sockaddr, address_bytes: *mut socklen_t) -> ssize_t;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
+    write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t;
+    writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t;
+    pwritev2(fd: c_int, vectors: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    send(fd: c_int, buffer: *const c_void, bytes: size_t, flags: c_int) -> ssize_t;
+    sendto(fd: c_int, buffer: *const c_void, bytes: size_t, flags: c_int, address: *const sockaddr, address_bytes: socklen_t) -> ssize_t;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    sendfile(out: c_int, input: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t;
+    splice(input: c_int, input_offset: *mut i64, out: c_int, out_offset: *mut i64, bytes: size_t, flags: c_uint) -> ssize_t;
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, bytes: socklen_t) -> c_int;
+    poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
+    ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
+    pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    epoll_create(size: c_int) -> c_int;
+    epoll_create1(flags: c_int) -> c_int;
+    epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+    epoll_wait(set: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int;
+    epoll_pwait(set: c_int, events: *mut epoll_event, count: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    fork() -> pid_t;
+    sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
+    syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
+}

@@ -1,0 +1,373 @@
+//! Receiving on a tracked connection: kernel bytes and ring bytes, in the order in which they were sent.
+
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+
+use libc::{c_int, iovec};
+use millrace_shm::board::{Row, flags};
+use millrace_stream::{ReceiveHalf, ReceivePlan};
+
+use crate::client::{self, CHAOS};
+use crate::socket::{Locked, Socket};
+use crate::vectors::Vectors;
+use crate::{Outcome, kernel, real, spin, thread, user};
+
+/// Flags that the ring can honour.
+const RING_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC;
+
+/// One program's call.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) fd: c_int,
+    pub(crate) list: &'a [iovec],
+    pub(crate) flags: c_int,
+}
+
+impl Call<'_> {
+    fn has(&self, flag: c_int) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// What a call has gathered so far.
+struct Progress<'a> {
+    vectors: Vectors<'a>,
+    got: usize,
+    wanted: usize,
+    spun: bool,
+}
+
+enum Step {
+    /// Bytes were taken; look for more.
+    More,
+    /// The gate moved; look again.
+    Again,
+    /// Nothing more without waiting.
+    Enough,
+    /// Go by the kernel; the raw call has been announced in the row.
+    Raw(&'static Row),
+    /// Wait for bytes that the kernel has not got yet, without taking any.
+    AwaitKernel,
+    /// Look at the ring for a while.
+    Spin,
+    /// The call ends like this, if nothing was gathered: a count, or a negated error number.
+    End(isize),
+    /// The descriptor is not this connection any more.
+    Gone,
+}
+
+/// Receives for `call` on `socket`; `raw` is the program's own system call.
+#[inline]
+pub(crate) fn receive(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn FnMut() -> isize) -> Outcome {
+    if socket.is_joined(call.fd) {
+        return receive_joined(socket, call, raw);
+    }
+    let Some(row) = socket.begin_raw_receive() else { return receive_joined(socket, call, raw) };
+    let result = raw();
+    row.receive.sleepers.fetch_sub(1, SeqCst);
+    if result > 0 {
+        client::count(call.fd, socket, result.cast_unsigned());
+    }
+    Outcome::Handled(result)
+}
+
+fn receive_joined(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn FnMut() -> isize) -> Outcome {
+    if call.flags & !RING_FLAGS != 0 {
+        // The error queue and urgent data are beside the stream.
+        return Outcome::PassThrough;
+    }
+    let Some(vectors) = Vectors::new(call.list) else { return Outcome::PassThrough };
+    let wanted = vectors.remaining();
+    if wanted == 0 {
+        return receive_nothing(socket, call, raw);
+    }
+    let mut progress = Progress { vectors, got: 0, wanted, spun: false };
+    loop {
+        match step(socket, call, &mut progress) {
+            Step::Again => {}
+            Step::More if progress.got < wanted && !call.has(libc::MSG_PEEK) => {}
+            Step::More | Step::Enough => return done(socket, call, &progress),
+            Step::Spin => {
+                progress.spun = true;
+                if spin_for_bytes(socket, call.fd) == Spun::Interrupted && progress.got == 0 {
+                    return Outcome::Errno(libc::EINTR);
+                }
+            }
+            Step::AwaitKernel => {
+                let result = await_kernel(call.fd);
+                if result < 0 && progress.got == 0 {
+                    return Outcome::Handled(result);
+                }
+                if result < 0 {
+                    return done(socket, call, &progress);
+                }
+            }
+            Step::Raw(row) if progress.got == 0 => return end_raw(socket, call, row, raw),
+            Step::Raw(row) => {
+                gather_rest(socket, call, row, &mut progress);
+                return done(socket, call, &progress);
+            }
+            Step::End(_) | Step::Gone if progress.got > 0 => return done(socket, call, &progress),
+            Step::End(result) if result < 0 => return Outcome::Errno(-(result as i32)),
+            Step::End(result) => return Outcome::Handled(result),
+            Step::Gone => return Outcome::PassThrough,
+        }
+    }
+}
+
+/// A call for no bytes: the kernel answers it at once, with what it knows of endings.
+fn receive_nothing(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn FnMut() -> isize) -> Outcome {
+    let Some(locked) = socket.lock_receive(call.fd) else { return Outcome::PassThrough };
+    if !locked.half.is_drained() {
+        return Outcome::Handled(0);
+    }
+    locked.half.leave();
+    socket.row().receive.sleepers.fetch_add(1, SeqCst);
+    drop(locked);
+    end_raw(socket, call, socket.row(), raw)
+}
+
+fn done(socket: &'static Socket, call: &Call<'_>, progress: &Progress<'_>) -> Outcome {
+    let receive = &socket.row().receive;
+    if !call.has(libc::MSG_PEEK) {
+        receive.ring_messages.store(receive.ring_messages.load(Relaxed) + 1, Relaxed);
+    }
+    Outcome::Handled(progress.got.cast_signed())
+}
+
+/// Does the next thing, under the half's lock.
+#[inline]
+fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -> Step {
+    let Some(locked) = socket.lock_receive(call.fd) else { return Step::Gone };
+    let may_wait = !call.has(libc::MSG_DONTWAIT)
+        && !socket.is_nonblocking()
+        && (progress.got == 0 || call.has(libc::MSG_WAITALL));
+    match locked.half.plan() {
+        Ok(ReceivePlan::Ring { head, bytes, window }) => take_from_ring(call, &locked, progress, (head, bytes, window)),
+        Ok(ReceivePlan::KernelUpTo { limit }) => match take_from_kernel(socket, call, progress, limit) {
+            taken if taken > 0 => Step::More,
+            error if error == -(libc::EAGAIN as isize) && may_wait => Step::AwaitKernel,
+            ending => Step::End(ending),
+        },
+        Ok(ReceivePlan::Empty { gate }) => step_empty(socket, call, &locked, progress, (gate.tail, may_wait)),
+        Ok(ReceivePlan::Kernel) => {
+            let error = socket.error.swap(0, Relaxed);
+            if error != 0 {
+                return Step::End(-(error as isize));
+            }
+            if progress.got > 0 && !may_wait && !locked.half.kernel_hinted() {
+                return Step::Enough;
+            }
+            socket.row().receive.sleepers.fetch_add(1, SeqCst);
+            Step::Raw(socket.row())
+        }
+        Err(_) => {
+            drop(locked);
+            socket.corrupt(call.fd);
+            Step::End(-(libc::ECONNRESET as isize))
+        }
+    }
+}
+
+/// The gate is open, the ring empty at `tail`.
+fn step_empty(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    locked: &Locked<ReceiveHalf<'_>>,
+    progress: &Progress<'_>,
+    (tail, may_wait): (u32, bool),
+) -> Step {
+    if locked.half.kernel_hinted() || CHAOS.strikes(4) {
+        locked.half.close(tail);
+        return Step::Again;
+    }
+    if !may_wait {
+        return if progress.got > 0 { Step::Enough } else { look_in_kernel(socket, call.fd, locked, tail) };
+    }
+    if !progress.spun {
+        return Step::Spin;
+    }
+    locked.half.close(tail);
+    Step::Again
+}
+
+/// Copies from the ring what the call has room for.
+#[inline]
+fn take_from_ring(
+    call: &Call<'_>,
+    locked: &Locked<ReceiveHalf<'_>>,
+    progress: &mut Progress<'_>,
+    (head, available, window): (u32, u32, u32),
+) -> Step {
+    let bytes = CHAOS.cut(available.min(u32::try_from(progress.wanted - progress.got).unwrap_or(u32::MAX)));
+    let mut cursor = progress.vectors.clone();
+    let mut copied = 0;
+    while copied < bytes {
+        let (target, length) = cursor.chunk();
+        let part = (bytes - copied).min(u32::try_from(length).unwrap_or(u32::MAX));
+        if !call.has(libc::MSG_TRUNC) {
+            if !user::can_write(target, part as usize) {
+                break;
+            }
+            let from = head.wrapping_add(copied);
+            // SAFETY: the memory is the program's buffer, and has just been found writable.
+            unsafe { locked.segment().read(locked.direction, from, window, target, part) };
+        }
+        cursor.advance(part as usize);
+        copied += part;
+    }
+    if copied == 0 {
+        return Step::End(-(libc::EFAULT as isize));
+    }
+    if !call.has(libc::MSG_PEEK) {
+        if !locked.half.commit(head, copied) {
+            return Step::Again;
+        }
+        progress.vectors = cursor;
+    }
+    note_processor(locked);
+    progress.got += copied as usize;
+    Step::More
+}
+
+/// Lets the sender know where we run, so that it does not wait for room on our own processor.
+#[inline]
+fn note_processor(locked: &Locked<ReceiveHalf<'_>>) {
+    let words = locked.segment().words(locked.direction);
+    let here = spin::processor();
+    if words.receiver_cpu.load(Relaxed) != here {
+        words.receiver_cpu.store(here, Relaxed);
+    }
+}
+
+/// Takes at most `limit` bytes that the kernel holds before the ring's. A count, or a negated error number.
+fn take_from_kernel(socket: &Socket, call: &Call<'_>, progress: &mut Progress<'_>, limit: u64) -> isize {
+    let flags = call.flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
+    // A handler that reads the same connection between the call and its accounting would count wrong.
+    let _blocked = thread::BlockedSignals::new();
+    let (target, length) = progress.vectors.chunk();
+    let bytes = length.min(usize::try_from(limit).unwrap_or(usize::MAX));
+    let taken = kernel::receive_now(call.fd, target, bytes, flags);
+    if let Ok(taken) = usize::try_from(taken)
+        && !call.has(libc::MSG_PEEK)
+    {
+        socket.row().receive.kernel_position.fetch_add(taken as u64, SeqCst);
+        progress.vectors.advance(taken);
+    }
+    progress.got += usize::try_from(taken).unwrap_or(0);
+    taken
+}
+
+/// The ring is empty and the program will not wait: only the kernel knows of an ending, or of bytes sent while the gate was closed.
+fn look_in_kernel(socket: &Socket, fd: c_int, locked: &Locked<ReceiveHalf<'_>>, tail: u32) -> Step {
+    let mut scratch = 0u8;
+    let seen = kernel::receive_now(fd, &raw mut scratch, 1, libc::MSG_PEEK);
+    if locked.half.tail() != tail {
+        // Bytes came to the ring meanwhile; they were sent before whatever the kernel has to say.
+        if seen < 0 && seen != -(libc::EAGAIN as isize) {
+            socket.error.store(-(seen as i32), Relaxed);
+        }
+        return Step::Again;
+    }
+    if seen <= 0 {
+        return Step::End(seen);
+    }
+    locked.half.close(tail);
+    Step::Again
+}
+
+#[derive(PartialEq, Eq)]
+enum Spun {
+    Look,
+    Interrupted,
+}
+
+/// Looks at the ring for a while, unlocked between looks.
+fn spin_for_bytes(socket: &'static Socket, fd: c_int) -> Spun {
+    let Some(mut spin) = socket.spinner.begin(u64::MAX) else { return Spun::Look };
+    let interrupts = thread::interrupts();
+    loop {
+        let Some(locked) = socket.lock_receive(fd) else { return Spun::Look };
+        let words = locked.segment().words(locked.direction);
+        if !locked.half.is_drained() {
+            spin.hit();
+            return Spun::Look;
+        }
+        if locked.half.kernel_hinted() || !locked.half.is_open() || words.sender_cpu.load(Relaxed) == spin::processor() {
+            return Spun::Look;
+        }
+        drop(locked);
+        if thread::interrupts().strict != interrupts.strict {
+            return Spun::Interrupted;
+        }
+        if !spin.go_on() {
+            return Spun::Look;
+        }
+    }
+}
+
+/// Sleeps until the kernel has bytes, without taking any: the same restarts, time-outs and errors as the program's own call.
+fn await_kernel(fd: c_int) -> isize {
+    let mut scratch = 0u8;
+    // SAFETY: one byte of ours.
+    unsafe { real::recv(fd, (&raw mut scratch).cast(), 1, libc::MSG_PEEK) }
+}
+
+/// Makes the program's own call, which has been announced in `row`, and opens the ring when it brought something.
+fn end_raw(socket: &'static Socket, call: &Call<'_>, row: &'static Row, raw: &mut dyn FnMut() -> isize) -> Outcome {
+    let started = spin::clock();
+    let result = raw();
+    if result > 0 {
+        socket.spinner.slept(started);
+    }
+    account(socket, call, row, result);
+    Outcome::Handled(result)
+}
+
+fn account(socket: &'static Socket, call: &Call<'_>, row: &Row, result: isize) {
+    let receive = &row.receive;
+    let took = result > 0 && !call.has(libc::MSG_PEEK);
+    if took {
+        receive.kernel_position.fetch_add(result.cast_unsigned() as u64, SeqCst);
+        receive.kernel_messages.store(receive.kernel_messages.load(Relaxed) + 1, Relaxed);
+    }
+    // Release: pairs with the Acquire in `ReceiveHalf::try_open`; the position comes before the count goes down.
+    receive.sleepers.fetch_sub(1, Release);
+    if took && !CHAOS.strikes(3) {
+        let errno = thread::errno();
+        socket.open_gate(call.fd);
+        thread::set_errno(errno);
+    }
+}
+
+/// After ring bytes: what the kernel has behind them, or all of the rest with MSG_WAITALL.
+fn gather_rest(socket: &'static Socket, call: &Call<'_>, row: &'static Row, progress: &mut Progress<'_>) {
+    let errno = thread::errno();
+    let mut list = progress.vectors.list();
+    let waits = call.has(libc::MSG_WAITALL) && !call.has(libc::MSG_DONTWAIT);
+    let flags = if waits { call.flags } else { call.flags | libc::MSG_DONTWAIT };
+    // SAFETY: pointers and integers, for which zero is a value.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = list.as_mut_ptr();
+    header.msg_iovlen = list.len();
+    // SAFETY: the program's own buffers.
+    let result = unsafe { real::recvmsg(call.fd, &raw mut header, flags) };
+    account(socket, call, row, result);
+    progress.got += usize::try_from(result).unwrap_or(0);
+    thread::set_errno(errno);
+}
+
+/// Makes the program's own call, which only the kernel can serve, on a drained ring whose gate is closed for good.
+pub(crate) fn by_kernel(socket: &'static Socket, fd: c_int, raw: &mut dyn FnMut() -> isize) -> Outcome {
+    let row = socket.row();
+    row.receive.sleepers.fetch_add(1, SeqCst);
+    let result = raw();
+    account(socket, &Call { fd, list: &[], flags: 0 }, row, result);
+    Outcome::Handled(result)
+}
+
+impl Socket {
+    /// Pinned connections never open; see [`flags::RECEIVE_PINNED`].
+    pub(crate) fn is_receive_pinned(&self) -> bool {
+        self.row().identity.flags.load(Relaxed) & flags::RECEIVE_PINNED != 0
+    }
+}

@@ -1,0 +1,175 @@
+//! How long to look at the ring before sleeping.
+//!
+//! A spin is worth it when bytes come within the budget. Each place that waits keeps a score of how that went: spins that
+//! paid and sleeps that were shorter than a spin raise it, spins in vain lower it, and at zero there is no spinning.
+//!
+//! A thread that spins uses up its share of the processor, and loses the quick wake-up that the scheduler grants to sleepers. Where others
+//! want the processor too, that costs far more than spinning can win. So when the processor is taken away in a spin, the whole process stops
+//! spinning for a while, and for twice as long when it happens again soon after.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::kernel;
+
+const SCORE_MAX: i32 = 16;
+const SCORE_START: i32 = 6;
+const HIT: i32 = 2;
+const MISS: i32 = -2;
+const SCORE_MIN: i32 = -16;
+/// A pause in a spin of more than this is somebody else's time slice, in nanoseconds.
+const PREEMPTED_NS: u64 = 100_000;
+/// First and longest time without spinning after that, in nanoseconds.
+const PAUSE_MIN_NS: u64 = 20_000_000;
+const PAUSE_MAX_NS: u64 = 2_000_000_000;
+
+static BUDGET_US: AtomicU32 = AtomicU32::new(50);
+/// Until when, of [`clock`], nobody in this process spins; zero when spinning is allowed.
+static PAUSED_UNTIL: AtomicU64 = AtomicU64::new(0);
+/// How long the last pause was, in nanoseconds.
+static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
+
+/// The processor was taken away in a spin.
+#[cold]
+fn pause(now: u64) {
+    let last_ns = PAUSE_NS.load(Relaxed);
+    let soon_after = now.wrapping_sub(PAUSED_UNTIL.load(Relaxed)) < cycles(last_ns * 4);
+    let next_ns = if soon_after { (last_ns * 2).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS) } else { PAUSE_MIN_NS };
+    PAUSE_NS.store(next_ns, Relaxed);
+    PAUSED_UNTIL.store(now.wrapping_add(cycles(next_ns)), Relaxed);
+}
+
+fn is_paused(now: u64) -> bool {
+    PAUSED_UNTIL.load(Relaxed).wrapping_sub(now).cast_signed() > 0
+}
+
+/// Sets how long to look, in microseconds; zero turns spinning off.
+pub(crate) fn set_budget_us(budget_us: u32) {
+    BUDGET_US.store(budget_us.min(10_000), Relaxed);
+}
+
+/// A place that waits.
+#[derive(Debug)]
+pub(crate) struct Spinner(AtomicI32);
+
+impl Spinner {
+    pub(crate) const fn new() -> Spinner {
+        Spinner(AtomicI32::new(SCORE_START))
+    }
+
+    pub(crate) fn reset(&self) {
+        self.0.store(SCORE_START, Relaxed);
+    }
+
+    /// A spin to make now, if it is worth it; not longer than `limit_ns`.
+    #[inline]
+    pub(crate) fn begin(&self, limit_ns: u64) -> Option<Spin<'_>> {
+        let budget_ns = u64::from(BUDGET_US.load(Relaxed)) * 1000;
+        if self.0.load(Relaxed) <= 0 || budget_ns == 0 || limit_ns == 0 {
+            return None;
+        }
+        let now = clock();
+        if is_paused(now) {
+            return None;
+        }
+        Some(Spin { spinner: self, started: now, last: now, budget: cycles(budget_ns.min(limit_ns)) })
+    }
+
+    fn adjust(&self, by: i32) {
+        let score = self.0.load(Relaxed);
+        self.0.store((score + by).clamp(SCORE_MIN, SCORE_MAX), Relaxed);
+    }
+
+    /// Says that a sleep began at `started` (of [`clock`]) and ended with something to do.
+    #[inline]
+    pub(crate) fn slept(&self, started: u64) {
+        if clock().wrapping_sub(started) < cycles(u64::from(BUDGET_US.load(Relaxed)) * 1000) {
+            self.adjust(1);
+        }
+    }
+}
+
+/// One spin under way.
+#[derive(Debug)]
+pub(crate) struct Spin<'a> {
+    spinner: &'a Spinner,
+    started: u64,
+    last: u64,
+    budget: u64,
+}
+
+impl Spin<'_> {
+    /// Rests a moment. False: the budget is used up.
+    #[inline]
+    pub(crate) fn go_on(&mut self) -> bool {
+        std::hint::spin_loop();
+        let now = clock();
+        if now.wrapping_sub(self.last) > cycles(PREEMPTED_NS) {
+            pause(now);
+            return false;
+        }
+        self.last = now;
+        if now.wrapping_sub(self.started) > self.budget {
+            self.spinner.adjust(MISS);
+            return false;
+        }
+        true
+    }
+
+    /// Something came.
+    #[inline]
+    pub(crate) fn hit(&self) {
+        self.spinner.adjust(HIT);
+    }
+
+    /// Cycles since the spin began.
+    #[inline]
+    pub(crate) fn age(&self) -> u64 {
+        self.last.wrapping_sub(self.started)
+    }
+}
+
+/// The processor's time stamp counter.
+#[inline]
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn clock() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// The processor's virtual counter.
+#[inline]
+#[cfg(target_arch = "aarch64")]
+pub(crate) fn clock() -> u64 {
+    let count: u64;
+    // SAFETY: readable from user space on Linux.
+    unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack)) };
+    count
+}
+
+/// Turns nanoseconds into ticks of [`clock`].
+#[inline]
+pub(crate) fn cycles(ns: u64) -> u64 {
+    static TICKS_PER_1024_NS: OnceLock<u64> = OnceLock::new();
+    let rate = *TICKS_PER_1024_NS.get_or_init(measure_clock);
+    (ns * rate) >> 10
+}
+
+/// Compares the counter with the clock for some tens of microseconds, once per process.
+fn measure_clock() -> u64 {
+    let (ticks, start_ns) = (clock(), kernel::monotonic_ns());
+    loop {
+        let elapsed_ns = kernel::monotonic_ns() - start_ns;
+        if elapsed_ns > 20_000 {
+            return (clock().wrapping_sub(ticks) * 1024 / elapsed_ns).max(1);
+        }
+    }
+}
+
+/// The processor that the calling thread runs on, plus one; zero when unknown.
+#[inline]
+pub(crate) fn processor() -> u32 {
+    // SAFETY: served by the thread's rseq area or the vDSO.
+    let number = unsafe { libc::sched_getcpu() };
+    (number + 1).max(0).cast_unsigned()
+}

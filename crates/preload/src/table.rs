@@ -1,0 +1,130 @@
+//! What each descriptor of this process is, as far as we care.
+//!
+//! A lookup is one load. Entries point to objects that are recycled but never freed, so that a thread
+//! that looked just before another one closed still finds memory; under an object's lock it looks again.
+
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::{AcqRel, Acquire, Relaxed, Release}};
+
+use libc::c_int;
+use millrace_shm::sys;
+
+use crate::epoll::EpollSet;
+use crate::socket::Socket;
+
+/// Descriptors from this number on are left to the kernel.
+const CAPACITY: usize = 1 << 20;
+
+/// What a descriptor is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Entry {
+    /// Not ours.
+    Unknown,
+    /// A TCP socket of that address family that has no connection yet.
+    Unconnected(c_int),
+    /// A connection.
+    Socket(&'static Socket),
+    /// An epoll instance.
+    Set(&'static EpollSet),
+}
+
+const TAG_UNCONNECTED: usize = 1;
+const TAG_SOCKET: usize = 2;
+const TAG_SET: usize = 3;
+const TAG_MASK: usize = 7;
+
+impl Entry {
+    fn pack(self) -> usize {
+        match self {
+            Entry::Unknown => 0,
+            Entry::Unconnected(family) => (family.cast_unsigned() as usize) << 3 | TAG_UNCONNECTED,
+            Entry::Socket(socket) => std::ptr::from_ref(socket) as usize | TAG_SOCKET,
+            Entry::Set(set) => std::ptr::from_ref(set) as usize | TAG_SET,
+        }
+    }
+
+    #[inline]
+    fn unpack(word: usize) -> Entry {
+        let address = word & !TAG_MASK;
+        match word & TAG_MASK {
+            TAG_UNCONNECTED => Entry::Unconnected((word >> 3) as c_int),
+            // SAFETY: only `pack` makes such words, from references that live for ever; 8-aligned.
+            TAG_SOCKET => Entry::Socket(unsafe { &*(address as *const Socket) }),
+            // SAFETY: as above.
+            TAG_SET => Entry::Set(unsafe { &*(address as *const EpollSet) }),
+            _ => Entry::Unknown,
+        }
+    }
+}
+
+static ENTRIES: AtomicPtr<AtomicUsize> = AtomicPtr::new(std::ptr::null_mut());
+/// One more than the highest descriptor that ever had an entry.
+static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes the table. Without it every lookup says [`Entry::Unknown`].
+pub(crate) fn create() -> bool {
+    match sys::map_private(CAPACITY * size_of::<AtomicUsize>()) {
+        Ok(memory) => {
+            ENTRIES.store(memory.as_ptr().cast(), Release);
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+#[inline]
+fn slot(fd: c_int) -> Option<&'static AtomicUsize> {
+    let entries = ENTRIES.load(Acquire);
+    let index = usize::try_from(fd).ok().filter(|index| *index < CAPACITY)?;
+    if entries.is_null() {
+        return None;
+    }
+    // SAFETY: the mapping has CAPACITY words and lives for ever; zeroed memory is a valid atomic.
+    Some(unsafe { &*entries.add(index) })
+}
+
+/// What `fd` is.
+#[inline]
+pub(crate) fn get(fd: c_int) -> Entry {
+    match slot(fd) {
+        Some(slot) => Entry::unpack(slot.load(Acquire)),
+        None => Entry::Unknown,
+    }
+}
+
+/// The connection that `fd` is, if it is one.
+#[inline]
+pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
+    match get(fd) {
+        Entry::Socket(socket) => Some(socket),
+        _ => None,
+    }
+}
+
+/// Whether `fd` is still this connection.
+#[inline]
+pub(crate) fn is(fd: c_int, socket: &'static Socket) -> bool {
+    slot(fd).is_some_and(|slot| slot.load(Acquire) == Entry::Socket(socket).pack())
+}
+
+/// Sets what `fd` is and returns what it was.
+pub(crate) fn replace(fd: c_int, entry: Entry) -> Entry {
+    match slot(fd) {
+        Some(slot) => {
+            if !matches!(entry, Entry::Unknown) {
+                HIGH_WATER.fetch_max(fd.cast_unsigned() as usize + 1, Relaxed);
+            }
+            Entry::unpack(slot.swap(entry.pack(), AcqRel))
+        }
+        None => Entry::Unknown,
+    }
+}
+
+/// Descriptors that may have entries, in rising order.
+pub(crate) fn all() -> impl Iterator<Item = c_int> {
+    (0..HIGH_WATER.load(Relaxed) as c_int).filter(|fd| !matches!(get(*fd), Entry::Unknown))
+}
+
+/// Whether descriptors of that number can have entries at all.
+pub(crate) fn covers(fd: c_int) -> bool {
+    slot(fd).is_some()
+}

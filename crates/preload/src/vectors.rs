@@ -1,0 +1,61 @@
+//! A program's buffers, used up from the front.
+
+use libc::iovec;
+
+/// A cursor over an array of buffers. The memory is the program's: nothing is known of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Vectors<'a> {
+    rest: &'a [iovec],
+    offset: usize,
+}
+
+/// More buffers than this, or more bytes in all than the kernel takes, is for the kernel to refuse.
+const COUNT_MAX: usize = 1024;
+
+impl<'a> Vectors<'a> {
+    /// A cursor at the start. None: the kernel would refuse such an array.
+    pub(crate) fn new(list: &'a [iovec]) -> Option<Vectors<'a>> {
+        let mut total = 0usize;
+        for vector in list {
+            total = total.checked_add(vector.iov_len)?;
+        }
+        (list.len() <= COUNT_MAX && isize::try_from(total).is_ok()).then_some(Vectors { rest: list, offset: 0 })
+    }
+
+    /// Bytes left.
+    pub(crate) fn remaining(&self) -> usize {
+        self.rest.iter().map(|vector| vector.iov_len).sum::<usize>() - self.offset
+    }
+
+    /// What is left, as an array.
+    pub(crate) fn list(&self) -> Vec<iovec> {
+        let mut cursor = self.clone();
+        let mut list = Vec::with_capacity(self.rest.len());
+        loop {
+            let (base, bytes) = cursor.chunk();
+            if bytes == 0 {
+                return list;
+            }
+            list.push(iovec { iov_base: base.cast(), iov_len: bytes });
+            cursor.advance(bytes);
+        }
+    }
+
+    /// The next contiguous memory; its length is zero only at the end.
+    #[inline]
+    pub(crate) fn chunk(&mut self) -> (*mut u8, usize) {
+        while let [first, others @ ..] = self.rest {
+            if self.offset < first.iov_len {
+                return (first.iov_base.cast::<u8>().wrapping_add(self.offset), first.iov_len - self.offset);
+            }
+            (self.rest, self.offset) = (others, 0);
+        }
+        (std::ptr::null_mut(), 0)
+    }
+
+    /// Moves on by `bytes`, which the current chunk has.
+    #[inline]
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        self.offset += bytes;
+    }
+}

@@ -1,0 +1,23 @@
+//! Memory that two processes share, and what may be done with it.
+//!
+//! This crate is where pointers into shared memory live. It knows nothing of sockets. In reading order:
+//!
+//! - [`gate`]: the one word per direction that decides whether bytes go through the ring;
+//! - [`segment`]: the memory that the two ends of a connection share, and the rings in it;
+//! - [`board`]: the memory that the processes of *one* end share with the agent: end records and mail;
+//! - [`lock`]: a lock in shared memory that outlives its owner's death;
+//! - [`sys`]: system calls that touch neither `errno` nor the program's hooks.
+//!
+//! Nothing in a segment is believed: values are copied out, checked, and only then used
+//! (`docs/shm-abi.md` draws every byte).
+
+pub mod board;
+pub mod gate;
+pub mod lock;
+pub mod segment;
+pub mod sys;
+
+mod atomic;
+mod mapping;
+
+pub use mapping::Mapping;

@@ -1,0 +1,111 @@
+//! A lock in memory that several processes share, known by its owner's thread number.
+//!
+//! It is held for a copy and a few words, never across a sleep. An owner that died is noticed and succeeded.
+//! An owner that is the calling thread itself was interrupted by a signal whose handler calls us: it waits
+//! beneath us on the stack, so we go on, and it finds out when it commits (its compare-and-swap fails).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sys;
+
+/// Looks at the lock before the processor is given away.
+const SPINS_BEFORE_YIELD: u32 = 200;
+/// Times the processor is given away before we ask whether the owner is alive.
+const YIELDS_BEFORE_QUESTION: u32 = 50;
+
+/// The lock word: zero, or the owner's thread number.
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct OwnerLock(AtomicU32);
+
+/// How a lock was come by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It was free; unlock it.
+    Owned,
+    /// Its owner died, perhaps in the middle of its work: put right what it left, then unlock it.
+    Inherited,
+    /// The calling thread holds it already, below on its stack; do not unlock it.
+    Nested,
+}
+
+impl OwnerLock {
+    /// A free lock.
+    #[must_use]
+    pub const fn new() -> OwnerLock {
+        OwnerLock(AtomicU32::new(0))
+    }
+
+    /// Takes the lock for `thread`.
+    #[inline]
+    pub fn lock(&self, thread: u32) -> Held {
+        // Acquire: pairs with the Release in `unlock`; the last owner's writes are visible after it.
+        match self.0.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Held::Owned,
+            Err(owner) if owner == thread => Held::Nested,
+            Err(_) => self.lock_contended(thread),
+        }
+    }
+
+    #[cold]
+    fn lock_contended(&self, thread: u32) -> Held {
+        let mut yields = 0;
+        loop {
+            for _ in 0..SPINS_BEFORE_YIELD {
+                if self.0.load(Ordering::Relaxed) == 0
+                    && self.0.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                {
+                    return Held::Owned;
+                }
+                std::hint::spin_loop();
+            }
+            sys::yield_now();
+            yields += 1;
+            if yields % YIELDS_BEFORE_QUESTION == 0 {
+                let owner = self.0.load(Ordering::Relaxed);
+                if owner != 0
+                    && !sys::thread_exists(owner)
+                    && self.0.compare_exchange(owner, thread, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                {
+                    return Held::Inherited;
+                }
+            }
+        }
+    }
+
+    /// Gives the lock back, unless it is still needed below on the stack.
+    #[inline]
+    pub fn unlock(&self, held: Held) {
+        if held != Held::Nested {
+            // Release: pairs with the Acquire in `lock`.
+            self.0.store(0, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_thread_nests() {
+        let lock = OwnerLock::default();
+        let me = sys::thread_id();
+        let outer = lock.lock(me);
+        assert_eq!(outer, Held::Owned);
+        let inner = lock.lock(me);
+        assert_eq!(inner, Held::Nested);
+        lock.unlock(inner);
+        assert_eq!(lock.lock(me), Held::Nested);
+        lock.unlock(outer);
+        assert_eq!(lock.lock(me), Held::Owned);
+    }
+
+    #[test]
+    fn a_dead_owner_is_succeeded() {
+        let lock = std::sync::Arc::new(OwnerLock::default());
+        let other = std::sync::Arc::clone(&lock);
+        std::thread::spawn(move || assert_eq!(other.lock(sys::thread_id()), Held::Owned)).join().unwrap();
+        assert_eq!(lock.lock(sys::thread_id()), Held::Inherited);
+    }
+}

@@ -1,0 +1,58 @@
+//! One shared mapping of a file descriptor's memory.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use crate::sys;
+
+/// A readable and writable shared mapping; unmapped when dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is an address range; every access to it goes through atomics or raw copies that
+// expect other processes to write at the same time.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `bytes` bytes of `fd`, shared.
+    ///
+    /// # Errors
+    /// What `mmap` says: `ENOMEM`, `EACCES`, `EINVAL`…
+    pub fn new(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
+        let base = sys::map_shared(fd.as_raw_fd(), bytes)?;
+        Ok(Mapping { base, bytes })
+    }
+
+    /// The first byte. The range is valid until the mapping is dropped.
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Keeps the memory mapped for the rest of the process.
+    #[must_use]
+    pub fn leak(self) -> NonNull<u8> {
+        let base = self.base;
+        std::mem::forget(self);
+        base
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours since `map_shared`, and nobody keeps pointers beyond the mapping's life.
+        unsafe { sys::unmap(self.base, self.bytes) };
+    }
+}

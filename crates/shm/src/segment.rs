@@ -1,0 +1,225 @@
+//! The segment: what the two ends of one connection share.
+//!
+//! Layout (`docs/shm-abi.md`): a header page, then one ring per direction. Direction 0 flows from the
+//! connecting end to the accepting one, direction 1 back. The agent makes the segment; both ends map it.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::gate::GateWord;
+use crate::{Mapping, sys};
+
+/// Layout version, negotiated through the control protocol.
+pub const SEGMENT_VERSION: u16 = 1;
+/// Bytes before the first ring.
+pub const HEADER_BYTES: usize = 4096;
+/// Smallest and largest ring, per direction, in bytes. Powers of two between them are allowed.
+pub const RING_BYTES_MIN: u32 = 4096;
+/// See [`RING_BYTES_MIN`].
+pub const RING_BYTES_MAX: u32 = 1 << 24;
+
+const DIRECTIONS_OFFSET: usize = 256;
+
+/// The words of one direction that both ends touch.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct DirectionWords {
+    /// Tail, epoch and openness; see [`crate::gate`].
+    pub gate: GateWord,
+    /// Sender: bytes sent through the kernel, since the connection began, when this epoch's first ring byte came.
+    pub switch_position: AtomicU64,
+    /// Sender, a hint: bytes sent, or about to be sent, through the kernel since the connection began.
+    pub kernel_hint: AtomicU64,
+    /// Sender, a hint: processor that published last, plus one.
+    pub sender_cpu: AtomicU32,
+    /// Sender: [`ENDED`] once it has shut its direction down on purpose.
+    pub sender_flags: AtomicU32,
+    padding: [u64; 12],
+    /// Receiver: free-running count of bytes taken from the ring, modulo 2^32.
+    pub head: AtomicU32,
+    /// Receiver, a hint: processor that read last, plus one.
+    pub receiver_cpu: AtomicU32,
+    /// Receiver, a hint: bytes that it has taken from the kernel since the connection began.
+    pub kernel_taken: AtomicU64,
+    padding_end: [u64; 14],
+}
+
+/// In [`DirectionWords::sender_flags`]: the sender called `shutdown` for writing.
+pub const ENDED: u32 = 1;
+
+const _: () = assert!(std::mem::size_of::<DirectionWords>() == 256);
+const _: () = assert!(std::mem::offset_of!(DirectionWords, head) == 128);
+const _: () = assert!(DIRECTIONS_OFFSET + 2 * std::mem::size_of::<DirectionWords>() <= HEADER_BYTES);
+
+/// Size of a whole segment with rings of `ring_bytes` each.
+#[must_use]
+pub fn segment_bytes(ring_bytes: u32) -> usize {
+    HEADER_BYTES + 2 * ring_bytes as usize
+}
+
+/// Whether `ring_bytes` is a size that a segment can have.
+#[must_use]
+pub fn is_ring_size(ring_bytes: u32) -> bool {
+    ring_bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&ring_bytes)
+}
+
+/// Agent: makes an anonymous segment of fixed size that nobody can reopen by another name.
+///
+/// The pages are allocated here, so that they are the agent's and an end that touches them never meets its own memory limit.
+///
+/// # Errors
+/// `InvalidInput` for a size that [`is_ring_size`] refuses; else what the kernel says (`EMFILE`, `ENOMEM`…).
+pub fn create(ring_bytes: u32) -> io::Result<OwnedFd> {
+    if !is_ring_size(ring_bytes) {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    sys::create_sealed(c"millrace-segment", segment_bytes(ring_bytes), true)
+}
+
+/// An end's mapping of a segment.
+#[derive(Debug)]
+pub struct Segment {
+    mapping: Mapping,
+    ring_bytes: u32,
+}
+
+impl Segment {
+    /// Maps a segment that the agent handed out.
+    ///
+    /// # Errors
+    /// `InvalidData` when the descriptor's size does not fit `ring_bytes` or could still change; else what the kernel says.
+    pub fn attach(fd: BorrowedFd<'_>, ring_bytes: u32) -> io::Result<Segment> {
+        let bytes = segment_bytes(ring_bytes);
+        if !is_ring_size(ring_bytes) || !sys::is_sealed_with_size(fd.as_raw_fd(), bytes) {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        Ok(Segment { mapping: Mapping::new(fd, bytes)?, ring_bytes })
+    }
+
+    /// Bytes of each ring.
+    #[must_use]
+    pub fn ring_bytes(&self) -> u32 {
+        self.ring_bytes
+    }
+
+    /// The shared words of `direction` (0 or 1).
+    #[must_use]
+    #[inline]
+    pub fn words(&self, direction: usize) -> &DirectionWords {
+        let offset = DIRECTIONS_OFFSET + (direction & 1) * size_of::<DirectionWords>();
+        // SAFETY: the offset is inside the header page (asserted above) and 128-aligned, as the page is.
+        let place = unsafe { self.mapping.base().add(offset) };
+        // SAFETY: the type has atomics and padding only, so that a peer's writes are races that atomics allow;
+        // the mapping lives as long as `self`.
+        unsafe { place.cast::<DirectionWords>().as_ref() }
+    }
+
+    fn ring(&self, direction: usize) -> NonNull<u8> {
+        let offset = HEADER_BYTES + (direction & 1) * self.ring_bytes as usize;
+        // SAFETY: both rings lie inside the mapping, whose size `attach` has checked.
+        unsafe { self.mapping.base().add(offset) }
+    }
+
+    /// Splits `bytes` at free-running `cursor` of a window into at most two runs of memory.
+    fn runs(&self, direction: usize, cursor: u32, bytes: u32, window: u32) -> [(NonNull<u8>, usize); 2] {
+        assert!(window.is_power_of_two() && window <= self.ring_bytes && bytes <= window);
+        let start = cursor & (window - 1);
+        let first = bytes.min(window - start);
+        let ring = self.ring(direction);
+        // SAFETY: start < window <= ring_bytes (asserted), so the place is inside the ring.
+        let place = unsafe { ring.add(start as usize) };
+        [(place, first as usize), (ring, (bytes - first) as usize)]
+    }
+
+    /// Sender: where the next `bytes` bytes at `tail` go; two runs, the second often empty.
+    #[must_use]
+    pub fn write_runs(&self, direction: usize, tail: u32, bytes: u32, window: u32) -> [(NonNull<u8>, usize); 2] {
+        self.runs(direction, tail, bytes, window)
+    }
+
+    /// Sender: copies `bytes` bytes from `source` to the ring at `tail`.
+    ///
+    /// # Safety
+    /// `source` is readable for `bytes` bytes.
+    #[inline]
+    pub unsafe fn write(&self, direction: usize, tail: u32, window: u32, source: *const u8, bytes: u32) {
+        let [(first, first_bytes), (second, second_bytes)] = self.runs(direction, tail, bytes, window);
+        // SAFETY: `runs` keeps inside the ring; the caller vouches for the source; they cannot overlap,
+        // since a program has no pointer into the segment.
+        unsafe { std::ptr::copy_nonoverlapping(source, first.as_ptr(), first_bytes) };
+        if second_bytes != 0 {
+            // SAFETY: as above; `first_bytes` are within the source's `bytes`.
+            unsafe { std::ptr::copy_nonoverlapping(source.add(first_bytes), second.as_ptr(), second_bytes) };
+        }
+    }
+
+    /// Receiver: copies `bytes` bytes at `head` of the ring to `target`.
+    ///
+    /// # Safety
+    /// `target` is writable for `bytes` bytes.
+    #[inline]
+    pub unsafe fn read(&self, direction: usize, head: u32, window: u32, target: *mut u8, bytes: u32) {
+        let [(first, first_bytes), (second, second_bytes)] = self.runs(direction, head, bytes, window);
+        // SAFETY: `runs` keeps inside the ring; the caller vouches for the target; no overlap as in `write`.
+        unsafe { std::ptr::copy_nonoverlapping(first.as_ptr(), target, first_bytes) };
+        if second_bytes != 0 {
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(second.as_ptr(), target.add(first_bytes), second_bytes) };
+        }
+    }
+
+    /// Receiver: publishes how far it has read.
+    #[inline]
+    pub fn release(&self, direction: usize, head: u32) {
+        // Release: pairs with the Acquire in `read_head`; the copies out of the ring come before the room they make.
+        self.words(direction).head.store(head, Ordering::Release);
+    }
+
+    /// Sender: how far the receiver says that it has read. Not to be believed before it is checked.
+    #[must_use]
+    #[inline]
+    pub fn read_head(&self, direction: usize) -> u32 {
+        // Acquire: pairs with the Release in `release`.
+        self.words(direction).head.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn both_ends_see_the_same_bytes_across_the_wrap() {
+        let fd = create(4096).unwrap();
+        let sender = Segment::attach(fd.as_fd(), 4096).unwrap();
+        let receiver = Segment::attach(fd.as_fd(), 4096).unwrap();
+        let message: Vec<u8> = (0..200).collect();
+        let start = u32::MAX - 99;
+        // SAFETY: the message has 200 bytes.
+        unsafe { sender.write(1, start, 4096, message.as_ptr(), 200) };
+        let mut out = vec![0; 200];
+        // SAFETY: `out` has 200 bytes.
+        unsafe { receiver.read(1, start, 4096, out.as_mut_ptr(), 200) };
+        assert_eq!(out, message);
+    }
+
+    #[test]
+    fn a_segment_of_another_size_is_refused() {
+        let fd = create(4096).unwrap();
+        assert!(Segment::attach(fd.as_fd(), 8192).is_err());
+        assert!(create(5000).is_err());
+    }
+
+    #[test]
+    fn a_segment_cannot_be_reopened_or_resized() {
+        let fd = create(4096).unwrap();
+        assert!(std::fs::File::from(fd.try_clone().unwrap()).set_len(0).is_err());
+        let mode = std::os::unix::fs::PermissionsExt::mode(
+            &std::fs::File::from(fd).metadata().unwrap().permissions(),
+        );
+        assert_eq!(mode & 0o777, 0);
+    }
+}

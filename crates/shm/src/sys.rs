@@ -1,0 +1,143 @@
+//! System calls that leave `errno` and the program's hooked functions alone.
+//!
+//! The preload library replaces `recv`, `poll` or `syscall` of the C library, and programs look at `errno`
+//! after their own calls only: what Millrace itself asks of the kernel goes through [`call`].
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+
+/// One system call with up to six arguments. Negative results are negated error numbers.
+///
+/// # Safety
+/// As the system call demands of its arguments.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the x86-64 system call convention; the kernel clobbers rcx and r11 only.
+    unsafe {
+        core::arch::asm!("syscall", inlateout("rax") number as isize => result,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
+}
+
+/// One system call with up to six arguments. Negative results are negated error numbers.
+///
+/// # Safety
+/// As the system call demands of its arguments.
+#[cfg(target_arch = "aarch64")]
+#[inline]
+pub unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the AArch64 system call convention.
+    unsafe {
+        core::arch::asm!("svc 0", in("x8") number, inlateout("x0") a[0] as isize => result,
+            in("x1") a[1], in("x2") a[2], in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
+    }
+    result
+}
+
+/// Turns a raw result into a value or an error.
+///
+/// # Errors
+/// The negated error number.
+#[inline]
+pub fn check(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-(result as i32)))
+}
+
+/// Maps `bytes` of `fd`, shared, readable and writable.
+///
+/// # Errors
+/// What `mmap(2)` says.
+pub fn map_shared(fd: RawFd, bytes: usize) -> io::Result<NonNull<u8>> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let arguments = [0, bytes, protection, libc::MAP_SHARED as usize, fd as usize, 0];
+    // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
+    let address = check(unsafe { call(libc::SYS_mmap, arguments) })?;
+    NonNull::new(address as *mut u8).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
+/// Maps `bytes` of private memory that costs nothing until it is touched.
+///
+/// # Errors
+/// What `mmap(2)` says.
+pub fn map_private(bytes: usize) -> io::Result<NonNull<u8>> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    // SAFETY: as above.
+    let address = check(unsafe { call(libc::SYS_mmap, [0, bytes, protection, flags, usize::MAX, 0]) })?;
+    NonNull::new(address as *mut u8).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
+/// Ends a mapping.
+///
+/// # Safety
+/// The range is a mapping of the caller's, and nobody uses it any more.
+pub unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { call(libc::SYS_munmap, [base.as_ptr() as usize, bytes, 0, 0, 0, 0]) };
+}
+
+/// Makes an anonymous file of fixed size without mode bits, so that it cannot be reopened through `/proc`.
+///
+/// # Errors
+/// What `memfd_create`, `ftruncate`, `fallocate`, `fchmod` or `fcntl` say.
+pub fn create_sealed(name: &CStr, bytes: usize, allocate: bool) -> io::Result<OwnedFd> {
+    let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
+    // SAFETY: the name is a C string.
+    let fd = check(unsafe { call(libc::SYS_memfd_create, [name.as_ptr() as usize, flags, 0, 0, 0, 0]) })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    let file = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+    // SAFETY: plain arguments.
+    check(unsafe { call(libc::SYS_ftruncate, [fd, bytes, 0, 0, 0, 0]) })?;
+    if allocate {
+        // SAFETY: plain arguments.
+        check(unsafe { call(libc::SYS_fallocate, [fd, 0, 0, bytes, 0, 0]) })?;
+    }
+    // SAFETY: plain arguments.
+    check(unsafe { call(libc::SYS_fchmod, [fd, 0, 0, 0, 0, 0]) })?;
+    let seals = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL) as usize;
+    // SAFETY: plain arguments.
+    check(unsafe { call(libc::SYS_fcntl, [fd, libc::F_ADD_SEALS as usize, seals, 0, 0, 0]) })?;
+    Ok(file)
+}
+
+/// Whether `fd` is a memory file of exactly `bytes` bytes whose size is sealed.
+#[must_use]
+pub fn is_sealed_with_size(fd: RawFd, bytes: usize) -> bool {
+    let wanted = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) as isize;
+    // SAFETY: plain arguments.
+    let seals = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0]) };
+    if seals < 0 || seals & wanted != wanted {
+        return false;
+    }
+    // SAFETY: lseek to the end of a file that nobody reads by position.
+    let end = unsafe { call(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_END as usize, 0, 0, 0]) };
+    end == bytes as isize
+}
+
+/// The calling thread's number, as the kernel knows it.
+#[must_use]
+pub fn thread_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_gettid, [0; 6]) as u32 }
+}
+
+/// Whether a thread of that number exists in our pid namespace.
+#[must_use]
+pub fn thread_exists(thread: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    let result = unsafe { call(libc::SYS_tkill, [thread as usize, 0, 0, 0, 0, 0]) };
+    result != -(libc::ESRCH as isize)
+}
+
+/// Lets another runnable thread have the processor.
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_sched_yield, [0; 6]) };
+}

@@ -1,0 +1,204 @@
+//! The receiving half of an end: it reads in order, and decides when the ring is open.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use millrace_shm::board::{ReceiveState, Row, flags};
+use millrace_shm::gate::Gate;
+use millrace_shm::segment::{DirectionWords, Segment};
+
+use crate::Corrupt;
+use crate::send::window_of;
+
+/// After so many openings in a row that nothing came through, most chances to open are let pass.
+const IDLE_OPENS_MAX: u32 = 8;
+/// Then one chance in so many is taken.
+const IDLE_OPENS_RETRY: u32 = 16;
+
+/// Where the next bytes of the stream are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceivePlan {
+    /// `bytes` lie in the ring at `head`: copy, then [`ReceiveHalf::commit`].
+    Ring {
+        /// Free-running cursor of the first byte.
+        head: u32,
+        /// How many are there, at least one.
+        bytes: u32,
+        /// The part of the ring in use, in bytes.
+        window: u32,
+    },
+    /// The kernel's queue has the next `limit` bytes, on arrival; behind them come the ring's. Read no more than that.
+    KernelUpTo {
+        /// Bytes until the switch, at least one.
+        limit: u64,
+    },
+    /// The gate is open and nothing is there; the kernel may know of an ending.
+    Empty {
+        /// The gate that the plan rests on.
+        gate: Gate,
+    },
+    /// The gate is closed and the ring drained: the next bytes come by the kernel.
+    Kernel,
+}
+
+/// A view of the receiving half; its lock is held while it exists, except where said.
+#[derive(Debug)]
+pub struct ReceiveHalf<'a> {
+    row: &'a Row,
+    words: &'a DirectionWords,
+    ring_bytes: u32,
+}
+
+impl<'a> ReceiveHalf<'a> {
+    /// The half that reads `direction` of `segment`.
+    #[must_use]
+    #[inline]
+    pub fn new(row: &'a Row, segment: &'a Segment, direction: usize) -> ReceiveHalf<'a> {
+        ReceiveHalf { row, words: segment.words(direction), ring_bytes: segment.ring_bytes() }
+    }
+
+    fn state(&self) -> &ReceiveState {
+        &self.row.receive
+    }
+
+    /// Says where the next bytes are.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when the shared words cannot be what an honest peer left.
+    #[inline]
+    pub fn plan(&self) -> Result<ReceivePlan, Corrupt> {
+        let state = self.state();
+        let gate = self.words.gate.load();
+        let head = state.head.load(Relaxed);
+        let bytes = gate.tail.wrapping_sub(head);
+        if bytes == 0 {
+            return Ok(if gate.open { ReceivePlan::Empty { gate } } else { ReceivePlan::Kernel });
+        }
+        let window = window_of(gate, self.ring_bytes)?;
+        if bytes > window {
+            return Err(Corrupt);
+        }
+        let switch = self.words.switch_position.load(Relaxed);
+        match switch.checked_sub(state.kernel_position.load(Relaxed)) {
+            Some(0) => Ok(ReceivePlan::Ring { head, bytes, window }),
+            Some(limit) => Ok(ReceivePlan::KernelUpTo { limit }),
+            None => Err(Corrupt),
+        }
+    }
+
+    /// Whether the ring has bytes that come next, and at which tail. Needs no lock: the answer is only as good as its moment.
+    #[inline]
+    #[must_use]
+    pub fn ready(&self) -> Option<u32> {
+        let gate = self.words.gate.load();
+        let state = self.state();
+        if gate.tail == state.head.load(Relaxed) {
+            return None;
+        }
+        let reached = self.words.switch_position.load(Relaxed) <= state.kernel_position.load(Relaxed);
+        reached.then_some(gate.tail)
+    }
+
+    /// Bytes in the ring that have not been read.
+    #[must_use]
+    pub fn unread(&self) -> u32 {
+        let bytes = self.words.gate.load().tail.wrapping_sub(self.state().head.load(Relaxed));
+        bytes.min(self.ring_bytes)
+    }
+
+    /// Whether the sender says that the kernel has, or will soon have, bytes for us.
+    #[inline]
+    #[must_use]
+    pub fn kernel_hinted(&self) -> bool {
+        self.words.kernel_hint.load(Relaxed) > self.state().kernel_position.load(Relaxed)
+    }
+
+    /// Takes `bytes` that have been copied from `head` on. False: somebody else took them; plan again.
+    #[inline]
+    pub fn commit(&self, head: u32, bytes: u32) -> bool {
+        let state = self.state();
+        let next = head.wrapping_add(bytes);
+        // AcqRel: the copies come before the head moves; losers see the winner's head.
+        if state.head.compare_exchange(head, next, AcqRel, Acquire).is_err() {
+            return false;
+        }
+        // Release: pairs with the sender's Acquire in `plan`; the copies come before the room they make.
+        self.words.head.store(next, std::sync::atomic::Ordering::Release);
+        state.ring_bytes.store(state.ring_bytes.load(Relaxed) + u64::from(bytes), Relaxed);
+        true
+    }
+
+    /// Opens the gate if the ring is drained, nobody sleeps, and openings have been worth it.
+    /// True: the gate is open now. The caller has made sure that no wait set that contains us sleeps.
+    pub fn try_open(&self) -> bool {
+        let gate = self.words.gate.load();
+        if gate.open {
+            return true;
+        }
+        let state = self.state();
+        let pinned = self.row.identity.flags.load(Relaxed) & (flags::RECEIVE_PINNED | flags::CORRUPT) != 0;
+        // Acquire: pairs with the Release of `end_kernel`; that reader's kernel position is visible.
+        if pinned || state.sleepers.load(Acquire) != 0 || gate.tail != state.head.load(Relaxed) {
+            return false;
+        }
+        if state.idle_opens.load(Relaxed) >= IDLE_OPENS_MAX {
+            let skipped = state.skipped_opens.load(Relaxed) + 1;
+            state.skipped_opens.store(skipped % IDLE_OPENS_RETRY, Relaxed);
+            if skipped != IDLE_OPENS_RETRY {
+                return false;
+            }
+        }
+        state.opened_at.store(gate.tail, Relaxed);
+        self.words.gate.open(gate, self.ring_bytes.trailing_zeros()).is_ok()
+    }
+
+    /// Closes the gate, unless bytes came since the ring was last seen drained by `seen_tail`.
+    /// Needs no lock. True: the gate is closed now, and was so at that tail.
+    pub fn close(&self, seen_tail: u32) -> bool {
+        let gate = self.words.gate.load();
+        if gate.tail != seen_tail {
+            return false;
+        }
+        if !gate.open {
+            return true;
+        }
+        if self.words.gate.close(gate).is_err() {
+            // Bytes came, or the sender closed it.
+            let now = self.words.gate.load();
+            return now.tail == seen_tail && !now.open;
+        }
+        let state = self.state();
+        let idle = gate.tail == state.opened_at.load(Relaxed);
+        state.idle_opens.store(if idle { state.idle_opens.load(Relaxed).saturating_add(1) } else { 0 }, Relaxed);
+        true
+    }
+
+    /// Closes the gate for good or for now, whatever is in the ring.
+    pub fn leave(&self) {
+        loop {
+            let gate = self.words.gate.load();
+            if !gate.open || self.words.gate.close(gate).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// The tail as the sender last published it.
+    #[must_use]
+    #[inline]
+    pub fn tail(&self) -> u32 {
+        self.words.gate.load().tail
+    }
+
+    /// Whether the sender may publish now.
+    #[must_use]
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.words.gate.load().open
+    }
+
+    /// Whether bytes lie in the ring, readable or still behind the kernel's.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.words.gate.load().tail == self.state().head.load(Relaxed)
+    }
+}

@@ -1,0 +1,165 @@
+//! The sending half of an end.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use millrace_shm::board::{Row, SendState, flags};
+use millrace_shm::gate::Gate;
+use millrace_shm::segment::{DirectionWords, RING_BYTES_MIN, Segment};
+
+use crate::Corrupt;
+
+/// What to do with the next bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendPlan {
+    /// Copy `bytes` to the ring at `gate.tail`, then [`SendHalf::commit`].
+    Ring {
+        /// The gate that the plan rests on.
+        gate: Gate,
+        /// How many, at least one.
+        bytes: u32,
+        /// The part of the ring in use, in bytes.
+        window: u32,
+    },
+    /// The ring is open and has no room: wait a little, or [`SendHalf::overflow`] to the kernel.
+    Full {
+        /// The gate that the plan rests on.
+        gate: Gate,
+        /// The receiver's head: while it moves, waiting makes sense.
+        head: u32,
+    },
+    /// Send by the kernel.
+    Kernel,
+}
+
+/// A view of the sending half; its lock is held while it exists.
+#[derive(Debug)]
+pub struct SendHalf<'a> {
+    row: &'a Row,
+    words: &'a DirectionWords,
+    ring_bytes: u32,
+}
+
+impl<'a> SendHalf<'a> {
+    /// The half that writes `direction` of `segment`.
+    #[must_use]
+    pub fn new(row: &'a Row, segment: &'a Segment, direction: usize) -> SendHalf<'a> {
+        SendHalf { row, words: segment.words(direction), ring_bytes: segment.ring_bytes() }
+    }
+
+    fn state(&self) -> &SendState {
+        &self.row.send
+    }
+
+    /// Decides for the next bytes of which the program has `want`, at least one.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when the shared words cannot be what an honest peer left.
+    #[inline]
+    pub fn plan(&self, want: usize) -> Result<SendPlan, Corrupt> {
+        let state = self.state();
+        let pinned = self.row.identity.flags.load(Relaxed) & flags::SEND_PINNED != 0;
+        // Acquire: pairs with the AcqRel decrement after a raw send; its kernel position is visible.
+        if pinned || state.raw.load(Acquire) != 0 {
+            return Ok(SendPlan::Kernel);
+        }
+        let gate = self.words.gate.load();
+        self.check_tail(gate)?;
+        if !gate.open {
+            return Ok(SendPlan::Kernel);
+        }
+        let window = window_of(gate, self.ring_bytes)?;
+        let mut used = gate.tail.wrapping_sub(state.head_seen.load(Relaxed));
+        if used > window || (window - used) as usize <= want {
+            let head = self.words.head.load(Acquire);
+            state.head_seen.store(head, Relaxed);
+            used = gate.tail.wrapping_sub(head);
+            if used > window {
+                return Err(Corrupt);
+            }
+            if used == window {
+                return Ok(SendPlan::Full { gate, head });
+            }
+        }
+        let bytes = want.min((window - used) as usize) as u32;
+        Ok(SendPlan::Ring { gate, bytes, window })
+    }
+
+    /// The gate's tail is ours to write: anything else than what we wrote is the peer's doing.
+    fn check_tail(&self, gate: Gate) -> Result<(), Corrupt> {
+        let state = self.state();
+        if gate.tail == state.tail.load(Relaxed) {
+            return Ok(());
+        }
+        if gate.tail == state.pending.load(Relaxed) {
+            // A process that shares this end died between publishing and noting it.
+            state.tail.store(gate.tail, Relaxed);
+            return Ok(());
+        }
+        Err(Corrupt)
+    }
+
+    /// Publishes `bytes` that have been copied according to a plan. False: the gate has moved; plan again.
+    #[inline]
+    pub fn commit(&self, gate: Gate, bytes: u32) -> bool {
+        let state = self.state();
+        if state.epoch.load(Relaxed) != gate.epoch {
+            // Relaxed: the publish below releases it, and the receiver reads it only after that.
+            self.words.switch_position.store(state.kernel_position.load(Relaxed), Relaxed);
+            state.epoch.store(gate.epoch, Relaxed);
+        }
+        let tail = gate.tail.wrapping_add(bytes);
+        state.pending.store(tail, Relaxed);
+        if self.words.gate.publish(gate, bytes).is_err() {
+            return false;
+        }
+        state.tail.store(tail, Relaxed);
+        state.ring_bytes.store(state.ring_bytes.load(Relaxed) + u64::from(bytes), Relaxed);
+        true
+    }
+
+    /// Closes the gate from our side, so that the following bytes go by the kernel.
+    pub fn overflow(&self, gate: Gate) {
+        // A lost race means that the receiver closed it: the same outcome.
+        let _ = self.words.gate.close(gate);
+    }
+
+    /// Closes the gate if it is open, whatever its tail.
+    #[inline]
+    pub fn leave(&self) {
+        loop {
+            let gate = self.words.gate.load();
+            if !gate.open || self.words.gate.close(gate).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Begins a send by the kernel of about `bytes`; the lock may be dropped after it. The gate is closed first: kernel bytes
+    /// between ring bytes of one epoch could not be told apart.
+    #[inline]
+    pub fn begin_kernel(&self, bytes: usize) {
+        self.leave();
+        self.state().raw.fetch_add(1, Acquire);
+        let position = self.state().kernel_position.load(Relaxed);
+        self.words.kernel_hint.store(position + bytes as u64, Relaxed);
+    }
+
+    /// Says that the direction ends: a reader that looks at the ring should look in the kernel.
+    pub fn announce_end(&self) {
+        self.words.kernel_hint.store(u64::MAX, Relaxed);
+    }
+
+    /// Whether the receiver has bytes of ours in the ring that it has not taken.
+    #[must_use]
+    pub fn unread(&self) -> u32 {
+        self.state().tail.load(Relaxed).wrapping_sub(self.words.head.load(Acquire))
+    }
+}
+
+/// The window that a gate speaks of, in bytes.
+pub(crate) fn window_of(gate: Gate, ring_bytes: u32) -> Result<u32, Corrupt> {
+    match 1u32.checked_shl(gate.window_log2) {
+        Some(window) if (RING_BYTES_MIN..=ring_bytes).contains(&window) => Ok(window),
+        _ => Err(Corrupt),
+    }
+}

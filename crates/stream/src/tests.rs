@@ -1,0 +1,170 @@
+//! Two ends in one thread, against a simple model of a stream.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+use millrace_shm::board::Row;
+use millrace_shm::segment::{self, Segment};
+
+use crate::{Chaos, Corrupt, ReceiveHalf, ReceivePlan, SendHalf, SendPlan};
+
+const RING: u32 = 4096;
+
+/// One direction: an end that sends, an end that receives, and a queue that stands for the kernel.
+struct Pipe {
+    sender: (Row, Segment),
+    receiver: (Row, Segment),
+    kernel: VecDeque<u8>,
+}
+
+impl Pipe {
+    fn new() -> Pipe {
+        let fd = segment::create(RING).unwrap();
+        let attach = || (Row::default(), Segment::attach(fd.as_fd(), RING).unwrap());
+        Pipe { sender: attach(), receiver: attach(), kernel: VecDeque::new() }
+    }
+
+    fn send_half(&self) -> SendHalf<'_> {
+        SendHalf::new(&self.sender.0, &self.sender.1, 0)
+    }
+
+    fn receive_half(&self) -> ReceiveHalf<'_> {
+        ReceiveHalf::new(&self.receiver.0, &self.receiver.1, 0)
+    }
+
+    /// Writes a byte at a time: this crate has no raw copies, and a ring of one-byte runs is the same ring.
+    fn send(&mut self, bytes: &[u8], chaos: &Chaos) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match self.send_half().plan(rest.len()).unwrap() {
+                SendPlan::Ring { gate, bytes, .. } => {
+                    let bytes = chaos.cut(bytes);
+                    if chaos.strikes(5) {
+                        self.send_half().overflow(gate);
+                    }
+                    if self.send_half().commit(gate, bytes) {
+                        RINGS.with_borrow_mut(|ring| ring.extend(&rest[..bytes as usize]));
+                        rest = &rest[bytes as usize..];
+                    }
+                }
+                SendPlan::Full { gate, .. } => self.send_half().overflow(gate),
+                SendPlan::Kernel => {
+                    self.send_half().begin_kernel(rest.len());
+                    let count = chaos.cut(rest.len() as u32) as usize;
+                    self.kernel.extend(&rest[..count]);
+                    self.sender.0.send.kernel_position.fetch_add(count as u64, AcqRel);
+                    self.sender.0.send.raw.fetch_sub(1, AcqRel);
+                    rest = &rest[count..];
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, chaos: &Chaos) -> Vec<u8> {
+        let mut out = Vec::new();
+        loop {
+            let half = self.receive_half();
+            match half.plan().unwrap() {
+                ReceivePlan::Ring { head, bytes, .. } => {
+                    let bytes = chaos.cut(bytes);
+                    assert!(half.commit(head, bytes));
+                    RINGS.with_borrow_mut(|ring| out.extend(ring.drain(..bytes as usize)));
+                }
+                ReceivePlan::KernelUpTo { limit } => {
+                    let count = chaos.cut(limit as u32) as usize;
+                    out.extend(self.kernel.drain(..count));
+                    self.receiver.0.receive.kernel_position.fetch_add(count as u64, Relaxed);
+                }
+                ReceivePlan::Empty { .. } => {
+                    if chaos.strikes(3) {
+                        half.close(half.tail());
+                    }
+                    assert!(self.kernel.is_empty(), "an open gate and an empty ring leave nothing to the kernel");
+                    return out;
+                }
+                ReceivePlan::Kernel => {
+                    let count = self.kernel.len();
+                    out.extend(self.kernel.drain(..));
+                    self.receiver.0.receive.kernel_position.fetch_add(count as u64, Relaxed);
+                    if !chaos.strikes(3) {
+                        self.receive_half().try_open();
+                    }
+                    return out;
+                }
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// The ring's bytes, in order: the cursors under test say how many are where.
+    static RINGS: std::cell::RefCell<VecDeque<u8>> = const { std::cell::RefCell::new(VecDeque::new()) };
+}
+
+#[test]
+fn any_sequence_of_switches_keeps_the_stream() {
+    for seed in 1..300 {
+        RINGS.with_borrow_mut(VecDeque::clear);
+        let chaos = Chaos::new(seed);
+        let mut pipe = Pipe::new();
+        let (mut sent, mut received) = (Vec::new(), Vec::new());
+        for round in 0..60u32 {
+            let message: Vec<u8> = (0..chaos.cut(9000)).map(|index| (index * 7 + round) as u8).collect();
+            pipe.send(&message, &chaos);
+            sent.extend(message);
+            if !chaos.strikes(3) {
+                received.extend(pipe.receive(&chaos));
+            }
+        }
+        received.extend(pipe.receive(&chaos));
+        received.extend(pipe.receive(&Chaos::new(0)));
+        assert_eq!(received, sent, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_sleeper_keeps_the_gate_closed() {
+    let pipe = Pipe::new();
+    pipe.receiver.0.receive.sleepers.fetch_add(1, Relaxed);
+    assert!(!pipe.receive_half().try_open());
+    assert_eq!(pipe.send_half().plan(1), Ok(SendPlan::Kernel));
+    pipe.receiver.0.receive.sleepers.fetch_sub(1, Relaxed);
+    assert!(pipe.receive_half().try_open());
+}
+
+#[test]
+fn a_raw_send_keeps_the_ring_unused() {
+    let pipe = Pipe::new();
+    assert!(pipe.receive_half().try_open());
+    pipe.send_half().begin_kernel(10);
+    assert_eq!(pipe.send_half().plan(1), Ok(SendPlan::Kernel));
+}
+
+#[test]
+fn a_tail_that_the_peer_moved_is_noticed() {
+    let pipe = Pipe::new();
+    let half = pipe.receive_half();
+    assert!(half.try_open());
+    let words = pipe.receiver.1.words(0);
+    let gate = words.gate.load();
+    words.gate.publish(gate, RING + 1).unwrap();
+    assert_eq!(half.plan(), Err(Corrupt), "more bytes than the ring holds");
+    assert_eq!(pipe.send_half().plan(1), Err(Corrupt), "a tail that the sender did not write");
+}
+
+#[test]
+fn a_head_beyond_the_tail_is_noticed() {
+    let pipe = Pipe::new();
+    assert!(pipe.receive_half().try_open());
+    pipe.sender.1.words(0).head.store(77, Relaxed);
+    assert_eq!(pipe.send_half().plan(8192), Err(Corrupt));
+}
+
+#[test]
+fn useless_openings_become_rare() {
+    let pipe = Pipe::new();
+    let half = pipe.receive_half();
+    let opened = (0..160).filter(|_| half.try_open() && half.close(half.tail())).count();
+    assert!((8..30).contains(&opened), "{opened}");
+}

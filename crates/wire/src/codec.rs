@@ -1,0 +1,357 @@
+//! Messages to bytes and back. Every message starts with `magic u32, version u16, kind u16`, then its fields in the
+//! order in which their structs declare them, without padding.
+
+use core::fmt;
+
+use crate::message::{
+    Address, Answer, Declined, End, Family, Hello, Mode, Offer, Paired, Query, ToAgent, ToClient,
+    Unsupported, VERSION_MAX, Welcome, Withdraw,
+};
+use crate::reason::Reason;
+
+/// The first four bytes of every message: "CRLM" on the wire.
+pub const MAGIC: u32 = 0x4d4c_5243;
+
+/// No message is longer than this. The longest, `Offer`, has 78 bytes; the rest is room to grow.
+pub const MAX_BYTES: usize = 128;
+
+const HELLO: u16 = 1;
+const OFFER: u16 = 2;
+const WITHDRAW: u16 = 3;
+const QUERY: u16 = 4;
+const WELCOME: u16 = 101;
+const UNSUPPORTED: u16 = 102;
+const PAIRED: u16 = 103;
+const DECLINED: u16 = 104;
+const ANSWER: u16 = 105;
+
+/// Why bytes are not a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParseError {
+    /// The message ends before its last field.
+    Truncated,
+    /// Bytes follow the last field.
+    TooLong,
+    /// It does not start with [`MAGIC`].
+    Magic(u32),
+    /// It is of a version that this code does not speak.
+    Version(u16),
+    /// No message of this direction has this kind.
+    Kind(u16),
+    /// The field of this name has a value that it must not have.
+    Value(&'static str),
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParseError::Truncated => write!(f, "the message is too short"),
+            ParseError::TooLong => write!(f, "the message is too long"),
+            ParseError::Magic(magic) => write!(
+                f,
+                "the message starts with {magic:#010x}, not {MAGIC:#010x}"
+            ),
+            ParseError::Version(version) => {
+                write!(f, "protocol version {version} is not supported")
+            }
+            ParseError::Kind(kind) => write!(f, "unknown kind of message {kind}"),
+            ParseError::Value(field) => write!(f, "field {field} has an impossible value"),
+        }
+    }
+}
+
+impl core::error::Error for ParseError {}
+
+impl ToAgent {
+    /// Writes the message to the front of `buffer` and returns its length.
+    pub fn encode(&self, buffer: &mut [u8; MAX_BYTES]) -> usize {
+        match self {
+            ToAgent::Hello(m) => {
+                let mut w = Writer::new(buffer, HELLO);
+                w.put(&m.version_min.to_le_bytes());
+                w.put(&m.version_max.to_le_bytes());
+                w.put(&m.segment_version.to_le_bytes());
+                w.put(&[m.mode as u8]);
+                w.length
+            }
+            ToAgent::Offer(m) => {
+                let mut w = Writer::new(buffer, OFFER);
+                w.put(&m.offer_id.to_le_bytes());
+                w.put(&m.fd.to_le_bytes());
+                w.put(&m.row.to_le_bytes());
+                w.put(&[m.family as u8, u8::from(m.end == End::Active)]);
+                w.address(&m.local);
+                w.address(&m.remote);
+                w.put(&m.cookie.to_le_bytes());
+                w.put(&m.netns_cookie.to_le_bytes());
+                w.length
+            }
+            ToAgent::Withdraw(m) => {
+                let mut w = Writer::new(buffer, WITHDRAW);
+                w.put(&m.offer_id.to_le_bytes());
+                w.length
+            }
+            ToAgent::Query(query) => {
+                let mut w = Writer::new(buffer, QUERY);
+                w.put(&[*query as u8]);
+                w.length
+            }
+        }
+    }
+
+    /// Reads a message that a client sent.
+    ///
+    /// `Hello` and `Query` are read whatever version the sender speaks, and whatever it appends to them, so that
+    /// versions can be negotiated.
+    ///
+    /// # Errors
+    /// When the bytes are not such a message. Never panics.
+    pub fn parse(bytes: &[u8]) -> Result<ToAgent, ParseError> {
+        let mut r = Reader::new(bytes);
+        match r.header()? {
+            (_, HELLO) => Ok(ToAgent::Hello(Hello {
+                version_min: r.u16()?,
+                version_max: r.u16()?,
+                segment_version: r.u16()?,
+                mode: Mode::from_u8(r.u8()?).ok_or(ParseError::Value("mode"))?,
+            })),
+            (_, QUERY) => Ok(ToAgent::Query(match r.u8()? {
+                0 => Query::Connections,
+                1 => Query::Status,
+                _ => return Err(ParseError::Value("what")),
+            })),
+            (version, OFFER) => {
+                known(version)?;
+                let offer = r.offer()?;
+                r.finish(ToAgent::Offer(offer))
+            }
+            (version, WITHDRAW) => {
+                known(version)?;
+                let offer_id = r.u64()?;
+                r.finish(ToAgent::Withdraw(Withdraw { offer_id }))
+            }
+            (_, kind) => Err(ParseError::Kind(kind)),
+        }
+    }
+}
+
+impl ToClient {
+    /// Writes the message to the front of `buffer` and returns its length.
+    pub fn encode(&self, buffer: &mut [u8; MAX_BYTES]) -> usize {
+        match self {
+            ToClient::Welcome(m) => {
+                let mut w = Writer::new(buffer, WELCOME);
+                w.put(&m.version.to_le_bytes());
+                w.put(&m.rows.to_le_bytes());
+                w.put(&m.spin_us.to_le_bytes());
+                w.put(&m.offer_after_calls.to_le_bytes());
+                w.put(&m.offer_after_bytes.to_le_bytes());
+                w.length
+            }
+            ToClient::Unsupported(m) => {
+                let mut w = Writer::new(buffer, UNSUPPORTED);
+                w.put(&m.version_min.to_le_bytes());
+                w.put(&m.version_max.to_le_bytes());
+                w.length
+            }
+            ToClient::Paired(m) => {
+                let mut w = Writer::new(buffer, PAIRED);
+                w.put(&m.offer_id.to_le_bytes());
+                w.put(&m.connection_id.to_le_bytes());
+                w.put(&[m.end as u8]);
+                w.put(&m.ring_bytes.to_le_bytes());
+                w.length
+            }
+            ToClient::Declined(m) => {
+                let mut w = Writer::new(buffer, DECLINED);
+                w.put(&m.offer_id.to_le_bytes());
+                w.put(&[m.reason as u8]);
+                w.length
+            }
+            ToClient::Answer(m) => {
+                let mut w = Writer::new(buffer, ANSWER);
+                w.put(&m.bytes.to_le_bytes());
+                w.length
+            }
+        }
+    }
+
+    /// Reads a message that the agent sent.
+    ///
+    /// `Unsupported` and `Answer` are read whatever version the agent speaks.
+    ///
+    /// # Errors
+    /// When the bytes are not such a message. Never panics.
+    pub fn parse(bytes: &[u8]) -> Result<ToClient, ParseError> {
+        let mut r = Reader::new(bytes);
+        let (version, kind) = r.header()?;
+        match kind {
+            UNSUPPORTED => {
+                return Ok(ToClient::Unsupported(Unsupported {
+                    version_min: r.u16()?,
+                    version_max: r.u16()?,
+                }));
+            }
+            ANSWER => return Ok(ToClient::Answer(Answer { bytes: r.u32()? })),
+            WELCOME | PAIRED | DECLINED => known(version)?,
+            _ => return Err(ParseError::Kind(kind)),
+        }
+        let message = match kind {
+            WELCOME => ToClient::Welcome(Welcome {
+                version: r.u16()?,
+                rows: r.u32()?,
+                spin_us: r.u32()?,
+                offer_after_calls: r.u32()?,
+                offer_after_bytes: r.u32()?,
+            }),
+            PAIRED => ToClient::Paired(r.paired()?),
+            _ => ToClient::Declined(Declined {
+                offer_id: r.u64()?,
+                reason: Reason::from_u8(r.u8()?).unwrap_or(Reason::Unsupported),
+            }),
+        };
+        r.finish(message)
+    }
+}
+
+fn known(version: u16) -> Result<(), ParseError> {
+    if version == VERSION_MAX {
+        Ok(())
+    } else {
+        Err(ParseError::Version(version))
+    }
+}
+
+struct Writer<'a> {
+    buffer: &'a mut [u8; MAX_BYTES],
+    length: usize,
+}
+
+impl Writer<'_> {
+    fn new(buffer: &mut [u8; MAX_BYTES], kind: u16) -> Writer<'_> {
+        let mut writer = Writer { buffer, length: 0 };
+        writer.put(&MAGIC.to_le_bytes());
+        writer.put(&VERSION_MAX.to_le_bytes());
+        writer.put(&kind.to_le_bytes());
+        writer
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.length + bytes.len();
+        self.buffer[self.length..end].copy_from_slice(bytes);
+        self.length = end;
+    }
+
+    fn address(&mut self, address: &Address) {
+        self.put(&address.ip);
+        self.put(&address.port.to_le_bytes());
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { rest: bytes }
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], ParseError> {
+        let (first, rest) = self
+            .rest
+            .split_first_chunk::<N>()
+            .ok_or(ParseError::Truncated)?;
+        self.rest = rest;
+        Ok(*first)
+    }
+
+    fn u8(&mut self) -> Result<u8, ParseError> {
+        self.take::<1>().map(|b| b[0])
+    }
+
+    fn u16(&mut self) -> Result<u16, ParseError> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, ParseError> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, ParseError> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn address(&mut self) -> Result<Address, ParseError> {
+        Ok(Address {
+            ip: self.take()?,
+            port: self.u16()?,
+        })
+    }
+
+    fn header(&mut self) -> Result<(u16, u16), ParseError> {
+        let magic = self.u32()?;
+        if magic != MAGIC {
+            return Err(ParseError::Magic(magic));
+        }
+        Ok((self.u16()?, self.u16()?))
+    }
+
+    fn offer(&mut self) -> Result<Offer, ParseError> {
+        let offer_id = self.u64()?;
+        let fd = i32::try_from(self.u32()?).map_err(|_| ParseError::Value("fd"))?;
+        let row = self.u32()?;
+        let family = match self.u8()? {
+            4 => Family::V4,
+            6 => Family::V6,
+            _ => return Err(ParseError::Value("family")),
+        };
+        let end = match self.u8()? {
+            0 => End::Passive,
+            1 => End::Active,
+            _ => return Err(ParseError::Value("active")),
+        };
+        Ok(Offer {
+            offer_id,
+            fd,
+            row,
+            family,
+            end,
+            local: self.address()?,
+            remote: self.address()?,
+            cookie: self.u64()?,
+            netns_cookie: self.u64()?,
+        })
+    }
+
+    fn paired(&mut self) -> Result<Paired, ParseError> {
+        let offer_id = self.u64()?;
+        let connection_id = self.u64()?;
+        let end = match self.u8()? {
+            0 => End::Active,
+            1 => End::Passive,
+            _ => return Err(ParseError::Value("end")),
+        };
+        let ring_bytes = self.u32()?;
+        if !ring_bytes.is_power_of_two() {
+            return Err(ParseError::Value("ring_bytes"));
+        }
+        Ok(Paired {
+            offer_id,
+            connection_id,
+            end,
+            ring_bytes,
+        })
+    }
+
+    fn finish<T>(self, message: T) -> Result<T, ParseError> {
+        if self.rest.is_empty() {
+            Ok(message)
+        } else {
+            Err(ParseError::TooLong)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,23 @@
+//! Every byte format that Millrace speaks. So far that is the control protocol between the preload library and
+//! the agent, version 1: one message per datagram of a `SOCK_SEQPACKET` socket, little endian, fixed layouts.
+//!
+//! The crate does no I/O, allocates nothing, has no dependency and no unsafe code. Parsing never panics, whatever the
+//! bytes. File descriptors that travel beside a message (`SCM_RIGHTS`) are the caller's business; each message says
+//! whether one comes with it.
+//!
+//! In reading order: `reason` (why a connection is on the kernel's road), `message` (what the two sides
+//! say), `codec` (the bytes).
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod codec;
+mod message;
+mod reason;
+
+pub use codec::{MAGIC, MAX_BYTES, ParseError};
+pub use message::{
+    Address, Answer, Declined, End, Family, Hello, Mode, Offer, Paired, Query, SEGMENT_VERSION,
+    ToAgent, ToClient, Unsupported, VERSION_MAX, VERSION_MIN, Welcome, Withdraw,
+};
+pub use reason::Reason;

@@ -1,0 +1,106 @@
+//! The one list of reasons why a connection is on the kernel's road.
+
+/// Declares the enum, its codes, names and explanations in one place, so that they cannot disagree.
+macro_rules! reasons {
+    ($($code:literal $variant:ident $name:literal $text:literal)*) => {
+        /// Why a connection is on the kernel's road. `ps`, `doctor`, the metrics and the documentation all use this list.
+        ///
+        /// Codes are part of the control protocol and of the board: append, never renumber.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Reason {
+            $(#[doc = $text] $variant = $code,)*
+        }
+
+        impl Reason {
+            /// Every reason, in the order of its code.
+            pub const ALL: &[Reason] = &[$(Reason::$variant,)*];
+
+            /// The reason of this code, if there is one.
+            #[must_use]
+            pub const fn from_u8(code: u8) -> Option<Reason> {
+                match code {
+                    $($code => Some(Reason::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// The name that users see, in snake case.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Reason::$variant => $name,)*
+                }
+            }
+
+            /// One sentence of explanation.
+            #[must_use]
+            pub const fn explanation(self) -> &'static str {
+                match self {
+                    $(Reason::$variant => $text,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    0 None "none" "The connection is on the ring."
+    1 NotBothEnds "not_both_ends" "The other end did not offer: it is remote, or runs without Millrace."
+    2 TooShort "too_short" "The connection has not carried enough yet to gain from a faster road."
+    3 Unproven "unproven" "The kernel's facts do not show that these two sockets are the two ends of one connection."
+    4 NoAgent "no_agent" "No agent answers on this machine."
+    5 Quota "quota" "The agent's limit for this process or user is reached."
+    6 Version "version" "The library and the agent have no protocol version in common."
+    7 Off "off" "Millrace is turned off for this process."
+    8 Excluded "excluded" "The agent's configuration excludes this program."
+    9 Exec "exec" "The process replaced itself by exec, and has not joined again."
+    10 PassedFd "passed_fd" "The socket was passed to another process."
+    11 Forked "forked" "The socket is shared after a fork in a way that needs the kernel."
+    12 Ktls "ktls" "The program gave the socket to kernel TLS."
+    13 IoUring "io_uring" "The program uses the socket through io_uring."
+    14 UrgentData "urgent_data" "The program uses TCP urgent data."
+    15 AsyncIo "async_io" "The program asked for signals on readiness (O_ASYNC)."
+    16 LowWater "low_water" "The program set a receive low-water mark above one byte."
+    17 Stdio "stdio" "The program uses the socket through stdio."
+    18 Repair "repair" "The program put the socket in TCP repair mode."
+    19 Zerocopy "zerocopy" "The program uses the kernel's zero-copy operations on the socket."
+    20 FastOpen "fast_open" "The connection was made with TCP Fast Open."
+    21 Inherited "inherited" "The socket was open before the library was there."
+    22 Sandboxed "sandboxed" "The process runs in a sandbox in which the library cannot work."
+    23 ForeignBytes "foreign_bytes" "Bytes passed on the socket around the library."
+    24 CorruptPeer "corrupt_peer" "The other end wrote nonsense into the shared segment."
+    25 EpollAmbiguous "epoll_ambiguous" "The program watches the socket in a way that only the kernel can serve faithfully."
+    26 NotEstablished "not_established" "The connection is not, or no longer, established in both directions."
+    27 NoMemory "no_memory" "There was not enough memory for a segment."
+    28 NoDescriptor "no_descriptor" "There was no free file descriptor."
+    29 AgentLost "agent_lost" "The agent went away before the connection was introduced."
+    30 Splice "splice" "The program moves bytes through the socket by splice, tee or sendfile."
+    31 Sleeping "sleeping" "The reader sleeps in the kernel, so bytes come by the kernel until it is awake."
+    32 Overflow "overflow" "The ring was full, so bytes go by the kernel until the reader has caught up."
+    33 Unsupported "unsupported" "The program did something with the socket that the ring cannot carry."
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn codes_and_names_are_unique_and_come_back() {
+        let mut names = HashSet::new();
+        for (index, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index);
+            assert_eq!(Reason::from_u8(*reason as u8), Some(*reason));
+            assert!(names.insert(reason.as_str()));
+            assert!(
+                reason
+                    .as_str()
+                    .bytes()
+                    .all(|b| b == b'_' || b.is_ascii_lowercase())
+            );
+        }
+        assert_eq!(Reason::from_u8(Reason::ALL.len() as u8), None);
+    }
+}
