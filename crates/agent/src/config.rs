@@ -146,11 +146,12 @@ impl Config {
                 self.spin_us
             ));
         }
-        if let Some(metrics) = &self.metrics {
-            if !metrics.starts_with('/') && metrics.parse::<std::net::SocketAddr>().is_err() {
-                let wanted = "an address with a port, as 127.0.0.1:9464, or an absolute path";
-                return Err(format!("metrics is {metrics:?}; it must be {wanted}"));
-            }
+        if let Some(metrics) = &self.metrics
+            && !metrics.starts_with('/')
+            && metrics.parse::<std::net::SocketAddr>().is_err()
+        {
+            let wanted = "an address with a port, as 127.0.0.1:9464, or an absolute path";
+            return Err(format!("metrics is {metrics:?}; it must be {wanted}"));
         }
         Ok(())
     }

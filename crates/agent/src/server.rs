@@ -375,9 +375,9 @@ fn timeout(deadline: Option<Instant>, now: Instant) -> EpollTimeout {
 
 /// Three descriptors per client: the soft limit of 1024 would be reached soon.
 fn raise_descriptor_limit() {
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        if soft < hard {
-            let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-        }
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }

@@ -30,9 +30,14 @@ impl Socket {
         attached
     }
 
-    /// Raw calls announce themselves before they look at the phase; we set the phase before we look for raw calls. One of us sees the other.
+    /// Raw calls announce themselves before they look at the phase; we set the phase before we look for raw calls.
+    /// One of us sees the other.
     fn attach_locked(&'static self, fd: c_int, row: &Row) -> bool {
-        if self.phase.compare_exchange(phase::PAIRED, phase::ATTACHED, SeqCst, Relaxed).is_err() {
+        if self
+            .phase
+            .compare_exchange(phase::PAIRED, phase::ATTACHED, SeqCst, Relaxed)
+            .is_err()
+        {
             return self.is_attached();
         }
         if row.send.raw.load(SeqCst) != 0 || row.receive.sleepers.load(SeqCst) != 0 {
@@ -45,6 +50,10 @@ impl Socket {
                 row.receive.kernel_position.store(positions.taken, Relaxed);
                 if status & libc::O_NONBLOCK != 0 {
                     row.identity.flags.fetch_or(flags::NONBLOCK, Relaxed);
+                }
+                if kernel::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY) == Some(0) {
+                    row.identity.flags.fetch_or(flags::HIDDEN_NO_DELAY, Relaxed);
+                    kernel::set_no_delay(fd, true);
                 }
                 row.identity.reason.store(Reason::None as u8, Relaxed);
                 row.identity.state.store(state::ATTACHED, Relaxed);

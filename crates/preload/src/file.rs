@@ -1,6 +1,5 @@
 //! Bytes between a connection and a file or pipe: `sendfile` and `splice`.
 
-
 use libc::{c_int, iovec, off_t};
 use millrace_wire::Reason;
 
@@ -37,11 +36,26 @@ pub(crate) fn send_file(
         let read = kernel!(libc::SYS_pread64, input, piece.as_mut_ptr(), wanted, place);
         if read <= 0 {
             // The end of the file, or an input that cannot be read at a place: the kernel's to judge.
-            return if sent > 0 || read == 0 { finish(offset, start, sent) } else { send_unread(socket, out, raw) };
+            return if sent > 0 || read == 0 {
+                finish(offset, start, sent)
+            } else {
+                send_unread(socket, out, raw)
+            };
         }
-        let list = [iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: read.cast_unsigned() }];
+        let list = [iovec {
+            iov_base: piece.as_mut_ptr().cast(),
+            iov_len: read.cast_unsigned(),
+        }];
         let mut copy = || kernel_send(out, &piece[..read.cast_unsigned()]);
-        match send(socket, &Call { fd: out, list: &list, flags: 0 }, &mut copy) {
+        match send(
+            socket,
+            &Call {
+                fd: out,
+                list: &list,
+                flags: 0,
+            },
+            &mut copy,
+        ) {
             Outcome::Handled(part) if part >= 0 => {
                 sent += part.cast_unsigned();
                 if part < read {
@@ -72,29 +86,54 @@ fn send_unread(socket: &'static Socket, out: c_int, raw: &mut dyn FnMut() -> isi
 }
 
 /// `splice` from a connection: bytes in the ring are written to the pipe; after that, and for good, the kernel splices.
-pub(crate) fn splice_out(socket: &'static Socket, input: c_int, out: c_int, bytes: usize, raw: &mut dyn FnMut() -> isize) -> Outcome {
+pub(crate) fn splice_out(
+    socket: &'static Socket,
+    input: c_int,
+    out: c_int,
+    bytes: usize,
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
     socket.pin(Reason::Splice);
-    let in_ring = socket.lock_receive(input).map_or(0, |locked| locked.half.unread() as usize);
+    let in_ring = socket
+        .lock_receive(input)
+        .map_or(0, |locked| locked.half.unread() as usize);
     if in_ring == 0 {
         return receive::by_kernel(socket, input, raw);
     }
     let mut piece = [0u8; PIECE_BYTES];
     let wanted = bytes.min(PIECE_BYTES);
-    let list = [iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: wanted }];
-    let call = receive::Call { fd: input, list: &list, flags: libc::MSG_PEEK | libc::MSG_DONTWAIT };
+    let list = [iovec {
+        iov_base: piece.as_mut_ptr().cast(),
+        iov_len: wanted,
+    }];
+    let call = receive::Call {
+        fd: input,
+        list: &list,
+        flags: libc::MSG_PEEK | libc::MSG_DONTWAIT,
+    };
     let seen = match receive::receive(socket, &call, &mut would_block) {
         Outcome::Handled(seen) if seen > 0 => seen.cast_unsigned(),
         other => return other,
     };
     let written = kernel!(libc::SYS_write, out, piece.as_ptr(), seen);
     if written <= 0 {
-        return if written < 0 { Outcome::Errno(-(written as i32)) } else { Outcome::Handled(0) };
+        return if written < 0 {
+            Outcome::Errno(-(written as i32))
+        } else {
+            Outcome::Handled(0)
+        };
     }
-    let list = [iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: written.cast_unsigned() }];
-    let call = receive::Call { fd: input, list: &list, flags: libc::MSG_DONTWAIT };
+    let list = [iovec {
+        iov_base: piece.as_mut_ptr().cast(),
+        iov_len: written.cast_unsigned(),
+    }];
+    let call = receive::Call {
+        fd: input,
+        list: &list,
+        flags: libc::MSG_DONTWAIT,
+    };
     receive::receive(socket, &call, &mut would_block)
 }
-
 
 fn would_block() -> isize {
     crate::thread::set_errno(libc::EAGAIN);

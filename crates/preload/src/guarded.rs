@@ -19,7 +19,10 @@ unsafe impl<T: Send> Sync for Guarded<T> {}
 
 impl<T> Guarded<T> {
     pub(crate) const fn new(value: T) -> Guarded<T> {
-        Guarded { lock: OwnerLock::new(), value: UnsafeCell::new(value) }
+        Guarded {
+            lock: OwnerLock::new(),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Waits for the lock. None: this very thread holds it, below on its stack, and we run in a signal handler.
@@ -27,7 +30,10 @@ impl<T> Guarded<T> {
     pub(crate) fn lock(&self) -> Option<Guard<'_, T>> {
         match self.lock.lock(thread::id()) {
             Held::Nested => None,
-            held => Some(Guard { guarded: self, held }),
+            held => Some(Guard {
+                guarded: self,
+                held,
+            }),
         }
     }
 

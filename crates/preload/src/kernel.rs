@@ -33,13 +33,21 @@ struct TcpInfo {
     bytes_received: u64,
 }
 
-const _: () = assert!(offset_of!(TcpInfo, bytes_acked) == 120 && offset_of!(TcpInfo, bytes_received) == 128);
+const _: () =
+    assert!(offset_of!(TcpInfo, bytes_acked) == 120 && offset_of!(TcpInfo, bytes_received) == 128);
 
 /// Reads a socket option of fixed size.
 pub(crate) fn option<T: Copy + Default>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
     let mut value = T::default();
     let mut bytes = size_of::<T>() as libc::socklen_t;
-    let result = kernel!(libc::SYS_getsockopt, fd, level, name, &raw mut value, &raw mut bytes);
+    let result = kernel!(
+        libc::SYS_getsockopt,
+        fd,
+        level,
+        name,
+        &raw mut value,
+        &raw mut bytes
+    );
     (result == 0 && bytes as usize == size_of::<T>()).then_some(value)
 }
 
@@ -47,14 +55,25 @@ fn tcp_info(fd: c_int) -> Option<TcpInfo> {
     // SAFETY: the struct is made of integers, for which zero is a value.
     let mut info: TcpInfo = unsafe { std::mem::zeroed() };
     let mut bytes = size_of::<TcpInfo>() as libc::socklen_t;
-    let result = kernel!(libc::SYS_getsockopt, fd, libc::IPPROTO_TCP, libc::TCP_INFO, &raw mut info, &raw mut bytes);
+    let result = kernel!(
+        libc::SYS_getsockopt,
+        fd,
+        libc::IPPROTO_TCP,
+        libc::TCP_INFO,
+        &raw mut info,
+        &raw mut bytes
+    );
     (result == 0 && bytes as usize == size_of::<TcpInfo>()).then_some(info)
 }
 
 fn queue_bytes(fd: c_int, request: libc::Ioctl) -> Option<u64> {
     let mut count: c_int = 0;
     let result = kernel!(libc::SYS_ioctl, fd, request, &raw mut count);
-    if result == 0 { u64::try_from(count).ok() } else { None }
+    if result == 0 {
+        u64::try_from(count).ok()
+    } else {
+        None
+    }
 }
 
 /// Bytes that a program of this end has sent and taken through the kernel since the connection began.
@@ -77,18 +96,46 @@ pub(crate) fn positions(fd: c_int, active: bool) -> Option<Positions> {
         if before.state != ESTABLISHED || after.state != ESTABLISHED {
             return None;
         }
-        let still = before.bytes_acked == after.bytes_acked && before.bytes_received == after.bytes_received;
+        let still = before.bytes_acked == after.bytes_acked
+            && before.bytes_received == after.bytes_received;
         if still {
             let sent = (after.bytes_acked + queued).checked_sub(u64::from(active))?;
-            return Some(Positions { sent, taken: after.bytes_received.checked_sub(unread)? });
+            return Some(Positions {
+                sent,
+                taken: after.bytes_received.checked_sub(unread)?,
+            });
         }
     }
     None
 }
 
+/// Sets TCP_NODELAY.
+///
+/// While answers take the ring, nothing carries the acknowledgements of what went by the kernel, and Nagle's algorithm would hold
+/// back the next small message until the receiver's delayed acknowledgement, 40 ms later.
+pub(crate) fn set_no_delay(fd: c_int, on: bool) {
+    let value = c_int::from(on);
+    kernel!(
+        libc::SYS_setsockopt,
+        fd,
+        libc::IPPROTO_TCP,
+        libc::TCP_NODELAY,
+        &raw const value,
+        size_of::<c_int>()
+    );
+}
+
 /// A non-blocking `recv` that leaves `errno` alone.
 pub(crate) fn receive_now(fd: c_int, buffer: *mut u8, bytes: usize, flags: c_int) -> isize {
-    kernel!(libc::SYS_recvfrom, fd, buffer, bytes, flags | libc::MSG_DONTWAIT, 0usize, 0usize)
+    kernel!(
+        libc::SYS_recvfrom,
+        fd,
+        buffer,
+        bytes,
+        flags | libc::MSG_DONTWAIT,
+        0usize,
+        0usize
+    )
 }
 
 /// A socket address, as v4-mapped where it is IPv4. None: another family.
@@ -101,11 +148,16 @@ fn address(fd: c_int, number: libc::c_long) -> Option<Address> {
     }
     let port = u16::from_be(storage.sin6_port);
     match c_int::from(storage.sin6_family) {
-        libc::AF_INET6 => Some(Address { ip: storage.sin6_addr.s6_addr, port }),
+        libc::AF_INET6 => Some(Address {
+            ip: storage.sin6_addr.s6_addr,
+            port,
+        }),
         libc::AF_INET => {
             // SAFETY: a sockaddr_in is shorter than a sockaddr_in6, and the family says that it is one.
             let storage: libc::sockaddr_in = unsafe { std::mem::transmute_copy(&storage) };
-            let ip = std::net::Ipv4Addr::from(u32::from_be(storage.sin_addr.s_addr)).to_ipv6_mapped().octets();
+            let ip = std::net::Ipv4Addr::from(u32::from_be(storage.sin_addr.s_addr))
+                .to_ipv6_mapped()
+                .octets();
             Some(Address { ip, port })
         }
         _ => None,
@@ -114,7 +166,10 @@ fn address(fd: c_int, number: libc::c_long) -> Option<Address> {
 
 /// `getsockname` and `getpeername`.
 pub(crate) fn addresses(fd: c_int) -> Option<(Address, Address)> {
-    Some((address(fd, libc::SYS_getsockname)?, address(fd, libc::SYS_getpeername)?))
+    Some((
+        address(fd, libc::SYS_getsockname)?,
+        address(fd, libc::SYS_getpeername)?,
+    ))
 }
 
 /// File status flags.
@@ -134,10 +189,18 @@ pub(crate) fn tcp_family(fd: c_int) -> Option<c_int> {
 
 /// CLOCK_MONOTONIC in nanoseconds.
 pub(crate) fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: fills the structure; served by the vDSO.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The effective user.
+pub(crate) fn user_id() -> u32 {
+    kernel!(libc::SYS_geteuid) as u32
 }
 
 /// The process's number; not cached, so that a child of `vfork` is seen to be one.

@@ -41,7 +41,10 @@ impl Watch {
     /// Descriptors that are readable because of a ring.
     fn ready(&self) -> impl Iterator<Item = c_int> + '_ {
         let sockets = self.sockets.iter().filter(|(fd, socket)| {
-            socket.error.load(Relaxed) != 0 || socket.lock_receive(*fd).is_some_and(|locked| locked.half.ready().is_some())
+            socket.error.load(Relaxed) != 0
+                || socket
+                    .lock_receive(*fd)
+                    .is_some_and(|locked| locked.half.ready().is_some())
         });
         let sets = self.sets.iter().filter(|(_, set)| set.is_ready());
         sockets.map(|(fd, _)| *fd).chain(sets.map(|(fd, _)| *fd))
@@ -53,7 +56,11 @@ impl Watch {
 
     /// Whether the kernel may know something that a spinning reader should look at.
     fn kernel_hinted(&self) -> bool {
-        self.sockets.iter().any(|(fd, socket)| socket.lock_receive(*fd).is_some_and(|locked| locked.half.kernel_hinted()))
+        self.sockets.iter().any(|(fd, socket)| {
+            socket
+                .lock_receive(*fd)
+                .is_some_and(|locked| locked.half.kernel_hinted())
+        })
     }
 
     /// Closes every gate and keeps it closed until [`Watch::end_sleep`]. False: something has come; no sleep has begun.
@@ -89,7 +96,10 @@ impl Watch {
 
     fn begin_spin(&self, limit_ns: u64) -> Option<Spin<'_>> {
         let here = spin::processor();
-        let (_, socket) = self.sockets.iter().find(|(_, socket)| socket.sender_processor() != here)?;
+        let (_, socket) = self
+            .sockets
+            .iter()
+            .find(|(_, socket)| socket.sender_processor() != here)?;
         socket.spinner.begin(limit_ns)
     }
 
@@ -118,7 +128,12 @@ fn begin_sleep_on(socket: &'static Socket, fd: c_int) -> bool {
 }
 
 /// The common course. `ask` makes the kernel's call with no waiting and adds the ready rings; `sleep` makes the program's own.
-fn wait(watch: &Watch, timeout_ns: Option<u64>, ask: &mut dyn FnMut() -> c_int, sleep: &mut dyn FnMut() -> c_int) -> c_int {
+fn wait(
+    watch: &Watch,
+    timeout_ns: Option<u64>,
+    ask: &mut dyn FnMut() -> c_int,
+    sleep: &mut dyn FnMut() -> c_int,
+) -> c_int {
     let interrupts = thread::interrupts();
     loop {
         if watch.any_ready() || timeout_ns == Some(0) {
@@ -128,7 +143,10 @@ fn wait(watch: &Watch, timeout_ns: Option<u64>, ask: &mut dyn FnMut() -> c_int, 
             let mut asked = 0;
             loop {
                 let ready = watch.any_ready();
-                if ready || watch.kernel_hinted() || spin.age() - asked > spin::cycles(SPIN_NS_BEFORE_KERNEL) {
+                if ready
+                    || watch.kernel_hinted()
+                    || spin.age() - asked > spin::cycles(SPIN_NS_BEFORE_KERNEL)
+                {
                     asked = spin.age();
                     let result = ask();
                     if result != 0 {
@@ -167,10 +185,20 @@ fn returned(result: isize) -> c_int {
 }
 
 /// `poll` and `ppoll`; `sleep` is the program's own call.
-pub(crate) fn poll(fds: *mut pollfd, count: nfds_t, timeout_ns: Option<u64>, sleep: &mut dyn FnMut() -> c_int) -> c_int {
+pub(crate) fn poll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout_ns: Option<u64>,
+    sleep: &mut dyn FnMut() -> c_int,
+) -> c_int {
     client::glance();
-    let Ok(length) = usize::try_from(count) else { return sleep() };
-    if length == 0 || length > 1 << 20 || !crate::user::can_write(fds.cast(), length * size_of::<pollfd>()) {
+    let Ok(length) = usize::try_from(count) else {
+        return sleep();
+    };
+    if length == 0
+        || length > 1 << 20
+        || !crate::user::can_write(fds.cast(), length * size_of::<pollfd>())
+    {
         return sleep();
     }
     // SAFETY: just found writable; the program gives the array to this call.
@@ -183,8 +211,18 @@ pub(crate) fn poll(fds: *mut pollfd, count: nfds_t, timeout_ns: Option<u64>, sle
         return sleep();
     }
     let mut ask = || {
-        let now = timespec { tv_sec: 0, tv_nsec: 0 };
-        let result = kernel!(libc::SYS_ppoll, list.as_mut_ptr(), length, &raw const now, 0usize, 0usize);
+        let now = timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let result = kernel!(
+            libc::SYS_ppoll,
+            list.as_mut_ptr(),
+            length,
+            &raw const now,
+            0usize,
+            0usize
+        );
         if result < 0 {
             return returned(result);
         }
@@ -224,13 +262,16 @@ impl Bits {
     fn put(self, words: &[u64]) {
         if !self.words.is_null() {
             // SAFETY: `is_usable` has been asked, and the copy has the same length.
-            unsafe { std::slice::from_raw_parts_mut(self.words, self.bytes() / 8) }.copy_from_slice(words);
+            unsafe { std::slice::from_raw_parts_mut(self.words, self.bytes() / 8) }
+                .copy_from_slice(words);
         }
     }
 }
 
 fn has_bit(words: &[u64], fd: usize) -> bool {
-    words.get(fd / 64).is_some_and(|word| word >> (fd % 64) & 1 == 1)
+    words
+        .get(fd / 64)
+        .is_some_and(|word| word >> (fd % 64) & 1 == 1)
 }
 
 /// `select` and `pselect`; `sleep` is the program's own call.
@@ -241,8 +282,13 @@ pub(crate) fn select(
     sleep: &mut dyn FnMut() -> c_int,
 ) -> c_int {
     client::glance();
-    let Ok(length) = usize::try_from(count) else { return sleep() };
-    let bits = sets.map(|set| Bits { words: set.cast(), count: length });
+    let Ok(length) = usize::try_from(count) else {
+        return sleep();
+    };
+    let bits = sets.map(|set| Bits {
+        words: set.cast(),
+        count: length,
+    });
     if length == 0 || length > 1 << 20 || !bits.iter().all(|bits| bits.is_usable()) {
         return sleep();
     }
@@ -256,10 +302,27 @@ pub(crate) fn select(
     }
     let mut ask = || {
         let mut found = wanted.clone();
-        let mut place = |index: usize| if bits[index].words.is_null() { std::ptr::null_mut() } else { found[index].as_mut_ptr() };
+        let mut place = |index: usize| {
+            if bits[index].words.is_null() {
+                std::ptr::null_mut()
+            } else {
+                found[index].as_mut_ptr()
+            }
+        };
         let places = [place(0), place(1), place(2)];
-        let now = timespec { tv_sec: 0, tv_nsec: 0 };
-        let result = kernel!(libc::SYS_pselect6, length, places[0], places[1], places[2], &raw const now, 0usize);
+        let now = timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let result = kernel!(
+            libc::SYS_pselect6,
+            length,
+            places[0],
+            places[1],
+            places[2],
+            &raw const now,
+            0usize
+        );
         if result < 0 {
             return returned(result);
         }

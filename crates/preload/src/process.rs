@@ -1,7 +1,10 @@
 //! What belongs to the process: start-up, fork, descriptors that come and go.
 
 use std::ffi::{CStr, CString};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::{AcqRel, Acquire, Relaxed}};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
 
 use libc::{c_char, c_int, pid_t};
 use millrace_shm::board::flags;
@@ -43,7 +46,9 @@ pub(crate) fn start() {
     if variable(c"MILLRACE").as_deref() == Some("off") {
         return;
     }
-    let Some(path) = variable(c"MILLRACE_AGENT").and_then(|path| CString::new(path).ok()) else { return };
+    let Some(path) = variable(c"MILLRACE_AGENT").and_then(|path| CString::new(path).ok()) else {
+        return;
+    };
     let (mode, seed) = parse_mode(&variable(c"MILLRACE_MODE").unwrap_or_default());
     if let Some(budget_us) = variable(c"MILLRACE_SPIN_US").and_then(|text| text.parse().ok()) {
         SPIN_OVERRIDDEN.store(true, Relaxed);
@@ -51,6 +56,7 @@ pub(crate) fn start() {
     }
     client::configure(path, mode, seed);
     table::create();
+    client::hold_agent();
 }
 
 fn parse_mode(text: &str) -> (Mode, u64) {
@@ -187,7 +193,11 @@ pub(crate) fn close_range(first: u32, last: u32, work: &mut dyn FnMut(u32, u32) 
     let ours = client::descriptor().and_then(|fd| u32::try_from(fd).ok());
     match ours.filter(|ours| (first..=last).contains(ours) && !is_borrowed()) {
         Some(ours) => {
-            let before = if ours > first { work(first, ours - 1) } else { 0 };
+            let before = if ours > first {
+                work(first, ours - 1)
+            } else {
+                0
+            };
             let after = if ours < last { work(ours + 1, last) } else { 0 };
             if before != 0 { before } else { after }
         }
@@ -197,7 +207,9 @@ pub(crate) fn close_range(first: u32, last: u32, work: &mut dyn FnMut(u32, u32) 
 
 /// Forgets a range of descriptors that is about to be closed.
 pub(crate) fn drop_range(first: u32, last: u32) {
-    let inside: Vec<c_int> = table::all().filter(|fd| (first..=last).contains(&fd.cast_unsigned())).collect();
+    let inside: Vec<c_int> = table::all()
+        .filter(|fd| (first..=last).contains(&fd.cast_unsigned()))
+        .collect();
     for fd in inside {
         drop_descriptor(fd);
     }

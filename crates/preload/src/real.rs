@@ -6,8 +6,11 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t,
-    off_t, pid_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
+use libc::{
+    c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr,
+    nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    timeval,
+};
 
 /// A function of the C library, looked up once.
 #[derive(Debug)]
@@ -17,7 +20,11 @@ impl Symbol {
     #[inline]
     fn get(&self, name: &CStr) -> *mut c_void {
         let found = self.0.load(Ordering::Relaxed);
-        if found.is_null() { self.look_up(name) } else { found }
+        if found.is_null() {
+            self.look_up(name)
+        } else {
+            found
+        }
     }
 
     #[cold]
@@ -99,11 +106,13 @@ real! {
     sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
     sendfile(out: c_int, input: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t;
     splice(input: c_int, input_offset: *mut i64, out: c_int, out_offset: *mut i64, bytes: size_t, flags: c_uint) -> ssize_t;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, bytes: *mut socklen_t) -> c_int;
     setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, bytes: socklen_t) -> c_int;
     poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
     ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
     select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
-    pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
+        mask: *const sigset_t) -> c_int;
     epoll_create(size: c_int) -> c_int;
     epoll_create1(flags: c_int) -> c_int;
     epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;

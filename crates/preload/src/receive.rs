@@ -12,7 +12,12 @@ use crate::vectors::Vectors;
 use crate::{Outcome, kernel, real, spin, thread, user};
 
 /// Flags that the ring can honour.
-const RING_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC;
+const RING_FLAGS: c_int = libc::MSG_DONTWAIT
+    | libc::MSG_PEEK
+    | libc::MSG_WAITALL
+    | libc::MSG_TRUNC
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_CMSG_CLOEXEC;
 
 /// One program's call.
 #[derive(Debug)]
@@ -57,11 +62,17 @@ enum Step {
 
 /// Receives for `call` on `socket`; `raw` is the program's own system call.
 #[inline]
-pub(crate) fn receive(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn FnMut() -> isize) -> Outcome {
+pub(crate) fn receive(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
     if socket.is_joined(call.fd) {
         return receive_joined(socket, call, raw);
     }
-    let Some(row) = socket.begin_raw_receive() else { return receive_joined(socket, call, raw) };
+    let Some(row) = socket.begin_raw_receive() else {
+        return receive_joined(socket, call, raw);
+    };
     let result = raw();
     row.receive.sleepers.fetch_sub(1, SeqCst);
     if result > 0 {
@@ -70,17 +81,28 @@ pub(crate) fn receive(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn Fn
     Outcome::Handled(result)
 }
 
-fn receive_joined(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn FnMut() -> isize) -> Outcome {
+fn receive_joined(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
     if call.flags & !RING_FLAGS != 0 {
         // The error queue and urgent data are beside the stream.
         return Outcome::PassThrough;
     }
-    let Some(vectors) = Vectors::new(call.list) else { return Outcome::PassThrough };
+    let Some(vectors) = Vectors::new(call.list) else {
+        return Outcome::PassThrough;
+    };
     let wanted = vectors.remaining();
     if wanted == 0 {
         return receive_nothing(socket, call, raw);
     }
-    let mut progress = Progress { vectors, got: 0, wanted, spun: false };
+    let mut progress = Progress {
+        vectors,
+        got: 0,
+        wanted,
+        spun: false,
+    };
     loop {
         match step(socket, call, &mut progress) {
             Step::Again => {}
@@ -115,8 +137,14 @@ fn receive_joined(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn FnMut(
 }
 
 /// A call for no bytes: the kernel answers it at once, with what it knows of endings.
-fn receive_nothing(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn FnMut() -> isize) -> Outcome {
-    let Some(locked) = socket.lock_receive(call.fd) else { return Outcome::PassThrough };
+fn receive_nothing(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
+    let Some(locked) = socket.lock_receive(call.fd) else {
+        return Outcome::PassThrough;
+    };
     if !locked.half.is_drained() {
         return Outcome::Handled(0);
     }
@@ -129,7 +157,9 @@ fn receive_nothing(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn FnMut
 fn done(socket: &'static Socket, call: &Call<'_>, progress: &Progress<'_>) -> Outcome {
     let receive = &socket.row().receive;
     if !call.has(libc::MSG_PEEK) {
-        receive.ring_messages.store(receive.ring_messages.load(Relaxed) + 1, Relaxed);
+        receive
+            .ring_messages
+            .store(receive.ring_messages.load(Relaxed) + 1, Relaxed);
     }
     Outcome::Handled(progress.got.cast_signed())
 }
@@ -137,18 +167,28 @@ fn done(socket: &'static Socket, call: &Call<'_>, progress: &Progress<'_>) -> Ou
 /// Does the next thing, under the half's lock.
 #[inline]
 fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -> Step {
-    let Some(locked) = socket.lock_receive(call.fd) else { return Step::Gone };
+    let Some(locked) = socket.lock_receive(call.fd) else {
+        return Step::Gone;
+    };
     let may_wait = !call.has(libc::MSG_DONTWAIT)
         && !socket.is_nonblocking()
         && (progress.got == 0 || call.has(libc::MSG_WAITALL));
     match locked.half.plan() {
-        Ok(ReceivePlan::Ring { head, bytes, window }) => take_from_ring(call, &locked, progress, (head, bytes, window)),
-        Ok(ReceivePlan::KernelUpTo { limit }) => match take_from_kernel(socket, call, progress, limit) {
-            taken if taken > 0 => Step::More,
-            error if error == -(libc::EAGAIN as isize) && may_wait => Step::AwaitKernel,
-            ending => Step::End(ending),
-        },
-        Ok(ReceivePlan::Empty { gate }) => step_empty(socket, call, &locked, progress, (gate.tail, may_wait)),
+        Ok(ReceivePlan::Ring {
+            head,
+            bytes,
+            window,
+        }) => take_from_ring(call, &locked, progress, (head, bytes, window)),
+        Ok(ReceivePlan::KernelUpTo { limit }) => {
+            match take_from_kernel(socket, call, progress, limit) {
+                taken if taken > 0 => Step::More,
+                error if error == -(libc::EAGAIN as isize) && may_wait => Step::AwaitKernel,
+                ending => Step::End(ending),
+            }
+        }
+        Ok(ReceivePlan::Empty { gate }) => {
+            step_empty(socket, call, &locked, progress, (gate.tail, may_wait))
+        }
         Ok(ReceivePlan::Kernel) => {
             let error = socket.error.swap(0, Relaxed);
             if error != 0 {
@@ -181,7 +221,11 @@ fn step_empty(
         return Step::Again;
     }
     if !may_wait {
-        return if progress.got > 0 { Step::Enough } else { look_in_kernel(socket, call.fd, locked, tail) };
+        return if progress.got > 0 {
+            Step::Enough
+        } else {
+            look_in_kernel(socket, call.fd, locked, tail)
+        };
     }
     if !progress.spun {
         return Step::Spin;
@@ -198,7 +242,8 @@ fn take_from_ring(
     progress: &mut Progress<'_>,
     (head, available, window): (u32, u32, u32),
 ) -> Step {
-    let bytes = CHAOS.cut(available.min(u32::try_from(progress.wanted - progress.got).unwrap_or(u32::MAX)));
+    let bytes =
+        CHAOS.cut(available.min(u32::try_from(progress.wanted - progress.got).unwrap_or(u32::MAX)));
     let mut cursor = progress.vectors.clone();
     let mut copied = 0;
     while copied < bytes {
@@ -210,7 +255,11 @@ fn take_from_ring(
             }
             let from = head.wrapping_add(copied);
             // SAFETY: the memory is the program's buffer, and has just been found writable.
-            unsafe { locked.segment().read(locked.direction, from, window, target, part) };
+            unsafe {
+                locked
+                    .segment()
+                    .read(locked.direction, from, window, target, part)
+            };
         }
         cursor.advance(part as usize);
         copied += part;
@@ -240,7 +289,12 @@ fn note_processor(locked: &Locked<ReceiveHalf<'_>>) {
 }
 
 /// Takes at most `limit` bytes that the kernel holds before the ring's. A count, or a negated error number.
-fn take_from_kernel(socket: &Socket, call: &Call<'_>, progress: &mut Progress<'_>, limit: u64) -> isize {
+fn take_from_kernel(
+    socket: &Socket,
+    call: &Call<'_>,
+    progress: &mut Progress<'_>,
+    limit: u64,
+) -> isize {
     let flags = call.flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
     // A handler that reads the same connection between the call and its accounting would count wrong.
     let _blocked = thread::BlockedSignals::new();
@@ -250,7 +304,11 @@ fn take_from_kernel(socket: &Socket, call: &Call<'_>, progress: &mut Progress<'_
     if let Ok(taken) = usize::try_from(taken)
         && !call.has(libc::MSG_PEEK)
     {
-        socket.row().receive.kernel_position.fetch_add(taken as u64, SeqCst);
+        socket
+            .row()
+            .receive
+            .kernel_position
+            .fetch_add(taken as u64, SeqCst);
         progress.vectors.advance(taken);
     }
     progress.got += usize::try_from(taken).unwrap_or(0);
@@ -283,16 +341,23 @@ enum Spun {
 
 /// Looks at the ring for a while, unlocked between looks.
 fn spin_for_bytes(socket: &'static Socket, fd: c_int) -> Spun {
-    let Some(mut spin) = socket.spinner.begin(u64::MAX) else { return Spun::Look };
+    let Some(mut spin) = socket.spinner.begin(u64::MAX) else {
+        return Spun::Look;
+    };
     let interrupts = thread::interrupts();
     loop {
-        let Some(locked) = socket.lock_receive(fd) else { return Spun::Look };
+        let Some(locked) = socket.lock_receive(fd) else {
+            return Spun::Look;
+        };
         let words = locked.segment().words(locked.direction);
         if !locked.half.is_drained() {
             spin.hit();
             return Spun::Look;
         }
-        if locked.half.kernel_hinted() || !locked.half.is_open() || words.sender_cpu.load(Relaxed) == spin::processor() {
+        if locked.half.kernel_hinted()
+            || !locked.half.is_open()
+            || words.sender_cpu.load(Relaxed) == spin::processor()
+        {
             return Spun::Look;
         }
         drop(locked);
@@ -313,7 +378,12 @@ fn await_kernel(fd: c_int) -> isize {
 }
 
 /// Makes the program's own call, which has been announced in `row`, and opens the ring when it brought something.
-fn end_raw(socket: &'static Socket, call: &Call<'_>, row: &'static Row, raw: &mut dyn FnMut() -> isize) -> Outcome {
+fn end_raw(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    row: &'static Row,
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
     let started = spin::clock();
     let result = raw();
     if result > 0 {
@@ -327,8 +397,12 @@ fn account(socket: &'static Socket, call: &Call<'_>, row: &Row, result: isize) {
     let receive = &row.receive;
     let took = result > 0 && !call.has(libc::MSG_PEEK);
     if took {
-        receive.kernel_position.fetch_add(result.cast_unsigned() as u64, SeqCst);
-        receive.kernel_messages.store(receive.kernel_messages.load(Relaxed) + 1, Relaxed);
+        receive
+            .kernel_position
+            .fetch_add(result.cast_unsigned() as u64, SeqCst);
+        receive
+            .kernel_messages
+            .store(receive.kernel_messages.load(Relaxed) + 1, Relaxed);
     }
     // Release: pairs with the Acquire in `ReceiveHalf::try_open`; the position comes before the count goes down.
     receive.sleepers.fetch_sub(1, Release);
@@ -340,11 +414,20 @@ fn account(socket: &'static Socket, call: &Call<'_>, row: &Row, result: isize) {
 }
 
 /// After ring bytes: what the kernel has behind them, or all of the rest with MSG_WAITALL.
-fn gather_rest(socket: &'static Socket, call: &Call<'_>, row: &'static Row, progress: &mut Progress<'_>) {
+fn gather_rest(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    row: &'static Row,
+    progress: &mut Progress<'_>,
+) {
     let errno = thread::errno();
     let mut list = progress.vectors.list();
     let waits = call.has(libc::MSG_WAITALL) && !call.has(libc::MSG_DONTWAIT);
-    let flags = if waits { call.flags } else { call.flags | libc::MSG_DONTWAIT };
+    let flags = if waits {
+        call.flags
+    } else {
+        call.flags | libc::MSG_DONTWAIT
+    };
     // SAFETY: pointers and integers, for which zero is a value.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = list.as_mut_ptr();
@@ -357,11 +440,24 @@ fn gather_rest(socket: &'static Socket, call: &Call<'_>, row: &'static Row, prog
 }
 
 /// Makes the program's own call, which only the kernel can serve, on a drained ring whose gate is closed for good.
-pub(crate) fn by_kernel(socket: &'static Socket, fd: c_int, raw: &mut dyn FnMut() -> isize) -> Outcome {
+pub(crate) fn by_kernel(
+    socket: &'static Socket,
+    fd: c_int,
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
     let row = socket.row();
     row.receive.sleepers.fetch_add(1, SeqCst);
     let result = raw();
-    account(socket, &Call { fd, list: &[], flags: 0 }, row, result);
+    account(
+        socket,
+        &Call {
+            fd,
+            list: &[],
+            flags: 0,
+        },
+        row,
+        result,
+    );
     Outcome::Handled(result)
 }
 

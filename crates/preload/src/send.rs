@@ -15,7 +15,8 @@ use crate::vectors::Vectors;
 use crate::{Outcome, real, table, thread};
 
 /// Flags that the ring can honour. MSG_MORE and MSG_NOSIGNAL change nothing on it; MSG_EOR and MSG_CONFIRM mean nothing to TCP.
-const RING_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
+const RING_FLAGS: c_int =
+    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
 
 /// How long a sender waits for room while the reader makes progress, in nanoseconds per step of progress.
 const ROOM_WAIT_NS: u64 = 50_000;
@@ -34,11 +35,17 @@ pub(crate) struct Call<'a> {
 ///
 /// Forced unwinding (a cancelled thread) may leave `raw`: the count of raw calls then stays up and the connection on the kernel's road.
 #[inline]
-pub(crate) fn send(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn FnMut() -> isize) -> Outcome {
+pub(crate) fn send(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
     if socket.is_joined(call.fd) {
         return send_joined(socket, call, raw);
     }
-    let Some(row) = socket.begin_raw_send() else { return send_joined(socket, call, raw) };
+    let Some(row) = socket.begin_raw_send() else {
+        return send_joined(socket, call, raw);
+    };
     let result = raw();
     row.send.raw.fetch_sub(1, SeqCst);
     if result > 0 {
@@ -47,12 +54,22 @@ pub(crate) fn send(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn FnMut
     Outcome::Handled(result)
 }
 
-fn send_joined(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn FnMut() -> isize) -> Outcome {
+fn send_joined(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
     if call.flags & !RING_FLAGS != 0 {
-        let reason = if call.flags & libc::MSG_OOB != 0 { Reason::UrgentData } else { Reason::Zerocopy };
+        let reason = if call.flags & libc::MSG_OOB != 0 {
+            Reason::UrgentData
+        } else {
+            Reason::Zerocopy
+        };
         socket.pin_flags(flags::SEND_PINNED, reason);
     }
-    let Some(mut vectors) = Vectors::new(call.list) else { return send_raw(socket, call.fd, 0, raw) };
+    let Some(mut vectors) = Vectors::new(call.list) else {
+        return send_raw(socket, call.fd, 0, raw);
+    };
     let total = vectors.remaining();
     let mut sent = 0;
     while sent < total {
@@ -60,7 +77,13 @@ fn send_joined(socket: &'static Socket, call: &Call<'_>, raw: &mut dyn FnMut() -
             Step::Ring(bytes) => sent += bytes,
             Step::Again => {}
             Step::Gone => break,
-            Step::Fault => return if sent > 0 { done(socket, sent) } else { Outcome::Errno(libc::EFAULT) },
+            Step::Fault => {
+                return if sent > 0 {
+                    done(socket, sent)
+                } else {
+                    Outcome::Errno(libc::EFAULT)
+                };
+            }
             Step::Kernel(row) if sent == 0 => return end_raw(socket, row, raw),
             Step::Kernel(row) => {
                 let rest = send_rest(socket, row, call, &vectors);
@@ -94,13 +117,24 @@ enum Step {
 }
 
 #[inline]
-fn send_step(socket: &'static Socket, call: &Call<'_>, vectors: &mut Vectors<'_>, want: usize) -> Step {
-    let Some(locked) = socket.lock_send(call.fd) else { return Step::Gone };
+fn send_step(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    vectors: &mut Vectors<'_>,
+    want: usize,
+) -> Step {
+    let Some(locked) = socket.lock_send(call.fd) else {
+        return Step::Gone;
+    };
     if CHAOS.strikes(6) {
         locked.half.leave();
     }
     match locked.half.plan(want) {
-        Ok(SendPlan::Ring { gate, bytes, window }) => ring_step(&locked, gate, CHAOS.cut(bytes), window, vectors),
+        Ok(SendPlan::Ring {
+            gate,
+            bytes,
+            window,
+        }) => ring_step(&locked, gate, CHAOS.cut(bytes), window, vectors),
         Ok(SendPlan::Full { gate, head }) => {
             let waited = wait_for_room(socket, call, locked, gate, head);
             if !waited && let Some(locked) = socket.lock_send(call.fd) {
@@ -122,7 +156,13 @@ fn send_step(socket: &'static Socket, call: &Call<'_>, vectors: &mut Vectors<'_>
 
 /// Copies up to `bytes` to the ring and publishes them at once.
 #[inline]
-fn ring_step(locked: &Locked<SendHalf<'_>>, gate: Gate, bytes: u32, window: u32, vectors: &mut Vectors<'_>) -> Step {
+fn ring_step(
+    locked: &Locked<SendHalf<'_>>,
+    gate: Gate,
+    bytes: u32,
+    window: u32,
+    vectors: &mut Vectors<'_>,
+) -> Step {
     let mut cursor = vectors.clone();
     let mut copied = 0;
     while copied < bytes {
@@ -132,7 +172,15 @@ fn ring_step(locked: &Locked<SendHalf<'_>>, gate: Gate, bytes: u32, window: u32,
             break;
         }
         // SAFETY: the memory is the program's buffer, and has just been found readable.
-        unsafe { locked.segment().write(locked.direction, gate.tail.wrapping_add(copied), window, source, part) };
+        unsafe {
+            locked.segment().write(
+                locked.direction,
+                gate.tail.wrapping_add(copied),
+                window,
+                source,
+                part,
+            )
+        };
         cursor.advance(part as usize);
         copied += part;
     }
@@ -152,19 +200,33 @@ fn ring_step(locked: &Locked<SendHalf<'_>>, gate: Gate, bytes: u32, window: u32,
 }
 
 /// Waits, unlocked, while the ring is full and its reader takes bytes. False: it is time to send by the kernel.
-fn wait_for_room(socket: &'static Socket, call: &Call<'_>, locked: Locked<SendHalf<'static>>, gate: Gate, head: u32) -> bool {
+fn wait_for_room(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    locked: Locked<SendHalf<'static>>,
+    gate: Gate,
+    head: u32,
+) -> bool {
     let segment_words = locked.segment().words(locked.direction);
     let same_processor = segment_words.receiver_cpu.load(Relaxed) == spin::processor();
     drop(locked);
     let nonblocking = call.flags & libc::MSG_DONTWAIT != 0 || socket.is_nonblocking();
-    let patience_ns = if nonblocking { ROOM_WAIT_NONBLOCKING_NS } else { ROOM_WAIT_NS };
+    let patience_ns = if nonblocking {
+        ROOM_WAIT_NONBLOCKING_NS
+    } else {
+        ROOM_WAIT_NS
+    };
     if same_processor || CHAOS.strikes(2) {
         return false;
     }
-    let Some(mut spin): Option<Spin<'_>> = socket.room_spinner.begin(patience_ns) else { return false };
+    let Some(mut spin): Option<Spin<'_>> = socket.room_spinner.begin(patience_ns) else {
+        return false;
+    };
     let interrupts = thread::interrupts();
     loop {
-        let Some(locked) = socket.lock_send(call.fd) else { return true };
+        let Some(locked) = socket.lock_send(call.fd) else {
+            return true;
+        };
         let words = locked.segment().words(locked.direction);
         if words.head.load(Relaxed) != head || words.gate.load() != gate {
             spin.hit();
@@ -178,22 +240,35 @@ fn wait_for_room(socket: &'static Socket, call: &Call<'_>, locked: Locked<SendHa
 }
 
 /// Makes the program's own call, which only the kernel can serve: in order after what is in the ring, and counted.
-pub(crate) fn by_kernel(socket: &'static Socket, fd: c_int, raw: &mut dyn FnMut() -> isize) -> Outcome {
+pub(crate) fn by_kernel(
+    socket: &'static Socket,
+    fd: c_int,
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
     if socket.is_joined(fd) {
         if let Some(locked) = socket.lock_send(fd) {
             locked.half.leave();
         }
         return send_raw(socket, fd, 0, raw);
     }
-    let Some(row) = socket.begin_raw_send() else { return send_raw(socket, fd, 0, raw) };
+    let Some(row) = socket.begin_raw_send() else {
+        return send_raw(socket, fd, 0, raw);
+    };
     let result = raw();
     row.send.raw.fetch_sub(1, SeqCst);
     Outcome::Handled(result)
 }
 
 /// Announces and makes the program's own call.
-fn send_raw(socket: &'static Socket, fd: c_int, bytes: usize, raw: &mut dyn FnMut() -> isize) -> Outcome {
-    let Some(locked) = socket.lock_send(fd) else { return Outcome::PassThrough };
+fn send_raw(
+    socket: &'static Socket,
+    fd: c_int,
+    bytes: usize,
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
+    let Some(locked) = socket.lock_send(fd) else {
+        return Outcome::PassThrough;
+    };
     locked.half.begin_kernel(bytes);
     drop(locked);
     end_raw(socket, socket.row(), raw)
@@ -210,8 +285,10 @@ fn end_raw(socket: &'static Socket, row: &'static Row, raw: &mut dyn FnMut() -> 
 fn account(socket: &Socket, row: &Row, result: isize) {
     let send = &row.send;
     if result > 0 {
-        send.kernel_position.fetch_add(result.cast_unsigned() as u64, SeqCst);
-        send.kernel_messages.store(send.kernel_messages.load(Relaxed) + 1, Relaxed);
+        send.kernel_position
+            .fetch_add(result.cast_unsigned() as u64, SeqCst);
+        send.kernel_messages
+            .store(send.kernel_messages.load(Relaxed) + 1, Relaxed);
     }
     socket.send_blocked.store(result < 0, Relaxed);
     // Release: pairs with the Acquire in `SendHalf::plan`; the position comes before the count goes down.
@@ -219,7 +296,12 @@ fn account(socket: &Socket, row: &Row, result: isize) {
 }
 
 /// Sends what is left after the ring took the first part. Errors are for the next call: a part has been sent.
-fn send_rest(socket: &'static Socket, row: &'static Row, call: &Call<'_>, vectors: &Vectors<'_>) -> isize {
+fn send_rest(
+    socket: &'static Socket,
+    row: &'static Row,
+    call: &Call<'_>,
+    vectors: &Vectors<'_>,
+) -> isize {
     let errno = thread::errno();
     let mut list = vectors.list();
     // SAFETY: pointers and integers, for which zero is a value.
@@ -227,7 +309,8 @@ fn send_rest(socket: &'static Socket, row: &'static Row, call: &Call<'_>, vector
     header.msg_iov = list.as_mut_ptr();
     header.msg_iovlen = list.len();
     // SAFETY: the program's own buffers.
-    let result = unsafe { real::sendmsg(call.fd, &raw const header, call.flags | libc::MSG_NOSIGNAL) };
+    let result =
+        unsafe { real::sendmsg(call.fd, &raw const header, call.flags | libc::MSG_NOSIGNAL) };
     account(socket, row, result);
     thread::set_errno(errno);
     result

@@ -22,7 +22,8 @@ extern "C-unwind" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_
     if handler > libc::SIG_IGN {
         // SAFETY: the program installed this address as its handler; one that takes fewer arguments ignores the others,
         // as it does when the kernel calls it.
-        let handler: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) = unsafe { std::mem::transmute(handler) };
+        let handler: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
+            unsafe { std::mem::transmute(handler) };
         handler(signal, info, context);
     }
 }
@@ -35,7 +36,11 @@ fn is_handler(address: usize) -> bool {
 ///
 /// # Safety
 /// As `sigaction(2)`.
-pub(crate) unsafe fn action(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+pub(crate) unsafe fn action(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
     let index = match usize::try_from(signal) {
         Ok(index) if index < SIGNALS => index,
         // SAFETY: the program's own arguments.
@@ -109,16 +114,29 @@ pub(crate) fn set_interrupting(signal: c_int, interrupting: bool) -> c_int {
     if unsafe { action(signal, std::ptr::null(), &raw mut now) } != 0 {
         return -1;
     }
-    if let Some(place) = usize::try_from(signal).ok().and_then(|index| INTERRUPTING.get(index)) {
+    if let Some(place) = usize::try_from(signal)
+        .ok()
+        .and_then(|index| INTERRUPTING.get(index))
+    {
         place.store(u8::from(interrupting), Relaxed);
     }
-    now.sa_flags = if interrupting { now.sa_flags & !libc::SA_RESTART } else { now.sa_flags | libc::SA_RESTART };
+    now.sa_flags = if interrupting {
+        now.sa_flags & !libc::SA_RESTART
+    } else {
+        now.sa_flags | libc::SA_RESTART
+    };
     // SAFETY: a structure of ours.
     unsafe { action(signal, &raw const now, std::ptr::null_mut()) }
 }
 
 /// Flags of `signal` as 4.3BSD and the C library have them.
 pub(crate) fn bsd_flags(signal: c_int) -> c_int {
-    let place = usize::try_from(signal).ok().and_then(|index| INTERRUPTING.get(index));
-    if place.is_some_and(|place| place.load(Relaxed) != 0) { 0 } else { libc::SA_RESTART }
+    let place = usize::try_from(signal)
+        .ok()
+        .and_then(|index| INTERRUPTING.get(index));
+    if place.is_some_and(|place| place.load(Relaxed) != 0) {
+        0
+    } else {
+        libc::SA_RESTART
+    }
 }

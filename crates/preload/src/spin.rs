@@ -4,7 +4,8 @@
 //! paid and sleeps that were shorter than a spin raise it, spins in vain lower it, and at zero there is no spinning.
 //!
 //! A thread that spins uses up its share of the processor, and loses the quick wake-up that the scheduler grants to sleepers. Where others
-//! want the processor too, that costs far more than spinning can win. So when the processor is taken away in a spin, the whole process stops
+//! want the processor too, that costs far more than spinning can win. So when the processor is taken away in a spin,
+//! the whole process stops
 //! spinning for a while, and for twice as long when it happens again soon after.
 
 use std::sync::OnceLock;
@@ -34,7 +35,11 @@ static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
 fn pause(now: u64) {
     let last_ns = PAUSE_NS.load(Relaxed);
     let soon_after = now.wrapping_sub(PAUSED_UNTIL.load(Relaxed)) < cycles(last_ns * 4);
-    let next_ns = if soon_after { (last_ns * 2).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS) } else { PAUSE_MIN_NS };
+    let next_ns = if soon_after {
+        (last_ns * 2).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS)
+    } else {
+        PAUSE_MIN_NS
+    };
     PAUSE_NS.store(next_ns, Relaxed);
     PAUSED_UNTIL.store(now.wrapping_add(cycles(next_ns)), Relaxed);
 }
@@ -72,12 +77,18 @@ impl Spinner {
         if is_paused(now) {
             return None;
         }
-        Some(Spin { spinner: self, started: now, last: now, budget: cycles(budget_ns.min(limit_ns)) })
+        Some(Spin {
+            spinner: self,
+            started: now,
+            last: now,
+            budget: cycles(budget_ns.min(limit_ns)),
+        })
     }
 
     fn adjust(&self, by: i32) {
         let score = self.0.load(Relaxed);
-        self.0.store((score + by).clamp(SCORE_MIN, SCORE_MAX), Relaxed);
+        self.0
+            .store((score + by).clamp(SCORE_MIN, SCORE_MAX), Relaxed);
     }
 
     /// Says that a sleep began at `started` (of [`clock`]) and ended with something to do.

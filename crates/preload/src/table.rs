@@ -3,7 +3,10 @@
 //! A lookup is one load. Entries point to objects that are recycled but never freed, so that a thread
 //! that looked just before another one closed still finds memory; under an object's lock it looks again.
 
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::{AcqRel, Acquire, Relaxed, Release}};
+use std::sync::atomic::{
+    AtomicPtr, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
 
 use libc::c_int;
 use millrace_shm::sys;

@@ -42,7 +42,10 @@ pub(crate) struct Interrupts {
 /// The counts now.
 #[inline]
 pub(crate) fn interrupts() -> Interrupts {
-    Interrupts { any: INTERRUPTS.get(), strict: STRICT_INTERRUPTS.get() }
+    Interrupts {
+        any: INTERRUPTS.get(),
+        strict: STRICT_INTERRUPTS.get(),
+    }
 }
 
 /// A handler runs.
@@ -73,13 +76,25 @@ impl BlockedSignals {
     pub(crate) fn new() -> BlockedSignals {
         let all = u64::MAX;
         let mut before = 0u64;
-        kernel!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, size_of::<u64>());
+        kernel!(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const all,
+            &raw mut before,
+            size_of::<u64>()
+        );
         BlockedSignals(before)
     }
 }
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        kernel!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const self.0, 0usize, size_of::<u64>());
+        kernel!(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const self.0,
+            0usize,
+            size_of::<u64>()
+        );
     }
 }

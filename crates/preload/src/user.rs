@@ -23,7 +23,11 @@ struct Known {
     ranges: [(usize, usize); RANGES],
 }
 
-const NOTHING: Known = Known { epoch: 0, next: 0, ranges: [(0, 0); RANGES] };
+const NOTHING: Known = Known {
+    epoch: 0,
+    next: 0,
+    ranges: [(0, 0); RANGES],
+};
 
 thread_local! {
     static READABLE: Cell<Known> = const { Cell::new(NOTHING) };
@@ -49,11 +53,18 @@ pub(crate) fn can_write(start: *mut u8, bytes: usize) -> bool {
 
 #[inline]
 fn is_good(known: &Cell<Known>, start: usize, bytes: usize, advice: i32) -> bool {
-    let Some(end) = start.checked_add(bytes) else { return false };
+    let Some(end) = start.checked_add(bytes) else {
+        return false;
+    };
     // SAFETY: a thread-local cell of plain values; no reference outlives this function.
     let seen = unsafe { &*known.as_ptr() };
     let fresh = seen.epoch == EPOCH.load(Relaxed);
-    if fresh && seen.ranges.iter().any(|(low, high)| *low <= start && end <= *high) {
+    if fresh
+        && seen
+            .ranges
+            .iter()
+            .any(|(low, high)| *low <= start && end <= *high)
+    {
         return true;
     }
     try_memory(known, start, end, advice)
@@ -61,7 +72,10 @@ fn is_good(known: &Cell<Known>, start: usize, bytes: usize, advice: i32) -> bool
 
 #[cold]
 fn try_memory(known: &Cell<Known>, start: usize, end: usize, advice: i32) -> bool {
-    let (low, high) = (start & !(PAGE - 1), end.saturating_add(PAGE - 1) & !(PAGE - 1));
+    let (low, high) = (
+        start & !(PAGE - 1),
+        end.saturating_add(PAGE - 1) & !(PAGE - 1),
+    );
     let answer = kernel!(libc::SYS_madvise, low, high - low, advice);
     let unknown_advice = -(libc::EINVAL as isize);
     if answer != 0 && answer != unknown_advice && answer != -(libc::EAGAIN as isize) {
@@ -72,7 +86,11 @@ fn try_memory(known: &Cell<Known>, start: usize, end: usize, advice: i32) -> boo
     if now.epoch != epoch {
         now = Known { epoch, ..NOTHING };
     }
-    if let Some(range) = now.ranges.iter_mut().find(|range| range.0 <= high && low <= range.1 && range.1 != 0) {
+    if let Some(range) = now
+        .ranges
+        .iter_mut()
+        .find(|range| range.0 <= high && low <= range.1 && range.1 != 0)
+    {
         *range = (range.0.min(low), range.1.max(high));
     } else {
         now.ranges[now.next] = (low, high);

@@ -19,7 +19,10 @@ impl<'a> Vectors<'a> {
         for vector in list {
             total = total.checked_add(vector.iov_len)?;
         }
-        (list.len() <= COUNT_MAX && isize::try_from(total).is_ok()).then_some(Vectors { rest: list, offset: 0 })
+        (list.len() <= COUNT_MAX && isize::try_from(total).is_ok()).then_some(Vectors {
+            rest: list,
+            offset: 0,
+        })
     }
 
     /// Bytes left.
@@ -36,7 +39,10 @@ impl<'a> Vectors<'a> {
             if bytes == 0 {
                 return list;
             }
-            list.push(iovec { iov_base: base.cast(), iov_len: bytes });
+            list.push(iovec {
+                iov_base: base.cast(),
+                iov_len: bytes,
+            });
             cursor.advance(bytes);
         }
     }
@@ -46,7 +52,10 @@ impl<'a> Vectors<'a> {
     pub(crate) fn chunk(&mut self) -> (*mut u8, usize) {
         while let [first, others @ ..] = self.rest {
             if self.offset < first.iov_len {
-                return (first.iov_base.cast::<u8>().wrapping_add(self.offset), first.iov_len - self.offset);
+                return (
+                    first.iov_base.cast::<u8>().wrapping_add(self.offset),
+                    first.iov_len - self.offset,
+                );
             }
             (self.rest, self.offset) = (others, 0);
         }

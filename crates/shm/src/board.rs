@@ -85,6 +85,8 @@ pub mod flags {
     pub const RECEIVE_PINNED: u32 = 4;
     /// The peer broke the rules; the connection is over.
     pub const CORRUPT: u32 = 8;
+    /// TCP_NODELAY is set by us: for the program it is off.
+    pub const HIDDEN_NO_DELAY: u32 = 16;
 }
 
 /// The sending half of an end. Guarded by `lock`, except where said.
@@ -159,7 +161,10 @@ const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
 /// A plain copy of a row's public part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each field is the row's field of the same name")]
+#[allow(
+    missing_docs,
+    reason = "each field is the row's field of the same name"
+)]
 pub struct RowView {
     pub state: u8,
     pub reason: u8,
@@ -190,7 +195,9 @@ pub fn address_words(address: [u8; 16]) -> [u64; 2] {
 }
 
 fn address_bytes(words: &[AtomicU64; 2]) -> [u8; 16] {
-    let [high, low] = words.each_ref().map(|word| u128::from(word.load(Ordering::Relaxed)));
+    let [high, low] = words
+        .each_ref()
+        .map(|word| u128::from(word.load(Ordering::Relaxed)));
     (high << 64 | low).to_be_bytes()
 }
 
@@ -198,7 +205,11 @@ impl Row {
     /// Copies what humans are shown. Every word may be wrong: it is the client's.
     #[must_use]
     pub fn view(&self) -> RowView {
-        let Row { identity, send, receive } = self;
+        let Row {
+            identity,
+            send,
+            receive,
+        } = self;
         let word = |atomic: &AtomicU64| atomic.load(Ordering::Relaxed);
         RowView {
             state: identity.state.load(Ordering::Relaxed),
@@ -207,8 +218,14 @@ impl Row {
             active: identity.active.load(Ordering::Relaxed) != 0,
             holders: identity.holders.load(Ordering::Relaxed),
             fd: identity.fd.load(Ordering::Relaxed).cast_signed(),
-            local: (address_bytes(&identity.local), identity.local_port.load(Ordering::Relaxed)),
-            remote: (address_bytes(&identity.remote), identity.remote_port.load(Ordering::Relaxed)),
+            local: (
+                address_bytes(&identity.local),
+                identity.local_port.load(Ordering::Relaxed),
+            ),
+            remote: (
+                address_bytes(&identity.remote),
+                identity.remote_port.load(Ordering::Relaxed),
+            ),
             cookie: word(&identity.cookie),
             connection_id: word(&identity.connection_id),
             since_ns: word(&identity.since_ns),
@@ -255,7 +272,10 @@ impl Board {
     /// # Errors
     /// `InvalidData` when the size does not fit or could still change; else what the kernel says.
     pub fn attach_rows(fd: BorrowedFd<'_>, rows: u32) -> io::Result<Board> {
-        if rows == 0 || rows > ROWS_MAX || !sys::is_sealed_with_size(fd.as_raw_fd(), board_bytes(rows)) {
+        if rows == 0
+            || rows > ROWS_MAX
+            || !sys::is_sealed_with_size(fd.as_raw_fd(), board_bytes(rows))
+        {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
         }
         Board::map(fd, rows)
@@ -267,13 +287,21 @@ impl Board {
     /// As [`Board::attach_rows`].
     pub fn attach(fd: BorrowedFd<'_>) -> io::Result<Board> {
         // SAFETY: lseek to the end of a file that nobody reads by position.
-        let end = unsafe { sys::call(libc::SYS_lseek, [fd.as_raw_fd() as usize, 0, libc::SEEK_END as usize, 0, 0, 0]) };
+        let end = unsafe {
+            sys::call(
+                libc::SYS_lseek,
+                [fd.as_raw_fd() as usize, 0, libc::SEEK_END as usize, 0, 0, 0],
+            )
+        };
         let rows = sys::check(end)?.saturating_sub(HEADER_BYTES) / size_of::<Row>();
         Board::attach_rows(fd, u32::try_from(rows).unwrap_or(0))
     }
 
     fn map(fd: BorrowedFd<'_>, rows: u32) -> io::Result<Board> {
-        Ok(Board { mapping: Mapping::new(fd, board_bytes(rows))?, rows })
+        Ok(Board {
+            mapping: Mapping::new(fd, board_bytes(rows))?,
+            rows,
+        })
     }
 
     /// The header page.
@@ -296,7 +324,11 @@ impl Board {
             return None;
         }
         // SAFETY: the index is below the number of rows, which the sealed size covers.
-        let place = unsafe { self.mapping.base().add(HEADER_BYTES + index as usize * size_of::<Row>()) };
+        let place = unsafe {
+            self.mapping
+                .base()
+                .add(HEADER_BYTES + index as usize * size_of::<Row>())
+        };
         // SAFETY: 128-aligned, atomics only, mapped as long as `self`.
         Some(unsafe { place.cast::<Row>().as_ref() })
     }
@@ -317,7 +349,11 @@ impl Board {
 
     /// Rows in use, as copies. Rows beyond the client's mark are not looked at: reading would allocate them.
     pub fn rows(&self) -> impl Iterator<Item = (u32, RowView)> + '_ {
-        let used = self.header().rows_used.load(Ordering::Relaxed).min(self.rows);
+        let used = self
+            .header()
+            .rows_used
+            .load(Ordering::Relaxed)
+            .min(self.rows);
         (0..used).filter_map(|index| {
             let row = self.row(index)?;
             (row.identity.state.load(Ordering::Relaxed) != state::FREE).then(|| (index, row.view()))
@@ -340,7 +376,9 @@ mod tests {
         client.header().rows_used.store(4, Ordering::Relaxed);
         let row = client.row(3).unwrap();
         row.identity.state.store(state::KERNEL, Ordering::Relaxed);
-        let address = std::net::Ipv4Addr::new(127, 0, 0, 9).to_ipv6_mapped().octets();
+        let address = std::net::Ipv4Addr::new(127, 0, 0, 9)
+            .to_ipv6_mapped()
+            .octets();
         for (word, half) in row.identity.local.iter().zip(address_words(address)) {
             word.store(half, Ordering::Relaxed);
         }

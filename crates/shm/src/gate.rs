@@ -38,7 +38,12 @@ pub struct Gate {
 
 impl Gate {
     /// The word of a new segment: closed, nothing published.
-    pub const INITIAL: Gate = Gate { tail: 0, open: false, window_log2: 0, epoch: 0 };
+    pub const INITIAL: Gate = Gate {
+        tail: 0,
+        open: false,
+        window_log2: 0,
+        epoch: 0,
+    };
 
     fn unpack(word: u64) -> Gate {
         Gate {
@@ -88,7 +93,13 @@ impl GateWord {
     #[inline]
     pub fn publish(&self, seen: Gate, bytes: u32) -> Result<Gate, Gate> {
         debug_assert!(seen.open);
-        self.swap(seen, Gate { tail: seen.tail.wrapping_add(bytes), ..seen })
+        self.swap(
+            seen,
+            Gate {
+                tail: seen.tail.wrapping_add(bytes),
+                ..seen
+            },
+        )
     }
 
     /// Either side: ends this epoch at the tail of `seen`.
@@ -97,7 +108,13 @@ impl GateWord {
     /// The gate as it is now, when it has changed since `seen`.
     #[inline]
     pub fn close(&self, seen: Gate) -> Result<Gate, Gate> {
-        self.swap(seen, Gate { open: false, ..seen })
+        self.swap(
+            seen,
+            Gate {
+                open: false,
+                ..seen
+            },
+        )
     }
 
     /// Receiver, which has drained the ring up to the tail of `seen`: begins a new epoch.
@@ -107,7 +124,15 @@ impl GateWord {
     #[inline]
     pub fn open(&self, seen: Gate, window_log2: u32) -> Result<Gate, Gate> {
         debug_assert!(!seen.open);
-        self.swap(seen, Gate { open: true, window_log2, epoch: seen.next_epoch(), ..seen })
+        self.swap(
+            seen,
+            Gate {
+                open: true,
+                window_log2,
+                epoch: seen.next_epoch(),
+                ..seen
+            },
+        )
     }
 
     #[inline]
@@ -115,7 +140,12 @@ impl GateWord {
         // AcqRel on success: Release publishes what was written before (bytes, switch position), and
         // pairs with the Acquire in `load`; Acquire on both outcomes so that whoever loses the race
         // sees what the winner wrote.
-        match self.0.compare_exchange(seen.pack(), next.pack(), Ordering::AcqRel, Ordering::Acquire) {
+        match self.0.compare_exchange(
+            seen.pack(),
+            next.pack(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
             Ok(_) => Ok(next),
             Err(now) => Err(Gate::unpack(now)),
         }
@@ -134,7 +164,12 @@ mod tests {
 
     #[test]
     fn a_gate_survives_packing() {
-        let gate = Gate { tail: 0xdead_beef, open: true, window_log2: 17, epoch: (1 << EPOCH_BITS) - 1 };
+        let gate = Gate {
+            tail: 0xdead_beef,
+            open: true,
+            window_log2: 17,
+            epoch: (1 << EPOCH_BITS) - 1,
+        };
         assert_eq!(Gate::unpack(gate.pack()), gate);
         assert_eq!(gate.next_epoch(), 0);
         assert_eq!(Gate::unpack(0), Gate::INITIAL);

@@ -40,7 +40,10 @@ impl OwnerLock {
     #[inline]
     pub fn lock(&self, thread: u32) -> Held {
         // Acquire: pairs with the Release in `unlock`; the last owner's writes are visible after it.
-        match self.0.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed) {
+        match self
+            .0
+            .compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed)
+        {
             Ok(_) => Held::Owned,
             Err(owner) if owner == thread => Held::Nested,
             Err(_) => self.lock_contended(thread),
@@ -53,7 +56,10 @@ impl OwnerLock {
         loop {
             for _ in 0..SPINS_BEFORE_YIELD {
                 if self.0.load(Ordering::Relaxed) == 0
-                    && self.0.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                    && self
+                        .0
+                        .compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed)
+                        .is_ok()
                 {
                     return Held::Owned;
                 }
@@ -65,7 +71,10 @@ impl OwnerLock {
                 let owner = self.0.load(Ordering::Relaxed);
                 if owner != 0
                     && !sys::thread_exists(owner)
-                    && self.0.compare_exchange(owner, thread, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                    && self
+                        .0
+                        .compare_exchange(owner, thread, Ordering::Acquire, Ordering::Relaxed)
+                        .is_ok()
                 {
                     return Held::Inherited;
                 }
@@ -105,7 +114,9 @@ mod tests {
     fn a_dead_owner_is_succeeded() {
         let lock = std::sync::Arc::new(OwnerLock::default());
         let other = std::sync::Arc::clone(&lock);
-        std::thread::spawn(move || assert_eq!(other.lock(sys::thread_id()), Held::Owned)).join().unwrap();
+        std::thread::spawn(move || assert_eq!(other.lock(sys::thread_id()), Held::Owned))
+            .join()
+            .unwrap();
         assert_eq!(lock.lock(sys::thread_id()), Held::Inherited);
     }
 }

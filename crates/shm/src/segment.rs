@@ -51,7 +51,8 @@ pub const ENDED: u32 = 1;
 
 const _: () = assert!(std::mem::size_of::<DirectionWords>() == 256);
 const _: () = assert!(std::mem::offset_of!(DirectionWords, head) == 128);
-const _: () = assert!(DIRECTIONS_OFFSET + 2 * std::mem::size_of::<DirectionWords>() <= HEADER_BYTES);
+const _: () =
+    assert!(DIRECTIONS_OFFSET + 2 * std::mem::size_of::<DirectionWords>() <= HEADER_BYTES);
 
 /// Size of a whole segment with rings of `ring_bytes` each.
 #[must_use]
@@ -95,7 +96,10 @@ impl Segment {
         if !is_ring_size(ring_bytes) || !sys::is_sealed_with_size(fd.as_raw_fd(), bytes) {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
         }
-        Ok(Segment { mapping: Mapping::new(fd, bytes)?, ring_bytes })
+        Ok(Segment {
+            mapping: Mapping::new(fd, bytes)?,
+            ring_bytes,
+        })
     }
 
     /// Bytes of each ring.
@@ -123,7 +127,13 @@ impl Segment {
     }
 
     /// Splits `bytes` at free-running `cursor` of a window into at most two runs of memory.
-    fn runs(&self, direction: usize, cursor: u32, bytes: u32, window: u32) -> [(NonNull<u8>, usize); 2] {
+    fn runs(
+        &self,
+        direction: usize,
+        cursor: u32,
+        bytes: u32,
+        window: u32,
+    ) -> [(NonNull<u8>, usize); 2] {
         assert!(window.is_power_of_two() && window <= self.ring_bytes && bytes <= window);
         let start = cursor & (window - 1);
         let first = bytes.min(window - start);
@@ -135,7 +145,13 @@ impl Segment {
 
     /// Sender: where the next `bytes` bytes at `tail` go; two runs, the second often empty.
     #[must_use]
-    pub fn write_runs(&self, direction: usize, tail: u32, bytes: u32, window: u32) -> [(NonNull<u8>, usize); 2] {
+    pub fn write_runs(
+        &self,
+        direction: usize,
+        tail: u32,
+        bytes: u32,
+        window: u32,
+    ) -> [(NonNull<u8>, usize); 2] {
         self.runs(direction, tail, bytes, window)
     }
 
@@ -144,14 +160,28 @@ impl Segment {
     /// # Safety
     /// `source` is readable for `bytes` bytes.
     #[inline]
-    pub unsafe fn write(&self, direction: usize, tail: u32, window: u32, source: *const u8, bytes: u32) {
-        let [(first, first_bytes), (second, second_bytes)] = self.runs(direction, tail, bytes, window);
+    pub unsafe fn write(
+        &self,
+        direction: usize,
+        tail: u32,
+        window: u32,
+        source: *const u8,
+        bytes: u32,
+    ) {
+        let [(first, first_bytes), (second, second_bytes)] =
+            self.runs(direction, tail, bytes, window);
         // SAFETY: `runs` keeps inside the ring; the caller vouches for the source; they cannot overlap,
         // since a program has no pointer into the segment.
         unsafe { std::ptr::copy_nonoverlapping(source, first.as_ptr(), first_bytes) };
         if second_bytes != 0 {
             // SAFETY: as above; `first_bytes` are within the source's `bytes`.
-            unsafe { std::ptr::copy_nonoverlapping(source.add(first_bytes), second.as_ptr(), second_bytes) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    source.add(first_bytes),
+                    second.as_ptr(),
+                    second_bytes,
+                )
+            };
         }
     }
 
@@ -160,13 +190,27 @@ impl Segment {
     /// # Safety
     /// `target` is writable for `bytes` bytes.
     #[inline]
-    pub unsafe fn read(&self, direction: usize, head: u32, window: u32, target: *mut u8, bytes: u32) {
-        let [(first, first_bytes), (second, second_bytes)] = self.runs(direction, head, bytes, window);
+    pub unsafe fn read(
+        &self,
+        direction: usize,
+        head: u32,
+        window: u32,
+        target: *mut u8,
+        bytes: u32,
+    ) {
+        let [(first, first_bytes), (second, second_bytes)] =
+            self.runs(direction, head, bytes, window);
         // SAFETY: `runs` keeps inside the ring; the caller vouches for the target; no overlap as in `write`.
         unsafe { std::ptr::copy_nonoverlapping(first.as_ptr(), target, first_bytes) };
         if second_bytes != 0 {
             // SAFETY: as above.
-            unsafe { std::ptr::copy_nonoverlapping(second.as_ptr(), target.add(first_bytes), second_bytes) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    second.as_ptr(),
+                    target.add(first_bytes),
+                    second_bytes,
+                )
+            };
         }
     }
 
@@ -216,7 +260,11 @@ mod tests {
     #[test]
     fn a_segment_cannot_be_reopened_or_resized() {
         let fd = create(4096).unwrap();
-        assert!(std::fs::File::from(fd.try_clone().unwrap()).set_len(0).is_err());
+        assert!(
+            std::fs::File::from(fd.try_clone().unwrap())
+                .set_len(0)
+                .is_err()
+        );
         let mode = std::os::unix::fs::PermissionsExt::mode(
             &std::fs::File::from(fd).metadata().unwrap().permissions(),
         );

@@ -56,7 +56,14 @@ pub fn check(result: isize) -> io::Result<usize> {
 /// What `mmap(2)` says.
 pub fn map_shared(fd: RawFd, bytes: usize) -> io::Result<NonNull<u8>> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let arguments = [0, bytes, protection, libc::MAP_SHARED as usize, fd as usize, 0];
+    let arguments = [
+        0,
+        bytes,
+        protection,
+        libc::MAP_SHARED as usize,
+        fd as usize,
+        0,
+    ];
     // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
     let address = check(unsafe { call(libc::SYS_mmap, arguments) })?;
     NonNull::new(address as *mut u8).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
@@ -70,7 +77,8 @@ pub fn map_private(bytes: usize) -> io::Result<NonNull<u8>> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     // SAFETY: as above.
-    let address = check(unsafe { call(libc::SYS_mmap, [0, bytes, protection, flags, usize::MAX, 0]) })?;
+    let address =
+        check(unsafe { call(libc::SYS_mmap, [0, bytes, protection, flags, usize::MAX, 0]) })?;
     NonNull::new(address as *mut u8).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
@@ -80,7 +88,12 @@ pub fn map_private(bytes: usize) -> io::Result<NonNull<u8>> {
 /// The range is a mapping of the caller's, and nobody uses it any more.
 pub unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller's promise.
-    unsafe { call(libc::SYS_munmap, [base.as_ptr() as usize, bytes, 0, 0, 0, 0]) };
+    unsafe {
+        call(
+            libc::SYS_munmap,
+            [base.as_ptr() as usize, bytes, 0, 0, 0, 0],
+        )
+    };
 }
 
 /// Makes an anonymous file of fixed size without mode bits, so that it cannot be reopened through `/proc`.
@@ -90,7 +103,12 @@ pub unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
 pub fn create_sealed(name: &CStr, bytes: usize, allocate: bool) -> io::Result<OwnedFd> {
     let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
     // SAFETY: the name is a C string.
-    let fd = check(unsafe { call(libc::SYS_memfd_create, [name.as_ptr() as usize, flags, 0, 0, 0, 0]) })?;
+    let fd = check(unsafe {
+        call(
+            libc::SYS_memfd_create,
+            [name.as_ptr() as usize, flags, 0, 0, 0, 0],
+        )
+    })?;
     // SAFETY: the kernel has just made this descriptor for us.
     let file = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
     // SAFETY: plain arguments.
@@ -103,7 +121,12 @@ pub fn create_sealed(name: &CStr, bytes: usize, allocate: bool) -> io::Result<Ow
     check(unsafe { call(libc::SYS_fchmod, [fd, 0, 0, 0, 0, 0]) })?;
     let seals = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL) as usize;
     // SAFETY: plain arguments.
-    check(unsafe { call(libc::SYS_fcntl, [fd, libc::F_ADD_SEALS as usize, seals, 0, 0, 0]) })?;
+    check(unsafe {
+        call(
+            libc::SYS_fcntl,
+            [fd, libc::F_ADD_SEALS as usize, seals, 0, 0, 0],
+        )
+    })?;
     Ok(file)
 }
 
@@ -112,12 +135,22 @@ pub fn create_sealed(name: &CStr, bytes: usize, allocate: bool) -> io::Result<Ow
 pub fn is_sealed_with_size(fd: RawFd, bytes: usize) -> bool {
     let wanted = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) as isize;
     // SAFETY: plain arguments.
-    let seals = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0]) };
+    let seals = unsafe {
+        call(
+            libc::SYS_fcntl,
+            [fd as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0],
+        )
+    };
     if seals < 0 || seals & wanted != wanted {
         return false;
     }
     // SAFETY: lseek to the end of a file that nobody reads by position.
-    let end = unsafe { call(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_END as usize, 0, 0, 0]) };
+    let end = unsafe {
+        call(
+            libc::SYS_lseek,
+            [fd as usize, 0, libc::SEEK_END as usize, 0, 0, 0],
+        )
+    };
     end == bytes as isize
 }
 

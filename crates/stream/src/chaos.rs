@@ -27,13 +27,17 @@ impl Chaos {
     /// True once in `one_in` times, when on.
     #[inline]
     pub fn strikes(&self, one_in: u64) -> bool {
-        self.is_on() && self.next() % one_in == 0
+        self.is_on() && self.next().is_multiple_of(one_in)
     }
 
     /// `bytes`, or when on sometimes a smaller number of at least one.
     #[inline]
     pub fn cut(&self, bytes: u32) -> u32 {
-        if bytes > 1 && self.strikes(3) { 1 + (self.next() % u64::from(bytes)) as u32 } else { bytes }
+        if bytes > 1 && self.strikes(3) {
+            1 + (self.next() % u64::from(bytes)) as u32
+        } else {
+            bytes
+        }
     }
 
     /// SplitMix64 (Steele, Lea and Flood, 2014).

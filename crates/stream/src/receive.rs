@@ -53,7 +53,11 @@ impl<'a> ReceiveHalf<'a> {
     #[must_use]
     #[inline]
     pub fn new(row: &'a Row, segment: &'a Segment, direction: usize) -> ReceiveHalf<'a> {
-        ReceiveHalf { row, words: segment.words(direction), ring_bytes: segment.ring_bytes() }
+        ReceiveHalf {
+            row,
+            words: segment.words(direction),
+            ring_bytes: segment.ring_bytes(),
+        }
     }
 
     fn state(&self) -> &ReceiveState {
@@ -71,7 +75,11 @@ impl<'a> ReceiveHalf<'a> {
         let head = state.head.load(Relaxed);
         let bytes = gate.tail.wrapping_sub(head);
         if bytes == 0 {
-            return Ok(if gate.open { ReceivePlan::Empty { gate } } else { ReceivePlan::Kernel });
+            return Ok(if gate.open {
+                ReceivePlan::Empty { gate }
+            } else {
+                ReceivePlan::Kernel
+            });
         }
         let window = window_of(gate, self.ring_bytes)?;
         if bytes > window {
@@ -79,7 +87,11 @@ impl<'a> ReceiveHalf<'a> {
         }
         let switch = self.words.switch_position.load(Relaxed);
         match switch.checked_sub(state.kernel_position.load(Relaxed)) {
-            Some(0) => Ok(ReceivePlan::Ring { head, bytes, window }),
+            Some(0) => Ok(ReceivePlan::Ring {
+                head,
+                bytes,
+                window,
+            }),
             Some(limit) => Ok(ReceivePlan::KernelUpTo { limit }),
             None => Err(Corrupt),
         }
@@ -94,14 +106,20 @@ impl<'a> ReceiveHalf<'a> {
         if gate.tail == state.head.load(Relaxed) {
             return None;
         }
-        let reached = self.words.switch_position.load(Relaxed) <= state.kernel_position.load(Relaxed);
+        let reached =
+            self.words.switch_position.load(Relaxed) <= state.kernel_position.load(Relaxed);
         reached.then_some(gate.tail)
     }
 
     /// Bytes in the ring that have not been read.
     #[must_use]
     pub fn unread(&self) -> u32 {
-        let bytes = self.words.gate.load().tail.wrapping_sub(self.state().head.load(Relaxed));
+        let bytes = self
+            .words
+            .gate
+            .load()
+            .tail
+            .wrapping_sub(self.state().head.load(Relaxed));
         bytes.min(self.ring_bytes)
     }
 
@@ -118,12 +136,20 @@ impl<'a> ReceiveHalf<'a> {
         let state = self.state();
         let next = head.wrapping_add(bytes);
         // AcqRel: the copies come before the head moves; losers see the winner's head.
-        if state.head.compare_exchange(head, next, AcqRel, Acquire).is_err() {
+        if state
+            .head
+            .compare_exchange(head, next, AcqRel, Acquire)
+            .is_err()
+        {
             return false;
         }
         // Release: pairs with the sender's Acquire in `plan`; the copies come before the room they make.
-        self.words.head.store(next, std::sync::atomic::Ordering::Release);
-        state.ring_bytes.store(state.ring_bytes.load(Relaxed) + u64::from(bytes), Relaxed);
+        self.words
+            .head
+            .store(next, std::sync::atomic::Ordering::Release);
+        state
+            .ring_bytes
+            .store(state.ring_bytes.load(Relaxed) + u64::from(bytes), Relaxed);
         true
     }
 
@@ -135,20 +161,26 @@ impl<'a> ReceiveHalf<'a> {
             return true;
         }
         let state = self.state();
-        let pinned = self.row.identity.flags.load(Relaxed) & (flags::RECEIVE_PINNED | flags::CORRUPT) != 0;
+        let pinned =
+            self.row.identity.flags.load(Relaxed) & (flags::RECEIVE_PINNED | flags::CORRUPT) != 0;
         // Acquire: pairs with the Release of `end_kernel`; that reader's kernel position is visible.
         if pinned || state.sleepers.load(Acquire) != 0 || gate.tail != state.head.load(Relaxed) {
             return false;
         }
         if state.idle_opens.load(Relaxed) >= IDLE_OPENS_MAX {
             let skipped = state.skipped_opens.load(Relaxed) + 1;
-            state.skipped_opens.store(skipped % IDLE_OPENS_RETRY, Relaxed);
+            state
+                .skipped_opens
+                .store(skipped % IDLE_OPENS_RETRY, Relaxed);
             if skipped != IDLE_OPENS_RETRY {
                 return false;
             }
         }
         state.opened_at.store(gate.tail, Relaxed);
-        self.words.gate.open(gate, self.ring_bytes.trailing_zeros()).is_ok()
+        self.words
+            .gate
+            .open(gate, self.ring_bytes.trailing_zeros())
+            .is_ok()
     }
 
     /// Closes the gate, unless bytes came since the ring was last seen drained by `seen_tail`.
@@ -168,7 +200,14 @@ impl<'a> ReceiveHalf<'a> {
         }
         let state = self.state();
         let idle = gate.tail == state.opened_at.load(Relaxed);
-        state.idle_opens.store(if idle { state.idle_opens.load(Relaxed).saturating_add(1) } else { 0 }, Relaxed);
+        state.idle_opens.store(
+            if idle {
+                state.idle_opens.load(Relaxed).saturating_add(1)
+            } else {
+                0
+            },
+            Relaxed,
+        );
         true
     }
 

@@ -43,7 +43,11 @@ impl<'a> SendHalf<'a> {
     /// The half that writes `direction` of `segment`.
     #[must_use]
     pub fn new(row: &'a Row, segment: &'a Segment, direction: usize) -> SendHalf<'a> {
-        SendHalf { row, words: segment.words(direction), ring_bytes: segment.ring_bytes() }
+        SendHalf {
+            row,
+            words: segment.words(direction),
+            ring_bytes: segment.ring_bytes(),
+        }
     }
 
     fn state(&self) -> &SendState {
@@ -81,7 +85,11 @@ impl<'a> SendHalf<'a> {
             }
         }
         let bytes = want.min((window - used) as usize) as u32;
-        Ok(SendPlan::Ring { gate, bytes, window })
+        Ok(SendPlan::Ring {
+            gate,
+            bytes,
+            window,
+        })
     }
 
     /// The gate's tail is ours to write: anything else than what we wrote is the peer's doing.
@@ -104,7 +112,9 @@ impl<'a> SendHalf<'a> {
         let state = self.state();
         if state.epoch.load(Relaxed) != gate.epoch {
             // Relaxed: the publish below releases it, and the receiver reads it only after that.
-            self.words.switch_position.store(state.kernel_position.load(Relaxed), Relaxed);
+            self.words
+                .switch_position
+                .store(state.kernel_position.load(Relaxed), Relaxed);
             state.epoch.store(gate.epoch, Relaxed);
         }
         let tail = gate.tail.wrapping_add(bytes);
@@ -113,7 +123,9 @@ impl<'a> SendHalf<'a> {
             return false;
         }
         state.tail.store(tail, Relaxed);
-        state.ring_bytes.store(state.ring_bytes.load(Relaxed) + u64::from(bytes), Relaxed);
+        state
+            .ring_bytes
+            .store(state.ring_bytes.load(Relaxed) + u64::from(bytes), Relaxed);
         true
     }
 
@@ -141,7 +153,9 @@ impl<'a> SendHalf<'a> {
         self.leave();
         self.state().raw.fetch_add(1, Acquire);
         let position = self.state().kernel_position.load(Relaxed);
-        self.words.kernel_hint.store(position + bytes as u64, Relaxed);
+        self.words
+            .kernel_hint
+            .store(position + bytes as u64, Relaxed);
     }
 
     /// Says that the direction ends: a reader that looks at the ring should look in the kernel.
@@ -152,7 +166,10 @@ impl<'a> SendHalf<'a> {
     /// Whether the receiver has bytes of ours in the ring that it has not taken.
     #[must_use]
     pub fn unread(&self) -> u32 {
-        self.state().tail.load(Relaxed).wrapping_sub(self.words.head.load(Acquire))
+        self.state()
+            .tail
+            .load(Relaxed)
+            .wrapping_sub(self.words.head.load(Acquire))
     }
 }
 

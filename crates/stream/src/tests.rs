@@ -22,7 +22,11 @@ impl Pipe {
     fn new() -> Pipe {
         let fd = segment::create(RING).unwrap();
         let attach = || (Row::default(), Segment::attach(fd.as_fd(), RING).unwrap());
-        Pipe { sender: attach(), receiver: attach(), kernel: VecDeque::new() }
+        Pipe {
+            sender: attach(),
+            receiver: attach(),
+            kernel: VecDeque::new(),
+        }
     }
 
     fn send_half(&self) -> SendHalf<'_> {
@@ -53,7 +57,11 @@ impl Pipe {
                     self.send_half().begin_kernel(rest.len());
                     let count = chaos.cut(rest.len() as u32) as usize;
                     self.kernel.extend(&rest[..count]);
-                    self.sender.0.send.kernel_position.fetch_add(count as u64, AcqRel);
+                    self.sender
+                        .0
+                        .send
+                        .kernel_position
+                        .fetch_add(count as u64, AcqRel);
                     self.sender.0.send.raw.fetch_sub(1, AcqRel);
                     rest = &rest[count..];
                 }
@@ -74,19 +82,30 @@ impl Pipe {
                 ReceivePlan::KernelUpTo { limit } => {
                     let count = chaos.cut(limit as u32) as usize;
                     out.extend(self.kernel.drain(..count));
-                    self.receiver.0.receive.kernel_position.fetch_add(count as u64, Relaxed);
+                    self.receiver
+                        .0
+                        .receive
+                        .kernel_position
+                        .fetch_add(count as u64, Relaxed);
                 }
                 ReceivePlan::Empty { .. } => {
                     if chaos.strikes(3) {
                         half.close(half.tail());
                     }
-                    assert!(self.kernel.is_empty(), "an open gate and an empty ring leave nothing to the kernel");
+                    assert!(
+                        self.kernel.is_empty(),
+                        "an open gate and an empty ring leave nothing to the kernel"
+                    );
                     return out;
                 }
                 ReceivePlan::Kernel => {
                     let count = self.kernel.len();
                     out.extend(self.kernel.drain(..));
-                    self.receiver.0.receive.kernel_position.fetch_add(count as u64, Relaxed);
+                    self.receiver
+                        .0
+                        .receive
+                        .kernel_position
+                        .fetch_add(count as u64, Relaxed);
                     if !chaos.strikes(3) {
                         self.receive_half().try_open();
                     }
@@ -110,7 +129,9 @@ fn any_sequence_of_switches_keeps_the_stream() {
         let mut pipe = Pipe::new();
         let (mut sent, mut received) = (Vec::new(), Vec::new());
         for round in 0..60u32 {
-            let message: Vec<u8> = (0..chaos.cut(9000)).map(|index| (index * 7 + round) as u8).collect();
+            let message: Vec<u8> = (0..chaos.cut(9000))
+                .map(|index| (index * 7 + round) as u8)
+                .collect();
             pipe.send(&message, &chaos);
             sent.extend(message);
             if !chaos.strikes(3) {
@@ -150,7 +171,11 @@ fn a_tail_that_the_peer_moved_is_noticed() {
     let gate = words.gate.load();
     words.gate.publish(gate, RING + 1).unwrap();
     assert_eq!(half.plan(), Err(Corrupt), "more bytes than the ring holds");
-    assert_eq!(pipe.send_half().plan(1), Err(Corrupt), "a tail that the sender did not write");
+    assert_eq!(
+        pipe.send_half().plan(1),
+        Err(Corrupt),
+        "a tail that the sender did not write"
+    );
 }
 
 #[test]
@@ -165,6 +190,8 @@ fn a_head_beyond_the_tail_is_noticed() {
 fn useless_openings_become_rare() {
     let pipe = Pipe::new();
     let half = pipe.receive_half();
-    let opened = (0..160).filter(|_| half.try_open() && half.close(half.tail())).count();
+    let opened = (0..160)
+        .filter(|_| half.try_open() && half.close(half.tail()))
+        .count();
     assert!((8..30).contains(&opened), "{opened}");
 }

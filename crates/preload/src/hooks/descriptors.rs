@@ -3,7 +3,10 @@
 use libc::{c_char, c_int, c_uint, c_ulong, pid_t};
 use millrace_wire::Reason;
 
-use crate::process::{close_range as split_range, copy_descriptor, drop_descriptor, drop_range, new_descriptor, set_nonblocking};
+use crate::process::{
+    close_range as split_range, copy_descriptor, drop_descriptor, drop_range, new_descriptor,
+    set_nonblocking,
+};
 use crate::table::Entry;
 use crate::{client, kernel, process, real, table, thread, user};
 
@@ -40,11 +43,15 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    split_range(first.max(0).cast_unsigned(), c_uint::MAX, &mut |first, last| {
-        drop_range(first, last);
-        // SAFETY: plain arguments.
-        unsafe { real::close_range(first, last, 0) }
-    });
+    split_range(
+        first.max(0).cast_unsigned(),
+        c_uint::MAX,
+        &mut |first, last| {
+            drop_range(first, last);
+            // SAFETY: plain arguments.
+            unsafe { real::close_range(first, last, 0) }
+        },
+    );
 }
 
 #[unsafe(no_mangle)]
@@ -124,17 +131,27 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
     const FIOASYNC: c_ulong = 0x5452;
     // SAFETY: the program's own arguments.
     let result = unsafe { real::ioctl(fd, request, argument) };
-    let Some(socket) = table::socket(fd).filter(|_| result == 0) else { return result };
+    let Some(socket) = table::socket(fd).filter(|_| result == 0) else {
+        return result;
+    };
     let value = argument as *mut c_int;
     match request {
         // SAFETY: the kernel has just read it.
         libc::FIONBIO => set_nonblocking(fd, unsafe { value.read_unaligned() } != 0),
         libc::FIONREAD => {
-            let in_ring = socket.lock_receive(fd).map_or(0, |locked| locked.half.unread());
+            let in_ring = socket
+                .lock_receive(fd)
+                .map_or(0, |locked| locked.half.unread());
             // SAFETY: the kernel has just written it.
-            unsafe { value.write_unaligned(value.read_unaligned().saturating_add(in_ring.cast_signed())) };
+            unsafe {
+                value.write_unaligned(value.read_unaligned().saturating_add(in_ring.cast_signed()))
+            };
         }
-        SIOCATMARK if socket.lock_receive(fd).is_some_and(|locked| locked.half.unread() > 0) => {
+        SIOCATMARK
+            if socket
+                .lock_receive(fd)
+                .is_some_and(|locked| locked.half.unread() > 0) =>
+        {
             // SAFETY: as above. Unread ring bytes come before any mark.
             unsafe { value.write_unaligned(0) };
         }
@@ -208,14 +225,25 @@ static DESTRUCTOR: extern "C" fn() = {
 unsafe extern "C-unwind" fn munmap(address: *mut libc::c_void, bytes: usize) -> c_int {
     user::forget();
     // SAFETY: the program's own arguments.
-    returned(unsafe { millrace_shm::sys::call(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0, 0]) })
+    returned(unsafe {
+        millrace_shm::sys::call(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0, 0])
+    })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn mprotect(address: *mut libc::c_void, bytes: usize, protection: c_int) -> c_int {
+unsafe extern "C-unwind" fn mprotect(
+    address: *mut libc::c_void,
+    bytes: usize,
+    protection: c_int,
+) -> c_int {
     user::forget();
     // SAFETY: the program's own arguments.
-    returned(unsafe { millrace_shm::sys::call(libc::SYS_mprotect, [address as usize, bytes, protection as usize, 0, 0, 0]) })
+    returned(unsafe {
+        millrace_shm::sys::call(
+            libc::SYS_mprotect,
+            [address as usize, bytes, protection as usize, 0, 0, 0],
+        )
+    })
 }
 
 fn returned(result: isize) -> c_int {
@@ -228,7 +256,15 @@ fn returned(result: isize) -> c_int {
 
 /// The program made a system call by number: what it means to us, the function of that name would have told.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn syscall(number: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> libc::c_long {
+unsafe extern "C-unwind" fn syscall(
+    number: libc::c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> libc::c_long {
     match number {
         libc::SYS_io_uring_setup => {
             client::stop();

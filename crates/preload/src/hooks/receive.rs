@@ -1,17 +1,40 @@
 //! `read`, `recv` and their relatives.
 
-use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{
+    c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
+    timespec,
+};
 
 use crate::receive::{Call, receive};
 use crate::{hooks::finish, real, table, user};
 
 /// Receives into one buffer; `raw` is the program's own call.
 #[inline]
-fn into_buffer(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int, raw: &mut dyn FnMut() -> isize) -> ssize_t {
+fn into_buffer(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+    flags: c_int,
+    raw: &mut dyn FnMut() -> isize,
+) -> ssize_t {
     match table::socket(fd) {
         Some(socket) => {
-            let list = [iovec { iov_base: buffer, iov_len: bytes }];
-            finish(receive(socket, &Call { fd, list: &list, flags }, raw), raw)
+            let list = [iovec {
+                iov_base: buffer,
+                iov_len: bytes,
+            }];
+            finish(
+                receive(
+                    socket,
+                    &Call {
+                        fd,
+                        list: &list,
+                        flags,
+                    },
+                    raw,
+                ),
+                raw,
+            )
         }
         None => raw(),
     }
@@ -30,7 +53,13 @@ pub(super) fn vectors<'a>(list: *const iovec, count: usize) -> Option<&'a [iovec
 }
 
 #[inline]
-fn into_vectors(fd: c_int, list: *const iovec, count: usize, flags: c_int, raw: &mut dyn FnMut() -> isize) -> ssize_t {
+fn into_vectors(
+    fd: c_int,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+    raw: &mut dyn FnMut() -> isize,
+) -> ssize_t {
     match table::socket(fd).map(|socket| (socket, vectors(list, count))) {
         Some((socket, Some(list))) => finish(receive(socket, &Call { fd, list, flags }, raw), raw),
         _ => raw(),
@@ -40,27 +69,51 @@ fn into_vectors(fd: c_int, list: *const iovec, count: usize, flags: c_int, raw: 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
     // SAFETY: the program's own arguments.
-    into_buffer(fd, buffer, bytes, 0, &mut || unsafe { real::read(fd, buffer, bytes) })
+    into_buffer(fd, buffer, bytes, 0, &mut || unsafe {
+        real::read(fd, buffer, bytes)
+    })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __read_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, room: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn __read_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+    room: size_t,
+) -> ssize_t {
     check_room(bytes, room);
     // SAFETY: the program's own arguments.
-    into_buffer(fd, buffer, bytes, 0, &mut || unsafe { real::read(fd, buffer, bytes) })
+    into_buffer(fd, buffer, bytes, 0, &mut || unsafe {
+        real::read(fd, buffer, bytes)
+    })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn recv(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the program's own arguments.
-    into_buffer(fd, buffer, bytes, flags, &mut || unsafe { real::recv(fd, buffer, bytes, flags) })
+    into_buffer(fd, buffer, bytes, flags, &mut || unsafe {
+        real::recv(fd, buffer, bytes, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __recv_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, room: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
     check_room(bytes, room);
     // SAFETY: the program's own arguments.
-    into_buffer(fd, buffer, bytes, flags, &mut || unsafe { real::recv(fd, buffer, bytes, flags) })
+    into_buffer(fd, buffer, bytes, flags, &mut || unsafe {
+        real::recv(fd, buffer, bytes, flags)
+    })
 }
 
 /// A fortified program's promise about its buffer is broken: the C library's own check ends it, as without us.
@@ -86,7 +139,11 @@ unsafe extern "C-unwind" fn recvfrom(
         // SAFETY: the program's own arguments.
         unsafe { real::recvfrom(fd, buffer, bytes, flags, address, address_bytes) }
     });
-    if !raw_ran && result >= 0 && !address.is_null() && user::can_write(address_bytes.cast(), size_of::<socklen_t>()) {
+    if !raw_ran
+        && result >= 0
+        && !address.is_null()
+        && user::can_write(address_bytes.cast(), size_of::<socklen_t>())
+    {
         // SAFETY: just found writable. TCP has no source address to tell.
         unsafe { address_bytes.write(0) };
     }
@@ -111,7 +168,13 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the program's own arguments.
-    into_vectors(fd, list, usize::try_from(count).unwrap_or(usize::MAX), 0, &mut || unsafe { real::readv(fd, list, count) })
+    into_vectors(
+        fd,
+        list,
+        usize::try_from(count).unwrap_or(usize::MAX),
+        0,
+        &mut || unsafe { real::readv(fd, list, count) },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -145,7 +208,13 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
+unsafe extern "C-unwind" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
     // On a stream, one message at a time is what the kernel does too.
     if table::socket(fd).is_none() || !timeout.is_null() || flags & libc::MSG_ERRQUEUE != 0 {
         // SAFETY: the program's own arguments.
@@ -181,15 +250,37 @@ pub(super) fn give_up(index: usize, error: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn preadv2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn preadv2(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::preadv2(fd, list, count, offset, flags) };
     // At the stream's own position and without flags it is `readv`.
-    if offset == -1 && flags == 0 { into_vectors(fd, list, usize::try_from(count).unwrap_or(usize::MAX), 0, &mut raw) } else { pinned_raw(fd, &mut raw) }
+    if offset == -1 && flags == 0 {
+        into_vectors(
+            fd,
+            list,
+            usize::try_from(count).unwrap_or(usize::MAX),
+            0,
+            &mut raw,
+        )
+    } else {
+        pinned_raw(fd, &mut raw)
+    }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn preadv64v2(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the program's own arguments.
     unsafe { preadv2(fd, list, count, offset, flags) }
 }

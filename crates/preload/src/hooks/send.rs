@@ -1,6 +1,8 @@
 //! `write`, `send` and their relatives.
 
-use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{
+    c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
+};
 use millrace_wire::Reason;
 
 use crate::hooks::receive::{give_up, vectors};
@@ -8,18 +10,44 @@ use crate::send::{Call, send as send_on};
 use crate::{hooks::finish, real, table, user};
 
 #[inline]
-fn from_buffer(fd: c_int, buffer: *const c_void, bytes: size_t, flags: c_int, raw: &mut dyn FnMut() -> isize) -> ssize_t {
+fn from_buffer(
+    fd: c_int,
+    buffer: *const c_void,
+    bytes: size_t,
+    flags: c_int,
+    raw: &mut dyn FnMut() -> isize,
+) -> ssize_t {
     match table::socket(fd) {
         Some(socket) => {
-            let list = [iovec { iov_base: buffer.cast_mut(), iov_len: bytes }];
-            finish(send_on(socket, &Call { fd, list: &list, flags }, raw), raw)
+            let list = [iovec {
+                iov_base: buffer.cast_mut(),
+                iov_len: bytes,
+            }];
+            finish(
+                send_on(
+                    socket,
+                    &Call {
+                        fd,
+                        list: &list,
+                        flags,
+                    },
+                    raw,
+                ),
+                raw,
+            )
         }
         None => raw(),
     }
 }
 
 #[inline]
-fn from_vectors(fd: c_int, list: *const iovec, count: usize, flags: c_int, raw: &mut dyn FnMut() -> isize) -> ssize_t {
+fn from_vectors(
+    fd: c_int,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+    raw: &mut dyn FnMut() -> isize,
+) -> ssize_t {
     match table::socket(fd).map(|socket| (socket, vectors(list, count))) {
         Some((socket, Some(list))) => finish(send_on(socket, &Call { fd, list, flags }, raw), raw),
         _ => raw(),
@@ -29,13 +57,22 @@ fn from_vectors(fd: c_int, list: *const iovec, count: usize, flags: c_int, raw: 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
     // SAFETY: the program's own arguments.
-    from_buffer(fd, buffer, bytes, 0, &mut || unsafe { real::write(fd, buffer, bytes) })
+    from_buffer(fd, buffer, bytes, 0, &mut || unsafe {
+        real::write(fd, buffer, bytes)
+    })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn send(fd: c_int, buffer: *const c_void, bytes: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn send(
+    fd: c_int,
+    buffer: *const c_void,
+    bytes: size_t,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the program's own arguments.
-    from_buffer(fd, buffer, bytes, flags, &mut || unsafe { real::send(fd, buffer, bytes, flags) })
+    from_buffer(fd, buffer, bytes, flags, &mut || unsafe {
+        real::send(fd, buffer, bytes, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -50,7 +87,9 @@ unsafe extern "C-unwind" fn sendto(
     // An established TCP socket ignores the address, but checks that it can be read: the kernel's own call does when there is one.
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendto(fd, buffer, bytes, flags, address, address_bytes) };
-    if address.is_null() || user::can_read(address.cast(), address_bytes as usize) && address_bytes <= 128 {
+    if address.is_null()
+        || user::can_read(address.cast(), address_bytes as usize) && address_bytes <= 128
+    {
         from_buffer(fd, buffer, bytes, flags, &mut raw)
     } else {
         raw()
@@ -60,14 +99,22 @@ unsafe extern "C-unwind" fn sendto(
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the program's own arguments.
-    from_vectors(fd, list, usize::try_from(count).unwrap_or(usize::MAX), 0, &mut || unsafe { real::writev(fd, list, count) })
+    from_vectors(
+        fd,
+        list,
+        usize::try_from(count).unwrap_or(usize::MAX),
+        0,
+        &mut || unsafe { real::writev(fd, list, count) },
+    )
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendmsg(fd, message, flags) };
-    let Some(socket) = table::socket(fd) else { return raw() };
+    let Some(socket) = table::socket(fd) else {
+        return raw();
+    };
     if !user::can_read(message.cast(), size_of::<msghdr>()) {
         return raw();
     }
@@ -78,13 +125,18 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
         socket.pin_flags(millrace_shm::board::flags::SEND_PINNED, Reason::Unsupported);
     }
     match vectors(header.msg_iov, header.msg_iovlen) {
-        Some(list) => finish(send_on(socket, &Call { fd, list, flags }, &mut raw), &mut raw),
+        Some(list) => finish(send_on(socket, &Call { fd, list, flags }, &mut raw), raw),
         None => raw(),
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
     if table::socket(fd).is_none() {
         // SAFETY: the program's own arguments.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
@@ -106,12 +158,24 @@ unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pwritev2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn pwritev2(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::pwritev2(fd, list, count, offset, flags) };
     // At the stream's own position and without flags it is `writev`.
     if offset == -1 && flags == 0 {
-        return from_vectors(fd, list, usize::try_from(count).unwrap_or(usize::MAX), 0, &mut raw);
+        return from_vectors(
+            fd,
+            list,
+            usize::try_from(count).unwrap_or(usize::MAX),
+            0,
+            &mut raw,
+        );
     }
     if let Some(socket) = table::socket(fd) {
         socket.pin(Reason::Unsupported);
@@ -120,23 +184,42 @@ unsafe extern "C-unwind" fn pwritev2(fd: c_int, list: *const iovec, count: c_int
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pwritev64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn pwritev64v2(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the program's own arguments.
     unsafe { pwritev2(fd, list, count, offset, flags) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn sendfile(
+    out: c_int,
+    input: c_int,
+    offset: *mut off_t,
+    bytes: size_t,
+) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendfile(out, input, offset, bytes) };
     match table::socket(out) {
-        Some(socket) => finish(crate::file::send_file(socket, out, input, offset, bytes, &mut raw), &mut raw),
+        Some(socket) => finish(
+            crate::file::send_file(socket, out, input, offset, bytes, &mut raw),
+            raw,
+        ),
         None => raw(),
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn sendfile64(
+    out: c_int,
+    input: c_int,
+    offset: *mut off_t,
+    bytes: size_t,
+) -> ssize_t {
     // SAFETY: the program's own arguments.
     unsafe { sendfile(out, input, offset, bytes) }
 }
@@ -156,7 +239,10 @@ unsafe extern "C-unwind" fn splice(
         socket.pin_flags(millrace_shm::board::flags::SEND_PINNED, Reason::Splice);
     }
     match table::socket(input) {
-        Some(socket) => finish(crate::file::splice_out(socket, input, out, bytes, &mut raw), &mut raw),
+        Some(socket) => finish(
+            crate::file::splice_out(socket, input, out, bytes, &mut raw),
+            raw,
+        ),
         None => raw(),
     }
 }

@@ -5,7 +5,11 @@ use libc::c_int;
 use crate::signals::{action, bsd_flags, set_interrupting, simple};
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+unsafe extern "C-unwind" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { action(signal, new, old) }
 }

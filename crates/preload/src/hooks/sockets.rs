@@ -1,5 +1,7 @@
 //! Connections that begin, change and end: `socket`, `connect`, `accept`, `shutdown`, options.
 
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use millrace_shm::board::flags;
 use millrace_wire::Reason;
@@ -13,8 +15,17 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
     // SAFETY: the program's own arguments.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
-    let tcp = stream && matches!(protocol, 0 | libc::IPPROTO_TCP) && matches!(domain, libc::AF_INET | libc::AF_INET6);
-    new_descriptor(fd, if tcp { Entry::Unconnected(domain) } else { Entry::Unknown });
+    let tcp = stream
+        && matches!(protocol, 0 | libc::IPPROTO_TCP)
+        && matches!(domain, libc::AF_INET | libc::AF_INET6);
+    new_descriptor(
+        fd,
+        if tcp {
+            Entry::Unconnected(domain)
+        } else {
+            Entry::Unknown
+        },
+    );
     fd
 }
 
@@ -31,7 +42,11 @@ unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int {
+unsafe extern "C-unwind" fn connect(
+    fd: c_int,
+    address: *const sockaddr,
+    bytes: socklen_t,
+) -> c_int {
     // SAFETY: the program's own arguments.
     let result = unsafe { real::connect(fd, address, bytes) };
     let errno = thread::errno();
@@ -39,7 +54,9 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, bytes: 
     match table::get(fd) {
         Entry::Unconnected(family) if begun => new_connection(fd, family, true),
         // A second call asks how the first went, or (AF_UNSPEC) dissolves the connection.
-        Entry::Socket(socket) if result == 0 && is_unspecified(address, bytes) => socket.pin(Reason::NotEstablished),
+        Entry::Socket(socket) if result == 0 && is_unspecified(address, bytes) => {
+            socket.pin(Reason::NotEstablished)
+        }
         _ => {}
     }
     thread::set_errno(errno);
@@ -73,7 +90,11 @@ fn accepted(listener: c_int, fd: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept(listener: c_int, address: *mut sockaddr, bytes: *mut socklen_t) -> c_int {
+unsafe extern "C-unwind" fn accept(
+    listener: c_int,
+    address: *mut sockaddr,
+    bytes: *mut socklen_t,
+) -> c_int {
     // SAFETY: the program's own arguments.
     let fd = unsafe { real::accept(listener, address, bytes) };
     accepted(listener, fd);
@@ -81,7 +102,12 @@ unsafe extern "C-unwind" fn accept(listener: c_int, address: *mut sockaddr, byte
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept4(listener: c_int, address: *mut sockaddr, bytes: *mut socklen_t, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn accept4(
+    listener: c_int,
+    address: *mut sockaddr,
+    bytes: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
     // SAFETY: the program's own arguments.
     let fd = unsafe { real::accept4(listener, address, bytes, flags) };
     accepted(listener, fd);
@@ -111,10 +137,14 @@ fn pinning_option(level: c_int, name: c_int, value: Option<c_int>) -> Option<Rea
     const TCP_REPAIR: c_int = 19;
     const TCP_ULP: c_int = 31;
     match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if value.is_some_and(|value| value > 1) => Some(Reason::LowWater),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if value.is_some_and(|value| value > 1) => {
+            Some(Reason::LowWater)
+        }
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(Reason::Zerocopy),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => Some(Reason::UrgentData),
-        (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING) => Some(Reason::Unsupported),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING) => {
+            Some(Reason::Unsupported)
+        }
         (libc::IPPROTO_TCP, TCP_ULP) => Some(Reason::Ktls),
         (libc::IPPROTO_TCP, TCP_REPAIR) => Some(Reason::Repair),
         (libc::IPPROTO_TCP, libc::TCP_INQ) => Some(Reason::Unsupported),
@@ -124,9 +154,16 @@ fn pinning_option(level: c_int, name: c_int, value: Option<c_int>) -> Option<Rea
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, bytes: socklen_t) -> c_int {
+unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    bytes: socklen_t,
+) -> c_int {
     if let Some(socket) = table::socket(fd) {
-        let is_int = bytes as usize >= size_of::<c_int>() && user::can_read(value.cast(), size_of::<c_int>());
+        let is_int = bytes as usize >= size_of::<c_int>()
+            && user::can_read(value.cast(), size_of::<c_int>());
         // SAFETY: just found readable.
         let number = is_int.then(|| unsafe { value.cast::<c_int>().read_unaligned() });
         if let Some(reason) = pinning_option(level, name, number) {
@@ -136,5 +173,50 @@ unsafe extern "C-unwind" fn setsockopt(fd: c_int, level: c_int, name: c_int, val
         }
     }
     // SAFETY: the program's own arguments.
-    unsafe { real::setsockopt(fd, level, name, value, bytes) }
+    let result = unsafe { real::setsockopt(fd, level, name, value, bytes) };
+    if result == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) {
+        note_no_delay(fd, value);
+    }
+    result
+}
+
+/// The program set TCP_NODELAY. On an attached connection the kernel has it on, whatever the program thinks.
+fn note_no_delay(fd: c_int, value: *const c_void) {
+    let Some(socket) = table::socket(fd).filter(|socket| socket.is_attached()) else {
+        return;
+    };
+    // SAFETY: the kernel has just read it.
+    let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+    let word = &socket.row().identity.flags;
+    if on {
+        word.fetch_and(!flags::HIDDEN_NO_DELAY, AcqRel);
+    } else if word.load(Relaxed) & flags::SEND_PINNED == 0 {
+        word.fetch_or(flags::HIDDEN_NO_DELAY, AcqRel);
+        kernel::set_no_delay(fd, true);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    bytes: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::getsockopt(fd, level, name, value, bytes) };
+    if result == 0
+        && (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY)
+        && let Some(socket) = table::socket(fd)
+        && socket.row().identity.flags.load(Relaxed) & flags::HIDDEN_NO_DELAY != 0
+    {
+        // SAFETY: the kernel has just written both, and no more bytes than `bytes` says.
+        unsafe {
+            value
+                .cast::<u8>()
+                .write_bytes(0, bytes.read_unaligned() as usize)
+        };
+    }
+    result
 }

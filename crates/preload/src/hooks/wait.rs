@@ -18,25 +18,39 @@ fn from_timespec(timeout: *const timespec) -> Option<u64> {
     }
     // SAFETY: just found readable.
     let timeout = unsafe { timeout.read() };
-    let seconds_ns = u64::try_from(timeout.tv_sec).ok()?.checked_mul(1_000_000_000)?;
+    let seconds_ns = u64::try_from(timeout.tv_sec)
+        .ok()?
+        .checked_mul(1_000_000_000)?;
     seconds_ns.checked_add(u64::try_from(timeout.tv_nsec).ok()?)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     // SAFETY: the program's own arguments.
-    polling::poll(fds, count, from_ms(timeout_ms), &mut || unsafe { real::poll(fds, count, timeout_ms) })
+    polling::poll(fds, count, from_ms(timeout_ms), &mut || unsafe {
+        real::poll(fds, count, timeout_ms)
+    })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, room: usize) -> c_int {
+unsafe extern "C-unwind" fn __poll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout_ms: c_int,
+    room: usize,
+) -> c_int {
     check_room(count, room);
     // SAFETY: the program's own arguments.
     unsafe { poll(fds, count, timeout_ms) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+unsafe extern "C-unwind" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
     // SAFETY: the program's own arguments.
     let mut sleep = || unsafe { real::ppoll(fds, count, timeout, mask) };
     polling::poll(fds, count, from_timespec(timeout), &mut sleep)
@@ -64,16 +78,31 @@ fn check_room(count: nfds_t, room: usize) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
+unsafe extern "C-unwind" fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
     let timeout_ns = if timeout.is_null() || !user::can_read(timeout.cast(), size_of::<timeval>()) {
         None
     } else {
         // SAFETY: just found readable.
         let value = unsafe { timeout.read() };
-        Some(value.tv_sec.max(0).cast_unsigned().saturating_mul(1_000_000_000).saturating_add(value.tv_usec.max(0).cast_unsigned() * 1000))
+        Some(
+            value
+                .tv_sec
+                .max(0)
+                .cast_unsigned()
+                .saturating_mul(1_000_000_000)
+                .saturating_add(value.tv_usec.max(0).cast_unsigned() * 1000),
+        )
     };
     // SAFETY: the program's own arguments.
-    polling::select(count, [read, write, except], timeout_ns, &mut || unsafe { real::select(count, read, write, except, timeout) })
+    polling::select(count, [read, write, except], timeout_ns, &mut || unsafe {
+        real::select(count, read, write, except, timeout)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -87,11 +116,21 @@ unsafe extern "C-unwind" fn pselect(
 ) -> c_int {
     // SAFETY: the program's own arguments.
     let mut sleep = || unsafe { real::pselect(count, read, write, except, timeout, mask) };
-    polling::select(count, [read, write, except], from_timespec(timeout), &mut sleep)
+    polling::select(
+        count,
+        [read, write, except],
+        from_timespec(timeout),
+        &mut sleep,
+    )
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+unsafe extern "C-unwind" fn epoll_ctl(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { epoll::control(set, operation, fd, event) }
 }
@@ -104,10 +143,23 @@ fn wait_on(call: Wait, sleep: &mut dyn FnMut() -> c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_wait(epoll: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int) -> c_int {
-    let call = Wait { epoll, events, count, timeout_ns: from_ms(timeout_ms), mask: std::ptr::null() };
+unsafe extern "C-unwind" fn epoll_wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout_ms: c_int,
+) -> c_int {
+    let call = Wait {
+        epoll,
+        events,
+        count,
+        timeout_ns: from_ms(timeout_ms),
+        mask: std::ptr::null(),
+    };
     // SAFETY: the program's own arguments.
-    wait_on(call, &mut || unsafe { real::epoll_wait(epoll, events, count, timeout_ms) })
+    wait_on(call, &mut || unsafe {
+        real::epoll_wait(epoll, events, count, timeout_ms)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -118,9 +170,17 @@ unsafe extern "C-unwind" fn epoll_pwait(
     timeout_ms: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    let call = Wait { epoll, events, count, timeout_ns: from_ms(timeout_ms), mask };
+    let call = Wait {
+        epoll,
+        events,
+        count,
+        timeout_ns: from_ms(timeout_ms),
+        mask,
+    };
     // SAFETY: the program's own arguments.
-    wait_on(call, &mut || unsafe { real::epoll_pwait(epoll, events, count, timeout_ms, mask) })
+    wait_on(call, &mut || unsafe {
+        real::epoll_pwait(epoll, events, count, timeout_ms, mask)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -131,7 +191,15 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    let call = Wait { epoll, events, count, timeout_ns: from_timespec(timeout), mask };
+    let call = Wait {
+        epoll,
+        events,
+        count,
+        timeout_ns: from_timespec(timeout),
+        mask,
+    };
     // SAFETY: the program's own arguments.
-    wait_on(call, &mut || unsafe { real::epoll_pwait2(epoll, events, count, timeout, mask) })
+    wait_on(call, &mut || unsafe {
+        real::epoll_pwait2(epoll, events, count, timeout, mask)
+    })
 }

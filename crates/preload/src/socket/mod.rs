@@ -11,16 +11,24 @@
 //! | Attached | Kernel   | nobody   | **forbidden**: cursors matter to the end; pin the row instead |
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::{AcqRel, Acquire, Relaxed, SeqCst}};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+};
 
 use libc::c_int;
-use millrace_shm::board::{Row, flags, state};
+use millrace_shm::board::{Row, flags};
 use millrace_shm::lock::Held;
 use millrace_shm::segment::Segment;
 use millrace_stream::{ReceiveHalf, SendHalf};
 use millrace_wire::Reason;
 
 use crate::epoll::EpollSet;
+mod life;
+
+use life::reset_row;
+pub(crate) use life::{forget, unlock_all};
+
 use crate::guarded::Guarded;
 use crate::spin::Spinner;
 use crate::{client, kernel, process, table, thread};
@@ -67,64 +75,7 @@ pub(crate) struct Socket {
 // SAFETY: the segment is read under a half's lock in phase Attached and changed under both; the rest are atomics and locks.
 unsafe impl Sync for Socket {}
 
-/// Recycled objects.
-static FREE: Guarded<Vec<&'static Socket>> = Guarded::new(Vec::new());
-
-/// For a forked child.
-pub(crate) fn unlock_all() {
-    FREE.force_unlock();
-}
-
 impl Socket {
-    fn allocate() -> &'static Socket {
-        if let Some(socket) = FREE.lock().and_then(|mut free| free.pop()) {
-            return socket;
-        }
-        let socket: &'static Socket = Box::leak(Box::new(Socket {
-            phase: AtomicU8::new(phase::CLOSED),
-            active: AtomicBool::new(false),
-            family: AtomicU8::new(0),
-            send_blocked: AtomicBool::new(false),
-            descriptors: AtomicU32::new(0),
-            calls: AtomicU32::new(0),
-            bytes: AtomicU64::new(0),
-            offer_id: AtomicU64::new(0),
-            row: AtomicPtr::new(std::ptr::null_mut()),
-            own_row: Row::default(),
-            segment: UnsafeCell::new(None),
-            sets: Guarded::new(Vec::new()),
-            spinner: Spinner::new(),
-            room_spinner: Spinner::new(),
-            error: AtomicI32::new(0),
-        }));
-        socket.row.store(std::ptr::from_ref(&socket.own_row).cast_mut(), Relaxed);
-        socket
-    }
-
-    /// Begins to track the connection that `fd` is.
-    pub(crate) fn track(fd: c_int, family: c_int, active: bool) {
-        if !table::covers(fd) {
-            return;
-        }
-        let socket = Socket::allocate();
-        socket.active.store(active, Relaxed);
-        socket.family.store(if family == libc::AF_INET { 4 } else { 6 }, Relaxed);
-        socket.send_blocked.store(false, Relaxed);
-        socket.descriptors.store(1, Relaxed);
-        socket.calls.store(0, Relaxed);
-        socket.bytes.store(0, Relaxed);
-        socket.offer_id.store(0, Relaxed);
-        socket.spinner.reset();
-        socket.room_spinner.reset();
-        socket.error.store(0, Relaxed);
-        let row = client::take_row().unwrap_or(&socket.own_row);
-        reset_row(row);
-        socket.row.store(std::ptr::from_ref(row).cast_mut(), Relaxed);
-        socket.phase.store(phase::FRESH, SeqCst);
-        forget(fd, table::replace(fd, Entry::Socket(socket)));
-        client::tracked(fd, socket);
-    }
-
     /// The end record.
     #[inline]
     pub(crate) fn row(&self) -> &'static Row {
@@ -232,7 +183,13 @@ impl Socket {
         // SAFETY: attached, and we hold one of the two locks that a change needs.
         let segment = unsafe { (*self.segment.get()).as_ref() };
         let half = segment.map(|segment| SendHalf::new(row, segment, self.send_direction()));
-        half.map(|half| Locked { half, lock: &row.send.lock, held, segment, direction: self.send_direction() })
+        half.map(|half| Locked {
+            half,
+            lock: &row.send.lock,
+            held,
+            segment,
+            direction: self.send_direction(),
+        })
     }
 
     /// Locks the receiving half, as [`Socket::lock_send`] does.
@@ -248,10 +205,17 @@ impl Socket {
         let segment = unsafe { (*self.segment.get()).as_ref() };
         let direction = 1 - self.send_direction();
         let half = segment.map(|segment| ReceiveHalf::new(row, segment, direction));
-        half.map(|half| Locked { half, lock: &row.receive.lock, held, segment, direction })
+        half.map(|half| Locked {
+            half,
+            lock: &row.receive.lock,
+            held,
+            segment,
+            direction,
+        })
     }
 
-    /// A view of the receiving half without its lock, for wait sets: a set forgets a connection, under the set's own lock, before the segment goes.
+    /// A view of the receiving half without its lock, for wait sets: a set forgets a connection, under the set's own
+    /// lock, before the segment goes.
     #[inline]
     pub(crate) fn peek_receive(&'static self) -> Option<ReceiveHalf<'static>> {
         if !self.is_attached() {
@@ -259,7 +223,11 @@ impl Socket {
         }
         // SAFETY: attached; `release` takes the connection out of every set before it changes the segment, and callers hold the set's lock.
         let segment = unsafe { (*self.segment.get()).as_ref() }?;
-        Some(ReceiveHalf::new(self.row(), segment, 1 - self.send_direction()))
+        Some(ReceiveHalf::new(
+            self.row(),
+            segment,
+            1 - self.send_direction(),
+        ))
     }
 
     /// The processor on which the peer last published, as it says; zero when unknown.
@@ -270,7 +238,12 @@ impl Socket {
         }
         // SAFETY: as in `peek_receive`.
         let segment = unsafe { (*self.segment.get()).as_ref() };
-        segment.map_or(0, |segment| segment.words(1 - self.send_direction()).sender_cpu.load(Relaxed))
+        segment.map_or(0, |segment| {
+            segment
+                .words(1 - self.send_direction())
+                .sender_cpu
+                .load(Relaxed)
+        })
     }
 
     /// Whether this process may use the ring. Another holder's first use of a connection that the first user still holds
@@ -306,127 +279,29 @@ impl Socket {
         if self.phase.load(Acquire) < phase::ATTACHED {
             self.phase.store(phase::KERNEL, SeqCst);
         }
-        for fd in table::all().filter(|fd| table::is(*fd, self)) {
-            if which & flags::RECEIVE_PINNED != 0
-                && let Some(locked) = self.lock_receive(fd)
-            {
+        let Some(fd) = table::all().find(|fd| table::is(*fd, self)) else {
+            return;
+        };
+        if which & flags::SEND_PINNED != 0 {
+            self.show_no_delay(fd);
+            if let Some(locked) = self.lock_send(fd) {
                 locked.half.leave();
             }
-            if which & flags::SEND_PINNED != 0
-                && let Some(locked) = self.lock_send(fd)
-            {
-                locked.half.leave();
-            }
-            return;
         }
-    }
-
-    /// Another descriptor of this process refers to the connection.
-    pub(crate) fn add_descriptor(&self) {
-        self.descriptors.fetch_add(1, AcqRel);
-    }
-
-    /// A descriptor goes. When it was the last one of the last process, unread bytes in the ring make the kernel reset
-    /// the connection, as unread bytes in its own queue would.
-    fn remove_descriptor(&'static self, fd: c_int) {
-        if self.descriptors.fetch_sub(1, AcqRel) != 1 {
-            return;
-        }
-        let row = self.row();
-        let last = row.identity.holders.fetch_sub(1, AcqRel) == 1;
-        if !last && row.identity.owner.load(Relaxed) == process::id() {
-            row.identity.owner.store(0, Relaxed);
-        }
-        self.leave_sets();
-        let receive_held = row.receive.lock.lock(thread::id());
-        let send_held = row.send.lock.lock(thread::id());
-        let was = self.phase.swap(phase::CLOSED, SeqCst);
-        if was == phase::ATTACHED && last {
-            self.end_ring(fd);
-        }
-        if receive_held != Held::Nested && send_held != Held::Nested {
-            self.set_segment(None);
-        }
-        row.send.lock.unlock(send_held);
-        row.receive.lock.unlock(receive_held);
-        if was != phase::FRESH && was != phase::KERNEL {
-            client::withdraw(self.offer_id.load(Relaxed));
-        }
-        if last {
-            row.identity.state.store(state::FREE, Relaxed);
-            client::give_row(row);
-        }
-        if let Some(mut free) = FREE.lock() {
-            free.push(self);
-        }
-    }
-
-    /// Nobody reads from here any more: closes the gate, and turns unread bytes into a reset.
-    fn end_ring(&'static self, fd: c_int) {
-        // SAFETY: both locks are held by the caller.
-        let Some(segment) = (unsafe { (*self.segment.get()).as_ref() }) else { return };
-        let half = ReceiveHalf::new(self.row(), segment, 1 - self.send_direction());
-        half.leave();
-        SendHalf::new(self.row(), segment, self.send_direction()).announce_end();
-        if half.unread() != 0 {
-            let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-            kernel::kernel!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_LINGER, &raw const linger, size_of::<libc::linger>());
-        }
-    }
-
-    /// The program shuts its sending direction down: what is in the ring comes before the kernel's FIN.
-    pub(crate) fn end_sending(&'static self, fd: c_int) {
-        if let Some(locked) = self.lock_send(fd) {
-            self.row().identity.flags.fetch_or(flags::SEND_PINNED, AcqRel);
-            let words = locked.segment().words(locked.direction);
-            words.sender_flags.fetch_or(millrace_shm::segment::ENDED, Relaxed);
+        if which & flags::RECEIVE_PINNED != 0
+            && let Some(locked) = self.lock_receive(fd)
+        {
             locked.half.leave();
-            locked.half.announce_end();
         }
     }
 
-    /// The process ends and with it this connection.
-    pub(crate) fn end_for_exit(&'static self, fd: c_int) {
-        if self.is_attached() {
-            self.end_ring(fd);
+    /// The kernel's road again: the program's own choice of TCP_NODELAY holds.
+    fn show_no_delay(&self, fd: c_int) {
+        let hidden = flags::HIDDEN_NO_DELAY;
+        if self.row().identity.flags.fetch_and(!hidden, AcqRel) & hidden != 0 {
+            kernel::set_no_delay(fd, false);
         }
     }
-
-    fn leave_sets(&'static self) {
-        let sets = self.sets.lock().map(|mut sets| std::mem::take(&mut *sets)).unwrap_or_default();
-        for set in sets {
-            set.forget(self);
-        }
-    }
-}
-
-use crate::table::Entry;
-
-/// What a descriptor was is gone: drops our count of it.
-pub(crate) fn forget(fd: c_int, entry: Entry) {
-    match entry {
-        Entry::Socket(socket) => socket.remove_descriptor(fd),
-        Entry::Set(set) => set.remove_descriptor(),
-        Entry::Unknown | Entry::Unconnected(_) => {}
-    }
-}
-
-fn reset_row(row: &Row) {
-    let Row { identity, send, receive } = row;
-    for word in [&send.tail, &send.pending, &send.epoch, &send.head_seen, &send.raw] {
-        word.store(0, Relaxed);
-    }
-    for word in [&receive.head, &receive.opened_at, &receive.sleepers, &receive.idle_opens, &receive.skipped_opens] {
-        word.store(0, Relaxed);
-    }
-    for word in [&send.kernel_position, &send.ring_bytes, &send.ring_messages, &send.kernel_messages,
-        &receive.kernel_position, &receive.ring_bytes, &receive.ring_messages, &receive.kernel_messages, &identity.connection_id] {
-        word.store(0, Relaxed);
-    }
-    identity.flags.store(0, Relaxed);
-    identity.reason.store(Reason::TooShort as u8, Relaxed);
-    identity.owner.store(process::id(), Relaxed);
-    identity.holders.store(1, Relaxed);
 }
 
 /// A half with its lock held.

@@ -1,0 +1,40 @@
+# `make` alone shows what there is. The work is done by cargo and by xtask, the project's own commands.
+CARGO  ?= cargo
+PREFIX ?= /usr/local
+BUILT   = $(or $(CARGO_TARGET_DIR),target)/release
+
+.PHONY: help demo test test-all check bench-sockets build install uninstall
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+demo: ## real programs over the kernel and over Millrace in turn, one table, under five minutes
+	@$(CARGO) xtask demo
+
+test: ## every test suite in seeded samples, at most 20 minutes
+	@$(CARGO) xtask test
+
+test-all: ## every test suite in full; goes on where it stopped, and writes docs/results/
+	@$(CARGO) xtask test --all
+
+check: ## format, lints, documentation, house rules, unit tests
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --quiet
+	$(CARGO) xtask tidy
+	$(CARGO) test --workspace --lib --bins --quiet
+	if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; fi
+
+bench-sockets: ## the whole table of workloads with its bars; writes docs/benchmarks.md
+	@$(CARGO) xtask bench-sockets
+
+build:
+	$(CARGO) build --release --package millrace-cli --package millrace-preload
+
+install: build ## to PREFIX (/usr/local)
+	install -D --mode=755 $(BUILT)/millrace $(DESTDIR)$(PREFIX)/bin/millrace
+	install -D --mode=644 $(BUILT)/libmillrace_preload.so $(DESTDIR)$(PREFIX)/lib/millrace/libmillrace_preload.so
+
+uninstall: ## from PREFIX
+	rm -f $(DESTDIR)$(PREFIX)/bin/millrace $(DESTDIR)$(PREFIX)/lib/millrace/libmillrace_preload.so
+	rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/millrace 2>/dev/null || true

@@ -1,0 +1,287 @@
+//! The library's side of the control protocol: one connection to the agent, made when the process has its first TCP connection.
+//!
+//! Nothing here waits for the agent (but in the eager modes, which tests use). Whatever fails leaves connections on the kernel's road.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
+
+use libc::c_int;
+use millrace_shm::board::{Board, Row};
+use millrace_stream::Chaos;
+use millrace_wire::{Mode, Reason, ToAgent, Withdraw};
+
+mod link;
+mod session;
+
+use session::Client;
+
+use crate::guarded::Guarded;
+use crate::kernel::{self, kernel};
+use crate::process;
+use crate::socket::{Socket, phase};
+
+/// After a failed attempt to reach the agent, nanoseconds until the next.
+const RETRY_NS: u64 = 1_000_000_000;
+/// In the eager modes, milliseconds that a first call waits for its connection's introduction.
+const EAGER_WAIT_MS: u64 = 20;
+/// Descriptors of ours are at or above this number where the limit allows.
+const HIGH_DESCRIPTOR: c_int = 900;
+
+/// Switched on by `MILLRACE_MODE=chaos:SEED`.
+pub(crate) static CHAOS: Chaos = Chaos::new(0);
+
+static MODE: AtomicU8 = AtomicU8::new(Mode::Default as u8);
+static OFFER_AFTER_CALLS: AtomicU32 = AtomicU32::new(u32::MAX);
+static OFFER_AFTER_BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
+static BOARD: AtomicPtr<Board> = AtomicPtr::new(std::ptr::null_mut());
+static MAIL_SEEN: AtomicU32 = AtomicU32::new(0);
+/// The agent's descriptor, or -1.
+static DESCRIPTOR: AtomicU32 = AtomicU32::new(u32::MAX);
+/// No connection of this process may be offered any more.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+static CLIENT: Guarded<Option<Client>> = Guarded::new(None);
+
+/// Says where the agent is and how eager to be.
+pub(crate) fn configure(path: CString, mode: Mode, chaos_seed: u64) {
+    MODE.store(mode as u8, Relaxed);
+    CHAOS.reseed(if mode == Mode::Chaos {
+        chaos_seed.max(1)
+    } else {
+        0
+    });
+    if let Some(mut client) = CLIENT.lock() {
+        *client = Some(Client {
+            path,
+            fd: None,
+            greeted: false,
+            retry_at_ns: 0,
+            next_offer: 1,
+            offers: HashMap::new(),
+            rows_free: Vec::new(),
+            rows_used: 0,
+        });
+    }
+}
+
+fn is_eager() -> bool {
+    MODE.load(Relaxed) != Mode::Default as u8
+}
+
+/// Offers nothing more from this process.
+pub(crate) fn stop() {
+    STOPPED.store(true, Relaxed);
+}
+
+/// The program is about to put a descriptor of its own on `target`: ours makes way.
+pub(crate) fn move_away(target: c_int) {
+    if descriptor() == Some(target)
+        && !process::is_borrowed()
+        && let Some(mut guard) = CLIENT.lock()
+        && let Some(client) = guard.as_mut()
+    {
+        let moved = kernel!(
+            libc::SYS_fcntl,
+            target,
+            libc::F_DUPFD_CLOEXEC,
+            HIGH_DESCRIPTOR
+        );
+        match c_int::try_from(moved) {
+            Ok(moved) if moved >= 0 => {
+                DESCRIPTOR.store(moved.cast_unsigned(), Relaxed);
+                // SAFETY: the kernel has just made it for us. The old one is closed by what the program does next.
+                let old = client.fd.replace(unsafe { OwnedFd::from_raw_fd(moved) });
+                std::mem::forget(old);
+            }
+            _ => client.lose_agent(),
+        }
+    }
+}
+
+fn board() -> Option<&'static Board> {
+    // SAFETY: boards are leaked, never unmapped.
+    unsafe { BOARD.load(Acquire).as_ref() }
+}
+
+/// The agent's descriptor, for hooks that must not let the program close it.
+pub(crate) fn descriptor() -> Option<RawFd> {
+    RawFd::try_from(DESCRIPTOR.load(Relaxed)).ok()
+}
+
+/// Connects to the agent without a word: a background agent stays as long as somebody could need it.
+pub(crate) fn hold_agent() {
+    if let Some(mut guard) = CLIENT.lock()
+        && let Some(client) = guard.as_mut()
+    {
+        client.connect();
+    }
+}
+
+/// Reaches for the agent, if that has not been done: a listening program will have connections.
+pub(crate) fn prepare() {
+    if board().is_none()
+        && let Some(mut guard) = CLIENT.lock()
+        && let Some(client) = guard.as_mut()
+    {
+        client.reach();
+        client.read_mail();
+    }
+}
+
+/// A free end record on the board.
+pub(crate) fn take_row() -> Option<&'static Row> {
+    prepare();
+    let board = board()?;
+    let mut guard = CLIENT.lock()?;
+    let client = guard.as_mut()?;
+    let index = match client.rows_free.pop() {
+        Some(index) => index,
+        None if client.rows_used < board.row_count() => {
+            client.rows_used += 1;
+            board.header().rows_used.store(client.rows_used, Relaxed);
+            client.rows_used - 1
+        }
+        None => return None,
+    };
+    board.row(index)
+}
+
+/// Gives an end record back, if it is one of ours; rows of a parent's board are the parent's to reuse.
+pub(crate) fn give_row(row: &'static Row) {
+    if let Some(index) = row_index(row)
+        && let Some(mut guard) = CLIENT.lock()
+        && let Some(client) = guard.as_mut()
+    {
+        client.rows_free.push(index);
+    }
+}
+
+fn row_index(row: &Row) -> Option<u32> {
+    let first = board()?.row(0)?;
+    let distance = std::ptr::from_ref(row) as usize
+        - (std::ptr::from_ref(first) as usize).min(std::ptr::from_ref(row) as usize);
+    let index = u32::try_from(distance / size_of::<Row>()).ok()?;
+    board()?
+        .row(index)
+        .filter(|found| std::ptr::eq(*found, row))
+        .map(|_| index)
+}
+
+/// A connection begins. In the eager modes it is offered at once.
+pub(crate) fn tracked(fd: c_int, socket: &'static Socket) {
+    if is_eager() {
+        offer(fd, socket);
+    }
+}
+
+/// Counts a call on a connection that is not attached, and offers it when it has proved long enough.
+#[inline]
+pub(crate) fn count(fd: c_int, socket: &'static Socket, bytes: usize) {
+    let calls = socket.calls.load(Relaxed).saturating_add(1);
+    let bytes = socket.bytes.load(Relaxed).saturating_add(bytes as u64);
+    socket.calls.store(calls, Relaxed);
+    socket.bytes.store(bytes, Relaxed);
+    let long = calls >= OFFER_AFTER_CALLS.load(Relaxed) || bytes >= OFFER_AFTER_BYTES.load(Relaxed);
+    if socket.phase.load(Relaxed) == phase::FRESH {
+        if long {
+            offer(fd, socket);
+        } else if calls % 64 == 4 {
+            prepare();
+        }
+    }
+}
+
+#[cold]
+fn offer(fd: c_int, socket: &'static Socket) {
+    if STOPPED.load(Relaxed) || !socket.has_board_row() && !adopt_row(socket) {
+        return;
+    }
+    let Some(mut guard) = CLIENT.lock() else {
+        return;
+    };
+    let Some(client) = guard.as_mut() else { return };
+    if let Err(reason) = client.offer(fd, socket) {
+        socket.row().identity.reason.store(reason as u8, Relaxed);
+        if reason != Reason::NoAgent {
+            socket.phase.store(phase::KERNEL, Relaxed);
+        }
+    }
+}
+
+/// Moves a connection that began before there was a board to a row of it.
+fn adopt_row(socket: &'static Socket) -> bool {
+    match take_row() {
+        Some(row) => socket.move_to(row),
+        None => false,
+    }
+}
+
+/// Tells the agent that a connection's end has gone.
+pub(crate) fn withdraw(offer_id: u64) {
+    if let Some(mut guard) = CLIENT.lock()
+        && let Some(client) = guard.as_mut()
+    {
+        client.offers.remove(&offer_id);
+        client.send(&ToAgent::Withdraw(Withdraw { offer_id }));
+    }
+}
+
+/// Looks whether the agent has sent anything, at the cost of a load when it has not.
+#[inline]
+pub(crate) fn glance() {
+    if let Some(board) = board()
+        && board.mail() != MAIL_SEEN.load(Relaxed)
+    {
+        read_mail(board);
+    }
+}
+
+#[cold]
+fn read_mail(board: &Board) {
+    if let Some(mut guard) = CLIENT.lock()
+        && let Some(client) = guard.as_mut()
+    {
+        MAIL_SEEN.store(board.mail(), Relaxed);
+        client.read_mail();
+    }
+}
+
+/// In the eager modes: waits a little for the introduction of a connection whose first call this is.
+#[cold]
+pub(crate) fn wait_eagerly(socket: &'static Socket) {
+    if !is_eager() || socket.calls.fetch_add(1, AcqRel) != 0 {
+        return;
+    }
+    let deadline = kernel::monotonic_ns() + EAGER_WAIT_MS * 1_000_000;
+    while socket.phase.load(Acquire) == phase::OFFERED && kernel::monotonic_ns() < deadline {
+        glance();
+        millrace_shm::sys::yield_now();
+    }
+}
+
+/// For a forked child: the parent's connection to the agent is the parent's; a new one is made when needed.
+pub(crate) fn forget_parent() {
+    CLIENT.force_unlock();
+    DESCRIPTOR.store(u32::MAX, Relaxed);
+    BOARD.store(std::ptr::null_mut(), Relaxed);
+    if let Some(mut guard) = CLIENT.lock()
+        && let Some(client) = guard.as_mut()
+    {
+        client.fd = None;
+        client.retry_at_ns = 0;
+        client.offers.clear();
+        client.rows_free.clear();
+        client.rows_used = 0;
+    }
+}
+
+/// Keeps introductions away while a closure forks.
+pub(crate) fn hold_still<T>(work: impl FnOnce() -> T) -> T {
+    let _guard = CLIENT.lock();
+    work()
+}

@@ -1,0 +1,323 @@
+//! One session with the agent: what is said, and what comes back.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use libc::c_int;
+use millrace_shm::board::{Board, Row, address_words, state};
+use millrace_shm::segment::Segment;
+use millrace_wire::{
+    End, Family, Hello, MAX_BYTES, Mode, Offer, Reason, SEGMENT_VERSION, ToAgent, ToClient,
+    VERSION_MAX, VERSION_MIN, Welcome,
+};
+
+use super::link::{connect, passed_descriptor};
+use super::{
+    BOARD, DESCRIPTOR, MAIL_SEEN, MODE, OFFER_AFTER_BYTES, OFFER_AFTER_CALLS, RETRY_NS, STOPPED,
+    board, is_eager, row_index, stop,
+};
+use crate::kernel::{self, kernel};
+use crate::socket::{Socket, phase};
+use crate::{process, spin, table};
+
+/// What only the holder of the lock touches.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) path: CString,
+    pub(super) fd: Option<OwnedFd>,
+    pub(super) greeted: bool,
+    pub(super) retry_at_ns: u64,
+    pub(super) next_offer: u32,
+    /// Offers on their way: which descriptor each was made for.
+    pub(super) offers: HashMap<u64, c_int>,
+    pub(super) rows_free: Vec<u32>,
+    pub(super) rows_used: u32,
+}
+impl Client {
+    /// Connects, if that has not been done and did not just fail.
+    pub(super) fn connect(&mut self) -> bool {
+        if self.fd.is_some() {
+            return true;
+        }
+        let now = kernel::monotonic_ns();
+        if now < self.retry_at_ns || STOPPED.load(Relaxed) {
+            return false;
+        }
+        self.retry_at_ns = now + RETRY_NS;
+        let Some(fd) = connect(&self.path) else {
+            return false;
+        };
+        DESCRIPTOR.store(fd.as_raw_fd().cast_unsigned(), Relaxed);
+        self.fd = Some(fd);
+        self.greeted = false;
+        true
+    }
+
+    /// Connects and says hello, if that has not been done.
+    pub(super) fn reach(&mut self) -> bool {
+        if !self.connect() {
+            return false;
+        }
+        if self.greeted {
+            return true;
+        }
+        self.greeted = true;
+        let mode = Mode::from_u8(MODE.load(Relaxed)).unwrap_or_default();
+        self.send(&ToAgent::Hello(Hello {
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+            segment_version: SEGMENT_VERSION,
+            mode,
+        }));
+        if is_eager() {
+            self.wait_for_welcome();
+        }
+        true
+    }
+
+    pub(super) fn wait_for_welcome(&mut self) {
+        for _ in 0..50 {
+            let Some(fd) = &self.fd else { return };
+            let mut entry = libc::pollfd {
+                fd: fd.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            let patience = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 10_000_000,
+            };
+            kernel!(
+                libc::SYS_ppoll,
+                &raw mut entry,
+                1usize,
+                &raw const patience,
+                0usize,
+                0usize
+            );
+            self.read_mail();
+            if board().is_some() {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn lose_agent(&mut self) {
+        DESCRIPTOR.store(u32::MAX, Relaxed);
+        self.fd = None;
+        // The board stays mapped: connections go on. Rows of a new agent's board are new.
+        BOARD.store(std::ptr::null_mut(), Relaxed);
+        self.rows_free.clear();
+        self.rows_used = 0;
+        self.retry_at_ns = kernel::monotonic_ns() + RETRY_NS;
+        for (offer_id, fd) in std::mem::take(&mut self.offers) {
+            if let Some(socket) =
+                table::socket(fd).filter(|socket| socket.offer_id.load(Relaxed) == offer_id)
+            {
+                socket
+                    .row()
+                    .identity
+                    .reason
+                    .store(Reason::AgentLost as u8, Relaxed);
+                let _ =
+                    socket
+                        .phase
+                        .compare_exchange(phase::OFFERED, phase::KERNEL, AcqRel, Relaxed);
+            }
+        }
+    }
+
+    /// Sends a message if it goes at once.
+    pub(super) fn send(&mut self, message: &ToAgent) -> bool {
+        let Some(fd) = &self.fd else { return false };
+        let mut buffer = [0; MAX_BYTES];
+        let bytes = message.encode(&mut buffer);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let number = fd.as_raw_fd();
+        let sent = kernel!(
+            libc::SYS_sendto,
+            number,
+            buffer.as_ptr(),
+            bytes,
+            flags,
+            0usize,
+            0usize
+        );
+        if sent < 0 && sent != -(libc::EAGAIN as isize) {
+            self.lose_agent();
+        }
+        sent == bytes as isize
+    }
+
+    pub(super) fn offer(&mut self, fd: c_int, socket: &'static Socket) -> Result<(), Reason> {
+        if !self.reach() {
+            return Err(Reason::NoAgent);
+        }
+        let row = socket.row();
+        let index = row_index(row).ok_or(Reason::NoAgent)?;
+        let (local, remote) = kernel::addresses(fd).ok_or(Reason::NotEstablished)?;
+        let active = socket.active.load(Relaxed);
+        let offer_id = u64::from(fd.cast_unsigned()) << 32 | u64::from(self.next_offer);
+        self.next_offer = self.next_offer.wrapping_add(1);
+        let family = socket.family.load(Relaxed);
+        let offer = Offer {
+            offer_id,
+            fd,
+            row: index,
+            family: if family == 4 { Family::V4 } else { Family::V6 },
+            end: if active { End::Active } else { End::Passive },
+            local,
+            remote,
+            cookie: kernel::option::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0),
+            netns_cookie: kernel::option::<u64>(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE)
+                .unwrap_or(0),
+        };
+        show(row, fd, &offer);
+        socket.offer_id.store(offer_id, Relaxed);
+        socket.phase.store(phase::OFFERED, Relaxed);
+        self.offers.insert(offer_id, fd);
+        if self.send(&ToAgent::Offer(offer)) {
+            return Ok(());
+        }
+        self.offers.remove(&offer_id);
+        socket.phase.store(phase::FRESH, Relaxed);
+        Err(Reason::NoAgent)
+    }
+
+    pub(super) fn read_mail(&mut self) {
+        while let Some((message, fd)) = self.receive() {
+            match message {
+                ToClient::Welcome(welcome) => welcome_in(&welcome, fd),
+                ToClient::Paired(paired) => {
+                    let (Some(number), Some(fd)) = (self.offers.remove(&paired.offer_id), fd)
+                    else {
+                        continue;
+                    };
+                    let segment = Segment::attach(fd.as_fd(), paired.ring_bytes).ok();
+                    if let Some(socket) = offered(number, paired.offer_id) {
+                        socket
+                            .row()
+                            .identity
+                            .connection_id
+                            .store(paired.connection_id, Relaxed);
+                        let next = if segment.is_some() {
+                            phase::PAIRED
+                        } else {
+                            phase::KERNEL
+                        };
+                        socket.set_segment(segment);
+                        socket
+                            .phase
+                            .store(next, std::sync::atomic::Ordering::Release);
+                    }
+                }
+                ToClient::Declined(declined) => {
+                    let Some(number) = self.offers.remove(&declined.offer_id) else {
+                        continue;
+                    };
+                    if let Some(socket) = offered(number, declined.offer_id) {
+                        socket
+                            .row()
+                            .identity
+                            .reason
+                            .store(declined.reason as u8, Relaxed);
+                        socket.phase.store(phase::KERNEL, Relaxed);
+                    }
+                }
+                ToClient::Unsupported(_) => stop(),
+                ToClient::Answer(_) => {}
+            }
+        }
+    }
+
+    /// One message, if one waits.
+    pub(super) fn receive(&mut self) -> Option<(ToClient, Option<OwnedFd>)> {
+        let number = self.fd.as_ref()?.as_raw_fd();
+        let mut buffer = [0u8; MAX_BYTES];
+        let mut control = [0u64; 8];
+        let mut vector = libc::iovec {
+            iov_base: buffer.as_mut_ptr().cast(),
+            iov_len: buffer.len(),
+        };
+        // SAFETY: pointers and integers, for which zero is a value.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = &raw mut vector;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&control);
+        let bytes = kernel!(
+            libc::SYS_recvmsg,
+            number,
+            &raw mut header,
+            libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC
+        );
+        let Ok(bytes) = usize::try_from(bytes) else {
+            return None;
+        };
+        let fd = passed_descriptor(&header);
+        match ToClient::parse(&buffer[..bytes]) {
+            Ok(message) if bytes != 0 => Some((message, fd)),
+            _ => {
+                self.lose_agent();
+                None
+            }
+        }
+    }
+}
+
+fn offered(fd: c_int, offer_id: u64) -> Option<&'static Socket> {
+    let socket = table::socket(fd)?;
+    let waits =
+        socket.phase.load(Acquire) == phase::OFFERED && socket.offer_id.load(Relaxed) == offer_id;
+    waits.then_some(socket)
+}
+
+fn welcome_in(welcome: &Welcome, fd: Option<OwnedFd>) {
+    let Some(board) = fd.and_then(|fd| Board::attach_rows(fd.as_fd(), welcome.rows).ok()) else {
+        return;
+    };
+    MAIL_SEEN.store(0, Relaxed);
+    BOARD.store(
+        Box::into_raw(Box::new(board)),
+        std::sync::atomic::Ordering::Release,
+    );
+    OFFER_AFTER_CALLS.store(
+        if is_eager() {
+            0
+        } else {
+            welcome.offer_after_calls
+        },
+        Relaxed,
+    );
+    OFFER_AFTER_BYTES.store(u64::from(welcome.offer_after_bytes), Relaxed);
+    if MODE.load(Relaxed) == Mode::EagerNospin as u8 {
+        spin::set_budget_us(0);
+    } else if !process::spin_is_overridden() {
+        spin::set_budget_us(welcome.spin_us);
+    }
+}
+
+/// Fills in what humans see of a connection.
+fn show(row: &Row, fd: c_int, offer: &Offer) {
+    let identity = &row.identity;
+    identity.fd.store(fd.cast_unsigned(), Relaxed);
+    identity.family.store(offer.family as u8, Relaxed);
+    identity
+        .active
+        .store(u8::from(offer.end == End::Active), Relaxed);
+    identity.local_port.store(offer.local.port, Relaxed);
+    identity.remote_port.store(offer.remote.port, Relaxed);
+    for (words, address) in [
+        (&identity.local, offer.local),
+        (&identity.remote, offer.remote),
+    ] {
+        for (word, half) in words.iter().zip(address_words(address.ip)) {
+            word.store(half, Relaxed);
+        }
+    }
+    identity.cookie.store(offer.cookie, Relaxed);
+    identity.since_ns.store(kernel::monotonic_ns(), Relaxed);
+    identity.state.store(state::KERNEL, Relaxed);
+}

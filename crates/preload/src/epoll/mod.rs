@@ -1,0 +1,334 @@
+//! epoll over kernel and ring at once.
+//!
+//! Every registration is also the kernel's. A set looks at the rings of those of its connections that are *active*: their
+//! gate is open, or bytes are left in their ring. Before it sleeps it closes those gates; then whatever comes is the kernel's
+//! to report, with the kernel's meaning of level, edge, one-shot and exclusive. Work is proportional to the active
+//! connections, not to all.
+//!
+//! Lock order: a connection's receive lock, its list of sets, a set.
+
+use std::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+
+use libc::{c_int, epoll_event};
+use millrace_wire::Reason;
+
+use crate::guarded::{Guard, Guarded};
+use crate::real;
+use crate::socket::{Socket, forget};
+use crate::spin::Spinner;
+use crate::table::{self, Entry};
+
+mod rings;
+mod wait;
+
+use rings::{Active, Inner, Member};
+use wait::close_before_sleep;
+pub(crate) use wait::{Wait, wait};
+
+const READ_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const WRITE_EVENTS: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
+/// The kernel's part of a busy set is looked at after so many calls…
+const CALLS_BEFORE_KERNEL: u32 = 16;
+/// …or after so long, in nanoseconds.
+const NS_BEFORE_KERNEL: u64 = 20_000;
+/// While spinning, the same.
+const SPIN_NS_BEFORE_KERNEL: u64 = 2_000;
+/// An active connection with an open gate that was quiet for so many looks is left to the kernel.
+const QUIET_LOOKS_MAX: u32 = 4096;
+
+/// An epoll instance of this process.
+#[derive(Debug)]
+pub(crate) struct EpollSet {
+    inner: Guarded<Inner>,
+    /// Threads asleep in the kernel on this set.
+    sleepers: AtomicU32,
+    /// No connection of the set is opened any more.
+    kernel_only: AtomicBool,
+    descriptors: AtomicU32,
+    spinner: Spinner,
+}
+
+static FREE: Guarded<Vec<&'static EpollSet>> = Guarded::new(Vec::new());
+
+/// For a forked child: whoever held these locks is not here.
+pub(crate) fn unlock_all() {
+    FREE.force_unlock();
+    for fd in table::all() {
+        if let Entry::Set(set) = table::get(fd) {
+            set.inner.force_unlock();
+        }
+    }
+}
+
+impl EpollSet {
+    /// Begins to follow the epoll instance that `fd` is.
+    pub(crate) fn track(fd: c_int) {
+        if !table::covers(fd) {
+            return;
+        }
+        let set = FREE
+            .lock()
+            .and_then(|mut free| free.pop())
+            .unwrap_or_else(|| {
+                Box::leak(Box::new(EpollSet {
+                    inner: Guarded::default(),
+                    sleepers: AtomicU32::new(0),
+                    kernel_only: AtomicBool::new(false),
+                    descriptors: AtomicU32::new(0),
+                    spinner: Spinner::new(),
+                }))
+            });
+        set.descriptors.store(1, Relaxed);
+        set.sleepers.store(0, Relaxed);
+        set.kernel_only.store(false, Relaxed);
+        set.spinner.reset();
+        forget(fd, table::replace(fd, Entry::Set(set)));
+    }
+
+    pub(crate) fn add_descriptor(&self) {
+        self.descriptors.fetch_add(1, AcqRel);
+    }
+
+    pub(crate) fn remove_descriptor(&'static self) {
+        if self.descriptors.fetch_sub(1, AcqRel) != 1 {
+            return;
+        }
+        let Some(mut inner) = self.inner.lock() else {
+            return;
+        };
+        let Inner { members, .. } = std::mem::take(&mut *inner);
+        drop(inner);
+        for socket in members.values().filter_map(|member| member.socket) {
+            if let Some(mut sets) = socket.sets.lock() {
+                sets.retain(|set| !std::ptr::eq(*set, self));
+            }
+        }
+        if let Some(mut free) = FREE.lock() {
+            free.push(self);
+        }
+    }
+
+    /// A connection of this set goes.
+    pub(crate) fn forget(&self, socket: &'static Socket) {
+        let Some(mut inner) = self.inner.lock() else {
+            return;
+        };
+        inner
+            .active
+            .retain(|active| !std::ptr::eq(active.socket, socket));
+        let gone: Vec<c_int> = inner
+            .members
+            .iter()
+            .filter(|(_, member)| {
+                member
+                    .socket
+                    .is_some_and(|found| std::ptr::eq(found, socket))
+            })
+            .map(|(fd, _)| *fd)
+            .collect();
+        for fd in gone {
+            inner.remove(fd);
+        }
+    }
+
+    /// Records a successful `epoll_ctl`.
+    fn record(
+        &'static self,
+        epoll: c_int,
+        operation: c_int,
+        fd: c_int,
+        event: Option<epoll_event>,
+    ) {
+        if let (Entry::Set(inner), libc::EPOLL_CTL_ADD) = (table::get(fd), operation) {
+            inner.leave_to_kernel();
+        }
+        let socket = table::socket(fd);
+        let sets = socket.and_then(|socket| socket.sets.lock());
+        let Some(mut inner) = self.inner.lock() else {
+            return;
+        };
+        match (operation, event) {
+            (libc::EPOLL_CTL_DEL, _) => {
+                inner.remove(fd);
+                inner.active.retain(|active| active.fd != fd);
+                if let Some(mut sets) = sets {
+                    sets.retain(|set| !std::ptr::eq(*set, self));
+                }
+            }
+            (_, Some(event)) => {
+                let ambiguous = inner.add(
+                    fd,
+                    Member {
+                        socket,
+                        events: event.events,
+                        data: event.u64,
+                    },
+                );
+                if let (Some(mut sets), Some(socket)) = (sets, socket) {
+                    if !sets.iter().any(|set| std::ptr::eq(*set, self)) {
+                        sets.push(self);
+                    }
+                    drop(sets);
+                    self.watch(&mut inner, epoll, fd, socket, event);
+                    drop(inner);
+                    if ambiguous || event.events & ONE_SHOT != 0 || self.kernel_only.load(Acquire) {
+                        socket.pin(Reason::EpollAmbiguous);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Looks at a newly registered or changed connection: what is in its ring must be found, also by those who sleep on the set already.
+    fn watch(
+        &self,
+        inner: &mut Inner,
+        epoll: c_int,
+        fd: c_int,
+        socket: &'static Socket,
+        event: epoll_event,
+    ) {
+        inner.active.retain(|active| active.fd != fd);
+        let Some(half) = socket.peek_receive() else {
+            return;
+        };
+        if self.sleepers.load(Acquire) > 0 {
+            half.leave();
+        }
+        if half.is_open() || !half.is_drained() {
+            let active = Active {
+                socket,
+                fd,
+                events: event.events,
+                data: event.u64,
+                reported: None,
+                quiet: 0,
+            };
+            inner.active.push(active);
+            if self.sleepers.load(Acquire) > 0 && active.event().is_some() {
+                inner.nudge(epoll, fd);
+            }
+        }
+    }
+
+    /// Opens a connection's gate on behalf of this set, unless somebody sleeps on it. Its list of sets is locked.
+    fn admit(&self, socket: &'static Socket) -> Option<Guard<'_, Inner>> {
+        let inner = self.inner.lock()?;
+        let watched = inner.members.values().any(|member| {
+            member
+                .socket
+                .is_some_and(|found| std::ptr::eq(found, socket))
+        });
+        (!watched || self.sleepers.load(Acquire) == 0).then_some(inner)
+    }
+}
+
+impl Socket {
+    /// Opens the ring for the sender, if nobody sleeps on the connection and it is worth it. Needs no lock held by the caller.
+    pub(crate) fn open_gate(&'static self, fd: c_int) {
+        if self.is_receive_pinned() {
+            return;
+        }
+        let Some(locked) = self.lock_receive(fd) else {
+            return;
+        };
+        if locked.half.is_open() {
+            return;
+        }
+        let Some(sets) = self.sets.lock() else { return };
+        match sets.as_slice() {
+            [] => {
+                locked.half.try_open();
+            }
+            [set] => {
+                if let Some(mut inner) = set.admit(self)
+                    && locked.half.try_open()
+                {
+                    inner.activate(self);
+                }
+            }
+            // Watched by several sets: only the kernel wakes them all.
+            _ => {}
+        }
+    }
+}
+
+/// `epoll_ctl`.
+///
+/// # Safety
+/// As `epoll_ctl(2)`.
+pub(crate) unsafe fn control(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
+    if result == 0
+        && let Entry::Set(set) = table::get(epoll)
+    {
+        let event = if event.is_null() {
+            None
+        } else {
+            // SAFETY: the kernel has just read it.
+            Some(unsafe { event.read_unaligned() })
+        };
+        set.record(epoll, operation, fd, event);
+    }
+    result
+}
+
+/// For `poll` and `select` on the set's descriptor.
+impl EpollSet {
+    fn has_active(&self) -> bool {
+        self.inner
+            .lock()
+            .is_some_and(|inner| !inner.active.is_empty())
+    }
+
+    /// Whether a ring of the set has something to report.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.inner
+            .lock()
+            .is_some_and(|inner| inner.active.iter().any(|active| active.event().is_some()))
+    }
+
+    /// Begins a sleep on the set. False: something has come, and no sleep has begun.
+    pub(crate) fn begin_sleep(&self) -> bool {
+        close_before_sleep(self)
+    }
+
+    /// Ends a sleep.
+    pub(crate) fn end_sleep(&self) {
+        self.sleepers.fetch_sub(1, AcqRel);
+    }
+
+    fn close_gates(&self) {
+        if let Some(mut inner) = self.inner.lock() {
+            inner.close_gates();
+        }
+    }
+
+    /// The set was put into another one: what its connections have to say, only the kernel can pass on.
+    pub(crate) fn leave_to_kernel(&'static self) {
+        self.kernel_only.store(true, Release);
+        let sockets: Vec<_> = match self.inner.lock() {
+            Some(inner) => inner
+                .members
+                .values()
+                .filter_map(|member| member.socket)
+                .collect(),
+            None => return,
+        };
+        for socket in sockets {
+            socket.pin(Reason::EpollAmbiguous);
+        }
+    }
+}

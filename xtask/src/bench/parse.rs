@@ -1,0 +1,227 @@
+//! What the load generators print, as figures.
+
+use anyhow::{Context, Result, ensure};
+
+/// Reads one program's output.
+pub(crate) type Reader = fn(&str) -> Result<Reading>;
+
+/// What one run of a client has shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Reading {
+    /// The row's figure, in the row's unit.
+    pub(crate) value: f64,
+    /// What the processor time is divided by.
+    pub(crate) operations: f64,
+    pub(crate) latency: Latency,
+    /// Share of the bytes that went through shared memory, where it was looked at.
+    pub(crate) ring_share: Option<f64>,
+}
+
+/// Percentiles of the round trips in microseconds, where the program tells them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Latency {
+    pub(crate) p50: Option<f64>,
+    pub(crate) p99: Option<f64>,
+    pub(crate) p999: Option<f64>,
+}
+
+/// `redis-benchmark` with one command, without `-q`: rates, and the table of percentiles. Times are in
+/// milliseconds there, in buckets of 8 µs.
+pub(crate) fn redis_benchmark(text: &str) -> Result<Reading> {
+    let summary = text
+        .lines()
+        .skip_while(|line| !line.contains("latency summary"))
+        .nth(2)
+        .context("redis-benchmark printed no latency summary")?;
+    let columns: Vec<f64> = summary.split_whitespace().flat_map(str::parse).collect();
+    ensure!(
+        columns.len() == 6,
+        "redis-benchmark's summary has other columns: {summary}"
+    );
+    let p999 = text.lines().find_map(|line| {
+        let (percentile, rest) = line.split_once("% <= ")?;
+        let far_enough = percentile.trim().parse::<f64>().ok()? >= 99.9;
+        far_enough.then(|| first_number(rest))?
+    });
+    Ok(Reading {
+        value: number_before(text, " requests per second")?,
+        operations: number_before(text, " requests completed")?,
+        latency: Latency {
+            p50: Some(columns[2] * 1e3),
+            p99: Some(columns[4] * 1e3),
+            p999: p999.map(|milliseconds| milliseconds * 1e3),
+        },
+        ..Reading::default()
+    })
+}
+
+/// `sockperf ping-pong --full-rtt`: the median round trip.
+pub(crate) fn sockperf_ping_pong(text: &str) -> Result<Reading> {
+    let p50 = number_after(text, "percentile 50.000 =")?;
+    Ok(Reading {
+        value: p50,
+        operations: number_after(text, "SentMessages=")?,
+        latency: Latency {
+            p50: Some(p50),
+            p99: Some(number_after(text, "percentile 99.000 =")?),
+            p999: Some(number_after(text, "percentile 99.900 =")?),
+        },
+        ..Reading::default()
+    })
+}
+
+/// `sockperf throughput`: messages in a second.
+pub(crate) fn sockperf_throughput(text: &str) -> Result<Reading> {
+    Ok(Reading {
+        value: number_after(text, "Message Rate is")?,
+        operations: number_after(text, "Total of")?,
+        ..Reading::default()
+    })
+}
+
+/// `iperf3 -J`: what the receiver got; an operation is a MiB.
+pub(crate) fn iperf3(text: &str) -> Result<Reading> {
+    let report: serde_json::Value = serde_json::from_str(text)?;
+    let received = |field: &str| report["end"]["sum_received"][field].as_f64();
+    let bits = received("bits_per_second").context("iperf3 reports no bits_per_second")?;
+    let bytes = received("bytes").context("iperf3 reports no bytes")?;
+    Ok(Reading {
+        value: bits / 1e9,
+        operations: bytes / f64::from(1 << 20),
+        ..Reading::default()
+    })
+}
+
+/// `pgbench`: transactions in a second.
+pub(crate) fn pgbench(text: &str) -> Result<Reading> {
+    Ok(Reading {
+        value: number_after(text, "tps =")?,
+        operations: number_after(text, "transactions actually processed:")?,
+        ..Reading::default()
+    })
+}
+
+/// The line that `wrk` prints by our script, and our own load generators print.
+pub(crate) fn result_line(text: &str) -> Result<Reading> {
+    let line = text.lines().find_map(|line| line.strip_prefix("result:"));
+    let line = line.context("there is no line with the result")?;
+    let requests = number_after(line, "requests")?;
+    let errors = number_after(line, "errors")?;
+    ensure!(errors == 0.0, "{errors} of {requests} requests failed");
+    Ok(Reading {
+        value: requests / (number_after(line, "microseconds")? / 1e6),
+        operations: requests,
+        latency: Latency {
+            p50: Some(number_after(line, "p50")?),
+            p99: Some(number_after(line, "p99")?),
+            p999: Some(number_after(line, "p99.9")?),
+        },
+        ..Reading::default()
+    })
+}
+
+/// The number that follows the first `label` that is a word of its own.
+fn number_after(text: &str, label: &str) -> Result<f64> {
+    let number = text.match_indices(label).find_map(|(at, _)| {
+        let rest = &text[at + label.len()..];
+        let parted = label.ends_with(['=', ':']) || rest.starts_with(' ');
+        parted.then(|| first_number(rest))?
+    });
+    number.with_context(|| format!("no number after '{label}'"))
+}
+
+fn first_number(text: &str) -> Option<f64> {
+    let word = text.split_whitespace().next()?;
+    word.trim_end_matches([';', ',', ')']).parse().ok()
+}
+
+/// The number before `label`.
+fn number_before(text: &str, label: &str) -> Result<f64> {
+    let (before, _) = text
+        .split_once(label)
+        .with_context(|| format!("no '{label}'"))?;
+    let word = before.split_whitespace().next_back();
+    word.and_then(|word| word.parse().ok())
+        .with_context(|| format!("no number before '{label}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REDIS: &str = "\
+SET: rps=19342.6 (overall: 27606.4) avg_msec=0.048 (overall: 0.033)\r====== SET ======
+  50000 requests completed in 1.84 seconds
+Latency by percentile distribution:
+0.000% <= 0.023 milliseconds (cumulative count 25363)
+99.805% <= 0.103 milliseconds (cumulative count 49906)
+99.902% <= 0.127 milliseconds (cumulative count 49954)
+Cumulative distribution of latencies:
+99.964% <= 0.207 milliseconds (cumulative count 49982)
+Summary:
+  throughput summary: 27247.96 requests per second
+  latency summary (msec):
+          avg       min       p50       p95       p99       max
+        0.034     0.016     0.023     0.055     0.071     1.087
+";
+
+    #[test]
+    fn redis_benchmark_gives_rate_and_percentiles() {
+        let reading = redis_benchmark(REDIS).unwrap();
+        assert_eq!((reading.value, reading.operations), (27_247.96, 50_000.0));
+        assert_eq!(
+            reading.latency,
+            Latency {
+                p50: Some(23.0),
+                p99: Some(71.0),
+                p999: Some(127.0)
+            }
+        );
+    }
+
+    #[test]
+    fn sockperf_gives_round_trips_and_rates() {
+        let text = "\
+sockperf: [Total Run] RunTime=2.000 sec; Warm up time=400 msec; SentMessages=97917; ReceivedMessages=97916
+sockperf: [Valid Duration] RunTime=1.550 sec; SentMessages=68450; ReceivedMessages=68450
+sockperf: ---> percentile 99.990 = 2850.460
+sockperf: ---> percentile 99.900 =   97.323
+sockperf: ---> percentile 99.000 =   72.887
+sockperf: ---> percentile 50.000 =   13.419
+";
+        let reading = sockperf_ping_pong(text).unwrap();
+        assert_eq!((reading.value, reading.operations), (13.419, 97_917.0));
+        assert_eq!(reading.latency.p999, Some(97.323));
+        let text = "sockperf: Total of 2327020 messages sent in 2.000 sec\n\
+                    sockperf: Summary: Message Rate is 1163240 [msg/sec]\n";
+        let reading = sockperf_throughput(text).unwrap();
+        assert_eq!(
+            (reading.value, reading.operations),
+            (1_163_240.0, 2_327_020.0)
+        );
+    }
+
+    #[test]
+    fn iperf3_counts_what_was_received() {
+        let text = r#"{"end": {"sum_received": {"bytes": 2097152, "bits_per_second": 3e10}}}"#;
+        let reading = iperf3(text).unwrap();
+        assert_eq!((reading.value, reading.operations), (30.0, 2.0));
+    }
+
+    #[test]
+    fn pgbench_gives_transactions() {
+        let text = "number of transactions actually processed: 60000\n\
+                    latency average = 0.050 ms\ntps = 20000.5 (without initial connection time)\n";
+        let reading = pgbench(text).unwrap();
+        assert_eq!((reading.value, reading.operations), (20_000.5, 60_000.0));
+    }
+
+    #[test]
+    fn the_result_line_is_refused_when_requests_failed() {
+        let line = "result: requests 200 microseconds 2000000 errors 0 p50 79 p99 138 p99.9 1841\n";
+        let reading = result_line(line).unwrap();
+        assert_eq!(reading.value, 100.0);
+        assert_eq!(reading.latency.p999, Some(1841.0));
+        assert!(result_line(&line.replace("errors 0", "errors 1")).is_err());
+    }
+}

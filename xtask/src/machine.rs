@@ -1,0 +1,230 @@
+//! What a reader of a measurement has to know about the machine.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde_json::{Map, Value};
+
+use crate::markdown;
+use crate::packages::find_program;
+
+/// A named fact.
+pub(crate) type Fact = (&'static str, String);
+
+/// The arguments that make the programs of the benchmarks tell their version.
+const TOOLS: &[(&str, &str)] = &[
+    ("redis-server", "--version"),
+    ("memcached", "--version"),
+    ("nginx", "-v"),
+    ("wrk", "-v"),
+    ("sockperf", "--version"),
+    ("iperf3", "--version"),
+    ("pgbench", "--version"),
+    ("rustc", "--version"),
+];
+
+/// Processor, kernel, mitigations, system, versions of the programs.
+pub(crate) fn facts() -> Vec<Fact> {
+    let mut facts = vec![
+        ("processor", processor()),
+        ("processors used", placement()),
+        ("memory", memory()),
+        ("kernel", first_line("/proc/sys/kernel/osrelease")),
+        ("mitigations", mitigations()),
+        ("system", system()),
+        ("load before the run", first_line("/proc/loadavg")),
+    ];
+    for &(tool, argument) in TOOLS {
+        facts.push((
+            tool,
+            version(tool, argument).unwrap_or_else(|| "not installed".to_owned()),
+        ));
+    }
+    facts
+}
+
+/// Facts as a Markdown table.
+pub(crate) fn table(facts: &[Fact]) -> String {
+    let mut lines = vec![["fact", "here"].map(str::to_owned).to_vec()];
+    lines.extend(
+        facts
+            .iter()
+            .map(|(name, fact)| vec![(*name).to_owned(), fact.clone()]),
+    );
+    markdown::table(&lines)
+}
+
+/// Facts as a JSON object.
+pub(crate) fn to_json(facts: &[Fact]) -> Value {
+    let entries = facts
+        .iter()
+        .map(|(name, fact)| ((*name).to_owned(), fact.clone().into()));
+    Value::Object(entries.collect::<Map<_, _>>())
+}
+
+/// The processors that we may use, in order.
+pub(crate) fn allowed_processors() -> Vec<usize> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    parse_list(list.unwrap_or("0"))
+}
+
+/// Today, by UTC, as year-month-day.
+pub(crate) fn today() -> String {
+    capture("date", &["-u", "+%F"]).unwrap_or_else(|| "unknown-date".to_owned())
+}
+
+/// The commit that is checked out, with a mark when the tree differs from it.
+pub(crate) fn commit() -> String {
+    let revision = capture("git", &["rev-parse", "--short=12", "HEAD"]);
+    let changes = capture("git", &["status", "--porcelain"]);
+    match (revision, changes) {
+        (Some(revision), Some(changes)) if !changes.is_empty() => format!("{revision} and changes"),
+        (Some(revision), _) => revision,
+        (None, _) => "not committed".to_owned(),
+    }
+}
+
+/// What a command prints, if it succeeds.
+pub(crate) fn capture(program: &str, words: &[&str]) -> Option<String> {
+    let output = Command::new(program)
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    output.status.success().then_some(text)
+}
+
+fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        line.split_once(':')
+            .map(|(_, value)| value.trim().to_owned())
+    };
+    let count = text
+        .lines()
+        .filter(|line| line.starts_with("processor"))
+        .count();
+    let model = field("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let frequency = field("cpu MHz")
+        .map(|mhz| format!(", {mhz} MHz"))
+        .unwrap_or_default();
+    let virtual_machine = match field("flags") {
+        Some(flags) if flags.split(' ').any(|flag| flag == "hypervisor") => ", virtual machine",
+        _ => "",
+    };
+    format!("{count} × {model}{frequency}{virtual_machine}")
+}
+
+fn placement() -> String {
+    let allowed = allowed_processors();
+    let Some([server, client]) = allowed.first_chunk::<2>() else {
+        return "one, for server and client".to_owned();
+    };
+    let path = format!("/sys/devices/system/cpu/cpu{server}/topology/thread_siblings_list");
+    let siblings = parse_list(&first_line(&path));
+    let relation = if siblings.contains(client) {
+        "threads of one core"
+    } else {
+        "different cores"
+    };
+    format!("server {server}, client {client}, by what the kernel is told {relation}")
+}
+
+fn memory() -> String {
+    let kibibytes = meminfo(&["MemTotal"]);
+    format!("{:.1} GiB", kibibytes as f64 / f64::from(1 << 20))
+}
+
+/// The sum of some lines of `/proc/meminfo`, in KiB.
+pub(crate) fn meminfo(names: &[&str]) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let value = |line: &str| {
+        let (name, rest) = line.split_once(':')?;
+        names
+            .contains(&name)
+            .then(|| rest.split_whitespace().next()?.parse::<u64>().ok())?
+    };
+    text.lines().filter_map(value).sum()
+}
+
+fn mitigations() -> String {
+    let Ok(entries) = fs::read_dir("/sys/devices/system/cpu/vulnerabilities") else {
+        return "unknown".to_owned();
+    };
+    let mut active: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let state = fs::read_to_string(entry.path()).ok()?;
+            let means = state.trim().strip_prefix("Mitigation: ")?;
+            let short = means.split([';', ',']).next()?;
+            Some(format!("{} ({short})", entry.file_name().to_str()?))
+        })
+        .collect();
+    active.sort();
+    if active.is_empty() {
+        "none".to_owned()
+    } else {
+        active.join(", ")
+    }
+}
+
+fn system() -> String {
+    let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = text
+        .lines()
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.unwrap_or("unknown").trim_matches('"').to_owned()
+}
+
+/// The first printed line that has a digit, without the program's colours.
+fn version(tool: &str, argument: &str) -> Option<String> {
+    let program = find_program(tool)?;
+    let output = Command::new(program)
+        .arg(argument)
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let line = text
+        .lines()
+        .find(|line| line.contains(|c: char| c.is_ascii_digit()))?;
+    Some(
+        line.split(" sha=")
+            .next()?
+            .split(" Copyright")
+            .next()?
+            .trim()
+            .to_owned(),
+    )
+}
+
+fn first_line(path: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().unwrap_or("unknown").to_owned()
+}
+
+/// Parses the kernel's lists of processors: `0-2,5`.
+fn parse_list(text: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<usize>().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_expanded() {
+        assert_eq!(parse_list("0-2,5\n"), [0, 1, 2, 5]);
+        assert!(parse_list("").is_empty());
+    }
+}

@@ -1,0 +1,67 @@
+//! The project's own commands, by `cargo xtask COMMAND`. Not part of what is installed.
+
+mod bench;
+mod demo;
+mod load;
+mod machine;
+mod markdown;
+mod packages;
+mod process;
+mod scratch;
+mod stats;
+mod suites;
+mod sys;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use lexopt::prelude::Value;
+
+const USAGE: &str = "\
+cargo xtask COMMAND
+
+  demo            real programs on both roads in turn, one table, under five minutes
+  bench-sockets   every workload with its bar; writes docs/benchmarks.md (--help)
+  test            the test suites, in seeded samples; `test --all` in full
+  tidy            the house rules that no other tool checks
+  load            load generators that the benchmarks start";
+
+fn main() -> ExitCode {
+    let outcome = run();
+    // Whatever happened, nothing that was started here stays behind.
+    match (outcome, process::end_descendants()) {
+        (Ok(()), 0) => ExitCode::SUCCESS,
+        (Ok(()), left) => {
+            eprintln!("error: {left} processes were left behind, and are killed now");
+            ExitCode::FAILURE
+        }
+        (Err(error), _) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let mut arguments = lexopt::Parser::from_env();
+    let Some(Value(command)) = arguments.next()? else {
+        bail!("no command\n\n{USAGE}")
+    };
+    let command = command.to_str().context("a command is a word")?;
+    if command == "load" {
+        return load::run(&mut arguments);
+    }
+    sys::catch_interrupts();
+    sys::adopt_orphans();
+    if let Some(package) = std::env::var_os("CARGO_MANIFEST_DIR") {
+        std::env::set_current_dir(std::path::Path::new(&package).join(".."))?;
+    }
+    match command {
+        "demo" => demo::command(&mut arguments),
+        "bench-sockets" => bench::command(&mut arguments),
+        "test" => suites::command(&mut arguments),
+        "tidy" => tidy::command(&mut arguments),
+        other => bail!("there is no command {other}\n\n{USAGE}"),
+    }
+}

@@ -1,0 +1,250 @@
+//! Programs that we start: each with its output in a file, a process group of its own, its processor
+//! time, and an end that comes for certain.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::sys::{self, Exit};
+
+/// How long a program may take to stop when asked, before it is killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A running program. Dropping it ends it, with all its descendants.
+pub(crate) struct Program {
+    name: String,
+    pid: i32,
+    output: PathBuf,
+    /// How it ended, once that is collected.
+    exit: Option<Exit>,
+}
+
+impl Program {
+    /// Starts `command`, that is called `name` in messages; standard output and standard error go to the
+    /// file `output`.
+    pub(crate) fn start(name: &str, mut command: Command, output: PathBuf) -> Result<Self> {
+        let name = name.to_owned();
+        let file = File::create(&output).with_context(|| format!("{}", output.display()))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file);
+        sys::bind_to_parent(&mut command);
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let pid = i32::try_from(child.id())?;
+        Ok(Self {
+            name,
+            pid,
+            output,
+            exit: None,
+        })
+    }
+
+    /// What the program has printed so far.
+    pub(crate) fn output(&self) -> String {
+        let bytes = fs::read(&self.output).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits until the program ends, at most `limit`; `None` when it runs on. An interrupt is an error.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<Option<Exit>> {
+        if self.exit.is_none() {
+            self.exit = sys::wait_child(self.pid, limit)?;
+        }
+        ensure!(self.exit.is_some() || !sys::interrupted(), "interrupted");
+        Ok(self.exit)
+    }
+
+    /// Waits until the program ends, and takes what it printed. Failure and running longer than
+    /// `limit` are errors.
+    pub(crate) fn finish(mut self, limit: Duration) -> Result<(String, Exit)> {
+        let Some(exit) = self.wait(limit)? else {
+            bail!(
+                "{} did not end within {} s\n{}",
+                self.name,
+                limit.as_secs(),
+                self.tail()
+            );
+        };
+        ensure!(exit.success, "{} failed\n{}", self.name, self.tail());
+        Ok((self.output(), exit))
+    }
+
+    /// Waits until `ready` holds; the program's end, `limit` and an interrupt are errors.
+    pub(crate) fn wait_until(
+        &mut self,
+        limit: Duration,
+        ready: impl Fn(&Self) -> bool,
+    ) -> Result<()> {
+        let start = Instant::now();
+        while !ready(self) {
+            let ended = self.wait(Duration::from_millis(20))?.is_some();
+            ensure!(
+                !ended,
+                "{} ended before it was ready\n{}",
+                self.name,
+                self.tail()
+            );
+            ensure!(
+                start.elapsed() < limit,
+                "{} was not ready\n{}",
+                self.name,
+                self.tail()
+            );
+        }
+        Ok(())
+    }
+
+    /// Processor time that the program and its descendants have used, those that ended included.
+    pub(crate) fn processor_time(&self) -> Duration {
+        descendants(self.pid)
+            .iter()
+            .map(Process::processor_time)
+            .sum()
+    }
+
+    /// KiB of private memory and page tables of the program and its descendants.
+    pub(crate) fn memory(&self) -> u64 {
+        descendants(self.pid).iter().map(Process::memory).sum()
+    }
+
+    /// The last lines of what the program printed.
+    fn tail(&self) -> String {
+        let text = self.output();
+        // Of progress that overwrites itself, what a terminal would show.
+        let lines = text
+            .lines()
+            .map(|line| line.trim_end().rsplit('\r').next().unwrap_or(line));
+        let lines: Vec<&str> = lines.collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if self.exit.is_some() {
+            return;
+        }
+        let family = descendants(self.pid);
+        sys::signal(self.pid, libc::SIGTERM);
+        // SIGSTOPped programs hear SIGTERM only after SIGCONT.
+        sys::signal(self.pid, libc::SIGCONT);
+        let deadline = Instant::now() + PATIENCE;
+        // Interrupts cut the waiting short, so it is repeated.
+        while Instant::now() < deadline {
+            match sys::wait_child(self.pid, deadline - Instant::now()) {
+                Ok(None) => {}
+                Ok(Some(_)) | Err(_) => break,
+            }
+        }
+        sys::signal(-self.pid, libc::SIGKILL);
+        for process in family {
+            if Process::read(process.pid).is_some_and(|now| now.started == process.started) {
+                sys::signal(process.pid, libc::SIGKILL);
+            }
+        }
+        // An error says that it was collected above.
+        let _ = sys::wait_child(self.pid, PATIENCE);
+    }
+}
+
+/// Kills every descendant of ours that is still there, and collects them; returns how many there were.
+pub(crate) fn end_descendants() -> usize {
+    while sys::reap(-1).is_ok_and(|exit| exit.is_some()) {}
+    let ours = i32::try_from(std::process::id()).unwrap_or(0);
+    let left: Vec<Process> = descendants(ours)
+        .into_iter()
+        .filter(|p| p.pid != ours)
+        .collect();
+    for process in &left {
+        sys::signal(process.pid, libc::SIGKILL);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    // Orphans become our children one generation after the other.
+    while sys::reap(-1).is_ok() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    left.len()
+}
+
+/// A line of `/proc/PID/stat`.
+struct Process {
+    pid: i32,
+    parent: i32,
+    /// Processor time of the children that it has waited for, in ticks.
+    children_ticks: u64,
+    /// When it started: with the number, this names a process for ever.
+    started: u64,
+}
+
+impl Process {
+    fn read(pid: i32) -> Option<Self> {
+        let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may contain anything.
+        let (_, rest) = line.rsplit_once(") ")?;
+        let fields: Vec<&str> = rest.split(' ').collect();
+        let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        // proc_pid_stat(5) counts from 1, and the state, field 3, is the first here.
+        Some(Self {
+            pid,
+            parent: fields.get(1)?.parse().ok()?,
+            children_ticks: number(13)? + number(14)?,
+            started: number(19)?,
+        })
+    }
+
+    fn processor_time(&self) -> Duration {
+        let nanoseconds = self.children_ticks * (1_000_000_000 / sys::ticks_per_second());
+        sys::processor_time(self.pid).unwrap_or_default() + Duration::from_nanos(nanoseconds)
+    }
+
+    fn memory(&self) -> u64 {
+        self.kibibytes("smaps_rollup", "Pss_Anon:") + self.kibibytes("status", "VmPTE:")
+    }
+
+    /// A line of a file in `/proc/PID`.
+    fn kibibytes(&self, file: &str, name: &str) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/{file}", self.pid)).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+            .unwrap_or(0)
+    }
+}
+
+/// The process and all below it.
+fn descendants(root: i32) -> Vec<Process> {
+    let mut others: Vec<Process> = numbers_in_proc()
+        .into_iter()
+        .filter_map(Process::read)
+        .collect();
+    let mut family: Vec<Process> = Vec::new();
+    let mut wave = vec![root];
+    while !wave.is_empty() {
+        let (found, rest): (Vec<_>, Vec<_>) = others
+            .into_iter()
+            .partition(|process| process.pid == root || wave.contains(&process.parent));
+        wave = found
+            .iter()
+            .map(|p| p.pid)
+            .filter(|&pid| pid != root)
+            .collect();
+        family.extend(found);
+        others = rest;
+    }
+    family
+}
+
+fn numbers_in_proc() -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}

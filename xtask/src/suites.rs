@@ -1,0 +1,361 @@
+//! `cargo xtask test`: the test suites, in seeded samples or in full, with one closing line.
+//!
+//! A suite is a command. It says how many of its cases passed either as `cargo test` does or by a line
+//! `N passed, N failed, N skipped`; a line that begins with `figure:` goes into the result file.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fmt::Write;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use lexopt::prelude::{Long, ValueExt};
+use serde_json::{Map, Value, json};
+
+use crate::process::Program;
+use crate::{machine, markdown};
+
+/// A suite, and how long it may take.
+struct Suite {
+    name: &'static str,
+    /// For `make test`.
+    sample: &'static [&'static str],
+    sample_minutes: u64,
+    /// For `make test-all`.
+    full: &'static [&'static str],
+    full_minutes: u64,
+}
+
+/// In the order of running: what fails fast comes first.
+static SUITES: &[Suite] = &[Suite {
+    name: "workspace",
+    sample: &["cargo", "test", "--workspace", "--no-fail-fast"],
+    sample_minutes: 8,
+    full: &[
+        "cargo",
+        "test",
+        "--workspace",
+        "--no-fail-fast",
+        "--",
+        "--include-ignored",
+    ],
+    full_minutes: 60,
+}];
+
+/// Logs, and which suites have passed in full for the tree as it is.
+const LOGS: &str = "target/test";
+const STATE: &str = "target/test/state.json";
+const RESULTS: &str = "docs/results";
+
+/// What a suite's run has shown.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Outcome {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+    seconds: u64,
+    figures: Vec<String>,
+}
+
+/// The command: `test [--all] [--only NAME] [--restart]`.
+pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
+    let (mut all, mut only, mut restart) = (false, None::<String>, false);
+    while let Some(argument) = arguments.next()? {
+        match argument {
+            Long("all") => all = true,
+            Long("only") => only = Some(arguments.value()?.parse()?),
+            Long("restart") => restart = true,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if let Some(name) = &only {
+        ensure!(
+            SUITES.iter().any(|suite| suite.name == name),
+            "there is no suite {name}"
+        );
+    }
+    fs::create_dir_all(LOGS).context(LOGS)?;
+    let mut state = if all && !restart {
+        State::load()
+    } else {
+        State::new()
+    };
+    let mut outcomes = Vec::new();
+    for suite in SUITES
+        .iter()
+        .filter(|suite| only.as_deref().is_none_or(|n| n == suite.name))
+    {
+        let outcome = match state.passed(suite.name) {
+            Some(outcome) => {
+                println!("{}: passed before, with this tree", suite.name);
+                outcome
+            }
+            None => run(suite, all)?,
+        };
+        if all {
+            state.store(suite.name, &outcome)?;
+        }
+        outcomes.push((suite.name, outcome));
+    }
+    if all && only.is_none() {
+        write_results(&outcomes)?;
+    }
+    close(&outcomes)
+}
+
+/// Runs one suite with its output in a log, of which failures show the end.
+fn run(suite: &Suite, all: bool) -> Result<Outcome> {
+    let (words, minutes) = if all {
+        (suite.full, suite.full_minutes)
+    } else {
+        (suite.sample, suite.sample_minutes)
+    };
+    println!(
+        "{}: {} (at most {minutes} min)",
+        suite.name,
+        words.join(" ")
+    );
+    let (first, rest) = words.split_first().context("a suite without a command")?;
+    let cargo = std::env::var_os("CARGO").filter(|_| *first == "cargo");
+    let mut command = Command::new(cargo.unwrap_or_else(|| (*first).into()));
+    command.args(rest);
+    let log = Path::new(LOGS).join(format!("{}.log", suite.name));
+    let start = Instant::now();
+    let mut program = Program::start(suite.name, command, log.clone())?;
+    let exit = program.wait(Duration::from_secs(60 * minutes))?;
+    let text = program.output();
+    let mut outcome = count(&text);
+    outcome.seconds = start.elapsed().as_secs();
+    if exit.is_none() {
+        println!("{}: stopped, its {minutes} minutes are over", suite.name);
+    }
+    let success = exit.is_some_and(|exit| exit.success);
+    if !success && outcome.failed == 0 {
+        outcome.failed = 1;
+    }
+    if success && outcome.passed + outcome.failed + outcome.skipped == 0 {
+        outcome.passed = 1;
+    }
+    if outcome.failed > 0 {
+        println!(
+            "{}\n{}: the whole log is {}",
+            tail(&text),
+            suite.name,
+            log.display()
+        );
+    }
+    println!(
+        "{}: {} after {} s",
+        suite.name,
+        outcome.counts(),
+        outcome.seconds
+    );
+    Ok(outcome)
+}
+
+/// Adds up what a log says.
+fn count(text: &str) -> Outcome {
+    let mut sum = Outcome::default();
+    for line in text.lines() {
+        if let Some(figure) = line.strip_prefix("figure:") {
+            sum.figures.push(figure.trim().to_owned());
+        }
+        let counts = match line.strip_prefix("test result: ") {
+            Some(rest) => rest.split_once(". ").map(|(_, counts)| counts),
+            None => Some(line).filter(|line| line.ends_with(" skipped")),
+        };
+        for part in counts.unwrap_or_default().split([',', ';']) {
+            let Some((number, word)) = part.trim().split_once(' ') else {
+                continue;
+            };
+            let Ok(number) = number.parse::<u64>() else {
+                continue;
+            };
+            match word {
+                "passed" => sum.passed += number,
+                "failed" => sum.failed += number,
+                "skipped" | "ignored" => sum.skipped += number,
+                _ => {}
+            }
+        }
+    }
+    sum
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(60)..].join("\n")
+}
+
+/// The closing line; failures make it an error.
+fn close(outcomes: &[(&str, Outcome)]) -> Result<()> {
+    let mut sum = Outcome::default();
+    for (_, outcome) in outcomes {
+        sum.passed += outcome.passed;
+        sum.failed += outcome.failed;
+        sum.skipped += outcome.skipped;
+    }
+    println!("{}", sum.counts());
+    if sum.failed > 0 {
+        bail!("{} failed", sum.failed);
+    }
+    Ok(())
+}
+
+fn write_results(outcomes: &[(&str, Outcome)]) -> Result<()> {
+    let date = machine::today();
+    let mut lines = vec![
+        ["suite", "passed", "failed", "skipped", "seconds"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    let mut figures = String::new();
+    for (name, outcome) in outcomes {
+        let counts = [
+            outcome.passed,
+            outcome.failed,
+            outcome.skipped,
+            outcome.seconds,
+        ];
+        let mut line = vec![(*name).to_owned()];
+        line.extend(counts.map(|count| count.to_string()));
+        lines.push(line);
+        for figure in &outcome.figures {
+            let _ = writeln!(figures, "- {name}: {figure}");
+        }
+    }
+    let mut text = format!(
+        "# Tests in full, {date}\n\nMade by `make test-all`, commit {}.\n\n{}\n## The machine\n\n{}",
+        machine::commit(),
+        markdown::table(&lines),
+        machine::table(&machine::facts()),
+    );
+    if !figures.is_empty() {
+        let _ = write!(text, "\n## Figures\n\n{figures}");
+    }
+    fs::create_dir_all(RESULTS).context(RESULTS)?;
+    let path = format!("{RESULTS}/tests-{date}.md");
+    fs::write(&path, text).context(path.clone())?;
+    println!("Written: {path}");
+    Ok(())
+}
+
+impl Outcome {
+    fn counts(&self) -> String {
+        format!(
+            "{} passed, {} failed, {} skipped",
+            self.passed, self.failed, self.skipped
+        )
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "passed": self.passed,
+            "failed": self.failed,
+            "skipped": self.skipped,
+            "seconds": self.seconds,
+            "figures": self.figures,
+        })
+    }
+
+    fn from_json(value: &Value) -> Option<Self> {
+        let number = |name: &str| value[name].as_u64();
+        let figures = value["figures"].as_array()?.iter();
+        Some(Self {
+            passed: number("passed")?,
+            failed: number("failed")?,
+            skipped: number("skipped")?,
+            seconds: number("seconds")?,
+            figures: figures
+                .filter_map(|figure| Some(figure.as_str()?.to_owned()))
+                .collect(),
+        })
+    }
+}
+
+/// What `test --all` has done so far, for the tree as it is: any change to a file starts it anew.
+struct State {
+    tree: String,
+    outcomes: Map<String, Value>,
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            tree: tree(),
+            outcomes: Map::new(),
+        }
+    }
+
+    fn load() -> Self {
+        let new = Self::new();
+        let text = fs::read_to_string(STATE).unwrap_or_default();
+        let stored: Value = serde_json::from_str(&text).unwrap_or_default();
+        match &stored["outcomes"] {
+            Value::Object(outcomes) if stored["tree"] == new.tree.as_str() => Self {
+                outcomes: outcomes.clone(),
+                ..new
+            },
+            _ => new,
+        }
+    }
+
+    /// The suite's outcome, when all of it passed.
+    fn passed(&self, name: &str) -> Option<Outcome> {
+        let outcome = Outcome::from_json(self.outcomes.get(name)?)?;
+        (outcome.failed == 0).then_some(outcome)
+    }
+
+    fn store(&mut self, name: &str, outcome: &Outcome) -> Result<()> {
+        self.outcomes.insert(name.to_owned(), outcome.to_json());
+        let state = json!({ "tree": self.tree, "outcomes": self.outcomes });
+        fs::write(STATE, format!("{state:#}\n")).context(STATE)
+    }
+}
+
+/// A name for the contents of all files that belong to the project, results excepted.
+fn tree() -> String {
+    let list = ["ls-files", "--cached", "--others", "--exclude-standard"];
+    let files = machine::capture("git", &list).unwrap_or_default();
+    let mut hasher = DefaultHasher::new();
+    for path in files.lines().filter(|path| !path.starts_with(RESULTS)) {
+        path.hash(&mut hasher);
+        fs::read(path).unwrap_or_default().hash(&mut hasher);
+    }
+    format!("{:016x}", hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_cargo_and_of_other_suites_are_added() {
+        let log = "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
+                   figure: 100000 sequences\n\
+                   test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured\n\
+                   10 passed, 2 failed, 3 skipped\n";
+        let expected = Outcome {
+            passed: 17,
+            failed: 3,
+            skipped: 4,
+            seconds: 0,
+            figures: vec!["100000 sequences".to_owned()],
+        };
+        assert_eq!(count(log), expected);
+    }
+
+    #[test]
+    fn outcomes_survive_the_state_file() {
+        let outcome = Outcome {
+            passed: 3,
+            seconds: 7,
+            figures: vec!["x".into()],
+            ..count("")
+        };
+        assert_eq!(Outcome::from_json(&outcome.to_json()), Some(outcome));
+    }
+}

@@ -1,0 +1,219 @@
+//! The system calls that the standard library does not offer; all of this crate's `unsafe`.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Set by the signal handler, read by whoever waits.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// How a process ended, and the processor time that it and the children it waited for have used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exit {
+    pub(crate) success: bool,
+    pub(crate) processor_time: Duration,
+}
+
+extern "C" fn note_interrupt(_signal: libc::c_int) {
+    // Relaxed: the flag guards no other data.
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP interrupt waiting instead of ending the process, so that
+/// everything that was started can be stopped and removed. What is ignored (`nohup`) stays ignored.
+pub(crate) fn catch_interrupts() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: a zeroed sigaction is a valid one: default action, empty mask, no flags (no
+        // SA_RESTART, so that poll returns).
+        let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: `action` lives across the call.
+        unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+        if action.sa_sigaction == libc::SIG_IGN {
+            continue;
+        }
+        action.sa_sigaction = note_interrupt as *const () as usize;
+        // SAFETY: `action` lives across the call, and the handler only stores to an atomic.
+        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+    }
+}
+
+/// Whether a signal asked us to stop.
+pub(crate) fn interrupted() -> bool {
+    // Relaxed: the flag guards no other data.
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// Orphans among our descendants become our children, so that they can be found and ended.
+pub(crate) fn adopt_orphans() {
+    // SAFETY: plain numbers.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
+/// The command's process gets a group of its own (Ctrl-C reaches us alone), and SIGTERM when we die.
+pub(crate) fn bind_to_parent(command: &mut Command) {
+    command.process_group(0);
+    let set = || {
+        // SAFETY: prctl with numbers only is async-signal-safe.
+        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM, 0, 0, 0) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: the closure makes one async-signal-safe call and does not allocate.
+    unsafe { command.pre_exec(set) };
+}
+
+/// Sends a signal to a process, or with a negative number to a group. A process that is gone is no error.
+pub(crate) fn signal(pid: i32, signal: i32) {
+    // SAFETY: plain numbers.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Waits for a child to end, at most `timeout`; `None` when it has not, or when a signal interrupted us.
+pub(crate) fn wait_child(pid: i32, timeout: Duration) -> io::Result<Option<Exit>> {
+    // SAFETY: plain numbers; the result is a new descriptor or -1.
+    let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let number = RawFd::try_from(number).unwrap_or(-1);
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was made just now and is nobody else's.
+    let watched = unsafe { OwnedFd::from_raw_fd(number) };
+    let mut entry = libc::pollfd {
+        fd: watched.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let limit = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: one valid entry.
+    if unsafe { libc::poll(&raw mut entry, 1, limit) } < 1 {
+        return Ok(None);
+    }
+    reap(pid)
+}
+
+/// Collects a child that has ended (`-1`: any); `None` when there is none.
+pub(crate) fn reap(pid: i32) -> io::Result<Option<Exit>> {
+    let mut status = 0;
+    // SAFETY: rusage is numbers only: zeroes are valid.
+    let mut usage: libc::rusage = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: both pointers are to live variables.
+    match unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        _ => Ok(Some(Exit {
+            success: libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+            processor_time: duration(usage.ru_utime) + duration(usage.ru_stime),
+        })),
+    }
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
+}
+
+/// Processor time of all threads, past and present, of another process, to the nanosecond.
+pub(crate) fn processor_time(pid: i32) -> Option<Duration> {
+    let mut clock = 0;
+    // SAFETY: `clock` is a live variable.
+    if unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0 {
+        return None;
+    }
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a live variable; a clock of a dead process is refused.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return None;
+    }
+    Some(Duration::new(
+        u64::try_from(time.tv_sec).ok()?,
+        u32::try_from(time.tv_nsec).ok()?,
+    ))
+}
+
+/// Ticks in a second of the times in `/proc/PID/stat`.
+pub(crate) fn ticks_per_second() -> u64 {
+    // SAFETY: a plain number.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
+}
+
+/// Our effective user number.
+pub(crate) fn effective_user() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Raises the limit on open descriptors to the hard limit, and says what it is now.
+pub(crate) fn raise_descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a live variable.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: `limit` is a live variable.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    limit.rlim_cur
+}
+
+/// An epoll set for readable descriptors, each with a number of the caller's.
+pub(crate) struct Epoll {
+    set: OwnedFd,
+    events: Vec<libc::epoll_event>,
+}
+
+impl Epoll {
+    /// An empty set.
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: a plain number; the result is a new descriptor or -1.
+        let number = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if number < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was made just now and is nobody else's.
+        let set = unsafe { OwnedFd::from_raw_fd(number) };
+        Ok(Self {
+            set,
+            events: vec![libc::epoll_event { events: 0, u64: 0 }; 256],
+        })
+    }
+
+    /// Watches a descriptor, level-triggered, until it is closed.
+    pub(crate) fn add(&self, descriptor: RawFd, token: usize) -> io::Result<()> {
+        let readable = libc::EPOLLIN.unsigned_abs();
+        let mut event = libc::epoll_event {
+            events: readable,
+            u64: token as u64,
+        };
+        let set = self.set.as_raw_fd();
+        // SAFETY: `event` is a live variable; wrong descriptors are refused.
+        match unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, descriptor, &raw mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Waits without limit and appends the numbers of the descriptors that are readable to `ready`.
+    pub(crate) fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
+        let room = i32::try_from(self.events.len()).unwrap_or(i32::MAX);
+        // SAFETY: the pointer and the room are those of one live vector.
+        let count =
+            unsafe { libc::epoll_wait(self.set.as_raw_fd(), self.events.as_mut_ptr(), room, -1) };
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        ready.extend(
+            self.events
+                .iter()
+                .take(count)
+                .map(|event| event.u64 as usize),
+        );
+        Ok(())
+    }
+}
