@@ -45,9 +45,9 @@ impl Socket {
             return false;
         }
         match self.facts(fd) {
-            Ok((positions, status)) => {
-                row.send.kernel_position.store(positions.sent, Relaxed);
-                row.receive.kernel_position.store(positions.taken, Relaxed);
+            Ok((sent, taken, status)) => {
+                row.send.kernel_position.store(sent, Relaxed);
+                row.receive.kernel_position.store(taken, Relaxed);
                 if status & libc::O_NONBLOCK != 0 {
                     row.identity.flags.fetch_or(flags::NONBLOCK, Relaxed);
                 }
@@ -68,9 +68,13 @@ impl Socket {
         }
     }
 
-    fn facts(&self, fd: c_int) -> Result<(kernel::Positions, c_int), Reason> {
-        let active = self.active.load(Relaxed);
-        let positions = kernel::positions(fd, active).ok_or(Reason::NotEstablished)?;
+    /// Bytes sent and taken by the kernel so far, and the file status flags.
+    fn facts(&self, fd: c_int) -> Result<(u64, u64, c_int), Reason> {
+        if !kernel::is_established(fd) {
+            return Err(Reason::NotEstablished);
+        }
+        let sent = kernel::sent(fd, self.active.load(Relaxed)).ok_or(Reason::NotEstablished)?;
+        let taken = kernel::taken(fd).ok_or(Reason::NotEstablished)?;
         let status = kernel::status_flags(fd).ok_or(Reason::NotEstablished)?;
         let low_water = kernel::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT);
         if status & libc::O_ASYNC != 0 {
@@ -78,7 +82,7 @@ impl Socket {
         } else if low_water != Some(1) {
             Err(Reason::LowWater)
         } else {
-            Ok((positions, status))
+            Ok((sent, taken, status))
         }
     }
 

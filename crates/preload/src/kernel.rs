@@ -19,6 +19,8 @@ pub(crate) use kernel;
 
 /// TCP_ESTABLISHED of `include/net/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
+/// TCP_CLOSE_WAIT: the peer has sent its FIN.
+const CLOSE_WAIT: u8 = 8;
 
 /// `struct tcp_info` up to the fields that we read (`include/uapi/linux/tcp.h`).
 #[repr(C)]
@@ -76,37 +78,46 @@ fn queue_bytes(fd: c_int, request: libc::Ioctl) -> Option<u64> {
     }
 }
 
-/// Bytes that a program of this end has sent and taken through the kernel since the connection began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Positions {
-    pub(crate) sent: u64,
-    pub(crate) taken: u64,
-}
-
-/// Reads the positions of an established connection on which no call is under way. `active`: this end connected.
+/// Bytes that have been sent by the kernel since the connection began, as the kernel counts them. `active`: this end connected.
+/// None: this end has shut down, or the connection is gone.
 ///
-/// The SYN of the connecting end counts as one acknowledged byte; everything else is payload as long as
-/// neither side has sent its FIN.
-pub(crate) fn positions(fd: c_int, active: bool) -> Option<Positions> {
+/// The SYN of the connecting end counts as one acknowledged byte; the rest is payload until this end's FIN.
+pub(crate) fn sent(fd: c_int, active: bool) -> Option<u64> {
     for _ in 0..100 {
         let before = tcp_info(fd)?;
         let queued = queue_bytes(fd, libc::TIOCOUTQ)?;
-        let unread = queue_bytes(fd, libc::FIONREAD)?;
         let after = tcp_info(fd)?;
-        if before.state != ESTABLISHED || after.state != ESTABLISHED {
+        if !matches!(after.state, ESTABLISHED | CLOSE_WAIT) {
             return None;
         }
-        let still = before.bytes_acked == after.bytes_acked
-            && before.bytes_received == after.bytes_received;
-        if still {
-            let sent = (after.bytes_acked + queued).checked_sub(u64::from(active))?;
-            return Some(Positions {
-                sent,
-                taken: after.bytes_received.checked_sub(unread)?,
-            });
+        if before.bytes_acked == after.bytes_acked {
+            return (after.bytes_acked + queued).checked_sub(u64::from(active));
         }
     }
     None
+}
+
+/// Bytes that have been taken from the kernel since the connection began, as the kernel counts them. The peer's FIN counts as one.
+pub(crate) fn taken(fd: c_int) -> Option<u64> {
+    for _ in 0..100 {
+        let before = tcp_info(fd)?;
+        let unread = queue_bytes(fd, libc::FIONREAD)?;
+        let after = tcp_info(fd)?;
+        let ended = match after.state {
+            ESTABLISHED => 0,
+            CLOSE_WAIT => 1,
+            _ => return None,
+        };
+        if before.bytes_received == after.bytes_received {
+            return after.bytes_received.checked_sub(unread + ended);
+        }
+    }
+    None
+}
+
+/// Whether both directions are open.
+pub(crate) fn is_established(fd: c_int) -> bool {
+    tcp_info(fd).is_some_and(|info| info.state == ESTABLISHED)
 }
 
 /// Sets TCP_NODELAY.
@@ -122,6 +133,22 @@ pub(crate) fn set_no_delay(fd: c_int, on: bool) {
         libc::TCP_NODELAY,
         &raw const value,
         size_of::<c_int>()
+    );
+}
+
+/// Makes the kernel answer the last close with a reset, as it does when its own queue has unread bytes.
+pub(crate) fn reset_on_close(fd: c_int) {
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    kernel!(
+        libc::SYS_setsockopt,
+        fd,
+        libc::SOL_SOCKET,
+        libc::SO_LINGER,
+        &raw const linger,
+        size_of::<libc::linger>()
     );
 }
 
@@ -196,6 +223,12 @@ pub(crate) fn monotonic_ns() -> u64 {
     // SAFETY: fills the structure; served by the vDSO.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Whether a program that this process becomes gets `fd`.
+pub(crate) fn stays_open_on_exec(fd: c_int) -> bool {
+    let flags = kernel!(libc::SYS_fcntl, fd, libc::F_GETFD, 0usize);
+    flags >= 0 && flags & libc::FD_CLOEXEC as isize == 0
 }
 
 /// The effective user.

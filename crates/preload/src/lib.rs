@@ -20,6 +20,7 @@ mod file;
 mod guarded;
 mod hooks;
 mod kernel;
+mod pass;
 mod poll;
 mod process;
 mod real;

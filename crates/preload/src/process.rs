@@ -140,6 +140,35 @@ pub(crate) fn end() {
     }
 }
 
+/// The process is about to replace itself: it reads no ring any more. Returns the connections that it let go of.
+///
+/// The new program goes on by the kernel. Bytes that lie in a ring unread would be missing from its stream, so such a connection is
+/// ended where everybody sees it, by a reset, if the new program would get it.
+pub(crate) fn leave_for_exec() -> Vec<&'static Socket> {
+    if is_borrowed() {
+        return Vec::new();
+    }
+    let mut left = Vec::new();
+    for socket in sockets() {
+        let identity = &socket.row().identity;
+        if identity.holders.load(Acquire) > 1 {
+            identity.holders.fetch_sub(1, AcqRel);
+            left.push(socket);
+        } else if let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) {
+            let inherited = kernel::stays_open_on_exec(fd);
+            socket.leave_ring(fd, inherited);
+        }
+    }
+    left
+}
+
+/// `exec` failed: the connections are ours again.
+pub(crate) fn return_from_exec(left: Vec<&'static Socket>) {
+    for socket in left {
+        socket.row().identity.holders.fetch_add(1, AcqRel);
+    }
+}
+
 /// A descriptor is about to be closed, or given another meaning.
 #[inline]
 pub(crate) fn drop_descriptor(fd: c_int) {

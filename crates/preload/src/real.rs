@@ -120,6 +120,12 @@ real! {
     epoll_pwait(set: c_int, events: *mut epoll_event, count: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
     fork() -> pid_t;
+    execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
+    execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execveat(directory: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int;
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;

@@ -182,6 +182,9 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
         Ok(ReceivePlan::KernelUpTo { limit }) => {
             match take_from_kernel(socket, call, progress, limit) {
                 taken if taken > 0 => Step::More,
+                error if error == -(libc::EAGAIN as isize) && recount(socket, call.fd) => {
+                    Step::Again
+                }
                 error if error == -(libc::EAGAIN as isize) && may_wait => Step::AwaitKernel,
                 ending => Step::End(ending),
             }
@@ -200,11 +203,23 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
             socket.row().receive.sleepers.fetch_add(1, SeqCst);
             Step::Raw(socket.row())
         }
+        Err(_) if recount(socket, call.fd) => Step::Again,
         Err(_) => {
             drop(locked);
             socket.corrupt(call.fd);
             Step::End(-(libc::ECONNRESET as isize))
         }
+    }
+}
+
+/// Takes the kernel's own count of what has been taken from it: somebody may have read around the library.
+/// False: our count was right.
+#[cold]
+fn recount(socket: &Socket, fd: c_int) -> bool {
+    let position = &socket.row().receive.kernel_position;
+    match kernel::taken(fd) {
+        Some(taken) => position.swap(taken, SeqCst) != taken,
+        None => false,
     }
 }
 

@@ -12,7 +12,7 @@ use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
 use crate::spin::{self, Spin};
 use crate::vectors::Vectors;
-use crate::{Outcome, real, table, thread};
+use crate::{Outcome, kernel, real, table, thread};
 
 /// Flags that the ring can honour. MSG_MORE and MSG_NOSIGNAL change nothing on it; MSG_EOR and MSG_CONFIRM mean nothing to TCP.
 const RING_FLAGS: c_int =
@@ -134,7 +134,13 @@ fn send_step(
             gate,
             bytes,
             window,
-        }) => ring_step(&locked, gate, CHAOS.cut(bytes), window, vectors),
+            first,
+        }) => {
+            if first {
+                begin_epoch(socket, call.fd, &locked, gate);
+            }
+            ring_step(&locked, gate, CHAOS.cut(bytes), window, vectors)
+        }
         Ok(SendPlan::Full { gate, head }) => {
             let waited = wait_for_room(socket, call, locked, gate, head);
             if !waited && let Some(locked) = socket.lock_send(call.fd) {
@@ -152,6 +158,14 @@ fn send_step(
             Step::Again
         }
     }
+}
+
+/// Takes the kernel's own count of what went by it: bytes that passed around the library count too.
+#[cold]
+fn begin_epoch(socket: &Socket, fd: c_int, locked: &Locked<SendHalf<'_>>, gate: Gate) {
+    let counted = locked.half.kernel_position();
+    let position = kernel::sent(fd, socket.active.load(Relaxed)).unwrap_or(counted);
+    locked.half.begin_epoch(gate, position);
 }
 
 /// Copies up to `bytes` to the ring and publishes them at once.

@@ -19,6 +19,8 @@ pub enum SendPlan {
         bytes: u32,
         /// The part of the ring in use, in bytes.
         window: u32,
+        /// These are the epoch's first bytes: [`SendHalf::begin_epoch`] comes before the commit.
+        first: bool,
     },
     /// The ring is open and has no room: wait a little, or [`SendHalf::overflow`] to the kernel.
     Full {
@@ -85,11 +87,28 @@ impl<'a> SendHalf<'a> {
             }
         }
         let bytes = want.min((window - used) as usize) as u32;
+        let first = state.epoch.load(Relaxed) != gate.epoch;
         Ok(SendPlan::Ring {
             gate,
             bytes,
             window,
+            first,
         })
+    }
+
+    /// Says how many bytes have gone by the kernel before the first of the epoch of `gate`.
+    pub fn begin_epoch(&self, gate: Gate, kernel_position: u64) {
+        let state = self.state();
+        state.kernel_position.store(kernel_position, Relaxed);
+        // Relaxed: the publish that follows releases it, and the receiver reads it only after that.
+        self.words.switch_position.store(kernel_position, Relaxed);
+        state.epoch.store(gate.epoch, Relaxed);
+    }
+
+    /// Bytes that have gone by the kernel, as far as we have counted.
+    #[must_use]
+    pub fn kernel_position(&self) -> u64 {
+        self.state().kernel_position.load(Relaxed)
     }
 
     /// The gate's tail is ours to write: anything else than what we wrote is the peer's doing.
@@ -110,13 +129,6 @@ impl<'a> SendHalf<'a> {
     #[inline]
     pub fn commit(&self, gate: Gate, bytes: u32) -> bool {
         let state = self.state();
-        if state.epoch.load(Relaxed) != gate.epoch {
-            // Relaxed: the publish below releases it, and the receiver reads it only after that.
-            self.words
-                .switch_position
-                .store(state.kernel_position.load(Relaxed), Relaxed);
-            state.epoch.store(gate.epoch, Relaxed);
-        }
         let tail = gate.tail.wrapping_add(bytes);
         state.pending.store(tail, Relaxed);
         if self.words.gate.publish(gate, bytes).is_err() {

@@ -42,7 +42,13 @@ impl Pipe {
         let mut rest = bytes;
         while !rest.is_empty() {
             match self.send_half().plan(rest.len()).unwrap() {
-                SendPlan::Ring { gate, bytes, .. } => {
+                SendPlan::Ring {
+                    gate, bytes, first, ..
+                } => {
+                    if first {
+                        self.send_half()
+                            .begin_epoch(gate, self.send_half().kernel_position());
+                    }
                     let bytes = chaos.cut(bytes);
                     if chaos.strikes(5) {
                         self.send_half().overflow(gate);

@@ -3,10 +3,12 @@
 //! A shell finds the descriptor in the table, calls the operation, and turns its outcome into a return value and `errno`.
 
 mod descriptors;
+mod programs;
 mod receive;
 mod send;
 mod signals;
 mod sockets;
+mod variadic;
 mod wait;
 
 use crate::Outcome;

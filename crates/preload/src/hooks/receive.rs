@@ -259,17 +259,24 @@ unsafe extern "C-unwind" fn preadv2(
 ) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::preadv2(fd, list, count, offset, flags) };
-    // At the stream's own position and without flags it is `readv`.
-    if offset == -1 && flags == 0 {
-        into_vectors(
-            fd,
-            list,
-            usize::try_from(count).unwrap_or(usize::MAX),
-            0,
-            &mut raw,
-        )
-    } else {
-        pinned_raw(fd, &mut raw)
+    let Some(flags) = stream_flags(offset, flags) else {
+        return pinned_raw(fd, &mut raw);
+    };
+    into_vectors(
+        fd,
+        list,
+        usize::try_from(count).unwrap_or(usize::MAX),
+        flags,
+        &mut raw,
+    )
+}
+
+/// What the flags of `preadv2` or `pwritev2` mean on a stream, at its own position. None: only the kernel knows.
+pub(super) fn stream_flags(offset: off_t, flags: c_int) -> Option<c_int> {
+    match (offset, flags & !libc::RWF_HIPRI) {
+        (-1, 0) => Some(0),
+        (-1, libc::RWF_NOWAIT) => Some(libc::MSG_DONTWAIT),
+        _ => None,
     }
 }
 

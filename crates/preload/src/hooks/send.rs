@@ -5,7 +5,7 @@ use libc::{
 };
 use millrace_wire::Reason;
 
-use crate::hooks::receive::{give_up, vectors};
+use crate::hooks::receive::{give_up, stream_flags, vectors};
 use crate::send::{Call, send as send_on};
 use crate::{hooks::finish, real, table, user};
 
@@ -112,14 +112,16 @@ unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) 
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendmsg(fd, message, flags) };
-    let Some(socket) = table::socket(fd) else {
-        return raw();
-    };
+    let socket = table::socket(fd);
     if !user::can_read(message.cast(), size_of::<msghdr>()) {
         return raw();
     }
     // SAFETY: just found readable; the program gives it to this call.
     let header = unsafe { &*message };
+    let Some(socket) = socket else {
+        crate::pass::note_passed(header);
+        return raw();
+    };
     if header.msg_controllen != 0 {
         // Control messages are for the kernel to judge.
         socket.pin_flags(millrace_shm::board::flags::SEND_PINNED, Reason::Unsupported);
@@ -138,6 +140,13 @@ unsafe extern "C-unwind" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     if table::socket(fd).is_none() {
+        for index in 0..count.min(1024) as usize {
+            let entry = messages.wrapping_add(index);
+            if user::can_read(entry.cast(), size_of::<mmsghdr>()) {
+                // SAFETY: just found readable.
+                crate::pass::note_passed(unsafe { &(*entry).msg_hdr });
+            }
+        }
         // SAFETY: the program's own arguments.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }
@@ -167,13 +176,12 @@ unsafe extern "C-unwind" fn pwritev2(
 ) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::pwritev2(fd, list, count, offset, flags) };
-    // At the stream's own position and without flags it is `writev`.
-    if offset == -1 && flags == 0 {
+    if let Some(flags) = stream_flags(offset, flags) {
         return from_vectors(
             fd,
             list,
             usize::try_from(count).unwrap_or(usize::MAX),
-            0,
+            flags,
             &mut raw,
         );
     }

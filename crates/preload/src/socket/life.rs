@@ -132,18 +132,19 @@ impl Socket {
         half.leave();
         SendHalf::new(self.row(), segment, self.send_direction()).announce_end();
         if half.unread() != 0 {
-            let linger = libc::linger {
-                l_onoff: 1,
-                l_linger: 0,
-            };
-            kernel::kernel!(
-                libc::SYS_setsockopt,
-                fd,
-                libc::SOL_SOCKET,
-                libc::SO_LINGER,
-                &raw const linger,
-                size_of::<libc::linger>()
-            );
+            kernel::reset_on_close(fd);
+        }
+    }
+
+    /// The process becomes another program, which reads by the kernel only.
+    pub(crate) fn leave_ring(&'static self, fd: c_int, inherited: bool) {
+        let Some(locked) = self.lock_receive(fd) else {
+            return;
+        };
+        locked.half.leave();
+        if inherited && locked.half.unread() != 0 {
+            kernel::reset_on_close(fd);
+            kernel::kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
         }
     }
 
