@@ -10,6 +10,51 @@ use crate::kernel;
 use crate::socket::{Socket, phase};
 use crate::{client, thread};
 
+/// A socket option under which only the kernel serves the program right; it may have been set before the connection began.
+struct KernelOption {
+    level: c_int,
+    name: c_int,
+    /// The value that it has when nobody set it.
+    unset: c_int,
+    reason: Reason,
+}
+
+impl KernelOption {
+    const fn new(level: c_int, name: c_int, unset: c_int, reason: Reason) -> KernelOption {
+        KernelOption {
+            level,
+            name,
+            unset,
+            reason,
+        }
+    }
+
+    fn is_set(&self, fd: c_int) -> bool {
+        // An option that this kernel does not know cannot have been set.
+        kernel::option::<c_int>(fd, self.level, self.name).is_some_and(|value| value != self.unset)
+    }
+}
+
+const KERNEL_OPTIONS: [KernelOption; 7] = [
+    KernelOption::new(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1, Reason::LowWater),
+    KernelOption::new(libc::SOL_SOCKET, libc::SO_OOBINLINE, 0, Reason::UrgentData),
+    KernelOption::new(libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0, Reason::Zerocopy),
+    KernelOption::new(libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0, Reason::Unsupported),
+    KernelOption::new(
+        libc::SOL_SOCKET,
+        libc::SO_TIMESTAMPNS,
+        0,
+        Reason::Unsupported,
+    ),
+    KernelOption::new(
+        libc::SOL_SOCKET,
+        libc::SO_TIMESTAMPING,
+        0,
+        Reason::Unsupported,
+    ),
+    KernelOption::new(libc::IPPROTO_TCP, libc::TCP_INQ, 0, Reason::Unsupported),
+];
+
 impl Socket {
     /// Takes a paired connection's segment into use, if no call of this end is under way. True: it is attached.
     #[cold]
@@ -76,13 +121,12 @@ impl Socket {
         let sent = kernel::sent(fd, self.active.load(Relaxed)).ok_or(Reason::NotEstablished)?;
         let taken = kernel::taken(fd).ok_or(Reason::NotEstablished)?;
         let status = kernel::status_flags(fd).ok_or(Reason::NotEstablished)?;
-        let low_water = kernel::option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT);
         if status & libc::O_ASYNC != 0 {
-            Err(Reason::AsyncIo)
-        } else if low_water != Some(1) {
-            Err(Reason::LowWater)
-        } else {
-            Ok((sent, taken, status))
+            return Err(Reason::AsyncIo);
+        }
+        match KERNEL_OPTIONS.iter().find(|option| option.is_set(fd)) {
+            Some(option) => Err(option.reason),
+            None => Ok((sent, taken, status)),
         }
     }
 

@@ -231,6 +231,27 @@ pub(crate) fn stays_open_on_exec(fd: c_int) -> bool {
     flags >= 0 && flags & libc::FD_CLOEXEC as isize == 0
 }
 
+/// Whether the peer has sent its FIN, or the connection is gone.
+pub(crate) fn peer_has_closed(fd: c_int) -> bool {
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    kernel!(
+        libc::SYS_ppoll,
+        &raw mut entry,
+        1usize,
+        &raw const now,
+        0usize,
+        0usize
+    ) > 0
+}
+
 /// The effective user.
 pub(crate) fn user_id() -> u32 {
     kernel!(libc::SYS_geteuid) as u32

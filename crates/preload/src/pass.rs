@@ -28,6 +28,7 @@ pub(crate) fn note_passed(header: &msghdr) {
                 let fd = unsafe { first.cast::<c_int>().add(index).read_unaligned() };
                 if let Some(socket) = table::socket(fd) {
                     socket.pin(Reason::PassedFd);
+                    socket.bring_back(fd);
                 }
             }
         }

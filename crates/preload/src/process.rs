@@ -17,6 +17,15 @@ use crate::{client, epoll, kernel, real, socket, spin, thread};
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static SPIN_OVERRIDDEN: AtomicBool = AtomicBool::new(false);
 
+unsafe extern "C" {
+    /// POSIX; missing from the libc crate for this target.
+    fn pthread_atfork(
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> c_int;
+}
+
 /// The process's number as of its start or fork.
 #[inline]
 pub(crate) fn id() -> u32 {
@@ -55,8 +64,17 @@ pub(crate) fn start() {
         spin::set_budget_us(budget_us);
     }
     client::configure(path, mode, seed);
-    table::create();
-    client::hold_agent();
+    // SAFETY: three functions of this library, which is never unloaded.
+    let watched = unsafe {
+        pthread_atfork(
+            Some(before_fork),
+            Some(after_fork_in_parent),
+            Some(begin_child),
+        )
+    };
+    if watched == 0 {
+        table::create();
+    }
 }
 
 fn parse_mode(text: &str) -> (Mode, u64) {
@@ -74,24 +92,37 @@ pub(crate) fn is_borrowed() -> bool {
     kernel::process_id() != id()
 }
 
-/// `fork`: both processes hold every connection after it.
-pub(crate) fn fork(make: impl FnOnce() -> pid_t) -> pid_t {
-    client::hold_still(|| {
-        for socket in sockets() {
-            socket.row().identity.holders.fetch_add(1, AcqRel);
-        }
-        let child = make();
-        match child {
-            0 => begin_child(),
-            -1 => {
-                for socket in sockets() {
-                    socket.row().identity.holders.fetch_sub(1, AcqRel);
-                }
-            }
-            _ => {}
-        }
-        child
-    })
+/// Before a fork by whatever function of the C library: both processes will hold every connection.
+extern "C" fn before_fork() {
+    client::stop_introductions();
+    for socket in sockets() {
+        socket.row().identity.holders.fetch_add(1, AcqRel);
+    }
+}
+
+/// After it, in the parent.
+extern "C" fn after_fork_in_parent() {
+    client::resume_introductions();
+}
+
+/// `_Fork`, which runs no fork handlers.
+pub(crate) fn bare_fork(make: impl FnOnce() -> pid_t) -> pid_t {
+    before_fork();
+    let child = make();
+    match child {
+        0 => begin_child(),
+        -1 => fork_failed(),
+        _ => after_fork_in_parent(),
+    }
+    child
+}
+
+/// No child came of it: its share of every connection is taken back.
+pub(crate) fn fork_failed() {
+    for socket in sockets() {
+        socket.row().identity.holders.fetch_sub(1, AcqRel);
+    }
+    client::resume_introductions();
 }
 
 /// Every connection of the process, once.
@@ -102,7 +133,7 @@ fn sockets() -> Vec<&'static Socket> {
     found
 }
 
-fn begin_child() {
+extern "C" fn begin_child() {
     PROCESS.store(kernel::process_id(), Relaxed);
     thread::forget_id();
     socket::unlock_all();

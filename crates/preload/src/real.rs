@@ -50,6 +50,7 @@ macro_rules! real {
         /// # Safety
         /// As the function itself demands.
         #[inline]
+        #[allow(non_snake_case, reason = "the C library's names")]
         pub(crate) unsafe fn $name($($argument: $kind),*) -> $result {
             static SYMBOL: Symbol = Symbol(AtomicPtr::new(std::ptr::null_mut()));
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
@@ -119,13 +120,14 @@ real! {
     epoll_wait(set: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int;
     epoll_pwait(set: c_int, events: *mut epoll_event, count: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
-    fork() -> pid_t;
+    _Fork() -> pid_t;
     execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
     execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
     execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
-    execveat(directory: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int;
+    execveat(directory: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char,
+        flags: c_int) -> c_int;
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;

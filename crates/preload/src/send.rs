@@ -20,7 +20,9 @@ const RING_FLAGS: c_int =
 
 /// How long a sender waits for room while the reader makes progress, in nanoseconds per step of progress.
 const ROOM_WAIT_NS: u64 = 50_000;
-/// The same when the program asked not to block.
+/// Ring sends after which the reader is looked at.
+const SENDS_BETWEEN_LOOKS: u32 = 16;
+/// [`ROOM_WAIT_NS`] when the program asked not to block.
 const ROOM_WAIT_NONBLOCKING_NS: u64 = 3_000;
 
 /// One program's call.
@@ -139,7 +141,13 @@ fn send_step(
             if first {
                 begin_epoch(socket, call.fd, &locked, gate);
             }
-            ring_step(&locked, gate, CHAOS.cut(bytes), window, vectors)
+            ring_step(
+                (socket, call.fd),
+                &locked,
+                gate,
+                (CHAOS.cut(bytes), window),
+                vectors,
+            )
         }
         Ok(SendPlan::Full { gate, head }) => {
             let waited = wait_for_room(socket, call, locked, gate, head);
@@ -171,10 +179,10 @@ fn begin_epoch(socket: &Socket, fd: c_int, locked: &Locked<SendHalf<'_>>, gate: 
 /// Copies up to `bytes` to the ring and publishes them at once.
 #[inline]
 fn ring_step(
+    (socket, fd): (&Socket, c_int),
     locked: &Locked<SendHalf<'_>>,
     gate: Gate,
-    bytes: u32,
-    window: u32,
+    (bytes, window): (u32, u32),
     vectors: &mut Vectors<'_>,
 ) -> Step {
     let mut cursor = vectors.clone();
@@ -209,8 +217,21 @@ fn ring_step(
     if !locked.half.commit(gate, copied) {
         return Step::Again;
     }
+    if socket.looked.fetch_add(1, Relaxed) % SENDS_BETWEEN_LOOKS == 0 {
+        look_after_reader(socket, fd, locked);
+    }
     *vectors = cursor;
     Step::Ring(copied as usize)
+}
+
+/// A reader that was killed leaves its gate open. When it has taken nothing for many sends, the kernel is asked whether it has gone; then
+/// the following bytes go by the kernel, which answers as it does to a writer whose reader is gone.
+#[cold]
+fn look_after_reader(socket: &Socket, fd: c_int, locked: &Locked<SendHalf<'_>>) {
+    let head = locked.segment().read_head(locked.direction);
+    if socket.looked_head.swap(head, Relaxed) == head && kernel::peer_has_closed(fd) {
+        locked.half.leave();
+    }
 }
 
 /// Waits, unlocked, while the ring is full and its reader takes bytes. False: it is time to send by the kernel.

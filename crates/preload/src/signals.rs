@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 use libc::{c_int, c_void, siginfo_t};
 
-use crate::{real, thread};
+use crate::{real, table, thread};
 
 const SIGNALS: usize = 65;
 
@@ -54,7 +54,7 @@ pub(crate) unsafe fn action(
         // SAFETY: not null; the program promises that it is readable.
         let mut ours = unsafe { *new };
         let handler = ours.sa_sigaction;
-        let entered = is_handler(handler);
+        let entered = is_handler(handler) && table::exists();
         if entered {
             RESTARTS[index].store(u8::from(ours.sa_flags & libc::SA_RESTART != 0), Relaxed);
             HANDLERS[index].store(handler, Relaxed);

@@ -64,13 +64,9 @@ static ENTRIES: AtomicPtr<AtomicUsize> = AtomicPtr::new(std::ptr::null_mut());
 static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
 
 /// Makes the table. Without it every lookup says [`Entry::Unknown`].
-pub(crate) fn create() -> bool {
-    match sys::map_private(CAPACITY * size_of::<AtomicUsize>()) {
-        Ok(memory) => {
-            ENTRIES.store(memory.as_ptr().cast(), Release);
-            true
-        }
-        Err(_) => false,
+pub(crate) fn create() {
+    if let Ok(memory) = sys::map_private(CAPACITY * size_of::<AtomicUsize>()) {
+        ENTRIES.store(memory.as_ptr().cast(), Release);
     }
 }
 
@@ -125,6 +121,11 @@ pub(crate) fn replace(fd: c_int, entry: Entry) -> Entry {
 /// Descriptors that may have entries, in rising order.
 pub(crate) fn all() -> impl Iterator<Item = c_int> {
     (0..HIGH_WATER.load(Relaxed) as c_int).filter(|fd| !matches!(get(*fd), Entry::Unknown))
+}
+
+/// Whether the library does anything in this process.
+pub(crate) fn exists() -> bool {
+    !ENTRIES.load(Acquire).is_null()
 }
 
 /// Whether descriptors of that number can have entries at all.

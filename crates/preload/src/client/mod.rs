@@ -13,7 +13,7 @@ use std::sync::atomic::{
 use libc::c_int;
 use millrace_shm::board::{Board, Row};
 use millrace_stream::Chaos;
-use millrace_wire::{Mode, Reason, ToAgent, Withdraw};
+use millrace_wire::{Mode, Reason, Recall, ToAgent, Withdraw};
 
 mod link;
 mod session;
@@ -27,6 +27,8 @@ use crate::socket::{Socket, phase};
 
 /// After a failed attempt to reach the agent, nanoseconds until the next.
 const RETRY_NS: u64 = 1_000_000_000;
+/// Milliseconds that a leaving reader waits for the agent.
+const RECALL_WAIT_MS: u64 = 300;
 /// In the eager modes, milliseconds that a first call waits for its connection's introduction.
 const EAGER_WAIT_MS: u64 = 20;
 /// Descriptors of ours are at or above this number where the limit allows.
@@ -59,7 +61,7 @@ pub(crate) fn configure(path: CString, mode: Mode, chaos_seed: u64) {
         *client = Some(Client {
             path,
             fd: None,
-            greeted: false,
+            recalled: None,
             retry_at_ns: 0,
             next_offer: 1,
             offers: HashMap::new(),
@@ -111,15 +113,6 @@ fn board() -> Option<&'static Board> {
 /// The agent's descriptor, for hooks that must not let the program close it.
 pub(crate) fn descriptor() -> Option<RawFd> {
     RawFd::try_from(DESCRIPTOR.load(Relaxed)).ok()
-}
-
-/// Connects to the agent without a word: a background agent stays as long as somebody could need it.
-pub(crate) fn hold_agent() {
-    if let Some(mut guard) = CLIENT.lock()
-        && let Some(client) = guard.as_mut()
-    {
-        client.connect();
-    }
 }
 
 /// Reaches for the agent, if that has not been done: a listening program will have connections.
@@ -231,6 +224,21 @@ pub(crate) fn withdraw(offer_id: u64) {
     }
 }
 
+/// Has the agent send by the kernel again what lies unread in the ring of a connection that this process reads no more.
+/// Waits for the answer, [`RECALL_WAIT_MS`] at most. The caller looks into the ring to see what became of it.
+pub(crate) fn recall(offer_id: u64) {
+    if let Some(mut guard) = CLIENT.lock()
+        && let Some(client) = guard.as_mut()
+        && client.send(&ToAgent::Recall(Recall { offer_id }))
+    {
+        client.recalled = None;
+        let deadline = kernel::monotonic_ns() + RECALL_WAIT_MS * 1_000_000;
+        while client.recalled != Some(offer_id) && kernel::monotonic_ns() < deadline {
+            client.wait_for_mail();
+        }
+    }
+}
+
 /// Looks whether the agent has sent anything, at the cost of a load when it has not.
 #[inline]
 pub(crate) fn glance() {
@@ -280,7 +288,19 @@ pub(crate) fn forget_parent() {
     }
 }
 
-/// Keeps introductions away while a closure forks.
+/// Keeps introductions away until [`resume_introductions`], so that a fork copies no half-made state.
+pub(crate) fn stop_introductions() {
+    if let Some(guard) = CLIENT.lock() {
+        std::mem::forget(guard);
+    }
+}
+
+/// See [`stop_introductions`].
+pub(crate) fn resume_introductions() {
+    CLIENT.force_unlock();
+}
+
+/// Keeps introductions away while a closure joins one.
 pub(crate) fn hold_still<T>(work: impl FnOnce() -> T) -> T {
     let _guard = CLIENT.lock();
     work()

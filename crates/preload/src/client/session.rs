@@ -27,7 +27,8 @@ use crate::{process, spin, table};
 pub(super) struct Client {
     pub(super) path: CString,
     pub(super) fd: Option<OwnedFd>,
-    pub(super) greeted: bool,
+    /// The recall that was answered last.
+    pub(super) recalled: Option<u64>,
     pub(super) retry_at_ns: u64,
     pub(super) next_offer: u32,
     /// Offers on their way: which descriptor each was made for.
@@ -36,8 +37,8 @@ pub(super) struct Client {
     pub(super) rows_used: u32,
 }
 impl Client {
-    /// Connects, if that has not been done and did not just fail.
-    pub(super) fn connect(&mut self) -> bool {
+    /// Connects and says hello, if that has not been done and did not just fail.
+    pub(super) fn reach(&mut self) -> bool {
         if self.fd.is_some() {
             return true;
         }
@@ -51,19 +52,6 @@ impl Client {
         };
         DESCRIPTOR.store(fd.as_raw_fd().cast_unsigned(), Relaxed);
         self.fd = Some(fd);
-        self.greeted = false;
-        true
-    }
-
-    /// Connects and says hello, if that has not been done.
-    pub(super) fn reach(&mut self) -> bool {
-        if !self.connect() {
-            return false;
-        }
-        if self.greeted {
-            return true;
-        }
-        self.greeted = true;
         let mode = Mode::from_u8(MODE.load(Relaxed)).unwrap_or_default();
         self.send(&ToAgent::Hello(Hello {
             version_min: VERSION_MIN,
@@ -79,29 +67,36 @@ impl Client {
 
     pub(super) fn wait_for_welcome(&mut self) {
         for _ in 0..50 {
-            let Some(fd) = &self.fd else { return };
-            let mut entry = libc::pollfd {
-                fd: fd.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            let patience = libc::timespec {
-                tv_sec: 0,
-                tv_nsec: 10_000_000,
-            };
-            kernel!(
-                libc::SYS_ppoll,
-                &raw mut entry,
-                1usize,
-                &raw const patience,
-                0usize,
-                0usize
-            );
-            self.read_mail();
-            if board().is_some() {
+            self.wait_for_mail();
+            if board().is_some() || self.fd.is_none() {
                 return;
             }
         }
+    }
+
+    /// Waits a little for a message, and reads what there is.
+    pub(super) fn wait_for_mail(&mut self) {
+        let Some(fd) = &self.fd else {
+            return;
+        };
+        let mut entry = libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let patience = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 10_000_000,
+        };
+        kernel!(
+            libc::SYS_ppoll,
+            &raw mut entry,
+            1usize,
+            &raw const patience,
+            0usize,
+            0usize
+        );
+        self.read_mail();
     }
 
     pub(super) fn lose_agent(&mut self) {
@@ -226,6 +221,7 @@ impl Client {
                         socket.phase.store(phase::KERNEL, Relaxed);
                     }
                 }
+                ToClient::Recalled(recalled) => self.recalled = Some(recalled.offer_id),
                 ToClient::Unsupported(_) => stop(),
                 ToClient::Answer(_) => {}
             }

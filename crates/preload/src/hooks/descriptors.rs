@@ -185,16 +185,19 @@ unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     // The C library reads and writes streams without passing here.
     if let Some(socket) = table::socket(fd) {
+        let errno = thread::errno();
         socket.pin(Reason::Stdio);
+        socket.bring_back(fd);
+        thread::set_errno(errno);
     }
     // SAFETY: the program's own arguments.
     unsafe { real::fdopen(fd, mode) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fork() -> pid_t {
+unsafe extern "C-unwind" fn _Fork() -> pid_t {
     // SAFETY: no arguments.
-    process::fork(|| unsafe { real::fork() })
+    process::bare_fork(|| unsafe { real::_Fork() })
 }
 
 #[unsafe(no_mangle)]

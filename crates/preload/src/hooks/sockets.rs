@@ -169,6 +169,9 @@ unsafe extern "C-unwind" fn setsockopt(
         if let Some(reason) = pinning_option(level, name, number) {
             let errno = thread::errno();
             socket.pin(reason);
+            if reason == Reason::Ktls {
+                socket.bring_back(fd);
+            }
             thread::set_errno(errno);
         }
     }

@@ -4,6 +4,7 @@
 use std::ffi::CStr;
 
 use libc::{c_int, c_void};
+use millrace_shm::board::flags;
 use millrace_wire::Reason;
 
 use crate::{process, table};
@@ -17,7 +18,7 @@ unsafe extern "C" fn before_exec(_path: usize) {
 /// `dprintf` and its relatives: the C library writes to the descriptor without passing here.
 unsafe extern "C" fn before_print(fd: usize) {
     if let Some(socket) = table::socket(fd as c_int) {
-        socket.pin(Reason::Stdio);
+        socket.pin_flags(flags::SEND_PINNED, Reason::Stdio);
     }
 }
 

@@ -45,6 +45,8 @@ impl Socket {
             segment: UnsafeCell::new(None),
             sets: Guarded::new(Vec::new()),
             spinner: Spinner::new(),
+            looked: AtomicU32::new(0),
+            looked_head: AtomicU32::new(0),
             room_spinner: Spinner::new(),
             error: AtomicI32::new(0),
         }));
@@ -138,11 +140,25 @@ impl Socket {
 
     /// The process becomes another program, which reads by the kernel only.
     pub(crate) fn leave_ring(&'static self, fd: c_int, inherited: bool) {
+        if inherited {
+            self.bring_back(fd);
+        } else if let Some(locked) = self.lock_receive(fd) {
+            locked.half.leave();
+        }
+    }
+
+    /// Whoever reads next cannot see the ring: what lies in it unread is sent again by the kernel. Where that cannot be done, the connection
+    /// is reset, so that the loss is seen. The half stays locked meanwhile: nobody may read between the bytes.
+    pub(crate) fn bring_back(&'static self, fd: c_int) {
         let Some(locked) = self.lock_receive(fd) else {
             return;
         };
         locked.half.leave();
-        if inherited && locked.half.unread() != 0 {
+        if locked.half.unread() == 0 {
+            return;
+        }
+        client::recall(self.offer_id.load(Relaxed));
+        if locked.half.unread() != 0 {
             kernel::reset_on_close(fd);
             kernel::kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
         }

@@ -66,6 +66,9 @@ pub(crate) struct Socket {
     /// Wait sets of this process that watch this connection.
     pub(crate) sets: Guarded<Vec<&'static EpollSet>>,
     pub(crate) spinner: Spinner,
+    /// Ring sends since the reader was last looked at, and the head that it had then.
+    pub(crate) looked: AtomicU32,
+    pub(crate) looked_head: AtomicU32,
     /// For senders that wait for room.
     pub(crate) room_spinner: Spinner,
     /// An error that the kernel reported while ring bytes were still to be read.
