@@ -224,6 +224,11 @@ impl Client {
         !self.queue.is_empty()
     }
 
+    /// A row of its board, in use or not. Everything in it is the client's word.
+    pub(crate) fn row(&self, index: u32) -> Option<&Row> {
+        self.board.as_ref()?.board.row(index)
+    }
+
     /// Copies of the rows in use. Everything in them is the client's word.
     pub(crate) fn rows(&self) -> Vec<(u32, RowView)> {
         self.board

@@ -1,12 +1,15 @@
 //! From an offer to a pair: quota, the wait for the other end, proof, the segment.
 
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Instant;
 
+use millrace_shm::segment::Segment;
 use millrace_wire::{Declined, End, Offer, Paired, Reason, ToClient};
 use tracing::{debug, warn};
 
 use crate::offers::{ClientId, InsertError, OfferKey};
+use crate::pairings::{PairedEnd, Pairing};
 use crate::proof::{Claim, Doubt, Side};
 use crate::quota::Payer;
 use crate::segments::Refusal;
@@ -52,14 +55,14 @@ impl Server {
     fn look_for_partner(&mut self, key: OfferKey) {
         for partner in self.offers.partners(key) {
             match self.prove(partner, key) {
-                Ok(()) => return self.introduce([partner, key]),
+                Ok(inodes) => return self.introduce([partner, key], inodes),
                 Err((Side::First, doubt)) => self.disbelieve(partner, doubt),
                 Err((Side::Second, doubt)) => return self.disbelieve(key, doubt),
             }
         }
     }
 
-    fn prove(&mut self, first: OfferKey, second: OfferKey) -> Result<(), (Side, Doubt)> {
+    fn prove(&mut self, first: OfferKey, second: OfferKey) -> Result<[u64; 2], (Side, Doubt)> {
         let Server {
             offers,
             clients,
@@ -85,11 +88,15 @@ impl Server {
     }
 
     /// Makes the segment of two offers that are proved, and hands it to both.
-    fn introduce(&mut self, keys: [OfferKey; 2]) {
+    fn introduce(&mut self, keys: [OfferKey; 2], inodes: [u64; 2]) {
         let [Some(first), Some(second)] = keys.map(|key| self.offers.remove(key)) else {
             return;
         };
-        let keys = in_direction(keys, [&first, &second]);
+        let ends = in_direction([
+            PairedEnd::new(keys[0].0, first, inodes[0]),
+            PairedEnd::new(keys[1].0, second, inodes[1]),
+        ]);
+        let keys = [ends[0].key(), ends[1].key()];
         let payers = keys.map(|(client, _)| Payer {
             client,
             uid: self
@@ -107,6 +114,14 @@ impl Server {
         self.introduced.insert(connection_id, keys.map(|key| key.0));
         debug!(connection = connection_id, clients = ?keys.map(|key| key.0.0), "introduced");
         let ring_bytes = self.segments.ring_bytes();
+        // Without a mapping (there is a limit of them) the two get on as well, but for a recall.
+        if let Ok(segment) = Segment::attach(segment.as_fd(), ring_bytes) {
+            self.pairings.insert(Pairing {
+                connection_id,
+                ends,
+                segment,
+            });
+        }
         for ((client, offer_id), end) in keys.into_iter().zip([End::Active, End::Passive]) {
             let message = Paired {
                 offer_id,
@@ -156,12 +171,15 @@ impl Server {
 }
 
 /// Puts the connecting end first. When both say the same (each of two ends may have connected), the lower address goes first.
-fn in_direction(keys: [OfferKey; 2], offers: [&Offer; 2]) -> [OfferKey; 2] {
-    let [first, second] = offers;
-    let swap = match (first.end, second.end) {
+fn in_direction([first, second]: [PairedEnd; 2]) -> [PairedEnd; 2] {
+    let swap = match (first.offer.end, second.offer.end) {
         (End::Active, End::Passive) => false,
         (End::Passive, End::Active) => true,
-        _ => first.local > second.local,
+        _ => first.offer.local > second.offer.local,
     };
-    if swap { [keys[1], keys[0]] } else { keys }
+    if swap {
+        [second, first]
+    } else {
+        [first, second]
+    }
 }

@@ -2,12 +2,13 @@
 //!
 //! Programs under Millrace offer their connections to it. When both ends of one are offered, and the kernel's facts show
 //! that they are the two ends of one connection, the agent makes a segment of shared memory and hands it to both. It is not
-//! on the path of any byte, holds no program's socket, and can stop and start again under running programs.
+//! on the path of any byte (but for those of a recall), holds no program's socket, and can stop and start again under running programs.
 //!
 //! One thread, one epoll set, no timers that tick. In reading order:
 //!
 //! - `server`: the event loop; `reception`: programs come in and speak; `clients`: one connected program and what waits to be sent to it;
 //! - `introductions`: from an offer to a pair; `offers`: who waits for whom, without I/O; `proof` and `sock_diag`: the kernel's facts;
+//! - `pairings`: who was introduced to whom; `recall`: bytes of a ring whose reader leaves go by the sender's kernel socket;
 //! - `segments`: memory for rings, and `quota`: who may have how much;
 //! - `answers` and `report`: answers to `millrace ps`; `metrics` and `http`: for Prometheus;
 //! - `config`, `place` (the socket's file), `query` (the asking side, for the command line).
@@ -21,10 +22,12 @@ mod http;
 mod introductions;
 mod metrics;
 mod offers;
+mod pairings;
 mod place;
 mod proof;
 mod query;
 mod quota;
+mod recall;
 mod reception;
 mod report;
 mod segments;

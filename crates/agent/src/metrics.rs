@@ -15,6 +15,8 @@ pub(crate) struct Metrics {
     pub(crate) offers: u64,
     pub(crate) paired: u64,
     pub(crate) queries: u64,
+    pub(crate) recalls: u64,
+    pub(crate) recalls_failed: u64,
     pub(crate) descriptors_exhausted: u64,
     declined: [u64; Reason::ALL.len()],
 }
@@ -42,6 +44,8 @@ impl Metrics {
             offers: 0,
             paired: 0,
             queries: 0,
+            recalls: 0,
+            recalls_failed: 0,
             descriptors_exhausted: 0,
             declined: [0; Reason::ALL.len()],
         }
@@ -90,7 +94,7 @@ impl Metrics {
         text
     }
 
-    fn counters(&self) -> [(&'static str, &'static str, u64); 9] {
+    fn counters(&self) -> [(&'static str, &'static str, u64); 11] {
         let refused = "Programs that were refused: another user, a limit, or another version.";
         let strangers = "Messages of another process than the one that connected.";
         let exhausted = "Programs turned away because no file descriptor was left.";
@@ -126,6 +130,16 @@ impl Metrics {
                 "queries_total",
                 "Questions that were answered.",
                 self.queries,
+            ),
+            (
+                "recalls_total",
+                "Times that an end asked to have bytes of its ring sent by the kernel.",
+                self.recalls,
+            ),
+            (
+                "recalls_failed_total",
+                "Recalls that left bytes in the ring.",
+                self.recalls_failed,
             ),
             (
                 "descriptors_exhausted_total",

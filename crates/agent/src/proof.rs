@@ -96,8 +96,15 @@ impl Process {
         Some(printable(name.as_encoded_bytes()))
     }
 
-    fn is_unchanged(&self) -> bool {
+    /// Whether it is alive, the same program, and of the same owner as when it was opened.
+    pub(crate) fn is_unchanged(&self) -> bool {
         Identity::of(&self.directory) == Some(self.identity)
+    }
+
+    /// Whether the agent and it know threads by the same numbers.
+    pub(crate) fn shares_pid_namespace(&self) -> bool {
+        let own = std::fs::read_link("/proc/self/ns/pid").ok();
+        own.is_some() && own == self.link("ns/pid").map(Into::into)
     }
 
     fn link(&self, name: &str) -> Option<String> {
@@ -222,20 +229,24 @@ impl Prover {
     }
 
     /// Proves that the two claims are the two ends of one connection. The caller has seen to it that their addresses
-    /// mirror each other and their cookies differ.
+    /// mirror each other and their cookies differ. Returns the inodes of their sockets.
     pub(crate) fn prove(
         &mut self,
         first: Claim<'_>,
         second: Claim<'_>,
-    ) -> Result<(), (Side, Doubt)> {
+    ) -> Result<[u64; 2], (Side, Doubt)> {
         self.prove_one(first)
             .map_err(|doubt| (Side::First, doubt))?;
-        self.prove_one(second)
+        let second = self
+            .prove_one(second)
             .map_err(|doubt| (Side::Second, doubt))?;
-        self.prove_one(first).map_err(|doubt| (Side::First, doubt))
+        let first = self
+            .prove_one(first)
+            .map_err(|doubt| (Side::First, doubt))?;
+        Ok([first, second])
     }
 
-    fn prove_one(&mut self, claim: Claim<'_>) -> Result<(), Doubt> {
+    fn prove_one(&mut self, claim: Claim<'_>) -> Result<u64, Doubt> {
         let Claim { offer, process } = claim;
         let process = process.ok_or(Doubt::Process)?;
         let facts = match self.diag.lookup(&offer.local, &offer.remote, offer.cookie) {
@@ -258,7 +269,7 @@ impl Prover {
         }
         // Last, so that everything above was read from the process as it is known.
         if process.is_unchanged() {
-            Ok(())
+            Ok(facts.inode)
         } else {
             Err(Doubt::Changed)
         }

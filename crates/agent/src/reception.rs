@@ -147,7 +147,13 @@ impl Server {
                 .err()
                 .map(str::to_owned),
             Ok(ToAgent::Withdraw(withdraw)) if welcome => {
-                self.offers.remove((id, withdraw.offer_id));
+                let key = (id, withdraw.offer_id);
+                self.offers.remove(key);
+                self.pairings.end(key);
+                None
+            }
+            Ok(ToAgent::Recall(recall)) if welcome => {
+                self.handle_recall((id, recall.offer_id));
                 None
             }
             Ok(_) => Some("it speaks out of turn".to_owned()),

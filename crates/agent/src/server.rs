@@ -20,8 +20,10 @@ use crate::http::Endpoint;
 use crate::introductions::Introduced;
 use crate::metrics::Metrics;
 use crate::offers::{ClientId, Offers};
+use crate::pairings::Pairings;
 use crate::place::{Place, PlaceError};
 use crate::proof::Prover;
+use crate::recall::Patience;
 use crate::segments::Segments;
 
 /// A connection that says nothing for so long is closed.
@@ -137,6 +139,10 @@ pub(crate) struct Server {
     pub(crate) segments: Segments,
     /// Segments that exist, by the connection's number.
     pub(crate) introduced: HashMap<u64, Introduced>,
+    /// Pairings of which neither end has gone.
+    pub(crate) pairings: Pairings,
+    /// For recalls that have to wait.
+    pub(crate) patience: Patience,
     pub(crate) next_connection_id: u64,
     pub(crate) metrics: Metrics,
     pub(crate) log_limit: LogLimit,
@@ -198,6 +204,8 @@ impl Server {
             prover,
             segments,
             introduced: HashMap::new(),
+            pairings: Pairings::default(),
+            patience: Patience::default(),
             next_connection_id: 1,
             metrics: Metrics::new(),
             log_limit: LogLimit::default(),
@@ -309,6 +317,7 @@ impl Server {
                 continue;
             };
             self.offers.remove_client(id);
+            self.pairings.end_client(id);
             let _ = self.epoll.delete(client.as_fd());
             debug!(client = id.0, pid = client.pid, "gone");
             if client.is_welcome() {

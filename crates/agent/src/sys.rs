@@ -1,12 +1,14 @@
 //! What no safe wrapper does.
 #![allow(
     unsafe_code,
-    reason = "one getsockopt on a borrowed descriptor, one descriptor that was just received"
+    reason = "system calls that nix does not have, descriptors that were just received, copies out of a ring"
 )]
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use millrace_shm::segment::Segment;
+use millrace_shm::sys::{call, check};
 use nix::cmsg_space;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 
@@ -39,9 +41,103 @@ pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
 }
 
 /// The number that the kernel gives to a socket for its life, and never again.
-#[cfg(test)]
 pub(crate) fn socket_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     get_u64(socket, libc::SO_COOKIE)
+}
+
+/// A process by a descriptor, which never comes to mean another process.
+pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    let arguments = [pid as usize, 0, 0, 0, 0, 0];
+    // SAFETY: plain arguments.
+    let made = check(unsafe { call(libc::SYS_pidfd_open, arguments) })?;
+    // SAFETY: the kernel has just made this descriptor for this process, and nothing else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(made as RawFd) })
+}
+
+/// A duplicate, closed on exec, of another process's descriptor. Needs the right to trace that process.
+pub(crate) fn pidfd_getfd(process: BorrowedFd<'_>, fd: RawFd) -> io::Result<OwnedFd> {
+    let arguments = [process.as_raw_fd() as usize, fd as usize, 0, 0, 0, 0];
+    // SAFETY: plain arguments.
+    let made = check(unsafe { call(libc::SYS_pidfd_getfd, arguments) })?;
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(made as RawFd) })
+}
+
+/// `bytes` bytes of a ring from `head` on. Not more than `window`, which the ring must have.
+pub(crate) fn copy_ring(
+    segment: &Segment,
+    direction: usize,
+    head: u32,
+    window: u32,
+    bytes: u32,
+) -> Vec<u8> {
+    let mut copy = vec![0; bytes as usize];
+    // SAFETY: `copy` has `bytes` bytes; `read` keeps inside the ring, whatever the arguments.
+    unsafe { segment.read(direction, head, window, copy.as_mut_ptr(), bytes) };
+    copy
+}
+
+/// Puts bytes into a ring at `tail`, as a sender does.
+#[cfg(test)]
+pub(crate) fn fill_ring(segment: &Segment, direction: usize, tail: u32, window: u32, bytes: &[u8]) {
+    // SAFETY: the slice has as many bytes as it says.
+    unsafe { segment.write(direction, tail, window, bytes.as_ptr(), bytes.len() as u32) };
+}
+
+/// `tcp_info` up to `tcpi_bytes_acked` (`include/uapi/linux/tcp.h`), in words of 64 bits: the state is the first byte, that
+/// count the last word.
+type TcpInfo = [u64; 16];
+
+fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
+    let mut info = TcpInfo::default();
+    let mut length = size_of::<TcpInfo>() as libc::socklen_t;
+    // SAFETY: as in `get_u64`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    match result {
+        0 if length as usize == size_of::<TcpInfo>() => Ok(info),
+        0 => Err(io::Error::from(io::ErrorKind::InvalidData)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes one int.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    match u64::try_from(count) {
+        Ok(count) if result == 0 => Ok(count),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Bytes that a TCP socket has been given to send since its connection began. `None`: it cannot send any more, or the kernel
+/// does not say. The SYN of the end that connected (`active`) counts as one acknowledged byte.
+pub(crate) fn sent(socket: BorrowedFd<'_>, active: bool) -> Option<u64> {
+    const ESTABLISHED: u8 = 1;
+    const CLOSE_WAIT: u8 = 8;
+    // Acknowledgements come in between: as often as they may.
+    for _ in 0..100 {
+        let before = tcp_info(socket).ok()?;
+        let queued = unacknowledged(socket).ok()?;
+        let after = tcp_info(socket).ok()?;
+        if !matches!(after[0].to_ne_bytes()[0], ESTABLISHED | CLOSE_WAIT) {
+            return None;
+        }
+        if before[15] == after[15] {
+            return after[15]
+                .wrapping_add(queued)
+                .checked_sub(u64::from(active));
+        }
+    }
+    None
 }
 
 fn get_u64(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<u64> {

@@ -1,6 +1,7 @@
 //! A whole agent over its real socket, with real TCP connections over loopback.
 
 mod client;
+mod recall;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -274,6 +275,7 @@ fn quotas_hold_until_the_memory_is_really_gone() {
     // Saying that it is done is not enough, and closing the descriptor neither: it is still mapped.
     let mapped = Segment::attach(segment.as_fd(), paired.ring_bytes).unwrap();
     drop(segment);
+    program.say(ToAgent::Withdraw(millrace_wire::Withdraw { offer_id: 0 }));
     offer_pair(1);
     assert_eq!([program.hear(), program.hear()], [refused(2), refused(3)]);
     drop(mapped);

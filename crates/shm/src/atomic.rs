@@ -1,6 +1,11 @@
 //! Atomics by one name, so that loom can replace them.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use model::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+
+pub(crate) use std::sync::atomic::Ordering;
+
+#[cfg(loom)]
+pub mod model;

@@ -78,6 +78,12 @@ impl GateWord {
         GateWord(AtomicU64::new(Gate::INITIAL.pack()))
     }
 
+    /// For models: the calling thread's operations on the word go wrong from now on.
+    #[cfg(loom)]
+    pub fn break_here(&self, fault: crate::model::Fault) {
+        self.0.break_here(fault);
+    }
+
     /// Reads the gate.
     #[inline]
     pub fn load(&self) -> Gate {
@@ -115,6 +121,14 @@ impl GateWord {
                 ..seen
             },
         )
+    }
+
+    /// Either side: ends this epoch, wherever its tail is now. One step, so that a peer that keeps changing the word
+    /// cannot keep us here.
+    #[inline]
+    pub fn close_now(&self) {
+        // AcqRel: as in `swap`.
+        self.0.fetch_and(!(1 << OPEN_SHIFT), Ordering::AcqRel);
     }
 
     /// Receiver, which has drained the ring up to the tail of `seen`: begins a new epoch.

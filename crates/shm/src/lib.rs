@@ -20,4 +20,6 @@ pub mod sys;
 mod atomic;
 mod mapping;
 
+#[cfg(loom)]
+pub use atomic::model;
 pub use mapping::Mapping;

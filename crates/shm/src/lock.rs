@@ -3,15 +3,20 @@
 //! It is held for a copy and a few words, never across a sleep. An owner that died is noticed and succeeded.
 //! An owner that is the calling thread itself was interrupted by a signal whose handler calls us: it waits
 //! beneath us on the stack, so we go on, and it finds out when it commits (its compare-and-swap fails).
+//! It may be in the middle of a copy *to* the ring, so a nested sender leaves the ring alone and goes by the kernel.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+mod bounded;
 
-use crate::sys;
+use crate::atomic::{AtomicU32, Ordering};
+#[cfg(loom)]
+use crate::model::{thread_exists, yield_now};
+#[cfg(not(loom))]
+use crate::sys::{thread_exists, yield_now};
 
 /// Looks at the lock before the processor is given away.
-const SPINS_BEFORE_YIELD: u32 = 200;
+const SPINS_BEFORE_YIELD: u32 = if cfg!(loom) { 1 } else { 200 };
 /// Times the processor is given away before we ask whether the owner is alive.
-const YIELDS_BEFORE_QUESTION: u32 = 50;
+const YIELDS_BEFORE_QUESTION: u32 = if cfg!(loom) { 1 } else { 50 };
 
 /// The lock word: zero, or the owner's thread number.
 #[repr(transparent)]
@@ -32,8 +37,15 @@ pub enum Held {
 impl OwnerLock {
     /// A free lock.
     #[must_use]
+    #[cfg(not(loom))]
     pub const fn new() -> OwnerLock {
         OwnerLock(AtomicU32::new(0))
+    }
+
+    /// For models: the calling thread's operations on the lock go wrong from now on.
+    #[cfg(loom)]
+    pub fn break_here(&self, fault: crate::model::Fault) {
+        self.0.break_here(fault);
     }
 
     /// Takes the lock for `thread`.
@@ -52,7 +64,7 @@ impl OwnerLock {
 
     #[cold]
     fn lock_contended(&self, thread: u32) -> Held {
-        let mut yields = 0;
+        let mut yields = 0u32;
         loop {
             for _ in 0..SPINS_BEFORE_YIELD {
                 if self.0.load(Ordering::Relaxed) == 0
@@ -65,12 +77,12 @@ impl OwnerLock {
                 }
                 std::hint::spin_loop();
             }
-            sys::yield_now();
+            yield_now();
             yields += 1;
-            if yields % YIELDS_BEFORE_QUESTION == 0 {
+            if yields.is_multiple_of(YIELDS_BEFORE_QUESTION) {
                 let owner = self.0.load(Ordering::Relaxed);
                 if owner != 0
-                    && !sys::thread_exists(owner)
+                    && !thread_exists(owner)
                     && self
                         .0
                         .compare_exchange(owner, thread, Ordering::Acquire, Ordering::Relaxed)
@@ -95,6 +107,7 @@ impl OwnerLock {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sys;
 
     #[test]
     fn the_same_thread_nests() {

@@ -161,12 +161,32 @@ pub fn thread_id() -> u32 {
     unsafe { call(libc::SYS_gettid, [0; 6]) as u32 }
 }
 
-/// Whether a thread of that number exists in our pid namespace.
+/// Whether a thread of that number exists in our pid namespace, and may still run.
 #[must_use]
 pub fn thread_exists(thread: u32) -> bool {
     // SAFETY: signal 0 only asks.
     let result = unsafe { call(libc::SYS_tkill, [thread as usize, 0, 0, 0, 0, 0]) };
-    result != -(libc::ESRCH as isize)
+    result != -(libc::ESRCH as isize) && !is_unreaped_child(thread)
+}
+
+/// Whether a child of ours has ended but has not been waited for: it keeps its number, and whoever waits for what it
+/// holds does not get to wait for it. The child stays to be waited for.
+fn is_unreaped_child(process: u32) -> bool {
+    // SAFETY: integers and unions of integers, for which zero is a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    let arguments = [
+        libc::P_PID as usize,
+        process as usize,
+        &raw mut info as usize,
+        options as usize,
+        0,
+        0,
+    ];
+    // SAFETY: the kernel fills in `info`, which lives long enough.
+    let result = unsafe { call(libc::SYS_waitid, arguments) };
+    // SAFETY: a success fills in the fields for a child; none found leaves the zero.
+    result == 0 && unsafe { info.si_pid() } != 0
 }
 
 /// Lets another runnable thread have the processor.

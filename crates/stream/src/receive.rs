@@ -1,6 +1,6 @@
 //! The receiving half of an end: it reads in order, and decides when the ring is open.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use millrace_shm::board::{ReceiveState, Row, flags};
 use millrace_shm::gate::Gate;
@@ -143,10 +143,14 @@ impl<'a> ReceiveHalf<'a> {
         {
             return false;
         }
-        // Release: pairs with the sender's Acquire in `plan`; the copies come before the room they make.
-        self.words
-            .head
-            .store(next, std::sync::atomic::Ordering::Release);
+        // Release: pairs with the Acquire in `SendHalf::look_at_head`; the copies come before the room they make.
+        self.words.head.store(next, Release);
+        let mut released = next;
+        // A signal handler's nested reader may have released more in between, which the store took back.
+        while state.head.load(Relaxed) != released {
+            released = state.head.load(Acquire);
+            self.words.head.store(released, Release);
+        }
         state
             .ring_bytes
             .store(state.ring_bytes.load(Relaxed) + u64::from(bytes), Relaxed);
@@ -177,6 +181,8 @@ impl<'a> ReceiveHalf<'a> {
             }
         }
         state.opened_at.store(gate.tail, Relaxed);
+        // A reader that died between taking and releasing has left its room taken; opening publishes this store.
+        self.words.head.store(gate.tail, Relaxed);
         self.words
             .gate
             .open(gate, self.ring_bytes.trailing_zeros())
@@ -213,11 +219,8 @@ impl<'a> ReceiveHalf<'a> {
 
     /// Closes the gate for good or for now, whatever is in the ring.
     pub fn leave(&self) {
-        loop {
-            let gate = self.words.gate.load();
-            if !gate.open || self.words.gate.close(gate).is_ok() {
-                return;
-            }
+        if self.words.gate.load().open {
+            self.words.gate.close_now();
         }
     }
 

@@ -76,8 +76,7 @@ impl<'a> SendHalf<'a> {
         let window = window_of(gate, self.ring_bytes)?;
         let mut used = gate.tail.wrapping_sub(state.head_seen.load(Relaxed));
         if used > window || (window - used) as usize <= want {
-            let head = self.words.head.load(Acquire);
-            state.head_seen.store(head, Relaxed);
+            let head = self.look_at_head();
             used = gate.tail.wrapping_sub(head);
             if used > window {
                 return Err(Corrupt);
@@ -94,6 +93,18 @@ impl<'a> SendHalf<'a> {
             window,
             first,
         })
+    }
+
+    /// The receiver's head. It never goes back: a reader that a signal handler's nested one overtook may store an older one late.
+    fn look_at_head(&self) -> u32 {
+        let seen = self.state().head_seen.load(Relaxed);
+        // Acquire: pairs with the Release in `ReceiveHalf::commit`; the room's old bytes have been copied.
+        let head = self.words.head.load(Acquire);
+        if head.wrapping_sub(seen).cast_signed() < 0 {
+            return seen;
+        }
+        self.state().head_seen.store(head, Relaxed);
+        head
     }
 
     /// Says how many bytes have gone by the kernel before the first of the epoch of `gate`.
@@ -150,11 +161,8 @@ impl<'a> SendHalf<'a> {
     /// Closes the gate if it is open, whatever its tail.
     #[inline]
     pub fn leave(&self) {
-        loop {
-            let gate = self.words.gate.load();
-            if !gate.open || self.words.gate.close(gate).is_ok() {
-                return;
-            }
+        if self.words.gate.load().open {
+            self.words.gate.close_now();
         }
     }
 
@@ -178,10 +186,9 @@ impl<'a> SendHalf<'a> {
     /// Whether the receiver has bytes of ours in the ring that it has not taken.
     #[must_use]
     pub fn unread(&self) -> u32 {
-        self.state()
-            .tail
-            .load(Relaxed)
-            .wrapping_sub(self.words.head.load(Acquire))
+        let tail = self.state().tail.load(Relaxed);
+        let bytes = tail.wrapping_sub(self.words.head.load(Acquire));
+        bytes.min(self.ring_bytes)
     }
 }
 

@@ -4,8 +4,8 @@
 use core::fmt;
 
 use crate::message::{
-    Address, Answer, Declined, End, Family, Hello, Mode, Offer, Paired, Query, ToAgent, ToClient,
-    Unsupported, VERSION_MAX, Welcome, Withdraw,
+    Address, Answer, Declined, End, Family, Hello, Mode, Offer, Paired, Query, Recall, Recalled,
+    ToAgent, ToClient, Unsupported, VERSION_MAX, Welcome, Withdraw,
 };
 use crate::reason::Reason;
 
@@ -19,11 +19,13 @@ const HELLO: u16 = 1;
 const OFFER: u16 = 2;
 const WITHDRAW: u16 = 3;
 const QUERY: u16 = 4;
+const RECALL: u16 = 5;
 const WELCOME: u16 = 101;
 const UNSUPPORTED: u16 = 102;
 const PAIRED: u16 = 103;
 const DECLINED: u16 = 104;
 const ANSWER: u16 = 105;
+const RECALLED: u16 = 106;
 
 /// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +98,11 @@ impl ToAgent {
                 w.put(&[*query as u8]);
                 w.length
             }
+            ToAgent::Recall(m) => {
+                let mut w = Writer::new(buffer, RECALL);
+                w.put(&m.offer_id.to_le_bytes());
+                w.length
+            }
         }
     }
 
@@ -129,6 +136,11 @@ impl ToAgent {
                 known(version)?;
                 let offer_id = r.u64()?;
                 r.finish(ToAgent::Withdraw(Withdraw { offer_id }))
+            }
+            (version, RECALL) => {
+                known(version)?;
+                let offer_id = r.u64()?;
+                r.finish(ToAgent::Recall(Recall { offer_id }))
             }
             (_, kind) => Err(ParseError::Kind(kind)),
         }
@@ -173,6 +185,12 @@ impl ToClient {
                 w.put(&m.bytes.to_le_bytes());
                 w.length
             }
+            ToClient::Recalled(m) => {
+                let mut w = Writer::new(buffer, RECALLED);
+                w.put(&m.offer_id.to_le_bytes());
+                w.put(&[u8::from(m.ok)]);
+                w.length
+            }
         }
     }
 
@@ -193,7 +211,7 @@ impl ToClient {
                 }));
             }
             ANSWER => return Ok(ToClient::Answer(Answer { bytes: r.u32()? })),
-            WELCOME | PAIRED | DECLINED => known(version)?,
+            WELCOME | PAIRED | DECLINED | RECALLED => known(version)?,
             _ => return Err(ParseError::Kind(kind)),
         }
         let message = match kind {
@@ -205,6 +223,10 @@ impl ToClient {
                 offer_after_bytes: r.u32()?,
             }),
             PAIRED => ToClient::Paired(r.paired()?),
+            RECALLED => ToClient::Recalled(Recalled {
+                offer_id: r.u64()?,
+                ok: r.bool("ok")?,
+            }),
             _ => ToClient::Declined(Declined {
                 offer_id: r.u64()?,
                 reason: Reason::from_u8(r.u8()?).unwrap_or(Reason::Unsupported),
@@ -268,6 +290,14 @@ impl<'a> Reader<'a> {
 
     fn u8(&mut self) -> Result<u8, ParseError> {
         self.take::<1>().map(|b| b[0])
+    }
+
+    fn bool(&mut self, field: &'static str) -> Result<bool, ParseError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(ParseError::Value(field)),
+        }
     }
 
     fn u16(&mut self) -> Result<u16, ParseError> {

@@ -152,6 +152,14 @@ pub struct Withdraw {
     pub offer_id: u64,
 }
 
+/// "My gate is shut, and bytes for me lie in the ring: have the other end's kernel socket send them." For an end that leaves
+/// its ring before it has read it. Of an offer that was paired and is not withdrawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Recall {
+    /// The offer's id.
+    pub offer_id: u64,
+}
+
 /// A question that needs no [`Hello`]. Its layout never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -173,6 +181,8 @@ pub enum ToAgent {
     Withdraw(Withdraw),
     /// See [`Query`].
     Query(Query),
+    /// See [`Recall`].
+    Recall(Recall),
 }
 
 /// The answer to [`Hello`]. The client's board, a memfd, comes with it.
@@ -228,6 +238,16 @@ pub struct Answer {
     pub bytes: u32,
 }
 
+/// The answer to a [`Recall`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Recalled {
+    /// The offer's id.
+    pub offer_id: u64,
+    /// Whether nothing is left in the ring: all that was there now comes by the kernel. If not, the end's own head says how
+    /// much has gone over, and the rest is still in the ring.
+    pub ok: bool,
+}
+
 /// A message from the agent to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ToClient {
@@ -241,6 +261,8 @@ pub enum ToClient {
     Declined(Declined),
     /// See [`Answer`].
     Answer(Answer),
+    /// See [`Recalled`].
+    Recalled(Recalled),
 }
 
 impl ToClient {

@@ -4,6 +4,7 @@ use std::io::IoSliceMut;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use millrace_shm::segment::Segment;
 use millrace_wire::{MAX_BYTES, ToClient};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 
@@ -29,6 +30,18 @@ pub(crate) fn hear(socket: &OwnedFd) -> Option<(ToClient, Option<OwnedFd>)> {
     }
     let length = received.bytes;
     (length > 0).then(|| (ToClient::parse(&buffer[..length]).unwrap(), descriptor))
+}
+
+/// Puts bytes into a ring at `tail`.
+pub(crate) fn write_ring(
+    segment: &Segment,
+    direction: usize,
+    tail: u32,
+    window: u32,
+    bytes: &[u8],
+) {
+    // SAFETY: the slice has as many bytes as it says.
+    unsafe { segment.write(direction, tail, window, bytes.as_ptr(), bytes.len() as u32) };
 }
 
 /// A socket option that is a number of 64 bits.

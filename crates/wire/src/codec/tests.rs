@@ -47,7 +47,7 @@ impl Random {
     }
 
     fn any_to_agent(&mut self) -> ToAgent {
-        match self.below(4) {
+        match self.below(5) {
             0 => ToAgent::Hello(Hello {
                 version_min: self.half(),
                 version_max: self.half(),
@@ -72,6 +72,9 @@ impl Random {
             2 => ToAgent::Withdraw(Withdraw {
                 offer_id: self.next(),
             }),
+            3 => ToAgent::Recall(Recall {
+                offer_id: self.next(),
+            }),
             _ => ToAgent::Query(if self.below(2) == 0 {
                 Query::Connections
             } else {
@@ -81,7 +84,7 @@ impl Random {
     }
 
     fn any_to_client(&mut self) -> ToClient {
-        match self.below(5) {
+        match self.below(6) {
             0 => ToClient::Welcome(Welcome {
                 version: self.half(),
                 rows: self.word(),
@@ -102,6 +105,10 @@ impl Random {
             3 => ToClient::Declined(Declined {
                 offer_id: self.next(),
                 reason: Reason::ALL[self.below(Reason::ALL.len() as u64) as usize],
+            }),
+            4 => ToClient::Recalled(Recalled {
+                offer_id: self.next(),
+                ok: self.below(2) == 1,
             }),
             _ => ToClient::Answer(Answer { bytes: self.word() }),
         }
@@ -174,10 +181,13 @@ fn garbage_never_panics_and_what_parses_comes_back() {
                 PAIRED,
                 DECLINED,
                 ANSWER,
+                RECALL,
+                RECALLED,
             ];
             bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
             bytes[4..6].copy_from_slice(&VERSION_MAX.to_le_bytes());
-            bytes[6..8].copy_from_slice(&kinds[random.below(9) as usize].to_le_bytes());
+            bytes[6..8]
+                .copy_from_slice(&kinds[random.below(kinds.len() as u64) as usize].to_le_bytes());
         }
         let length = random.below(bytes.len() as u64 + 1) as usize;
         let mut buffer = [0; MAX_BYTES];
@@ -259,6 +269,22 @@ fn impossible_values_are_refused_by_name() {
             Err(ParseError::Value(field))
         );
     }
+}
+
+#[test]
+fn a_recall_s_answer_is_yes_or_no() {
+    let mut buffer = [0; MAX_BYTES];
+    let recalled = ToClient::Recalled(Recalled {
+        offer_id: 3,
+        ok: true,
+    });
+    let length = recalled.encode(&mut buffer);
+    assert!(!recalled.carries_descriptor());
+    buffer[length - 1] = 2;
+    assert_eq!(
+        ToClient::parse(&buffer[..length]),
+        Err(ParseError::Value("ok"))
+    );
 }
 
 #[test]

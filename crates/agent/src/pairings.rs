@@ -1,0 +1,160 @@
+//! Who was introduced to whom, for as long as both ends are there. Pure bookkeeping, but for the mapping of the segment.
+//!
+//! | from | event | to |
+//! |---|---|---|
+//! | absent | `insert`: a segment was handed out | paired |
+//! | paired | `end` (an end is withdrawn), `end_client` (its client is gone), its offer's id is used again | absent |
+//!
+//! A pairing maps its segment, and the memory is charged while anybody does: what has ended must not stay here.
+
+use std::collections::{BTreeMap, HashMap};
+
+use millrace_shm::segment::Segment;
+use millrace_wire::Offer;
+
+use crate::offers::{ClientId, OfferKey};
+
+/// One end, as it was proved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PairedEnd {
+    pub(crate) client: ClientId,
+    pub(crate) offer: Offer,
+    /// The number in `socket:[…]`.
+    pub(crate) inode: u64,
+}
+
+impl PairedEnd {
+    pub(crate) fn new(client: ClientId, offer: Offer, inode: u64) -> PairedEnd {
+        PairedEnd {
+            client,
+            offer,
+            inode,
+        }
+    }
+
+    pub(crate) fn key(&self) -> OfferKey {
+        (self.client, self.offer.offer_id)
+    }
+}
+
+/// The two ends of a connection that got a segment.
+#[derive(Debug)]
+pub(crate) struct Pairing {
+    pub(crate) connection_id: u64,
+    /// By the direction in which they send.
+    pub(crate) ends: [PairedEnd; 2],
+    pub(crate) segment: Segment,
+}
+
+/// The pairings of which neither end has gone.
+#[derive(Debug, Default)]
+pub(crate) struct Pairings {
+    by_id: HashMap<u64, Pairing>,
+    by_offer: BTreeMap<OfferKey, u64>,
+}
+
+impl Pairings {
+    pub(crate) fn insert(&mut self, pairing: Pairing) {
+        for end in &pairing.ends {
+            self.end(end.key());
+        }
+        for end in &pairing.ends {
+            self.by_offer.insert(end.key(), pairing.connection_id);
+        }
+        self.by_id.insert(pairing.connection_id, pairing);
+    }
+
+    /// The pairing that an offer led to, and the direction in which the end that offered sends.
+    pub(crate) fn get(&self, key: OfferKey) -> Option<(&Pairing, usize)> {
+        let pairing = self.by_id.get(self.by_offer.get(&key)?)?;
+        let direction = pairing.ends.iter().position(|end| end.key() == key)?;
+        Some((pairing, direction))
+    }
+
+    /// Forgets the pairing that an offer led to, if there is one.
+    pub(crate) fn end(&mut self, key: OfferKey) {
+        let Some(id) = self.by_offer.get(&key) else {
+            return;
+        };
+        if let Some(pairing) = self.by_id.remove(id) {
+            for end in &pairing.ends {
+                self.by_offer.remove(&end.key());
+            }
+        }
+    }
+
+    /// Forgets the pairings of a client.
+    pub(crate) fn end_client(&mut self, client: ClientId) {
+        while let Some((&key, _)) = self.by_offer.range((client, 0)..=(client, u64::MAX)).next() {
+            self.end(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use millrace_wire::{Address, End, Family};
+
+    use super::*;
+
+    fn end(client: u64, offer_id: u64) -> PairedEnd {
+        let nowhere = Address {
+            ip: [0; 16],
+            port: 0,
+        };
+        let offer = Offer {
+            offer_id,
+            fd: 0,
+            row: 0,
+            family: Family::V4,
+            end: End::Active,
+            local: nowhere,
+            remote: nowhere,
+            cookie: 0,
+            netns_cookie: 0,
+        };
+        PairedEnd::new(ClientId(client), offer, 1)
+    }
+
+    fn pairing(connection_id: u64, ends: [PairedEnd; 2]) -> Pairing {
+        let fd = millrace_shm::segment::create(4096).unwrap();
+        Pairing {
+            connection_id,
+            ends,
+            segment: Segment::attach(fd.as_fd(), 4096).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_pairing_ends_with_either_of_its_ends() {
+        let mut pairings = Pairings::default();
+        let keys = [(ClientId(1), 5), (ClientId(2), 5)];
+        let ends: [fn(&mut Pairings); 4] = [
+            |pairings| pairings.end((ClientId(1), 5)),
+            |pairings| pairings.end((ClientId(2), 5)),
+            |pairings| pairings.end_client(ClientId(1)),
+            |pairings| pairings.end_client(ClientId(2)),
+        ];
+        for finish in ends {
+            pairings.insert(pairing(9, [end(1, 5), end(2, 5)]));
+            let directions = keys.map(|key| pairings.get(key).unwrap().1);
+            assert_eq!(directions, [0, 1]);
+            finish(&mut pairings);
+            assert!(pairings.by_id.is_empty() && pairings.by_offer.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_used_again_stands_for_the_new_offer() {
+        let mut pairings = Pairings::default();
+        pairings.insert(pairing(1, [end(1, 5), end(1, 6)]));
+        pairings.insert(pairing(2, [end(1, 6), end(3, 7)]));
+        assert!(pairings.get((ClientId(1), 5)).is_none());
+        assert_eq!(pairings.get((ClientId(1), 6)).unwrap().0.connection_id, 2);
+        assert_eq!(pairings.by_id.len(), 1);
+        pairings.end_client(ClientId(3));
+        assert!(pairings.by_offer.is_empty());
+    }
+}

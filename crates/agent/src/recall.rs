@@ -1,0 +1,334 @@
+//! Recall: a reader leaves its ring with bytes in it, and whoever reads next sees only the kernel's queue. The agent has the
+//! *sender's* kernel socket send those bytes: they come in order behind all that has gone by the kernel, and before all that will.
+//!
+//! The reader has shut its gate, holds the lock of its receiving half, and waits for the answer. The agent takes the sender's
+//! descriptor for a moment (`pidfd_getfd`), and that end's send lock, so that nothing overtakes. Everything in rows and segment
+//! is the clients' word, and it is theirs alone to suffer from: what is sent comes from the ring that both of them write, and goes to
+//! the one that asked.
+//!
+//! Limits:
+//! - the right to trace the sender's process is needed: the same user and no ban by Yama, or root;
+//! - its PID namespace must be the agent's, because a lock's owner is known by its thread number;
+//! - its descriptor must still have the number of the offer;
+//! - an agent that dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on;
+//! - one recall holds the agent up for 100 ms at most, and all together for about a tenth of its time; but a system call on the sender's
+//!   socket waits for those on it that are under way, and one that faults on memory of a slow file system is as slow.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::time::{Duration, Instant};
+
+use millrace_shm::board::{Row, state};
+use millrace_shm::gate::Gate;
+use millrace_shm::lock::Held;
+use millrace_shm::segment::{RING_BYTES_MIN, Segment};
+use millrace_shm::sys::thread_id;
+use millrace_wire::{End, Recalled, ToClient};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, send};
+use nix::sys::stat::fstat;
+use tracing::debug;
+
+use crate::offers::OfferKey;
+use crate::pairings::PairedEnd;
+use crate::server::Server;
+use crate::sys;
+
+/// How long a recall waits for the sender's lock, and then for room in its kernel socket.
+const WAIT: Duration = Duration::from_millis(50);
+/// How long it waits when recalls have held the agent up lately; less does not count as holding up.
+const SHORT_WAIT: Duration = Duration::from_millis(1);
+/// For every moment that a recall held the agent up, so many pass until one may wait again.
+const REST_FACTOR: u32 = 9;
+
+/// Lets recalls wait long in a tenth of the time at most, whoever asks for them.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    rests_until: Option<Instant>,
+}
+
+impl Patience {
+    fn at(&self, now: Instant) -> Duration {
+        match self.rests_until {
+            Some(until) if now < until => SHORT_WAIT,
+            _ => WAIT,
+        }
+    }
+
+    fn spend(&mut self, now: Instant, spent: Duration) {
+        if spent > SHORT_WAIT {
+            let until = now + spent * REST_FACTOR;
+            self.rests_until = self.rests_until.max(Some(until));
+        }
+    }
+}
+
+/// Why bytes are left in the ring.
+#[derive(Debug)]
+enum Refusal {
+    /// No pairing: it was withdrawn, or its other end has gone.
+    Unpaired,
+    /// The sender's process is out of reach, or has become another program.
+    Process,
+    /// The kernel does not give its descriptor out.
+    Descriptor(io::Error),
+    /// The descriptor's number now means something else.
+    OtherSocket,
+    /// The sender's half stayed locked.
+    Locked,
+    /// The reader's gate is open.
+    Open,
+    /// A send by the kernel is under way.
+    Sending,
+    /// Bytes have gone by the kernel after those in the ring.
+    Overtaken,
+    /// Rows and segment do not fit together.
+    Corrupt,
+    /// The kernel took only a part, or nothing.
+    Full,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refusal::Unpaired => "there is no other end",
+            Refusal::Process => "the agent cannot vouch for the sender's process",
+            Refusal::Descriptor(error) => {
+                return write!(f, "no descriptor of the sender's: {error}");
+            }
+            Refusal::OtherSocket => "the sender's descriptor is another socket",
+            Refusal::Locked => "the sender's half is locked",
+            Refusal::Open => "the gate is open",
+            Refusal::Sending => "the sender is in the kernel",
+            Refusal::Overtaken => "bytes have gone by the kernel since",
+            Refusal::Corrupt => "rows and segment do not fit together",
+            Refusal::Full => "the kernel did not take all",
+        })
+    }
+}
+
+impl Server {
+    /// A client leaves its ring: sends what it has not read by the kernel.
+    pub(crate) fn handle_recall(&mut self, key: OfferKey) {
+        self.metrics.recalls += 1;
+        let start = Instant::now();
+        let outcome = self.recall(key, self.patience.at(start));
+        let now = Instant::now();
+        self.patience.spend(now, now - start);
+        if let Err(refusal) = &outcome {
+            self.metrics.recalls_failed += 1;
+            debug!(client = key.0.0, offer = key.1, "not recalled: {refusal}");
+        }
+        let message = Recalled {
+            offer_id: key.1,
+            ok: outcome.is_ok(),
+        };
+        self.send(key.0, ToClient::Recalled(message), None);
+    }
+
+    fn recall(&self, key: OfferKey, patience: Duration) -> Result<(), Refusal> {
+        let (pairing, own_direction) = self.pairings.get(key).ok_or(Refusal::Unpaired)?;
+        let direction = 1 - own_direction;
+        let [receiver, sender] = [own_direction, direction].map(|index| &pairing.ends[index]);
+        let road = Road {
+            sender: self.row_of(sender, pairing.connection_id)?,
+            receiver: self.row_of(receiver, pairing.connection_id)?,
+            segment: &pairing.segment,
+            direction,
+            sender_connected: sender.offer.end == End::Active,
+        };
+        if road.is_drained()? {
+            return Ok(());
+        }
+        let socket = self.borrow_socket(sender)?;
+        road.bring_back(socket.as_fd(), patience)
+    }
+
+    /// The row of an end, if it speaks of that connection.
+    fn row_of(&self, end: &PairedEnd, connection_id: u64) -> Result<&Row, Refusal> {
+        let client = self.clients.get(&end.client).ok_or(Refusal::Unpaired)?;
+        let row = client.row(end.offer.row).ok_or(Refusal::Corrupt)?;
+        let is_its = row.identity.state.load(Relaxed) == state::ATTACHED
+            && row.identity.connection_id.load(Relaxed) == connection_id;
+        is_its.then_some(row).ok_or(Refusal::Corrupt)
+    }
+
+    /// A duplicate of the descriptor of an end that was proved; to be dropped at once.
+    fn borrow_socket(&self, end: &PairedEnd) -> Result<OwnedFd, Refusal> {
+        let client = self.clients.get(&end.client).ok_or(Refusal::Unpaired)?;
+        let process = client.process.as_ref().ok_or(Refusal::Process)?;
+        if self.doomed.contains(&end.client) || !process.shares_pid_namespace() {
+            return Err(Refusal::Process);
+        }
+        let pidfd = sys::pidfd_open(client.pid).map_err(Refusal::Descriptor)?;
+        // It lives still, so the number meant it when it was opened.
+        if !process.is_unchanged() {
+            return Err(Refusal::Process);
+        }
+        let socket = sys::pidfd_getfd(pidfd.as_fd(), end.offer.fd).map_err(Refusal::Descriptor)?;
+        let inode = fstat(&socket).map_err(|errno| Refusal::Descriptor(errno.into()))?;
+        let cookie = sys::socket_cookie(socket.as_fd()).map_err(|_| Refusal::OtherSocket)?;
+        if inode.st_ino == end.inode && cookie == end.offer.cookie {
+            Ok(socket)
+        } else {
+            Err(Refusal::OtherSocket)
+        }
+    }
+}
+
+/// One direction of a connection, seen from both of its ends.
+struct Road<'a> {
+    sender: &'a Row,
+    receiver: &'a Row,
+    segment: &'a Segment,
+    direction: usize,
+    sender_connected: bool,
+}
+
+/// What lies unread in a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unread {
+    head: u32,
+    bytes: u32,
+    window: u32,
+    /// Bytes that went by the kernel before these.
+    position: u64,
+}
+
+impl Road<'_> {
+    fn shut_gate(&self) -> Result<Gate, Refusal> {
+        let gate = self.segment.words(self.direction).gate.load();
+        if gate.open {
+            Err(Refusal::Open)
+        } else {
+            Ok(gate)
+        }
+    }
+
+    fn is_drained(&self) -> Result<bool, Refusal> {
+        Ok(self.shut_gate()?.tail == self.receiver.receive.head.load(Acquire))
+    }
+
+    /// Sends by `socket`, the sender's, what its reader has not read.
+    fn bring_back(&self, socket: BorrowedFd<'_>, patience: Duration) -> Result<(), Refusal> {
+        let lock = &self.sender.send.lock;
+        if !lock.try_lock_for(thread_id(), patience) {
+            return Err(Refusal::Locked);
+        }
+        let outcome = self.bring_back_locked(socket, patience);
+        lock.unlock(Held::Owned);
+        outcome
+    }
+
+    fn bring_back_locked(&self, socket: BorrowedFd<'_>, patience: Duration) -> Result<(), Refusal> {
+        let unread = self.unread()?;
+        // The kernel knows also of bytes that passed the library by.
+        if sys::sent(socket, self.sender_connected) != Some(unread.position) {
+            return Err(Refusal::Overtaken);
+        }
+        let Unread {
+            head,
+            bytes,
+            window,
+            ..
+        } = unread;
+        let copy = sys::copy_ring(self.segment, self.direction, head, window, bytes);
+        let sent = transmit(socket, &copy, patience) as u32;
+        self.advance(unread, sent)?;
+        if sent == bytes {
+            Ok(())
+        } else {
+            Err(Refusal::Full)
+        }
+    }
+
+    /// What lies in the ring, if it is what comes next in the stream.
+    fn unread(&self) -> Result<Unread, Refusal> {
+        let gate = self.shut_gate()?;
+        let send = &self.sender.send;
+        // `pending`: a process that shares the sender's end died between publishing and noting it.
+        if gate.tail != send.tail.load(Relaxed) && gate.tail != send.pending.load(Relaxed) {
+            return Err(Refusal::Corrupt);
+        }
+        // Acquire: pairs with the Release that ends a send by the kernel; its position is visible.
+        if send.raw.load(Acquire) != 0 {
+            return Err(Refusal::Sending);
+        }
+        let position = self
+            .segment
+            .words(self.direction)
+            .switch_position
+            .load(Relaxed);
+        if send.kernel_position.load(Relaxed) != position {
+            return Err(Refusal::Overtaken);
+        }
+        // Acquire: pairs with the AcqRel of the reader's commit.
+        let head = self.receiver.receive.head.load(Acquire);
+        let bytes = gate.tail.wrapping_sub(head);
+        match 1u32.checked_shl(gate.window_log2) {
+            Some(window)
+                if (RING_BYTES_MIN..=self.segment.ring_bytes()).contains(&window)
+                    && bytes <= window =>
+            {
+                Ok(Unread {
+                    head,
+                    bytes,
+                    window,
+                    position,
+                })
+            }
+            _ => Err(Refusal::Corrupt),
+        }
+    }
+
+    /// Notes that the first `sent` unread bytes have gone by the kernel. What is left in the ring comes behind them.
+    fn advance(&self, unread: Unread, sent: u32) -> Result<(), Refusal> {
+        let words = self.segment.words(self.direction);
+        let position = unread.position.wrapping_add(u64::from(sent));
+        self.sender.send.kernel_position.store(position, Relaxed);
+        words.switch_position.store(position, Relaxed);
+        words.kernel_hint.fetch_max(position, Relaxed);
+        let next = unread.head.wrapping_add(sent);
+        // AcqRel: as in the reader's commit; the copy comes before the head moves.
+        let moved = self
+            .receiver
+            .receive
+            .head
+            .compare_exchange(unread.head, next, AcqRel, Acquire);
+        if moved.is_err() {
+            // The reader did not wait for the answer.
+            return Err(Refusal::Corrupt);
+        }
+        self.segment.release(self.direction, next);
+        Ok(())
+    }
+}
+
+/// Gives bytes to a socket, and waits for room no longer than `patience`; returns how many it took.
+fn transmit(socket: BorrowedFd<'_>, bytes: &[u8], patience: Duration) -> usize {
+    let deadline = Instant::now() + patience;
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match send(socket.as_raw_fd(), &bytes[sent..], flags) {
+            Ok(count) => sent += count,
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let timeout = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::ZERO);
+                let mut room = [PollFd::new(socket, PollFlags::POLLOUT)];
+                if left.is_zero() || poll(&mut room, timeout) != Ok(1) {
+                    break;
+                }
+            }
+            Err(_) => break,
+        }
+    }
+    sent
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use millrace_shm::board::{self, Board};
+use millrace_shm::segment;
+use millrace_stream::{ReceiveHalf, ReceivePlan};
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::*;
+
+const RING: u32 = 4096;
+/// So that the bytes wrap, in the ring and in the number.
+const START: u32 = u32::MAX - 99;
+
+/// A connection of which direction 0 is on the ring, and the row of either end.
+struct Connection {
+    near: TcpStream,
+    far: TcpStream,
+    segment: Segment,
+    boards: [Board; 2],
+}
+
+impl Connection {
+    fn new() -> Connection {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // The kernel lets no buffer grow whose size was chosen.
+        setsockopt(&listener, sockopt::RcvBuf, &8192).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        setsockopt(&near, sockopt::SndBuf, &8192).unwrap();
+        let far = listener.accept().unwrap().0;
+        let fd = segment::create(RING).unwrap();
+        let boards = [0, 1].map(|_| Board::attach(board::create(1).unwrap().as_fd()).unwrap());
+        let connection = Connection {
+            near,
+            far,
+            segment: Segment::attach(fd.as_fd(), RING).unwrap(),
+            boards,
+        };
+        // A gate that has let `START` bytes through.
+        let gate = &connection.segment.words(0).gate;
+        let opened = gate.open(gate.load(), RING.trailing_zeros()).unwrap();
+        let published = gate.publish(opened, START).unwrap();
+        gate.close(published).unwrap();
+        let road = connection.road();
+        road.sender.send.tail.store(START, Relaxed);
+        road.receiver.receive.head.store(START, Relaxed);
+        connection
+    }
+
+    fn road(&self) -> Road<'_> {
+        let [sender, receiver] = &self.boards;
+        Road {
+            sender: sender.row(0).unwrap(),
+            receiver: receiver.row(0).unwrap(),
+            segment: &self.segment,
+            direction: 0,
+            sender_connected: true,
+        }
+    }
+
+    /// What the sender does: `position` bytes have gone by the kernel, and these go by the ring, whose gate is shut then.
+    fn send_by_ring(&self, position: u64, bytes: &[u8]) {
+        let send = &self.road().sender.send;
+        let words = self.segment.words(0);
+        let gate = words
+            .gate
+            .open(words.gate.load(), RING.trailing_zeros())
+            .unwrap();
+        words.switch_position.store(position, Relaxed);
+        send.kernel_position.store(position, Relaxed);
+        sys::fill_ring(&self.segment, 0, gate.tail, RING, bytes);
+        let gate = words.gate.publish(gate, bytes.len() as u32).unwrap();
+        send.tail.store(gate.tail, Relaxed);
+        words.gate.close(gate).unwrap();
+    }
+
+    fn recall(&self) -> Result<(), Refusal> {
+        self.road().bring_back(self.near.as_fd(), WAIT)
+    }
+
+    fn read(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.far.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+}
+
+fn pattern(count: usize, seed: usize) -> Vec<u8> {
+    (0..count).map(|at| ((at + seed) % 251) as u8).collect()
+}
+
+#[test]
+fn unread_bytes_come_by_the_kernel_in_order() {
+    let mut connection = Connection::new();
+    let bytes = pattern(RING as usize, 0);
+    connection.near.write_all(b"first").unwrap();
+    connection.send_by_ring(5, &bytes);
+    // The reader has taken three of them.
+    let head = &connection.boards[1].row(0).unwrap().receive.head;
+    head.fetch_add(3, Relaxed);
+    connection.recall().unwrap();
+    connection.near.write_all(b"last").unwrap();
+
+    let expected = [b"first", &bytes[3..], b"last"].concat();
+    assert_eq!(connection.read(expected.len()), expected);
+    let road = connection.road();
+    assert!(road.is_drained().unwrap());
+    let count = RING - 3;
+    assert_eq!(
+        road.sender.send.kernel_position.load(Relaxed),
+        5 + u64::from(count)
+    );
+    let words = connection.segment.words(0);
+    assert_eq!(words.head.load(Relaxed), START.wrapping_add(RING));
+    assert_eq!(words.kernel_hint.load(Relaxed), 5 + u64::from(count));
+    assert!(road.sender.send.lock.try_lock_for(1, Duration::ZERO));
+}
+
+#[test]
+fn what_is_left_in_the_ring_comes_behind_what_the_kernel_took() {
+    let mut connection = Connection::new();
+    let bytes = pattern(3000, 0);
+    connection.send_by_ring(0, &bytes);
+    connection.near.write_all(&bytes[..1000]).unwrap();
+    let road = connection.road();
+    road.advance(road.unread().unwrap(), 1000).unwrap();
+    let reader = ReceiveHalf::new(road.receiver, road.segment, 0);
+    let plan = reader.plan().unwrap();
+    assert_eq!(plan, ReceivePlan::KernelUpTo { limit: 1000 });
+    assert_eq!(reader.unread(), 2000);
+    connection.recall().unwrap();
+    assert_eq!(connection.read(3000), bytes);
+}
+
+#[test]
+fn a_full_kernel_leaves_bytes_in_the_ring_for_another_time() {
+    let mut connection = Connection::new();
+    connection.near.set_nonblocking(true).unwrap();
+    let mut position = 0;
+    let block = pattern(251 * 64, 0);
+    // What is under way makes room once more when it has arrived.
+    for _ in 0..10 {
+        while let Ok(count) = connection.near.write(&block[position % 251..]) {
+            position += count;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let bytes = pattern(RING as usize, position);
+    connection.send_by_ring(position as u64, &bytes);
+    let outcome = connection.recall();
+    assert!(matches!(outcome, Err(Refusal::Full)), "{outcome:?}");
+
+    let early = connection.read(position);
+    while connection.recall().is_err() {}
+    let late = connection.read(RING as usize);
+    assert_eq!([early, late].concat(), pattern(position + RING as usize, 0));
+}
+
+#[test]
+fn nothing_is_sent_when_order_is_not_sure() {
+    type Case = (fn(&mut Connection), fn(&Refusal) -> bool);
+    let cases: [Case; 9] = [
+        (
+            |c| {
+                let gate = &c.segment.words(0).gate;
+                gate.open(gate.load(), RING.trailing_zeros()).unwrap();
+            },
+            |refusal| matches!(refusal, Refusal::Open),
+        ),
+        (
+            |c| c.road().sender.send.raw.store(1, Relaxed),
+            |refusal| matches!(refusal, Refusal::Sending),
+        ),
+        (
+            |c| assert_eq!(c.road().sender.send.lock.lock(1), Held::Owned),
+            |refusal| matches!(refusal, Refusal::Locked),
+        ),
+        (
+            |c| c.road().sender.send.kernel_position.store(1, Relaxed),
+            |refusal| matches!(refusal, Refusal::Overtaken),
+        ),
+        (
+            |c| c.near.write_all(b"around the library").unwrap(),
+            |refusal| matches!(refusal, Refusal::Overtaken),
+        ),
+        (
+            |c| c.near.shutdown(std::net::Shutdown::Write).unwrap(),
+            |refusal| matches!(refusal, Refusal::Overtaken),
+        ),
+        (
+            |c| c.road().sender.send.tail.store(7, Relaxed),
+            |refusal| matches!(refusal, Refusal::Corrupt),
+        ),
+        (
+            |c| {
+                let head = START.wrapping_add(10).wrapping_sub(RING + 1);
+                c.road().receiver.receive.head.store(head, Relaxed);
+            },
+            |refusal| matches!(refusal, Refusal::Corrupt),
+        ),
+        (
+            |c| {
+                // A window beyond the ring.
+                let gate = &c.segment.words(0).gate;
+                gate.close(gate.open(gate.load(), 31).unwrap()).unwrap();
+            },
+            |refusal| matches!(refusal, Refusal::Corrupt),
+        ),
+    ];
+    for (index, (spoil, is_expected)) in cases.into_iter().enumerate() {
+        let mut connection = Connection::new();
+        connection.send_by_ring(0, &pattern(10, 0));
+        let head = connection.segment.words(0).head.load(Relaxed);
+        spoil(&mut connection);
+        let refusal = connection.recall().unwrap_err();
+        assert!(is_expected(&refusal), "case {index}: {refusal}");
+        assert_eq!(connection.segment.words(0).head.load(Relaxed), head);
+    }
+}
+
+#[test]
+fn recalls_that_wait_leave_most_of_the_time_to_others() {
+    let mut patience = Patience::default();
+    let start = Instant::now();
+    assert_eq!(patience.at(start), WAIT);
+    patience.spend(start, Duration::from_micros(100));
+    assert_eq!(patience.at(start), WAIT, "a quick one costs nothing");
+    patience.spend(start, Duration::from_millis(100));
+    assert_eq!(patience.at(start + Duration::from_millis(899)), SHORT_WAIT);
+    assert_eq!(patience.at(start + Duration::from_millis(900)), WAIT);
+}

@@ -1,0 +1,137 @@
+//! Recalls over a real agent: bytes that lie in a ring come by the sender's kernel socket.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+
+use millrace_agent::Config;
+use millrace_shm::board::{Row, state};
+use millrace_shm::segment::Segment;
+use millrace_stream::{ReceiveHalf, SendHalf, SendPlan};
+use millrace_wire::{End, Recall, Recalled, ToAgent, ToClient, Withdraw};
+
+use crate::client::{Client, Running, write_ring};
+use crate::pair;
+
+/// One end: a program, its socket, its segment. The connecting end first; offer ids are 10 and 11.
+struct EndOf {
+    program: Client,
+    socket: TcpStream,
+    segment: Segment,
+}
+
+impl EndOf {
+    fn row(&self) -> &Row {
+        self.program.board.row(0).unwrap()
+    }
+
+    fn recall(&self, offer_id: u64) -> bool {
+        self.program.say(ToAgent::Recall(Recall { offer_id }));
+        match self.program.hear() {
+            ToClient::Recalled(Recalled { offer_id: id, ok }) if id == offer_id => ok,
+            other => panic!("not an answer: {other:?}"),
+        }
+    }
+}
+
+fn introduced(agent: &Running) -> [EndOf; 2] {
+    let (near, far) = pair();
+    let programs = [agent.client(), agent.client()];
+    programs[0].offer(&near, 10, End::Active);
+    programs[1].offer(&far, 11, End::Passive);
+    let [active, passive] = programs;
+    [(active, near), (passive, far)].map(|(program, socket)| {
+        let (paired, fd) = program.paired();
+        let row = program.board.row(0).unwrap();
+        row.identity.state.store(state::ATTACHED, Relaxed);
+        row.identity
+            .connection_id
+            .store(paired.connection_id, Relaxed);
+        EndOf {
+            program,
+            socket,
+            segment: Segment::attach(fd.as_fd(), paired.ring_bytes).unwrap(),
+        }
+    })
+}
+
+/// Sends "by the kernel, " and then this by the ring, which its reader leaves unread behind a gate that it shuts.
+fn send_both_ways(sender: &mut EndOf, receiver: &EndOf, direction: usize, bytes: &[u8]) {
+    sender.socket.write_all(b"by the kernel, ").unwrap();
+    let reader = ReceiveHalf::new(receiver.row(), &receiver.segment, direction);
+    assert!(reader.try_open());
+    let half = SendHalf::new(sender.row(), &sender.segment, direction);
+    let Ok(SendPlan::Ring { gate, window, .. }) = half.plan(bytes.len()) else {
+        panic!("no ring")
+    };
+    write_ring(&sender.segment, direction, gate.tail, window, bytes);
+    half.begin_epoch(gate, 15);
+    assert!(half.commit(gate, bytes.len() as u32));
+    reader.leave();
+}
+
+#[test]
+fn what_a_reader_leaves_in_the_ring_comes_by_the_kernel() {
+    let agent = Running::start(Config::default());
+    for direction in [0, 1] {
+        let mut ends = introduced(&agent);
+        if direction == 1 {
+            ends.reverse();
+        }
+        let [mut sender, mut receiver] = ends;
+        send_both_ways(&mut sender, &receiver, direction, b"by the ring, ");
+        assert!(receiver.recall(if direction == 0 { 11 } else { 10 }));
+        let half = SendHalf::new(sender.row(), &sender.segment, direction);
+        assert_eq!((half.unread(), half.kernel_position()), (0, 28));
+        sender.socket.write_all(b"and by the kernel").unwrap();
+        drop(sender);
+        let mut text = String::new();
+        receiver.socket.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "by the kernel, by the ring, and by the kernel");
+    }
+}
+
+#[test]
+fn an_end_has_nothing_recalled_without_its_peer() {
+    let agent = Running::start(Config::default());
+    let [mut sender, receiver] = introduced(&agent);
+    assert!(receiver.recall(11), "nothing is there");
+    assert!(!receiver.recall(10), "another program's offer");
+    assert!(!receiver.recall(99), "no offer");
+    send_both_ways(&mut sender, &receiver, 0, b"kept");
+
+    // The number of the sender's descriptor comes to mean another socket: nothing is sent there.
+    let kept = sender.socket.try_clone().unwrap();
+    let (other, mut peer) = pair();
+    let mut number = OwnedFd::from(sender.socket);
+    nix::unistd::dup2(&other, &mut number).unwrap();
+    assert!(!receiver.recall(11));
+    peer.set_nonblocking(true).unwrap();
+    let nothing = peer.read(&mut [0]).unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
+
+    nix::unistd::dup2(&kept, &mut number).unwrap();
+    assert!(receiver.recall(11));
+}
+
+#[test]
+fn a_pairing_ends_when_an_end_is_withdrawn_or_gone() {
+    let agent = Running::start(Config::default());
+    let [mut sender, receiver] = introduced(&agent);
+    send_both_ways(&mut sender, &receiver, 0, b"lost");
+    let withdraw = ToAgent::Withdraw(Withdraw { offer_id: 10 });
+    sender.program.say(withdraw);
+    agent.wait_for(|_| true);
+    assert!(!receiver.recall(11));
+    drop((sender, receiver));
+    agent.wait_for(|status| status.segment_bytes == 0);
+
+    let [mut sender, receiver] = introduced(&agent);
+    send_both_ways(&mut sender, &receiver, 0, b"lost");
+    drop(sender);
+    agent.wait_for(|status| status.clients == 1);
+    assert!(!receiver.recall(11));
+    drop(receiver.segment);
+    agent.wait_for(|status| status.segment_bytes == 0);
+}
