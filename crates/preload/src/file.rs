@@ -86,12 +86,13 @@ fn send_unread(socket: &'static Socket, out: c_int, raw: &mut dyn FnMut() -> isi
 }
 
 /// `splice` from a connection: bytes in the ring are written to the pipe; after that, and for good, the kernel splices.
+/// `rest` splices so many bytes without waiting.
 pub(crate) fn splice_out(
     socket: &'static Socket,
-    input: c_int,
-    out: c_int,
+    (input, out): (c_int, c_int),
     bytes: usize,
     raw: &mut dyn FnMut() -> isize,
+    rest: &mut dyn FnMut(usize) -> isize,
 ) -> Outcome {
     socket.pin(Reason::Splice);
     let in_ring = socket
@@ -101,7 +102,7 @@ pub(crate) fn splice_out(
         return receive::by_kernel(socket, input, raw);
     }
     let mut piece = [0u8; PIECE_BYTES];
-    let wanted = bytes.min(PIECE_BYTES);
+    let wanted = bytes.min(PIECE_BYTES).min(in_ring);
     let list = [iovec {
         iov_base: piece.as_mut_ptr().cast(),
         iov_len: wanted,
@@ -132,7 +133,18 @@ pub(crate) fn splice_out(
         list: &list,
         flags: libc::MSG_DONTWAIT,
     };
-    receive::receive(socket, &call, &mut would_block)
+    receive::receive(socket, &call, &mut would_block);
+    let left = bytes - written.cast_unsigned();
+    if left == 0 || written.cast_unsigned() < in_ring {
+        return Outcome::Handled(written);
+    }
+    let errno = crate::thread::errno();
+    let more = receive::by_kernel(socket, input, &mut || rest(left));
+    crate::thread::set_errno(errno);
+    match more {
+        Outcome::Handled(more) if more > 0 => Outcome::Handled(written + more),
+        _ => Outcome::Handled(written),
+    }
 }
 
 fn would_block() -> isize {

@@ -231,6 +231,13 @@ pub(crate) fn stays_open_on_exec(fd: c_int) -> bool {
     flags >= 0 && flags & libc::FD_CLOEXEC as isize == 0
 }
 
+/// Whether the mark of urgent data comes before the next byte of the kernel's queue.
+pub(crate) fn is_at_mark(fd: c_int) -> bool {
+    const SIOCATMARK: usize = 0x8905;
+    let mut answer: c_int = 0;
+    kernel!(libc::SYS_ioctl, fd, SIOCATMARK, &raw mut answer) == 0 && answer != 0
+}
+
 /// Whether the peer has sent its FIN, or the connection is gone.
 pub(crate) fn peer_has_closed(fd: c_int) -> bool {
     let mut entry = libc::pollfd {

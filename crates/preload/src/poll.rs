@@ -115,11 +115,12 @@ fn begin_sleep_on(socket: &'static Socket, fd: c_int) -> bool {
         socket.row().receive.sleepers.fetch_add(1, AcqRel);
         return true;
     };
+    // The tail comes first: bytes that are published after this look make the close below fail.
+    let tail = locked.half.tail();
     if locked.half.ready().is_some() {
         return false;
     }
     socket.row().receive.sleepers.fetch_add(1, AcqRel);
-    let tail = locked.half.tail();
     let closed = locked.half.close(tail);
     if !closed {
         socket.row().receive.sleepers.fetch_sub(1, AcqRel);

@@ -19,6 +19,9 @@ const RING_FLAGS: c_int = libc::MSG_DONTWAIT
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
 
+/// Steps without progress after which a connection is given up.
+const FRUITLESS_STEPS_MAX: u32 = 1000;
+
 /// One program's call.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
@@ -39,6 +42,8 @@ struct Progress<'a> {
     got: usize,
     wanted: usize,
     spun: bool,
+    /// Steps without progress.
+    fruitless: u32,
 }
 
 enum Step {
@@ -102,10 +107,18 @@ fn receive_joined(
         got: 0,
         wanted,
         spun: false,
+        fruitless: 0,
     };
     loop {
         match step(socket, call, &mut progress) {
-            Step::Again => {}
+            Step::Again => {
+                progress.fruitless += 1;
+                if progress.fruitless > FRUITLESS_STEPS_MAX {
+                    // A gate that never holds still is a hostile sender's.
+                    socket.corrupt(call.fd);
+                    return Outcome::Errno(libc::ECONNRESET);
+                }
+            }
             Step::More if progress.got < wanted && !call.has(libc::MSG_PEEK) => {}
             Step::More | Step::Enough => return done(socket, call, &progress),
             Step::Spin => {
@@ -196,9 +209,6 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
             let error = socket.error.swap(0, Relaxed);
             if error != 0 {
                 return Step::End(-(error as isize));
-            }
-            if progress.got > 0 && !may_wait && !locked.half.kernel_hinted() {
-                return Step::Enough;
             }
             socket.row().receive.sleepers.fetch_add(1, SeqCst);
             Step::Raw(socket.row())
@@ -435,6 +445,10 @@ fn gather_rest(
     row: &'static Row,
     progress: &mut Progress<'_>,
 ) {
+    if kernel::is_at_mark(call.fd) {
+        // One call does not read across the mark of urgent data.
+        return account(socket, call, row, 0);
+    }
     let errno = thread::errno();
     let mut list = progress.vectors.list();
     let waits = call.has(libc::MSG_WAITALL) && !call.has(libc::MSG_DONTWAIT);

@@ -20,6 +20,8 @@ const RING_FLAGS: c_int =
 
 /// How long a sender waits for room while the reader makes progress, in nanoseconds per step of progress.
 const ROOM_WAIT_NS: u64 = 50_000;
+/// Steps without progress after which a send goes by the kernel.
+const FRUITLESS_STEPS_MAX: u32 = 64;
 /// Ring sends after which the reader is looked at.
 const SENDS_BETWEEN_LOOKS: u32 = 16;
 /// [`ROOM_WAIT_NS`] when the program asked not to block.
@@ -73,10 +75,10 @@ fn send_joined(
         return send_raw(socket, call.fd, 0, raw);
     };
     let total = vectors.remaining();
-    let mut sent = 0;
+    let (mut sent, mut fruitless) = (0, 0);
     while sent < total {
-        match send_step(socket, call, &mut vectors, total - sent) {
-            Step::Ring(bytes) => sent += bytes,
+        match send_step(socket, call, &mut vectors, (total - sent, &mut fruitless)) {
+            Step::Ring(bytes) => (sent, fruitless) = (sent + bytes, 0),
             Step::Again => {}
             Step::Gone => break,
             Step::Fault => {
@@ -123,11 +125,17 @@ fn send_step(
     socket: &'static Socket,
     call: &Call<'_>,
     vectors: &mut Vectors<'_>,
-    want: usize,
+    (want, fruitless): (usize, &mut u32),
 ) -> Step {
     let Some(locked) = socket.lock_send(call.fd) else {
         return Step::Gone;
     };
+    if locked.is_nested() || *fruitless > FRUITLESS_STEPS_MAX {
+        // What we interrupted may be copying to the same place; and a gate that never holds still is a hostile reader's.
+        locked.half.begin_kernel(want);
+        return Step::Kernel(socket.row());
+    }
+    *fruitless += 1;
     if CHAOS.strikes(6) {
         locked.half.leave();
     }
@@ -171,6 +179,8 @@ fn send_step(
 /// Takes the kernel's own count of what went by it: bytes that passed around the library count too.
 #[cold]
 fn begin_epoch(socket: &Socket, fd: c_int, locked: &Locked<SendHalf<'_>>, gate: Gate) {
+    // A handler that sends by the kernel between the count and its use would be counted out.
+    let _blocked = thread::BlockedSignals::new();
     let counted = locked.half.kernel_position();
     let position = kernel::sent(fd, socket.active.load(Relaxed)).unwrap_or(counted);
     locked.half.begin_epoch(gate, position);
@@ -263,7 +273,8 @@ fn wait_for_room(
             return true;
         };
         let words = locked.segment().words(locked.direction);
-        if words.head.load(Relaxed) != head || words.gate.load() != gate {
+        let moved = words.head.load(Relaxed).wrapping_sub(head).cast_signed() > 0;
+        if moved || words.gate.load() != gate {
             spin.hit();
             return true;
         }

@@ -217,6 +217,13 @@ impl<'a> ReceiveHalf<'a> {
         true
     }
 
+    /// Throws away what lies in the ring, as the kernel does with its queue when a connection is dissolved.
+    pub fn discard(&self) {
+        self.leave();
+        let tail = self.words.gate.load().tail;
+        self.state().head.store(tail, Relaxed);
+    }
+
     /// Closes the gate for good or for now, whatever is in the ring.
     pub fn leave(&self) {
         if self.words.gate.load().open {

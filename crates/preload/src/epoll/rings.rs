@@ -158,8 +158,9 @@ impl Inner {
             let Some(half) = active.socket.peek_receive() else {
                 return false;
             };
-            let quiet =
-                active.quiet > QUIET_LOOKS_MAX && half.is_drained() && half.close(half.tail());
+            // The tail comes first: bytes that are published after this look make the close fail.
+            let tail = half.tail();
+            let quiet = active.quiet > QUIET_LOOKS_MAX && half.is_drained() && half.close(tail);
             !quiet
         });
     }

@@ -202,7 +202,9 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
     if !raw_ran && result >= 0 {
         // SAFETY: as above. TCP has no source address and no control messages to tell.
         let header = unsafe { &mut *message };
-        (header.msg_flags, header.msg_controllen, header.msg_namelen) = (0, 0, 0);
+        // The kernel echoes this flag.
+        header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+        (header.msg_controllen, header.msg_namelen) = (0, 0);
     }
     result
 }

@@ -246,11 +246,17 @@ unsafe extern "C-unwind" fn splice(
     if let Some(socket) = table::socket(out) {
         socket.pin_flags(millrace_shm::board::flags::SEND_PINNED, Reason::Splice);
     }
+    let mut rest = |bytes| {
+        let flags = flags | libc::SPLICE_F_NONBLOCK;
+        let nowhere = std::ptr::null_mut();
+        // SAFETY: no offsets; the other arguments are the program's own.
+        unsafe { real::splice(input, nowhere, out, nowhere, bytes, flags) }
+    };
     match table::socket(input) {
-        Some(socket) => finish(
-            crate::file::splice_out(socket, input, out, bytes, &mut raw),
-            raw,
-        ),
+        Some(socket) => {
+            let outcome = crate::file::splice_out(socket, (input, out), bytes, &mut raw, &mut rest);
+            finish(outcome, raw)
+        }
         None => raw(),
     }
 }

@@ -54,9 +54,7 @@ unsafe extern "C-unwind" fn connect(
     match table::get(fd) {
         Entry::Unconnected(family) if begun => new_connection(fd, family, true),
         // A second call asks how the first went, or (AF_UNSPEC) dissolves the connection.
-        Entry::Socket(socket) if result == 0 && is_unspecified(address, bytes) => {
-            socket.pin(Reason::NotEstablished)
-        }
+        Entry::Socket(socket) if result == 0 && is_unspecified(address, bytes) => socket.dissolve(),
         _ => {}
     }
     thread::set_errno(errno);

@@ -138,17 +138,37 @@ impl Socket {
         }
     }
 
+    /// The program dissolved the connection (`connect` to AF_UNSPEC): its descriptors may be connected again.
+    pub(crate) fn dissolve(&'static self) {
+        let family = if self.family.load(Relaxed) == 4 {
+            libc::AF_INET
+        } else {
+            libc::AF_INET6
+        };
+        let descriptors: Vec<c_int> = table::all().filter(|fd| table::is(*fd, self)).collect();
+        for fd in descriptors {
+            if let Some(locked) = self.lock_receive(fd) {
+                locked.half.discard();
+            }
+            forget(fd, table::replace(fd, Entry::Unconnected(family)));
+        }
+    }
+
     /// The process becomes another program, which reads by the kernel only.
     pub(crate) fn leave_ring(&'static self, fd: c_int, inherited: bool) {
         if inherited {
             self.bring_back(fd);
         } else if let Some(locked) = self.lock_receive(fd) {
             locked.half.leave();
+            if locked.half.unread() != 0 {
+                kernel::reset_on_close(fd);
+            }
         }
     }
 
-    /// Whoever reads next cannot see the ring: what lies in it unread is sent again by the kernel. Where that cannot be done, the connection
-    /// is reset, so that the loss is seen. The half stays locked meanwhile: nobody may read between the bytes.
+    /// Whoever reads next cannot see the ring: what lies in it unread is sent again by the kernel. Where that cannot be
+    /// done, the connection is reset, so that the loss is seen. The half stays locked meanwhile: nobody may read between
+    /// the bytes.
     pub(crate) fn bring_back(&'static self, fd: c_int) {
         let Some(locked) = self.lock_receive(fd) else {
             return;

@@ -318,6 +318,12 @@ pub(crate) struct Locked<H> {
 }
 
 impl<H> Locked<H> {
+    /// Whether this very thread is at work on the half already, and was interrupted by the signal whose handler calls us.
+    #[inline]
+    pub(crate) fn is_nested(&self) -> bool {
+        self.held == Held::Nested
+    }
+
     /// The segment of the connection.
     #[inline]
     pub(crate) fn segment(&self) -> &Segment {

@@ -4,7 +4,7 @@
 mod sys;
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordesys::{AcqRel, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 

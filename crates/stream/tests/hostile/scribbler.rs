@@ -9,6 +9,9 @@ use millrace_shm::segment::{self, Segment};
 
 use crate::sys;
 
+/// Of the smallest ring.
+const WINDOW_LOG2: u32 = segment::RING_BYTES_MIN.ilog2();
+
 /// How it lies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Style {
@@ -63,18 +66,22 @@ impl Scribbler {
 
     fn lie(&mut self) {
         let value = self.next();
-        let words = self.segment.words((value & 1) as usize);
-        let gate = words.gate.load();
-        let near = (value >> 16 & 0x1fff) as u32;
-        match value >> 8 & 7 {
-            0 => drop(words.gate.publish(gate_opened(gate), near)),
-            1 => drop(words.gate.close(gate)),
-            2 if !gate.open => drop(words.gate.open(gate, 10 + (near & 7))),
-            3 => sys::flip(&words.gate, 1 << (32 + (near & 31))),
-            4 => words.head.store(gate.tail.wrapping_sub(near), Relaxed),
-            5 => words.head.store(gate.tail.wrapping_add(near), Relaxed),
-            6 => words.switch_position.store(u64::from(near), Relaxed),
-            _ => words.kernel_hint.store(value, Relaxed),
+        let near = (value >> 16 & 0xfff) as u32;
+        let (ours, theirs) = (self.segment.words(1), self.segment.words(0));
+        let (sent, read) = (ours.gate.load(), theirs.gate.load());
+        // Most of the time it does what its own end might do, at the wrong moment.
+        match value >> 8 & 15 {
+            0..=2 => drop(ours.gate.publish(gate_opened(sent), near)),
+            3 => drop(ours.gate.close(sent)),
+            4 => drop(theirs.gate.close(read)),
+            5..=7 if !read.open => drop(theirs.gate.open(read, WINDOW_LOG2)),
+            8 | 9 => theirs.head.store(read.tail.wrapping_sub(near), Relaxed),
+            10 => ours.switch_position.store(u64::from(near & 3), Relaxed),
+            11 => ours.kernel_hint.store(value, Relaxed),
+            12 => theirs.head.store(read.tail.wrapping_add(near), Relaxed),
+            13 => sys::flip(&theirs.gate, 1 << (32 + (near & 31))),
+            14 => sys::flip(&ours.gate, 1 << (32 + (near & 31))),
+            _ => drop(theirs.gate.publish(gate_opened(read), near & 1)),
         }
     }
 }
