@@ -11,10 +11,10 @@ help: ## this list
 demo: ## real programs over the kernel and over Millrace in turn, one table, under five minutes
 	@$(CARGO) xtask demo
 
-test: ## every test suite in seeded samples, at most 20 minutes
+test: build ## every test suite in seeded samples, at most 20 minutes
 	@$(CARGO) xtask test
 
-test-all: ## every test suite in full; goes on where it stopped, and writes docs/results/
+test-all: build ## every test suite in full; goes on where it stopped, and writes docs/results/
 	@$(CARGO) xtask test --all
 
 check: ## format, lints, documentation, house rules, unit tests

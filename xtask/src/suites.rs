@@ -30,20 +30,64 @@ struct Suite {
 }
 
 /// In the order of running: what fails fast comes first.
-static SUITES: &[Suite] = &[Suite {
-    name: "workspace",
-    sample: &["cargo", "test", "--workspace", "--no-fail-fast"],
-    sample_minutes: 8,
-    full: &[
-        "cargo",
-        "test",
-        "--workspace",
-        "--no-fail-fast",
-        "--",
-        "--include-ignored",
-    ],
-    full_minutes: 60,
-}];
+static SUITES: &[Suite] = &[
+    Suite {
+        name: "workspace",
+        sample: &["cargo", "test", "--workspace", "--no-fail-fast"],
+        sample_minutes: 8,
+        full: &[
+            "cargo",
+            "test",
+            "--workspace",
+            "--no-fail-fast",
+            "--",
+            "--include-ignored",
+        ],
+        full_minutes: 60,
+    },
+    Suite {
+        name: "loom",
+        sample: LOOM,
+        sample_minutes: 6,
+        full: LOOM,
+        full_minutes: 20,
+    },
+    Suite {
+        name: "public suites, eager",
+        sample: &[
+            "tests/suites/run.py",
+            "--mode",
+            "eager",
+            "--plain-runs",
+            "1",
+            "cpython:test_select",
+            "cpython:test_poll",
+            "cpython:test_epoll",
+            "cpython:test_httplib",
+            "cpython:test_socketserver",
+        ],
+        sample_minutes: 5,
+        full: &["tests/suites/run.py", "--mode", "eager"],
+        full_minutes: 120,
+    },
+];
+
+/// The interleavings of gate, ring and lock, and the mutants that the models must catch.
+const LOOM: &[&str] = &[
+    "env",
+    "RUSTFLAGS=--cfg loom",
+    "CARGO_TARGET_DIR=target/loom",
+    "cargo",
+    "test",
+    "--profile",
+    "xtask",
+    "-p",
+    "millrace-shm",
+    "-p",
+    "millrace-stream",
+    "--test",
+    "loom",
+];
 
 /// Logs, and which suites have passed in full for the tree as it is.
 const LOGS: &str = "target/test";

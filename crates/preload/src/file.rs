@@ -3,7 +3,7 @@
 use libc::{c_int, iovec, off_t};
 use millrace_wire::Reason;
 
-use crate::kernel::kernel;
+use crate::kernel::{self, kernel};
 use crate::send::{Call, send};
 use crate::socket::Socket;
 use crate::{Outcome, receive, user};
@@ -86,7 +86,7 @@ fn send_unread(socket: &'static Socket, out: c_int, raw: &mut dyn FnMut() -> isi
 }
 
 /// `splice` from a connection: bytes in the ring are written to the pipe; after that, and for good, the kernel splices.
-/// `rest` splices so many bytes without waiting.
+/// `rest` splices so many bytes.
 pub(crate) fn splice_out(
     socket: &'static Socket,
     (input, out): (c_int, c_int),
@@ -135,7 +135,8 @@ pub(crate) fn splice_out(
     };
     receive::receive(socket, &call, &mut would_block);
     let left = bytes - written.cast_unsigned();
-    if left == 0 || written.cast_unsigned() < in_ring {
+    // A splice waits for a socket whatever its flags: there must be something.
+    if left == 0 || written.cast_unsigned() < in_ring || kernel::unread(input) == 0 {
         return Outcome::Handled(written);
     }
     let errno = crate::thread::errno();

@@ -231,6 +231,11 @@ pub(crate) fn stays_open_on_exec(fd: c_int) -> bool {
     flags >= 0 && flags & libc::FD_CLOEXEC as isize == 0
 }
 
+/// Bytes in the kernel's receive queue.
+pub(crate) fn unread(fd: c_int) -> u64 {
+    queue_bytes(fd, libc::FIONREAD).unwrap_or(0)
+}
+
 /// Whether the mark of urgent data comes before the next byte of the kernel's queue.
 pub(crate) fn is_at_mark(fd: c_int) -> bool {
     const SIOCATMARK: usize = 0x8905;

@@ -247,7 +247,6 @@ unsafe extern "C-unwind" fn splice(
         socket.pin_flags(millrace_shm::board::flags::SEND_PINNED, Reason::Splice);
     }
     let mut rest = |bytes| {
-        let flags = flags | libc::SPLICE_F_NONBLOCK;
         let nowhere = std::ptr::null_mut();
         // SAFETY: no offsets; the other arguments are the program's own.
         unsafe { real::splice(input, nowhere, out, nowhere, bytes, flags) }
