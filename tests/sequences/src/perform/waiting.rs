@@ -151,11 +151,14 @@ impl Context {
                 drained.unwrap_or_else(|| "never drained".into())
             }
             _ => {
-                let state = || tcp_state(fd).unwrap_or(what);
-                match self.wait_until(|| (state() == what).then_some(())) {
-                    Some(()) => format!("{what:?}"),
-                    None => format!("still {:?}", state()),
-                }
+                let reached = self.wait_until(|| match tcp_state(fd) {
+                    Some(state) => (state == what).then(|| format!("{what:?}")),
+                    None => Some("no connection".into()),
+                });
+                reached.unwrap_or_else(|| match tcp_state(fd) {
+                    Some(state) => format!("still {state:?}"),
+                    None => "no connection".into(),
+                })
             }
         }
     }
