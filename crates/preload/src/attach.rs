@@ -1,13 +1,13 @@
 //! Joining: a paired connection's end takes its segment into use.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use libc::c_int;
 use millrace_shm::board::{Row, flags, state};
 use millrace_wire::Reason;
 
 use crate::kernel;
-use crate::socket::{Socket, phase};
+use crate::socket::{Socket, phase, reset_row};
 use crate::{client, thread};
 
 /// A socket option under which only the kernel serves the program right; it may have been set before the connection began.
@@ -130,15 +130,20 @@ impl Socket {
         }
     }
 
-    /// Moves a connection that is not attached from its private record to one on the board. False: a call is under way.
+    /// Moves a connection that is not attached, and that nobody else holds, to another end record. False: a call is under way.
     pub(crate) fn move_to(&'static self, row: &'static Row) -> bool {
         let old = self.row();
+        reset_row(row);
         self.use_row(row);
         if old.send.raw.load(SeqCst) != 0 || old.receive.sleepers.load(SeqCst) != 0 {
             self.use_row(old);
+            row.identity.holders.store(0, Relaxed);
             client::give_row(row);
             return false;
         }
+        old.identity.state.store(state::FREE, Relaxed);
+        // Release: pairs with the Acquire of whoever looks for rows to use again.
+        old.identity.holders.store(0, Release);
         true
     }
 }

@@ -22,8 +22,8 @@ const RING_FLAGS: c_int =
 const ROOM_WAIT_NS: u64 = 50_000;
 /// Steps without progress after which a send goes by the kernel.
 const FRUITLESS_STEPS_MAX: u32 = 64;
-/// Ring sends after which the reader is looked at.
-const SENDS_BETWEEN_LOOKS: u32 = 16;
+/// A sender looks after its reader so often at most, in nanoseconds.
+const NS_BETWEEN_LOOKS: u64 = 1_000_000;
 /// [`ROOM_WAIT_NS`] when the program asked not to block.
 const ROOM_WAIT_NONBLOCKING_NS: u64 = 3_000;
 
@@ -139,6 +139,7 @@ fn send_step(
     if CHAOS.strikes(6) {
         locked.half.leave();
     }
+    look_after_reader(socket, call.fd, &locked);
     match locked.half.plan(want) {
         Ok(SendPlan::Ring {
             gate,
@@ -149,13 +150,7 @@ fn send_step(
             if first {
                 begin_epoch(socket, call.fd, &locked, gate);
             }
-            ring_step(
-                (socket, call.fd),
-                &locked,
-                gate,
-                (CHAOS.cut(bytes), window),
-                vectors,
-            )
+            ring_step(&locked, gate, (CHAOS.cut(bytes), window), vectors)
         }
         Ok(SendPlan::Full { gate, head }) => {
             let waited = wait_for_room(socket, call, locked, gate, head);
@@ -189,7 +184,6 @@ fn begin_epoch(socket: &Socket, fd: c_int, locked: &Locked<SendHalf<'_>>, gate: 
 /// Copies up to `bytes` to the ring and publishes them at once.
 #[inline]
 fn ring_step(
-    (socket, fd): (&Socket, c_int),
     locked: &Locked<SendHalf<'_>>,
     gate: Gate,
     (bytes, window): (u32, u32),
@@ -227,17 +221,19 @@ fn ring_step(
     if !locked.half.commit(gate, copied) {
         return Step::Again;
     }
-    if socket.looked.fetch_add(1, Relaxed) % SENDS_BETWEEN_LOOKS == 0 {
-        look_after_reader(socket, fd, locked);
-    }
     *vectors = cursor;
     Step::Ring(copied as usize)
 }
 
-/// A reader that was killed leaves its gate open. When it has taken nothing for many sends, the kernel is asked whether it has gone; then
-/// the following bytes go by the kernel, which answers as it does to a writer whose reader is gone.
-#[cold]
+/// A reader that was killed leaves its gate open. When it has taken nothing since the last look, the kernel is asked whether it has gone;
+/// then the bytes go by the kernel, which answers as it does to a writer whose reader is gone.
+#[inline]
 fn look_after_reader(socket: &Socket, fd: c_int, locked: &Locked<SendHalf<'_>>) {
+    let now = spin::clock();
+    if now.wrapping_sub(socket.looked_at.load(Relaxed)) < spin::cycles(NS_BETWEEN_LOOKS) {
+        return;
+    }
+    socket.looked_at.store(now, Relaxed);
     let head = locked.segment().read_head(locked.direction);
     if socket.looked_head.swap(head, Relaxed) == head && kernel::peer_has_closed(fd) {
         locked.half.leave();

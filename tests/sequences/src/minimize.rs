@@ -51,6 +51,7 @@ pub(crate) fn minimize(plan: &Plan, under: &Road) -> Result<(Plan, Difference)> 
         chunk = chunk.div_ceil(2);
     }
     judge.drop_useless_awaits(&mut small, &mut found)?;
+    (small.patience_ms, small.limit_ms) = (plan.patience_ms, plan.limit_ms);
     Ok((small, found))
 }
 

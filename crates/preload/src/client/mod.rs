@@ -67,6 +67,7 @@ pub(crate) fn configure(path: CString, mode: Mode, chaos_seed: u64) {
             offers: HashMap::new(),
             rows_free: Vec::new(),
             rows_used: 0,
+            rows_searched: 0,
         });
     }
 }
@@ -132,7 +133,11 @@ pub(crate) fn take_row() -> Option<&'static Row> {
     let board = board()?;
     let mut guard = CLIENT.lock()?;
     let client = guard.as_mut()?;
-    let index = match client.rows_free.pop() {
+    let index = match client
+        .rows_free
+        .pop()
+        .or_else(|| client.find_left_row(board))
+    {
         Some(index) => index,
         None if client.rows_used < board.row_count() => {
             client.rows_used += 1;
@@ -141,7 +146,9 @@ pub(crate) fn take_row() -> Option<&'static Row> {
         }
         None => return None,
     };
-    board.row(index)
+    let row = board.row(index)?;
+    row.identity.holders.store(1, Relaxed);
+    Some(row)
 }
 
 /// Gives an end record back, if it is one of ours; rows of a parent's board are the parent's to reuse.
@@ -191,7 +198,7 @@ pub(crate) fn count(fd: c_int, socket: &'static Socket, bytes: usize) {
 
 #[cold]
 fn offer(fd: c_int, socket: &'static Socket) {
-    if STOPPED.load(Relaxed) || !socket.has_board_row() && !adopt_row(socket) {
+    if STOPPED.load(Relaxed) || !has_row_here(socket) {
         return;
     }
     let Some(mut guard) = CLIENT.lock() else {
@@ -206,12 +213,14 @@ fn offer(fd: c_int, socket: &'static Socket) {
     }
 }
 
-/// Moves a connection that began before there was a board to a row of it.
-fn adopt_row(socket: &'static Socket) -> bool {
-    match take_row() {
-        Some(row) => socket.move_to(row),
-        None => false,
+/// Whether the end record lies on this process's board. One that began before there was a board, or on the board of a parent that has let
+/// go of it, is moved.
+fn has_row_here(socket: &'static Socket) -> bool {
+    if row_index(socket.row()).is_some() {
+        return true;
     }
+    let alone = socket.row().identity.holders.load(Acquire) <= 1;
+    alone && take_row().is_some_and(|row| socket.move_to(row))
 }
 
 /// Tells the agent that a connection's end has gone.

@@ -35,8 +35,22 @@ pub(super) struct Client {
     pub(super) offers: HashMap<u64, c_int>,
     pub(super) rows_free: Vec<u32>,
     pub(super) rows_used: u32,
+    /// Where the search for rows that forked children gave up goes on.
+    pub(super) rows_searched: u32,
 }
 impl Client {
+    /// A row that a forked child, its last holder, has given up: only we may use it again. Looks at a few rows at a time.
+    pub(super) fn find_left_row(&mut self, board: &Board) -> Option<u32> {
+        for _ in 0..self.rows_used.min(4) {
+            self.rows_searched = (self.rows_searched + 1) % self.rows_used;
+            let identity = &board.row(self.rows_searched)?.identity;
+            if identity.holders.load(Acquire) == 0 && identity.state.load(Acquire) == state::FREE {
+                return Some(self.rows_searched);
+            }
+        }
+        None
+    }
+
     /// Connects and says hello, if that has not been done and did not just fail.
     pub(super) fn reach(&mut self) -> bool {
         if self.fd.is_some() {

@@ -45,7 +45,7 @@ impl Socket {
             segment: UnsafeCell::new(None),
             sets: Guarded::new(Vec::new()),
             spinner: Spinner::new(),
-            looked: AtomicU32::new(0),
+            looked_at: AtomicU64::new(0),
             looked_head: AtomicU32::new(0),
             room_spinner: Spinner::new(),
             error: AtomicI32::new(0),
@@ -228,7 +228,7 @@ pub(crate) fn forget(fd: c_int, entry: Entry) {
     }
 }
 
-pub(super) fn reset_row(row: &Row) {
+pub(crate) fn reset_row(row: &Row) {
     let Row {
         identity,
         send,

@@ -26,8 +26,7 @@ use millrace_wire::Reason;
 use crate::epoll::EpollSet;
 mod life;
 
-use life::reset_row;
-pub(crate) use life::{forget, unlock_all};
+pub(crate) use life::{forget, reset_row, unlock_all};
 
 use crate::guarded::Guarded;
 use crate::spin::Spinner;
@@ -66,8 +65,8 @@ pub(crate) struct Socket {
     /// Wait sets of this process that watch this connection.
     pub(crate) sets: Guarded<Vec<&'static EpollSet>>,
     pub(crate) spinner: Spinner,
-    /// Ring sends since the reader was last looked at, and the head that it had then.
-    pub(crate) looked: AtomicU32,
+    /// When, of `spin::clock`, the reader was last looked at, and the head that it had then.
+    pub(crate) looked_at: AtomicU64,
     pub(crate) looked_head: AtomicU32,
     /// For senders that wait for room.
     pub(crate) room_spinner: Spinner,
@@ -93,9 +92,6 @@ impl Socket {
 
     /// Changes the end record; only before the connection is attached.
     pub(crate) fn use_row(&self, row: &'static Row) {
-        if !std::ptr::eq(row, self.row()) {
-            reset_row(row);
-        }
         self.row.store(std::ptr::from_ref(row).cast_mut(), SeqCst);
     }
 
