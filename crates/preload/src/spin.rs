@@ -11,14 +11,14 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::kernel;
+use crate::{kernel, thread};
 
 const SCORE_MAX: i32 = 16;
 const SCORE_START: i32 = 6;
 const HIT: i32 = 2;
 const MISS: i32 = -2;
 const SCORE_MIN: i32 = -16;
-/// A pause in a spin of more than this is somebody else's time slice, in nanoseconds.
+/// After a pause in a spin of more than this the scheduler is asked whether it was somebody else's time slice, in nanoseconds.
 const PREEMPTED_NS: u64 = 100_000;
 /// First and longest time without spinning after that, in nanoseconds.
 const PAUSE_MIN_NS: u64 = 20_000_000;
@@ -116,7 +116,9 @@ impl Spin<'_> {
         std::hint::spin_loop();
         let now = clock();
         if now.wrapping_sub(self.last) > cycles(PREEMPTED_NS) {
-            pause(now);
+            if thread::was_preempted() {
+                pause(now);
+            }
             return false;
         }
         self.last = now;

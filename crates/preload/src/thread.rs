@@ -8,6 +8,7 @@ use crate::kernel::kernel;
 
 thread_local! {
     static ID: Cell<u32> = const { Cell::new(0) };
+    static PREEMPTIONS: Cell<i64> = const { Cell::new(0) };
     static INTERRUPTS: Cell<u32> = const { Cell::new(0) };
     static STRICT_INTERRUPTS: Cell<u32> = const { Cell::new(0) };
 }
@@ -28,6 +29,14 @@ fn learn_id() -> u32 {
 /// In a forked child: the thread has a new number.
 pub(crate) fn forget_id() {
     ID.set(0);
+}
+
+/// Whether the scheduler has taken the processor away from this thread since the last question.
+pub(crate) fn was_preempted() -> bool {
+    // SAFETY: integers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    kernel!(libc::SYS_getrusage, libc::RUSAGE_THREAD, &raw mut usage);
+    PREEMPTIONS.replace(usage.ru_nivcsw) != usage.ru_nivcsw
 }
 
 /// Signal handlers that have run on this thread so far.

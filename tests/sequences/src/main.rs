@@ -38,7 +38,7 @@ sequences census [OPTIONS]     count what the calls of the seeds return on the p
                       without it, the plain kernel is compared with itself
   --seeds A..B        the seeds (0..1000)
   --seconds N         stop after this time (and go on beyond B)
-  --jobs N            sequences at a time (the number of processors)
+  --jobs N            sequences at a time (four per processor: they mostly wait)
   --without A,B,...   leave out kinds of steps; 'kinds' prints their names
   --max-failures N    stop after this many differences (20)
   --save FILE         with --minimize: where to put the small sequence as JSON
@@ -143,7 +143,7 @@ fn parse() -> Result<Arguments> {
             under_text: String::new(),
             seeds: 0..1000,
             time: None,
-            jobs: processors,
+            jobs: 4 * processors,
             without: Vec::new(),
             max_failures: 20,
         },
