@@ -3,7 +3,8 @@
 use libc::{c_int, msghdr};
 use millrace_wire::Reason;
 
-use crate::{table, user};
+use crate::table::{self, Entry};
+use crate::{epoll, user};
 
 /// Pins every connection that a message carries by SCM_RIGHTS.
 pub(crate) fn note_passed(header: &msghdr) {
@@ -26,9 +27,13 @@ pub(crate) fn note_passed(header: &msghdr) {
             for index in (0..count).take_while(|_| end <= limit) {
                 // SAFETY: inside the message, which is inside the buffer.
                 let fd = unsafe { first.cast::<c_int>().add(index).read_unaligned() };
-                if let Some(socket) = table::socket(fd) {
-                    socket.pin(Reason::PassedFd);
-                    socket.bring_back(fd);
+                match table::get(fd) {
+                    Entry::Socket(socket) => {
+                        socket.pin(Reason::PassedFd);
+                        socket.bring_back(fd);
+                    }
+                    Entry::Set(_) => epoll::share_all(),
+                    Entry::Unknown | Entry::Unconnected(_) => {}
                 }
             }
         }

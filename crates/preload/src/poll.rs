@@ -29,7 +29,10 @@ impl Watch {
     fn add(&mut self, fd: c_int) {
         match table::get(fd) {
             Entry::Socket(socket) if socket.is_joined(fd) => self.sockets.push((fd, socket)),
-            Entry::Set(set) => self.sets.push((fd, set)),
+            Entry::Set(set) => {
+                set.tell_kernel_by(fd);
+                self.sets.push((fd, set));
+            }
             _ => {}
         }
     }
@@ -71,8 +74,8 @@ impl Watch {
                 return false;
             }
         }
-        for (index, (_, set)) in self.sets.iter().enumerate() {
-            if !set.begin_sleep() {
+        for (index, (epoll, set)) in self.sets.iter().enumerate() {
+            if !set.begin_sleep(*epoll) {
                 self.end_sleep_on(self.sockets.len(), index);
                 return false;
             }
@@ -100,7 +103,7 @@ impl Watch {
             .sockets
             .iter()
             .find(|(_, socket)| socket.sender_processor() != here)?;
-        socket.spinner.begin(limit_ns)
+        socket.spinner.begin(limit_ns, 1)
     }
 
     fn note_slept(&self, started: u64) {

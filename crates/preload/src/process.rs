@@ -94,6 +94,7 @@ pub(crate) fn is_borrowed() -> bool {
 
 /// Before a fork by whatever function of the C library: both processes will hold every connection.
 extern "C" fn before_fork() {
+    epoll::share_all();
     client::stop_introductions();
     for socket in sockets() {
         socket.row().identity.holders.fetch_add(1, AcqRel);
@@ -176,6 +177,7 @@ pub(crate) fn end() {
 /// The new program goes on by the kernel. Bytes that lie in a ring unread would be missing from its stream, so such a connection is
 /// ended where everybody sees it, by a reset, if the new program would get it.
 pub(crate) fn leave_for_exec() -> Vec<&'static Socket> {
+    epoll::tell_all();
     if is_borrowed() {
         return Vec::new();
     }

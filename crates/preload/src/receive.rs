@@ -366,7 +366,7 @@ enum Spun {
 
 /// Looks at the ring for a while, unlocked between looks.
 fn spin_for_bytes(socket: &'static Socket, fd: c_int) -> Spun {
-    let Some(mut spin) = socket.spinner.begin(u64::MAX) else {
+    let Some(mut spin) = socket.spinner.begin(u64::MAX, 1) else {
         return Spun::Look;
     };
     let interrupts = thread::interrupts();

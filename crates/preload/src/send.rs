@@ -260,7 +260,7 @@ fn wait_for_room(
     if same_processor || CHAOS.strikes(2) {
         return false;
     }
-    let Some(mut spin): Option<Spin<'_>> = socket.room_spinner.begin(patience_ns) else {
+    let Some(mut spin): Option<Spin<'_>> = socket.room_spinner.begin(patience_ns, 1) else {
         return false;
     };
     let interrupts = thread::interrupts();
@@ -332,7 +332,7 @@ fn account(socket: &Socket, row: &Row, result: isize) {
         send.kernel_messages
             .store(send.kernel_messages.load(Relaxed) + 1, Relaxed);
     }
-    socket.send_blocked.store(result < 0, Relaxed);
+    socket.sent_by_kernel.store(true, Release);
     // Release: pairs with the Acquire in `SendHalf::plan`; the position comes before the count goes down.
     send.raw.fetch_sub(1, Release);
 }

@@ -18,8 +18,16 @@ const SCORE_START: i32 = 6;
 const HIT: i32 = 2;
 const MISS: i32 = -2;
 const SCORE_MIN: i32 = -16;
-/// After a pause in a spin of more than this the scheduler is asked whether it was somebody else's time slice, in nanoseconds.
-const PREEMPTED_NS: u64 = 100_000;
+/// The budget is for so many connections…
+const CONNECTIONS_PER_BUDGET: usize = 10;
+/// …and grows with their number up to this.
+const CONNECTIONS_MAX: usize = 50;
+/// A spin in which so much time went missing was interrupted, in nanoseconds: time that does not count as spinning.
+const GAP_NS: u64 = 20_000;
+/// So much at once, in nanoseconds, may have been the time slice of somebody who wants the processor as much as we do.
+const TIME_SLICE_NS: u64 = 1_000_000;
+/// Two of them within this time, in nanoseconds, were.
+const RECENT_NS: u64 = 100_000_000;
 /// First and longest time without spinning after that, in nanoseconds.
 const PAUSE_MIN_NS: u64 = 20_000_000;
 const PAUSE_MAX_NS: u64 = 2_000_000_000;
@@ -27,11 +35,26 @@ const PAUSE_MAX_NS: u64 = 2_000_000_000;
 static BUDGET_US: AtomicU32 = AtomicU32::new(50);
 /// Until when, of [`clock`], nobody in this process spins; zero when spinning is allowed.
 static PAUSED_UNTIL: AtomicU64 = AtomicU64::new(0);
+/// When, of [`clock`], a time slice last went missing.
+static LAST_LOSS: AtomicU64 = AtomicU64::new(0);
 /// How long the last pause was, in nanoseconds.
 static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
 
-/// The processor was taken away in a spin.
+/// A time slice went missing in a spin. True: it is not the first, and spinning has to pause.
 #[cold]
+fn lost_slice(now: u64) -> bool {
+    if !thread::was_preempted() {
+        return false;
+    }
+    let last = LAST_LOSS.swap(now, Relaxed);
+    let again = last != 0 && now.wrapping_sub(last) < cycles(RECENT_NS);
+    if again {
+        pause(now);
+    }
+    again
+}
+
+/// Nobody in this process spins for a while.
 fn pause(now: u64) {
     let last_ns = PAUSE_NS.load(Relaxed);
     let soon_after = now.wrapping_sub(PAUSED_UNTIL.load(Relaxed)) < cycles(last_ns * 4);
@@ -66,22 +89,30 @@ impl Spinner {
         self.0.store(SCORE_START, Relaxed);
     }
 
-    /// A spin to make now, if it is worth it; not longer than `limit_ns`.
+    /// Whether spinning has been worth it, and is allowed now.
+    pub(crate) fn is_willing(&self) -> bool {
+        self.0.load(Relaxed) > 0 && !is_paused(clock())
+    }
+
+    /// A spin to make now, if it is worth it; not longer than `limit_ns`. A sleep would close the gates of `connections`, each of which
+    /// then costs a message by the kernel: the more they are, the longer the spin.
     #[inline]
-    pub(crate) fn begin(&self, limit_ns: u64) -> Option<Spin<'_>> {
+    pub(crate) fn begin(&self, limit_ns: u64, connections: usize) -> Option<Spin<'_>> {
+        if limit_ns == 0 || !self.is_willing() {
+            return None;
+        }
         let budget_ns = u64::from(BUDGET_US.load(Relaxed)) * 1000;
-        if self.0.load(Relaxed) <= 0 || budget_ns == 0 || limit_ns == 0 {
+        let factor = connections.clamp(CONNECTIONS_PER_BUDGET, CONNECTIONS_MAX) as u64;
+        let budget_ns = (budget_ns * factor / CONNECTIONS_PER_BUDGET as u64).min(limit_ns);
+        if budget_ns == 0 {
             return None;
         }
         let now = clock();
-        if is_paused(now) {
-            return None;
-        }
         Some(Spin {
             spinner: self,
             started: now,
             last: now,
-            budget: cycles(budget_ns.min(limit_ns)),
+            budget: cycles(budget_ns),
         })
     }
 
@@ -115,11 +146,12 @@ impl Spin<'_> {
     pub(crate) fn go_on(&mut self) -> bool {
         std::hint::spin_loop();
         let now = clock();
-        if now.wrapping_sub(self.last) > cycles(PREEMPTED_NS) {
-            if thread::was_preempted() {
-                pause(now);
+        let gap = now.wrapping_sub(self.last);
+        if gap > cycles(GAP_NS) {
+            if gap > cycles(TIME_SLICE_NS) && lost_slice(now) {
+                return false;
             }
-            return false;
+            self.started = self.started.wrapping_add(gap);
         }
         self.last = now;
         if now.wrapping_sub(self.started) > self.budget {

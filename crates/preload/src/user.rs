@@ -1,14 +1,19 @@
 //! Whether the program's buffers are really there.
 //!
 //! The kernel answers a bad pointer with EFAULT; a copy of ours would be a SIGSEGV. So memory is tried by the kernel before it is first
-//! touched, and each thread remembers the ranges that it found good. The memory is forgotten when the program unmaps or protects anything.
+//! touched, and each thread remembers what it found good: pages for short buffers, ranges for long ones. The memory is forgotten when
+//! the program unmaps or protects anything.
 
-use std::cell::Cell;
+use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::kernel::kernel;
 
 const PAGE: usize = 4096;
+/// Pages that a thread remembers: each has one place that it can be in.
+const PAGES: usize = 512;
+/// Longer buffers, in pages, are remembered as ranges.
+const SHORT_PAGES: usize = 8;
 const RANGES: usize = 4;
 const MADV_POPULATE_READ: i32 = 22;
 const MADV_POPULATE_WRITE: i32 = 23;
@@ -16,22 +21,25 @@ const MADV_POPULATE_WRITE: i32 = 23;
 /// Counts the program's changes to its address space.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-#[derive(Clone, Copy)]
+/// What one thread has found good for one kind of access.
 struct Known {
     epoch: u32,
-    next: usize,
+    /// Page numbers plus one.
+    pages: [usize; PAGES],
     ranges: [(usize, usize); RANGES],
+    next_range: usize,
 }
 
 const NOTHING: Known = Known {
     epoch: 0,
-    next: 0,
+    pages: [0; PAGES],
     ranges: [(0, 0); RANGES],
+    next_range: 0,
 };
 
 thread_local! {
-    static READABLE: Cell<Known> = const { Cell::new(NOTHING) };
-    static WRITABLE: Cell<Known> = const { Cell::new(NOTHING) };
+    static READABLE: UnsafeCell<Known> = const { UnsafeCell::new(NOTHING) };
+    static WRITABLE: UnsafeCell<Known> = const { UnsafeCell::new(NOTHING) };
 }
 
 /// The program changed its address space.
@@ -42,60 +50,68 @@ pub(crate) fn forget() {
 /// Whether `bytes` bytes at `start` can be read.
 #[inline]
 pub(crate) fn can_read(start: *const u8, bytes: usize) -> bool {
-    READABLE.with(|known| is_good(known, start as usize, bytes, MADV_POPULATE_READ))
+    READABLE.with(|known| is_covered(known, start as usize, bytes, MADV_POPULATE_READ))
 }
 
 /// Whether `bytes` bytes at `start` can be written.
 #[inline]
 pub(crate) fn can_write(start: *mut u8, bytes: usize) -> bool {
-    WRITABLE.with(|known| is_good(known, start as usize, bytes, MADV_POPULATE_WRITE))
+    WRITABLE.with(|known| is_covered(known, start as usize, bytes, MADV_POPULATE_WRITE))
 }
 
 #[inline]
-fn is_good(known: &Cell<Known>, start: usize, bytes: usize, advice: i32) -> bool {
-    let Some(end) = start.checked_add(bytes) else {
-        return false;
-    };
-    // SAFETY: a thread-local cell of plain values; no reference outlives this function.
-    let seen = unsafe { &*known.as_ptr() };
-    let fresh = seen.epoch == EPOCH.load(Relaxed);
-    if fresh
-        && seen
-            .ranges
-            .iter()
-            .any(|(low, high)| *low <= start && end <= *high)
-    {
-        return true;
-    }
-    try_memory(known, start, end, advice)
+fn is_covered(known: &UnsafeCell<Known>, start: usize, bytes: usize, advice: i32) -> bool {
+    // SAFETY: the thread's own; a signal handler that comes between can, at worst, make a page be asked about once more.
+    let known = unsafe { &mut *known.get() };
+    known.covers(start, bytes, advice)
 }
 
-#[cold]
-fn try_memory(known: &Cell<Known>, start: usize, end: usize, advice: i32) -> bool {
-    let (low, high) = (
-        start & !(PAGE - 1),
-        end.saturating_add(PAGE - 1) & !(PAGE - 1),
-    );
-    let answer = kernel!(libc::SYS_madvise, low, high - low, advice);
-    let unknown_advice = -(libc::EINVAL as isize);
-    if answer != 0 && answer != unknown_advice && answer != -(libc::EAGAIN as isize) {
-        return false;
+impl Known {
+    #[inline]
+    fn covers(&mut self, start: usize, bytes: usize, advice: i32) -> bool {
+        if bytes == 0 {
+            return true;
+        }
+        let Some(last) = start.checked_add(bytes - 1) else {
+            return false;
+        };
+        let (first_page, last_page) = (start / PAGE, last / PAGE);
+        let known = self.epoch == EPOCH.load(Relaxed)
+            && if last_page - first_page < SHORT_PAGES {
+                (first_page..=last_page).all(|page| self.pages[page % PAGES] == page + 1)
+            } else {
+                let mut ranges = self.ranges.iter();
+                ranges.any(|(low, high)| *low <= first_page && last_page < *high)
+            };
+        known || self.learn(first_page, last_page + 1, advice)
     }
-    let mut now = known.get();
-    let epoch = EPOCH.load(Relaxed);
-    if now.epoch != epoch {
-        now = Known { epoch, ..NOTHING };
+
+    /// Lets the kernel try the pages from `low` up to `high`, and remembers the answer when it is good.
+    #[cold]
+    fn learn(&mut self, low: usize, high: usize, advice: i32) -> bool {
+        let answer = kernel!(libc::SYS_madvise, low * PAGE, (high - low) * PAGE, advice);
+        let unknown_advice = -(libc::EINVAL as isize);
+        if answer != 0 && answer != unknown_advice && answer != -(libc::EAGAIN as isize) {
+            return false;
+        }
+        let epoch = EPOCH.load(Relaxed);
+        if self.epoch != epoch {
+            *self = Known { epoch, ..NOTHING };
+        }
+        if high - low <= SHORT_PAGES {
+            for page in low..high {
+                self.pages[page % PAGES] = page + 1;
+            }
+        } else if let Some(range) = self
+            .ranges
+            .iter_mut()
+            .find(|range| range.0 <= high && low <= range.1 && range.1 != 0)
+        {
+            *range = (range.0.min(low), range.1.max(high));
+        } else {
+            self.ranges[self.next_range] = (low, high);
+            self.next_range = (self.next_range + 1) % RANGES;
+        }
+        true
     }
-    if let Some(range) = now
-        .ranges
-        .iter_mut()
-        .find(|range| range.0 <= high && low <= range.1 && range.1 != 0)
-    {
-        *range = (range.0.min(low), range.1.max(high));
-    } else {
-        now.ranges[now.next] = (low, high);
-        now.next = (now.next + 1) % RANGES;
-    }
-    known.set(now);
-    true
 }

@@ -129,10 +129,6 @@ pub struct ReceiveState {
     pub opened_at: AtomicU32,
     /// Waiters asleep in, or operations under way by, the kernel: while above zero the gate stays closed. Not guarded.
     pub sleepers: AtomicU32,
-    /// Openings in a row that no byte came through.
-    pub idle_opens: AtomicU32,
-    /// Closings since the last opening that was skipped for being idle.
-    pub skipped_opens: AtomicU32,
     /// Bytes taken from the kernel since the connection began.
     pub kernel_position: AtomicU64,
     /// Bytes and messages that came through the ring; for humans.
@@ -141,7 +137,7 @@ pub struct ReceiveState {
     pub ring_messages: AtomicU64,
     /// Messages that came through the kernel since the end was listed.
     pub kernel_messages: AtomicU64,
-    padding: [u64; 9],
+    padding: [u64; 10],
 }
 
 /// One row: the end record of one connection.

@@ -9,11 +9,6 @@ use millrace_shm::segment::{DirectionWords, Segment};
 use crate::Corrupt;
 use crate::send::window_of;
 
-/// After so many openings in a row that nothing came through, most chances to open are let pass.
-const IDLE_OPENS_MAX: u32 = 8;
-/// Then one chance in so many is taken.
-const IDLE_OPENS_RETRY: u32 = 16;
-
 /// Where the next bytes of the stream are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivePlan {
@@ -157,7 +152,7 @@ impl<'a> ReceiveHalf<'a> {
         true
     }
 
-    /// Opens the gate if the ring is drained, nobody sleeps, and openings have been worth it.
+    /// Opens the gate if the ring is drained and nobody sleeps.
     /// True: the gate is open now. The caller has made sure that no wait set that contains us sleeps.
     pub fn try_open(&self) -> bool {
         let gate = self.words.gate.load();
@@ -170,15 +165,6 @@ impl<'a> ReceiveHalf<'a> {
         // Acquire: pairs with the Release of `end_kernel`; that reader's kernel position is visible.
         if pinned || state.sleepers.load(Acquire) != 0 || gate.tail != state.head.load(Relaxed) {
             return false;
-        }
-        if state.idle_opens.load(Relaxed) >= IDLE_OPENS_MAX {
-            let skipped = state.skipped_opens.load(Relaxed) + 1;
-            state
-                .skipped_opens
-                .store(skipped % IDLE_OPENS_RETRY, Relaxed);
-            if skipped != IDLE_OPENS_RETRY {
-                return false;
-            }
         }
         state.opened_at.store(gate.tail, Relaxed);
         // A reader that died between taking and releasing has left its room taken; opening publishes this store.
@@ -204,17 +190,13 @@ impl<'a> ReceiveHalf<'a> {
             let now = self.words.gate.load();
             return now.tail == seen_tail && !now.open;
         }
-        let state = self.state();
-        let idle = gate.tail == state.opened_at.load(Relaxed);
-        state.idle_opens.store(
-            if idle {
-                state.idle_opens.load(Relaxed).saturating_add(1)
-            } else {
-                0
-            },
-            Relaxed,
-        );
         true
+    }
+
+    /// Whether nothing has come by the ring since it was last opened, up to `tail`.
+    #[must_use]
+    pub fn was_idle(&self, tail: u32) -> bool {
+        tail == self.state().opened_at.load(Relaxed)
     }
 
     /// Throws away what lies in the ring, as the kernel does with its queue when a connection is dissolved.

@@ -191,13 +191,3 @@ fn a_head_beyond_the_tail_is_noticed() {
     pipe.sender.1.words(0).head.store(77, Relaxed);
     assert_eq!(pipe.send_half().plan(8192), Err(Corrupt));
 }
-
-#[test]
-fn useless_openings_become_rare() {
-    let pipe = Pipe::new();
-    let half = pipe.receive_half();
-    let opened = (0..160)
-        .filter(|_| half.try_open() && half.close(half.tail()))
-        .count();
-    assert!((8..30).contains(&opened), "{opened}");
-}

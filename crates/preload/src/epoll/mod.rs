@@ -13,18 +13,20 @@ use std::sync::atomic::{
 };
 
 use libc::{c_int, epoll_event};
+use millrace_stream::ReceiveHalf;
 use millrace_wire::Reason;
 
-use crate::guarded::{Guard, Guarded};
-use crate::real;
+use crate::guarded::Guarded;
 use crate::socket::{Socket, forget};
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
 
+mod interest;
 mod rings;
 mod wait;
 
-use rings::{Active, Inner, Member};
+pub(crate) use interest::{control, share_all, tell_all};
+use rings::{Inner, Member, Origin, has_open_or_unread_ring};
 use wait::close_before_sleep;
 pub(crate) use wait::{Wait, wait};
 
@@ -32,11 +34,13 @@ const READ_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const WRITE_EVENTS: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
-/// The kernel's part of a busy set is looked at after so many calls…
-const CALLS_BEFORE_KERNEL: u32 = 16;
-/// …or after so long, in nanoseconds.
+/// While the rings have something to report, the kernel is asked so often, in nanoseconds.
 const NS_BEFORE_KERNEL: u64 = 20_000;
-/// While spinning, the same.
+/// Longer by so much, in nanoseconds, for each registration that it must be told first: ten times what that costs…
+const NS_PER_UNTOLD: u64 = 4_000;
+/// …up to so many.
+const UNTOLD_MAX: usize = 50;
+/// While spinning, so often when it has just known something; less and less, down to [`NS_BEFORE_KERNEL`], when it never does.
 const SPIN_NS_BEFORE_KERNEL: u64 = 2_000;
 /// An active connection with an open gate that was quiet for so many looks is left to the kernel.
 const QUIET_LOOKS_MAX: u32 = 4096;
@@ -49,6 +53,8 @@ pub(crate) struct EpollSet {
     sleepers: AtomicU32,
     /// No connection of the set is opened any more.
     kernel_only: AtomicBool,
+    /// Another process may have the set too.
+    shared: AtomicBool,
     descriptors: AtomicU32,
     spinner: Spinner,
 }
@@ -79,6 +85,7 @@ impl EpollSet {
                     inner: Guarded::default(),
                     sleepers: AtomicU32::new(0),
                     kernel_only: AtomicBool::new(false),
+                    shared: AtomicBool::new(false),
                     descriptors: AtomicU32::new(0),
                     spinner: Spinner::new(),
                 }))
@@ -86,6 +93,7 @@ impl EpollSet {
         set.descriptors.store(1, Relaxed);
         set.sleepers.store(0, Relaxed);
         set.kernel_only.store(false, Relaxed);
+        set.shared.store(false, Relaxed);
         set.spinner.reset();
         forget(fd, table::replace(fd, Entry::Set(set)));
     }
@@ -115,24 +123,8 @@ impl EpollSet {
 
     /// A connection of this set goes.
     pub(crate) fn forget(&self, socket: &'static Socket) {
-        let Some(mut inner) = self.inner.lock() else {
-            return;
-        };
-        inner
-            .active
-            .retain(|active| !std::ptr::eq(active.socket, socket));
-        let gone: Vec<c_int> = inner
-            .members
-            .iter()
-            .filter(|(_, member)| {
-                member
-                    .socket
-                    .is_some_and(|found| std::ptr::eq(found, socket))
-            })
-            .map(|(fd, _)| *fd)
-            .collect();
-        for fd in gone {
-            inner.remove(fd);
+        if let Some(mut inner) = self.inner.lock() {
+            inner.forget(socket);
         }
     }
 
@@ -155,26 +147,18 @@ impl EpollSet {
         match (operation, event) {
             (libc::EPOLL_CTL_DEL, _) => {
                 inner.remove(fd);
-                inner.active.retain(|active| active.fd != fd);
                 if let Some(mut sets) = sets {
                     sets.retain(|set| !std::ptr::eq(*set, self));
                 }
             }
             (_, Some(event)) => {
-                let ambiguous = inner.add(
-                    fd,
-                    Member {
-                        socket,
-                        events: event.events,
-                        data: event.u64,
-                    },
-                );
+                let ambiguous = inner.add(fd, Member::new(socket, event));
                 if let (Some(mut sets), Some(socket)) = (sets, socket) {
                     if !sets.iter().any(|set| std::ptr::eq(*set, self)) {
                         sets.push(self);
                     }
                     drop(sets);
-                    self.watch(&mut inner, epoll, fd, socket, event);
+                    self.watch(&mut inner, epoll, fd, socket);
                     drop(inner);
                     if ambiguous || event.events & ONE_SHOT != 0 || self.kernel_only.load(Acquire) {
                         socket.pin(Reason::EpollAmbiguous);
@@ -186,52 +170,45 @@ impl EpollSet {
     }
 
     /// Looks at a newly registered or changed connection: what is in its ring must be found, also by those who sleep on the set already.
-    fn watch(
-        &self,
-        inner: &mut Inner,
-        epoll: c_int,
-        fd: c_int,
-        socket: &'static Socket,
-        event: epoll_event,
-    ) {
-        inner.active.retain(|active| active.fd != fd);
-        let Some(half) = socket.peek_receive() else {
-            return;
-        };
-        if self.sleepers.load(Acquire) > 0 {
+    fn watch(&self, inner: &mut Inner, epoll: c_int, fd: c_int, socket: &'static Socket) {
+        let sleepers = self.sleepers.load(Acquire);
+        if sleepers > 0
+            && let Some(half) = socket.peek_receive()
+        {
             half.leave();
         }
-        if half.is_open() || !half.is_drained() {
-            let active = Active {
-                socket,
-                fd,
-                events: event.events,
-                data: event.u64,
-                reported: None,
-                quiet: 0,
-            };
-            inner.active.push(active);
-            if self.sleepers.load(Acquire) > 0 && active.event().is_some() {
+        if has_open_or_unread_ring(socket) {
+            inner.activate(fd, Origin::Bytes);
+            if sleepers > 0 && inner.is_member_ready(fd) {
                 inner.nudge(epoll, fd);
             }
         }
     }
 
-    /// Opens a connection's gate on behalf of this set, unless somebody sleeps on it. Its list of sets is locked.
-    fn admit(&self, socket: &'static Socket) -> Option<Guard<'_, Inner>> {
-        let inner = self.inner.lock()?;
-        let watched = inner.members.values().any(|member| {
-            member
-                .socket
-                .is_some_and(|found| std::ptr::eq(found, socket))
-        });
-        (!watched || self.sleepers.load(Acquire) == 0).then_some(inner)
+    /// Opens the gate that `locked` is about, and looks at its ring from now on, unless somebody sleeps on the set.
+    fn open(&self, socket: &'static Socket, fd: c_int, half: &ReceiveHalf<'_>, origin: Origin) {
+        let Some(mut inner) = self.inner.lock() else {
+            return;
+        };
+        let watched = inner.descriptor_of(fd, socket);
+        if watched.is_some() && self.sleepers.load(Acquire) > 0 {
+            return;
+        }
+        if half.try_open()
+            && let Some(fd) = watched
+        {
+            inner.activate(fd, origin);
+        }
     }
 }
 
 impl Socket {
-    /// Opens the ring for the sender, if nobody sleeps on the connection and it is worth it. Needs no lock held by the caller.
+    /// Opens the ring for the sender after bytes came, if nobody sleeps on the connection. Needs no lock held by the caller.
     pub(crate) fn open_gate(&'static self, fd: c_int) {
+        self.open_gate_after(fd, Origin::Bytes);
+    }
+
+    fn open_gate_after(&'static self, fd: c_int, origin: Origin) {
         if self.is_receive_pinned() {
             return;
         }
@@ -246,43 +223,11 @@ impl Socket {
             [] => {
                 locked.half.try_open();
             }
-            [set] => {
-                if let Some(mut inner) = set.admit(self)
-                    && locked.half.try_open()
-                {
-                    inner.activate(self);
-                }
-            }
+            [set] => set.open(self, fd, &locked.half, origin),
             // Watched by several sets: only the kernel wakes them all.
             _ => {}
         }
     }
-}
-
-/// `epoll_ctl`.
-///
-/// # Safety
-/// As `epoll_ctl(2)`.
-pub(crate) unsafe fn control(
-    epoll: c_int,
-    operation: c_int,
-    fd: c_int,
-    event: *mut epoll_event,
-) -> c_int {
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
-    if result == 0
-        && let Entry::Set(set) = table::get(epoll)
-    {
-        let event = if event.is_null() {
-            None
-        } else {
-            // SAFETY: the kernel has just read it.
-            Some(unsafe { event.read_unaligned() })
-        };
-        set.record(epoll, operation, fd, event);
-    }
-    result
 }
 
 /// For `poll` and `select` on the set's descriptor.
@@ -295,14 +240,12 @@ impl EpollSet {
 
     /// Whether a ring of the set has something to report.
     pub(crate) fn is_ready(&self) -> bool {
-        self.inner
-            .lock()
-            .is_some_and(|inner| inner.active.iter().any(|active| active.event().is_some()))
+        self.inner.lock().is_some_and(|inner| inner.is_ready())
     }
 
-    /// Begins a sleep on the set. False: something has come, and no sleep has begun.
-    pub(crate) fn begin_sleep(&self) -> bool {
-        close_before_sleep(self)
+    /// Begins a sleep on the set, which is `epoll`. False: something has come, and no sleep has begun.
+    pub(crate) fn begin_sleep(&'static self, epoll: c_int) -> bool {
+        close_before_sleep(self, epoll)
     }
 
     /// Ends a sleep.
@@ -319,6 +262,7 @@ impl EpollSet {
     /// The set was put into another one: what its connections have to say, only the kernel can pass on.
     pub(crate) fn leave_to_kernel(&'static self) {
         self.kernel_only.store(true, Release);
+        self.tell_kernel();
         let sockets: Vec<_> = match self.inner.lock() {
             Some(inner) => inner
                 .members

@@ -1,7 +1,8 @@
 //! The connections of one set, and their rings.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 use libc::{c_int, epoll_event, timespec};
 
@@ -12,38 +13,101 @@ use crate::spin;
 
 #[derive(Debug, Default)]
 pub(super) struct Inner {
-    pub(super) members: HashMap<c_int, Member>,
-    /// How many members carry the same data word, when it is more than one.
-    pub(super) by_data: HashMap<u64, u32>,
+    pub(super) members: HashMap<c_int, Member, BuildHasherDefault<WordHasher>>,
+    /// How many members carry the same data word.
+    by_data: HashMap<u64, u32, BuildHasherDefault<WordHasher>>,
     pub(super) active: Vec<Active>,
+    /// Connections that the last sleep closed and that were in use before it.
+    pub(super) warm: Vec<(c_int, &'static Socket)>,
+    /// Members of which the kernel knows an older registration than the program's, or knew it a moment ago.
+    pub(super) untold: Vec<c_int>,
     /// Members whose registration asks for more than the program did, to wake a sleeper.
     pub(super) nudged: Vec<c_int>,
     /// Where the next look begins, so that every connection has its turn.
-    pub(super) cursor: usize,
-    pub(super) calls: u32,
+    cursor: usize,
+    /// When, of [`spin::clock`], the kernel was last asked.
     pub(super) kernel_seen: u64,
+    /// How often the kernel has been asked in vain since it last knew of something.
+    pub(super) kernel_misses: u32,
 }
 
+/// For descriptors and data words: numbers of the program's own, of which nobody makes colliding ones.
+#[derive(Debug, Default)]
+pub(super) struct WordHasher(u64);
+
+impl Hasher for WordHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 << 8 | u64::from(*byte));
+        }
+    }
+
+    #[inline]
+    fn write_i32(&mut self, number: i32) {
+        self.write_u64(u64::from(number.cast_unsigned()));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        // The table takes the place from the low bits and a tag from the high ones.
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// A registration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
     pub(super) socket: Option<&'static Socket>,
-    pub(super) events: u32,
     pub(super) data: u64,
+    /// The events that the program registered; None: it has taken the registration back.
+    pub(super) wanted: Option<u32>,
+    /// The events that the kernel has.
+    pub(super) told: u32,
+    /// Its place among the active ones.
+    slot: Option<u32>,
+}
+
+impl Member {
+    pub(super) fn new(socket: Option<&'static Socket>, event: epoll_event) -> Member {
+        Member {
+            socket,
+            data: event.u64,
+            wanted: Some(event.events),
+            told: event.events,
+            slot: None,
+        }
+    }
 }
 
 /// A member whose ring is looked at.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Active {
-    pub(super) socket: &'static Socket,
-    pub(super) fd: c_int,
-    pub(super) events: u32,
-    pub(super) data: u64,
+    socket: &'static Socket,
+    fd: c_int,
+    events: u32,
+    data: u64,
     /// Edge-triggered: the tail that has been reported.
-    pub(super) reported: Option<u32>,
-    pub(super) quiet: u32,
+    reported: Option<u32>,
+    origin: Origin,
+    quiet: u32,
+}
+
+/// What made a member active.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Bytes that came for it.
+    Bytes,
+    /// The end of a sleep before which it had been in use.
+    Wake,
 }
 
 impl Inner {
+    /// Takes note of a registration that the kernel has. True: another member carries the same data word.
     pub(super) fn add(&mut self, fd: c_int, member: Member) -> bool {
         self.remove(fd);
         self.members.insert(fd, member);
@@ -53,6 +117,7 @@ impl Inner {
     }
 
     pub(super) fn remove(&mut self, fd: c_int) {
+        self.deactivate(fd);
         if let Some(member) = self.members.remove(&fd)
             && let Some(same) = self.by_data.get_mut(&member.data)
         {
@@ -63,26 +128,97 @@ impl Inner {
         }
     }
 
-    /// Looks at the rings of `socket` from now on.
-    pub(super) fn activate(&mut self, socket: &'static Socket) {
-        let is_it = |found: &'static Socket| std::ptr::eq(found, socket);
-        if self.active.iter().any(|active| is_it(active.socket)) {
+    /// Takes note of a registration that the kernel has not got yet. Its data word stays the same.
+    pub(super) fn change(&mut self, fd: c_int, wanted: Option<u32>) {
+        let Some(member) = self.members.get_mut(&fd) else {
             return;
+        };
+        member.wanted = wanted;
+        if wanted != Some(member.told) {
+            self.untold.push(fd);
         }
-        let found = self
-            .members
-            .iter()
-            .find(|(_, member)| member.socket.is_some_and(is_it));
-        if let Some((fd, member)) = found {
+        if let Some(slot) = member.slot {
+            self.active[slot as usize].events = wanted.unwrap_or(0);
+        } else if wanted.is_some_and(|events| events & WRITE_EVENTS != 0)
+            || member.socket.is_some_and(has_open_or_unread_ring)
+        {
+            self.activate(fd, Origin::Bytes);
+        }
+    }
+
+    /// Forgets a connection.
+    pub(super) fn forget(&mut self, socket: &'static Socket) {
+        self.warm.retain(|(_, warm)| !std::ptr::eq(*warm, socket));
+        while let Some(fd) = self.descriptor_of(-1, socket) {
+            self.remove(fd);
+        }
+    }
+
+    /// Whether `socket` is a member, and by which descriptor; `fd` is likely it.
+    pub(super) fn descriptor_of(&self, fd: c_int, socket: &'static Socket) -> Option<c_int> {
+        let is_it = |member: &Member| {
+            member
+                .socket
+                .is_some_and(|found| std::ptr::eq(found, socket))
+        };
+        if self.members.get(&fd).is_some_and(is_it) {
+            return Some(fd);
+        }
+        let mut members = self.members.iter();
+        members.find(|(_, member)| is_it(member)).map(|(fd, _)| *fd)
+    }
+
+    /// Looks at the ring of the member `fd` from now on.
+    pub(super) fn activate(&mut self, fd: c_int, origin: Origin) {
+        let Some(member) = self.members.get_mut(&fd) else {
+            return;
+        };
+        if let (Some(socket), None) = (member.socket, member.slot) {
+            member.slot = Some(self.active.len() as u32);
             self.active.push(Active {
                 socket,
-                fd: *fd,
-                events: member.events,
+                fd,
+                events: member.wanted.unwrap_or(0),
                 data: member.data,
                 reported: None,
+                origin,
                 quiet: 0,
             });
         }
+    }
+
+    fn deactivate(&mut self, fd: c_int) {
+        let slot = self
+            .members
+            .get_mut(&fd)
+            .and_then(|member| member.slot.take());
+        let Some(slot) = slot else { return };
+        self.active.swap_remove(slot as usize);
+        if let Some(moved) = self.active.get(slot as usize)
+            && let Some(member) = self.members.get_mut(&moved.fd)
+        {
+            member.slot = Some(slot);
+        }
+    }
+
+    /// Keeps those active that `keep` says.
+    fn retain_active(&mut self, mut keep: impl FnMut(&Active) -> bool) {
+        let members = &mut self.members;
+        let mut count = 0;
+        self.active.retain(|active| {
+            let kept = keep(active);
+            if let Some(member) = members.get_mut(&active.fd) {
+                member.slot = kept.then_some(count);
+            }
+            count += u32::from(kept);
+            kept
+        });
+    }
+
+    /// Whether the member `fd` has something to report now.
+    pub(super) fn is_member_ready(&self, fd: c_int) -> bool {
+        let slot = self.members.get(&fd).and_then(|member| member.slot);
+        slot.is_some_and(|slot| self.active[slot as usize].event().is_some())
     }
 
     /// Makes the kernel wake those who sleep on the set for a connection whose ring has bytes: the socket is writable,
@@ -90,12 +226,8 @@ impl Inner {
     pub(super) fn nudge(&mut self, epoll: c_int, fd: c_int) {
         if let Some(member) = self.members.get(&fd) {
             self.nudged.push(fd);
-            modify(
-                epoll,
-                fd,
-                member.events | libc::EPOLLOUT as u32,
-                member.data,
-            );
+            let events = member.told | libc::EPOLLOUT as u32;
+            register(epoll, libc::EPOLL_CTL_MOD, fd, events, member.data);
         }
     }
 
@@ -106,15 +238,14 @@ impl Inner {
             let Some(member) = self.members.get(&fd) else {
                 continue;
             };
-            modify(epoll, fd, member.events, member.data);
-            let ring = self
-                .active
-                .iter()
-                .find(|active| active.fd == fd)
-                .and_then(Active::event);
+            register(epoll, libc::EPOLL_CTL_MOD, fd, member.told, member.data);
+            let ring = member
+                .slot
+                .and_then(|slot| self.active[slot as usize].event());
+            let wanted = member.wanted.unwrap_or(0);
             for event in events.iter_mut().filter(|event| event.u64 == member.data) {
                 let ring_events = ring.map_or(0, |event| event.events);
-                event.events = event.events & (!WRITE_EVENTS | member.events) | ring_events;
+                event.events = event.events & (!WRITE_EVENTS | wanted) | ring_events;
             }
         }
         let mut kept = 0;
@@ -127,9 +258,10 @@ impl Inner {
         kept
     }
 
-    /// Looks at every active ring; fills `events` from `count` on. Returns how many there are now.
-    pub(super) fn collect(&mut self, events: &mut [epoll_event]) -> usize {
-        let mut count = 0;
+    /// Looks at every active ring and adds what it finds to the first `from_kernel` of `events`. An event for data that is there
+    /// already is one event. Returns how many there are now.
+    pub(super) fn collect(&mut self, events: &mut [epoll_event], from_kernel: usize) -> usize {
+        let mut count = from_kernel;
         let mut index = 0;
         let total = self.active.len();
         while index < total.min(self.active.len()) && count < events.len() {
@@ -140,8 +272,14 @@ impl Inner {
                 Some(event) => {
                     active.quiet = 0;
                     active.note_reported();
-                    events[count] = event;
-                    count += 1;
+                    let data = event.u64;
+                    let mut known = events[..from_kernel].iter_mut();
+                    if let Some(known) = known.find(|known| known.u64 == data) {
+                        known.events |= event.events;
+                    } else {
+                        events[count] = event;
+                        count += 1;
+                    }
                 }
                 None => active.quiet += 1,
             }
@@ -154,7 +292,7 @@ impl Inner {
 
     /// Leaves connections that have been quiet for long to the kernel, so that a busy set looks at few.
     pub(super) fn retire_quiet(&mut self) {
-        self.active.retain(|active| {
+        self.retain_active(|active| {
             let Some(half) = active.socket.peek_receive() else {
                 return false;
             };
@@ -165,24 +303,60 @@ impl Inner {
         });
     }
 
-    /// Closes every gate. False: some ring has something to report, so nobody may sleep.
+    /// Closes every gate. False: there is something to report, so nobody may sleep.
     pub(super) fn close_gates(&mut self) -> bool {
         let mut may_sleep = true;
-        self.active.retain_mut(|active| {
+        let mut warm = std::mem::take(&mut self.warm);
+        self.retain_active(|active| {
             let Some(half) = active.socket.peek_receive() else {
                 return false;
             };
             let tail = half.tail();
-            if half.is_open() && !half.close(tail) {
-                may_sleep = false;
-                return true;
+            if half.is_open() {
+                if !half.close(tail) {
+                    may_sleep = false;
+                    return true;
+                }
+                if active.origin == Origin::Bytes || !half.was_idle(tail) {
+                    warm.push((active.fd, active.socket));
+                }
             }
             if active.event().is_some() {
                 may_sleep = false;
+                return true;
             }
             !half.is_drained()
         });
+        self.warm = warm;
         may_sleep
+    }
+
+    /// Tells the kernel the registrations that it has not got yet. Returns the connections that are members no longer.
+    pub(super) fn tell_kernel(&mut self, epoll: c_int) -> Vec<&'static Socket> {
+        let mut gone = Vec::new();
+        for fd in std::mem::take(&mut self.untold) {
+            let Some(member) = self.members.get_mut(&fd) else {
+                continue;
+            };
+            match member.wanted {
+                Some(wanted) if wanted == member.told => {}
+                Some(wanted) => {
+                    member.told = wanted;
+                    register(epoll, libc::EPOLL_CTL_MOD, fd, wanted, member.data);
+                }
+                None => {
+                    register(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+                    gone.extend(member.socket);
+                    self.remove(fd);
+                }
+            }
+        }
+        gone
+    }
+
+    /// Whether a ring has something to report.
+    pub(super) fn is_ready(&self) -> bool {
+        self.active.iter().any(|active| active.event().is_some())
     }
 
     pub(super) fn peer_runs_elsewhere(&self) -> bool {
@@ -194,35 +368,35 @@ impl Inner {
 }
 
 impl Active {
-    /// What is to be reported for the ring now.
+    /// What is to be reported for the connection now. Edges of writability are the kernel's to report.
     #[inline]
-    pub(super) fn event(&self) -> Option<epoll_event> {
-        let wanted = self.events & READ_EVENTS;
-        if wanted == 0 {
-            return None;
+    fn event(&self) -> Option<epoll_event> {
+        let mut events = 0;
+        let read = self.events & READ_EVENTS;
+        let edge = self.events & EDGE != 0;
+        if read != 0
+            && let Some(tail) = self.socket.peek_receive()?.ready()
+            && !(edge && self.reported == Some(tail))
+        {
+            events = read;
         }
-        let tail = self.socket.peek_receive()?.ready()?;
-        if self.events & EDGE != 0 && self.reported == Some(tail) {
-            return None;
+        let write = self.events & WRITE_EVENTS;
+        if write != 0 && (events != 0 || !edge) && self.is_writable() {
+            events |= write;
         }
-        let writable = self.events & WRITE_EVENTS;
-        let events = if writable != 0 && self.is_writable() {
-            wanted | writable
-        } else {
-            wanted
-        };
-        Some(epoll_event {
+        (events != 0).then_some(epoll_event {
             events,
             u64: self.data,
         })
     }
 
-    pub(super) fn note_reported(&mut self) {
+    fn note_reported(&mut self) {
         self.reported = self.socket.peek_receive().map(|half| half.tail());
     }
 
-    pub(super) fn is_writable(&self) -> bool {
-        if !self.socket.send_blocked.load(Relaxed) {
+    /// Whether the kernel would take bytes. Its queue is as empty as when last looked at, unless something was sent by it since.
+    fn is_writable(&self) -> bool {
+        if !self.socket.sent_by_kernel.load(Acquire) {
             return true;
         }
         let mut entry = libc::pollfd {
@@ -242,17 +416,23 @@ impl Active {
             0usize,
             0usize
         );
-        entry.revents & libc::POLLOUT != 0
+        let writable = entry.revents & libc::POLLOUT != 0;
+        if writable {
+            self.socket.sent_by_kernel.store(false, Release);
+        }
+        writable
     }
 }
 
-fn modify(epoll: c_int, fd: c_int, events: u32, data: u64) {
+/// Tells the kernel.
+fn register(epoll: c_int, operation: c_int, fd: c_int, events: u32, data: u64) {
     let event = epoll_event { events, u64: data };
-    kernel!(
-        libc::SYS_epoll_ctl,
-        epoll,
-        libc::EPOLL_CTL_MOD,
-        fd,
-        &raw const event
-    );
+    kernel!(libc::SYS_epoll_ctl, epoll, operation, fd, &raw const event);
+}
+
+/// Whether the ring matters to those who wait for the connection.
+pub(super) fn has_open_or_unread_ring(socket: &'static Socket) -> bool {
+    socket
+        .peek_receive()
+        .is_some_and(|half| half.is_open() || !half.is_drained())
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering::AcqRel;
 
 use libc::{c_int, epoll_event, sigset_t};
 
-use super::{CALLS_BEFORE_KERNEL, EpollSet, NS_BEFORE_KERNEL, SPIN_NS_BEFORE_KERNEL};
+use super::rings::Origin;
+use super::{EpollSet, NS_BEFORE_KERNEL, NS_PER_UNTOLD, SPIN_NS_BEFORE_KERNEL, UNTOLD_MAX};
 use crate::kernel::kernel;
 use crate::{client, spin, thread};
 
@@ -34,16 +35,20 @@ pub(crate) fn wait(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
         if had_active && let Some(result) = look_until_sleep(set, &call, events) {
             return result;
         }
-        if close_before_sleep(set)
-            && let Some(result) = sleep_and_wake(set, &call, events, sleep)
-        {
+        if !close_before_sleep(set, call.epoll) {
+            reopen_gates(set);
+        } else if let Some(result) = sleep_and_wake(set, &call, events, sleep) {
             return result;
         }
     }
 }
 
 /// Looks, and spins if it is worth it. None: there is nothing, and it is time to sleep.
-fn look_until_sleep(set: &EpollSet, call: &Wait, events: &mut [epoll_event]) -> Option<c_int> {
+fn look_until_sleep(
+    set: &'static EpollSet,
+    call: &Wait,
+    events: &mut [epoll_event],
+) -> Option<c_int> {
     let interrupts = thread::interrupts();
     let mut spin: Option<spin::Spin<'_>> = None;
     loop {
@@ -72,81 +77,93 @@ fn look_until_sleep(set: &EpollSet, call: &Wait, events: &mut [epoll_event]) -> 
 }
 
 fn begin_spin<'a>(set: &'a EpollSet, call: &Wait) -> Option<spin::Spin<'a>> {
-    let elsewhere = set
+    let open = set
         .inner
         .lock()
-        .is_some_and(|inner| inner.peer_runs_elsewhere());
-    if !elsewhere {
-        return None;
-    }
-    set.spinner.begin(call.timeout_ns.unwrap_or(u64::MAX))
+        .filter(|inner| inner.peer_runs_elsewhere())?
+        .active
+        .len();
+    let limit_ns = call.timeout_ns.unwrap_or(u64::MAX);
+    set.spinner.begin(limit_ns, open)
 }
 
 /// One look at the rings and, when it is due, at the kernel. None: nothing anywhere.
-fn look(set: &EpollSet, call: &Wait, events: &mut [epoll_event], spinning: bool) -> Option<c_int> {
+fn look(
+    set: &'static EpollSet,
+    call: &Wait,
+    events: &mut [epoll_event],
+    spinning: bool,
+) -> Option<c_int> {
     let mut inner = set.inner.lock()?;
-    let from_rings = inner.collect(events);
-    inner.calls += 1;
     let now = spin::clock();
     let patience_ns = if spinning {
-        SPIN_NS_BEFORE_KERNEL
+        (SPIN_NS_BEFORE_KERNEL << inner.kernel_misses.min(8)).min(NS_BEFORE_KERNEL)
     } else {
-        NS_BEFORE_KERNEL
+        NS_BEFORE_KERNEL + NS_PER_UNTOLD * inner.untold.len().min(UNTOLD_MAX) as u64
     };
-    let idle_look = from_rings == 0 && !spinning;
-    let due = idle_look
-        || inner.calls >= CALLS_BEFORE_KERNEL && !spinning
-        || now.wrapping_sub(inner.kernel_seen) > spin::cycles(patience_ns);
-    if !due {
-        return (from_rings > 0).then_some(from_rings as c_int);
+    let mut from_kernel = 0;
+    let due = now.wrapping_sub(inner.kernel_seen) > spin::cycles(patience_ns);
+    if due || call.timeout_ns == Some(0) && !inner.is_ready() {
+        inner.retire_quiet();
+        if !inner.untold.is_empty() {
+            drop(inner);
+            set.tell_kernel_by(call.epoll);
+            inner = set.inner.lock()?;
+        }
+        inner.kernel_seen = now;
+        from_kernel = ask_kernel(call, events);
+        inner.kernel_misses = if from_kernel > 0 {
+            0
+        } else {
+            inner.kernel_misses.saturating_add(1)
+        };
     }
-    inner.calls = 0;
-    inner.kernel_seen = now;
-    inner.retire_quiet();
-    drop(inner);
-    let count = merge_kernel(call, events, from_rings);
+    let count = inner.collect(events, from_kernel);
     (count > 0).then_some(count as c_int)
 }
 
-/// Adds what the kernel reports now to the first `count` events. An event for data that is there already is one event.
-fn merge_kernel(call: &Wait, events: &mut [epoll_event], count: usize) -> usize {
-    if count == events.len() {
-        return count;
-    }
-    let (ours, room) = events.split_at_mut(count);
+/// What the kernel reports now.
+fn ask_kernel(call: &Wait, events: &mut [epoll_event]) -> usize {
     let found = kernel!(
         libc::SYS_epoll_pwait,
         call.epoll,
-        room.as_mut_ptr(),
-        room.len(),
+        events.as_mut_ptr(),
+        events.len(),
         0usize,
         call.mask,
         8usize
     );
-    let found = usize::try_from(found).unwrap_or(0).min(room.len());
-    let mut kept = 0;
-    for index in 0..found {
-        let event = room[index];
-        let data = event.u64;
-        match ours.iter_mut().find(|known| known.u64 == data) {
-            Some(known) => known.events |= event.events,
-            None => {
-                room[kept] = event;
-                kept += 1;
-            }
+    usize::try_from(found).unwrap_or(0).min(events.len())
+}
+
+/// Opens what [`Inner::close_gates`](super::rings::Inner::close_gates) closed, where it had been in use: its senders will hardly stop now.
+fn reopen_gates(set: &EpollSet) {
+    let Some(warm) = set
+        .inner
+        .lock()
+        .map(|mut inner| std::mem::take(&mut inner.warm))
+    else {
+        return;
+    };
+    if set.spinner.is_willing() {
+        for (fd, socket) in warm {
+            socket.open_gate_after(fd, Origin::Wake);
         }
     }
-    count + kept
 }
 
 /// Makes it safe to sleep. False: something has come.
-pub(super) fn close_before_sleep(set: &EpollSet) -> bool {
+pub(super) fn close_before_sleep(set: &'static EpollSet, epoll: c_int) -> bool {
     let Some(mut inner) = set.inner.lock() else {
         return true;
     };
+    // From now on registrations go to the kernel at once.
     set.sleepers.fetch_add(1, AcqRel);
     let may_sleep = inner.close_gates();
-    if !may_sleep {
+    drop(inner);
+    if may_sleep {
+        set.tell_kernel_by(epoll);
+    } else {
         set.sleepers.fetch_sub(1, AcqRel);
     }
     may_sleep
@@ -154,7 +171,7 @@ pub(super) fn close_before_sleep(set: &EpollSet) -> bool {
 
 /// Sleeps in the program's own call. None: it was only nudged.
 fn sleep_and_wake(
-    set: &EpollSet,
+    set: &'static EpollSet,
     call: &Wait,
     events: &mut [epoll_event],
     sleep: &mut dyn FnMut() -> c_int,
@@ -172,9 +189,12 @@ fn sleep_and_wake(
     let Some(mut inner) = set.inner.lock() else {
         return Some(result);
     };
-    if inner.nudged.is_empty() {
-        return Some(result);
-    }
-    let kept = inner.undo_nudges(call.epoll, &mut events[..count]);
+    let kept = if inner.nudged.is_empty() {
+        count
+    } else {
+        inner.undo_nudges(call.epoll, &mut events[..count])
+    };
+    drop(inner);
+    reopen_gates(set);
     (kept > 0).then_some(kept as c_int)
 }

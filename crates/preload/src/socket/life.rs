@@ -35,7 +35,7 @@ impl Socket {
             phase: AtomicU8::new(phase::CLOSED),
             active: AtomicBool::new(false),
             family: AtomicU8::new(0),
-            send_blocked: AtomicBool::new(false),
+            sent_by_kernel: AtomicBool::new(true),
             descriptors: AtomicU32::new(0),
             calls: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
@@ -66,7 +66,7 @@ impl Socket {
         socket
             .family
             .store(if family == libc::AF_INET { 4 } else { 6 }, Relaxed);
-        socket.send_blocked.store(false, Relaxed);
+        socket.sent_by_kernel.store(true, Relaxed);
         socket.descriptors.store(1, Relaxed);
         socket.calls.store(0, Relaxed);
         socket.bytes.store(0, Relaxed);
@@ -92,6 +92,7 @@ impl Socket {
     /// A descriptor goes. When it was the last one of the last process, unread bytes in the ring make the kernel reset
     /// the connection, as unread bytes in its own queue would.
     fn remove_descriptor(&'static self, fd: c_int) {
+        self.settle_registrations(fd);
         if self.descriptors.fetch_sub(1, AcqRel) != 1 {
             return;
         }
@@ -243,13 +244,7 @@ pub(crate) fn reset_row(row: &Row) {
     ] {
         word.store(0, Relaxed);
     }
-    for word in [
-        &receive.head,
-        &receive.opened_at,
-        &receive.sleepers,
-        &receive.idle_opens,
-        &receive.skipped_opens,
-    ] {
+    for word in [&receive.head, &receive.opened_at, &receive.sleepers] {
         word.store(0, Relaxed);
     }
     for word in [

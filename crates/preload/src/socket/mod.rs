@@ -50,8 +50,8 @@ pub(crate) struct Socket {
     pub(crate) active: AtomicBool,
     /// AF_INET or AF_INET6.
     pub(crate) family: AtomicU8,
-    /// The kernel's send buffer was full when last used.
-    pub(crate) send_blocked: AtomicBool,
+    /// Something went by the kernel since its send queue was last seen with room.
+    pub(crate) sent_by_kernel: AtomicBool,
     /// Descriptors of this process.
     descriptors: AtomicU32,
     pub(crate) calls: AtomicU32,

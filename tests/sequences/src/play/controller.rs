@@ -10,7 +10,7 @@ use crate::plan::{Call, ExitBy, Plan, Process, Step, Thread};
 use crate::sys::{self, ExecBy, Fd, borrow};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::fs::MemfdFlags;
-use rustix::process::{Signal, kill_process};
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -179,7 +179,7 @@ impl Controller {
                 let Some(watched) = self.processes.get(at) else {
                     return Ok("no such process".into());
                 };
-                kill_process(watched.pid, Signal::CONT)?;
+                watched.signal(Signal::CONT)?;
                 Ok("0".into())
             }
         }
@@ -346,7 +346,7 @@ impl Controller {
             return Ok("no such process".into());
         };
         match by {
-            ExitBy::Kill => kill_process(leaving.pid, Signal::KILL)?,
+            ExitBy::Kill => leaving.signal(Signal::KILL)?,
             ExitBy::Exit => wire::send(self.orders[usize::from(at)], &Order::Exit { now: false })?,
             ExitBy::ExitNow => {
                 wire::send(self.orders[usize::from(at)], &Order::Exit { now: true })?
@@ -373,7 +373,7 @@ impl Controller {
         let Some(watched) = self.processes.get(&at) else {
             return Ok("no such process".into());
         };
-        kill_process(watched.pid, Signal::STOP)?;
+        watched.signal(Signal::STOP)?;
         let pid = watched.pid.as_raw_nonzero().get();
         while watch::state(watched.pid, pid) != Some('T') {
             if Instant::now() > self.deadline {
@@ -406,7 +406,7 @@ impl Controller {
     fn kill_all(&mut self) {
         for watched in self.processes.values() {
             // It may be gone already.
-            let _ = kill_process(watched.pid, Signal::KILL);
+            let _ = watched.signal(Signal::KILL);
         }
         self.processes.clear();
         watch::reap_all();

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getrlimit, pidfd_open,
-    set_child_subreaper, set_parent_process_death_signal, setrlimit, waitpid,
+    pidfd_send_signal, set_child_subreaper, set_parent_process_death_signal, setrlimit, waitpid,
 };
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,6 +32,11 @@ impl Watched {
             parent,
             handle,
         })
+    }
+
+    /// Sends it a signal; never to another process that has got its number since.
+    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+        pidfd_send_signal(&self.handle, signal).context("sending a signal")
     }
 
     /// Waits for its end; false when it did not come before the deadline.

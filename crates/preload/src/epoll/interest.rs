@@ -1,0 +1,176 @@
+//! `epoll_ctl`, of which the kernel hears when it matters.
+//!
+//! Many programs change what they wait for with every message: off and on, reading and writing in turn. For a connection on the
+//! ring the kernel's opinion matters only when it is asked, so changes of a level-triggered registration wait until then. A set that
+//! another process or another set may look at hears of everything at once.
+
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use libc::{c_int, epoll_event};
+
+use super::EpollSet;
+use crate::socket::Socket;
+use crate::table::{self, Entry};
+use crate::{real, user};
+
+/// EPOLLEXCLUSIVE, EPOLLWAKEUP, EPOLLONESHOT and EPOLLET: what is registered with these takes effect at once.
+const SPECIAL: u32 = 0xf000_0000;
+
+/// `epoll_ctl`.
+///
+/// # Safety
+/// As `epoll_ctl(2)`.
+pub(crate) unsafe fn control(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    let Entry::Set(set) = table::get(epoll) else {
+        // SAFETY: the program's own arguments.
+        return unsafe { real::epoll_ctl(epoll, operation, fd, event) };
+    };
+    if set.defer(operation, fd, event) {
+        return 0;
+    }
+    set.tell_kernel_of(epoll, fd);
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
+    if result == 0 {
+        let event = if event.is_null() {
+            None
+        } else {
+            // SAFETY: the kernel has just read it.
+            Some(unsafe { event.read_unaligned() })
+        };
+        set.record(epoll, operation, fd, event);
+    }
+    result
+}
+
+/// Another process is about to get the sets of this one.
+pub(crate) fn share_all() {
+    for (_, set) in sets() {
+        set.shared.store(true, Release);
+    }
+    tell_all();
+}
+
+/// A program that is about to start may inherit the sets of this process.
+pub(crate) fn tell_all() {
+    for (epoll, set) in sets() {
+        set.tell_kernel_by(epoll);
+    }
+}
+
+fn sets() -> impl Iterator<Item = (c_int, &'static EpollSet)> {
+    table::all().filter_map(|fd| match table::get(fd) {
+        Entry::Set(set) => Some((fd, set)),
+        _ => None,
+    })
+}
+
+impl EpollSet {
+    /// Takes note of the change, if the kernel need not hear of it now. False: it must.
+    #[inline]
+    fn defer(&self, operation: c_int, fd: c_int, event: *const epoll_event) -> bool {
+        let Some(socket) = table::socket(fd).filter(|socket| socket.is_attached()) else {
+            return false;
+        };
+        let wanted = match operation {
+            libc::EPOLL_CTL_DEL => None,
+            libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD
+                if user::can_read(event.cast(), size_of::<epoll_event>()) =>
+            {
+                // SAFETY: just found readable.
+                Some(unsafe { event.read_unaligned() })
+            }
+            _ => return false,
+        };
+        let Some(mut inner) = self.inner.lock() else {
+            return false;
+        };
+        let Some(member) = inner.members.get(&fd) else {
+            return false;
+        };
+        let allowed = match wanted {
+            None => member.wanted.is_some(),
+            Some(event) => {
+                event.u64 == member.data
+                    && event.events & SPECIAL == 0
+                    && member.wanted.is_some() == (operation == libc::EPOLL_CTL_MOD)
+            }
+        };
+        let waits_for_nobody = self.sleepers.load(Acquire) == 0
+            && !self.shared.load(Acquire)
+            && !self.kernel_only.load(Acquire);
+        let same = member
+            .socket
+            .is_some_and(|found| std::ptr::eq(found, socket));
+        if !allowed || !waits_for_nobody || !same || member.told & SPECIAL != 0 {
+            return false;
+        }
+        inner.change(fd, wanted.map(|event| event.events));
+        true
+    }
+
+    /// Tells the kernel whatever it has not heard of yet.
+    pub(crate) fn tell_kernel_by(&'static self, epoll: c_int) {
+        let Some(mut inner) = self.inner.lock() else {
+            return;
+        };
+        if inner.untold.is_empty() {
+            return;
+        }
+        let gone = inner.tell_kernel(epoll);
+        drop(inner);
+        for socket in gone {
+            self.part_from(socket);
+        }
+    }
+
+    /// As [`EpollSet::tell_kernel_by`], by any descriptor of the set.
+    pub(crate) fn tell_kernel(&'static self) {
+        if let Some((epoll, _)) = sets().find(|(_, set)| std::ptr::eq(*set, self)) {
+            self.tell_kernel_by(epoll);
+        }
+    }
+
+    /// Before a change of `fd` that the kernel must hear of at once: what comes before it.
+    fn tell_kernel_of(&'static self, epoll: c_int, fd: c_int) {
+        if self.has_untold(fd) {
+            self.tell_kernel_by(epoll);
+        }
+    }
+
+    fn has_untold(&self, fd: c_int) -> bool {
+        self.inner
+            .lock()
+            .is_some_and(|inner| inner.untold.contains(&fd))
+    }
+
+    /// A connection is no member any more, unless it has become one again.
+    fn part_from(&'static self, socket: &'static Socket) {
+        let Some(mut sets) = socket.sets.lock() else {
+            return;
+        };
+        let Some(inner) = self.inner.lock() else {
+            return;
+        };
+        if inner.descriptor_of(-1, socket).is_none() {
+            sets.retain(|set| !std::ptr::eq(*set, self));
+        }
+    }
+}
+
+impl Socket {
+    /// A descriptor of the connection is about to be closed: its registrations outlive it where the connection does.
+    pub(crate) fn settle_registrations(&'static self, fd: c_int) {
+        let sets = self.sets.lock().map(|sets| sets.clone());
+        for set in sets.unwrap_or_default() {
+            if set.has_untold(fd) {
+                set.tell_kernel();
+            }
+        }
+    }
+}
