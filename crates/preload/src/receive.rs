@@ -19,6 +19,8 @@ const RING_FLAGS: c_int = libc::MSG_DONTWAIT
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
 
+/// Long messages are taken in parts, so that the sender has room for more while the next is read.
+const STEPS_PER_WINDOW: u32 = 4;
 /// Steps without progress after which a connection is given up.
 const FRUITLESS_STEPS_MAX: u32 = 1000;
 
@@ -194,7 +196,12 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
         }) => take_from_ring(call, &locked, progress, (head, bytes, window)),
         Ok(ReceivePlan::KernelUpTo { limit }) => {
             match take_from_kernel(socket, call, progress, limit) {
-                taken if taken > 0 => Step::More,
+                taken if taken > 0 => {
+                    let words = locked.segment().words(locked.direction);
+                    let position = socket.row().receive.kernel_position.load(Relaxed);
+                    words.kernel_taken.store(position, Relaxed);
+                    Step::More
+                }
                 error if error == -(libc::EAGAIN as isize) && recount(socket, call.fd) => {
                     Step::Again
                 }
@@ -267,8 +274,13 @@ fn take_from_ring(
     progress: &mut Progress<'_>,
     (head, available, window): (u32, u32, u32),
 ) -> Step {
-    let bytes =
-        CHAOS.cut(available.min(u32::try_from(progress.wanted - progress.got).unwrap_or(u32::MAX)));
+    let wanted = u32::try_from(progress.wanted - progress.got).unwrap_or(u32::MAX);
+    let step = if call.has(libc::MSG_PEEK) {
+        window
+    } else {
+        window / STEPS_PER_WINDOW
+    };
+    let bytes = CHAOS.cut(available.min(wanted).min(step));
     let mut cursor = progress.vectors.clone();
     let mut copied = 0;
     while copied < bytes {

@@ -10,7 +10,7 @@ use millrace_wire::Reason;
 
 use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
-use crate::spin::{self, Spin};
+use crate::spin::{self, Spin, cycles};
 use crate::vectors::Vectors;
 use crate::{Outcome, kernel, real, table, thread};
 
@@ -20,12 +20,16 @@ const RING_FLAGS: c_int =
 
 /// How long a sender waits for room while the reader makes progress, in nanoseconds per step of progress.
 const ROOM_WAIT_NS: u64 = 50_000;
+/// Long messages go in parts, so that the reader takes one while the next is written.
+const STEPS_PER_WINDOW: u32 = 4;
 /// Steps without progress after which a send goes by the kernel.
 const FRUITLESS_STEPS_MAX: u32 = 64;
 /// A sender looks after its reader so often at most, in nanoseconds.
 const NS_BETWEEN_LOOKS: u64 = 1_000_000;
+/// How long it waits in all while the reader's progress is not on the ring, in nanoseconds.
+const ROOM_WAIT_MAX_NS: u64 = 2_000_000;
 /// [`ROOM_WAIT_NS`] when the program asked not to block.
-const ROOM_WAIT_NONBLOCKING_NS: u64 = 3_000;
+const ROOM_WAIT_NONBLOCKING_NS: u64 = 20_000;
 
 /// One program's call.
 #[derive(Debug)]
@@ -150,7 +154,12 @@ fn send_step(
             if first {
                 begin_epoch(socket, call.fd, &locked, gate);
             }
-            ring_step(&locked, gate, (CHAOS.cut(bytes), window), vectors)
+            ring_step(
+                &locked,
+                gate,
+                (CHAOS.cut(bytes.min(window / STEPS_PER_WINDOW)), window),
+                vectors,
+            )
         }
         Ok(SendPlan::Full { gate, head }) => {
             let waited = wait_for_room(socket, call, locked, gate, head);
@@ -264,6 +273,7 @@ fn wait_for_room(
         return false;
     };
     let interrupts = thread::interrupts();
+    let mut taken = None;
     loop {
         let Some(locked) = socket.lock_send(call.fd) else {
             return true;
@@ -274,6 +284,12 @@ fn wait_for_room(
             spin.hit();
             return true;
         }
+        // Before it comes to the ring the reader takes what lies in the kernel: progress, too.
+        let now = words.kernel_taken.load(Relaxed);
+        if taken.is_some_and(|before| before != now) && !nonblocking {
+            spin.prolong(cycles(ROOM_WAIT_MAX_NS));
+        }
+        taken = Some(now);
         drop(locked);
         if !spin.go_on() || thread::interrupts() != interrupts {
             return false;

@@ -113,6 +113,7 @@ impl Spinner {
             started: now,
             last: now,
             budget: cycles(budget_ns),
+            prolonged: now,
         })
     }
 
@@ -138,6 +139,8 @@ pub(crate) struct Spin<'a> {
     started: u64,
     last: u64,
     budget: u64,
+    /// Since when the budget counts: later than the start where time went missing or there was progress.
+    prolonged: u64,
 }
 
 impl Spin<'_> {
@@ -151,14 +154,21 @@ impl Spin<'_> {
             if gap > cycles(TIME_SLICE_NS) && lost_slice(now) {
                 return false;
             }
-            self.started = self.started.wrapping_add(gap);
+            self.prolonged = self.prolonged.wrapping_add(gap);
         }
         self.last = now;
-        if now.wrapping_sub(self.started) > self.budget {
+        if now.wrapping_sub(self.prolonged) > self.budget {
             self.spinner.adjust(MISS);
             return false;
         }
         true
+    }
+
+    /// There is hope: the budget begins again, unless the spin has lasted `limit` cycles.
+    pub(crate) fn prolong(&mut self, limit: u64) {
+        if self.age() < limit {
+            self.prolonged = self.last;
+        }
     }
 
     /// Something came.
