@@ -1,6 +1,6 @@
 //! Receiving on a tracked connection: kernel bytes and ring bytes, in the order in which they were sent.
 
-use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use libc::{c_int, iovec};
 use millrace_shm::board::{Row, flags};
@@ -9,7 +9,12 @@ use millrace_stream::{ReceiveHalf, ReceivePlan};
 use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
 use crate::vectors::Vectors;
-use crate::{Outcome, kernel, real, spin, thread, user};
+use crate::{Outcome, spin, thread, user};
+
+mod by_kernel;
+
+pub(crate) use by_kernel::by_kernel;
+use by_kernel::{await_kernel, end_raw, gather_rest, look_in_kernel, recount, take_from_kernel};
 
 /// Flags that the ring can honour.
 const RING_FLAGS: c_int = libc::MSG_DONTWAIT
@@ -229,17 +234,6 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
     }
 }
 
-/// Takes the kernel's own count of what has been taken from it: somebody may have read around the library.
-/// False: our count was right.
-#[cold]
-fn recount(socket: &Socket, fd: c_int) -> bool {
-    let position = &socket.row().receive.kernel_position;
-    match kernel::taken(fd) {
-        Some(taken) => position.swap(taken, SeqCst) != taken,
-        None => false,
-    }
-}
-
 /// The gate is open, the ring empty at `tail`.
 fn step_empty(
     socket: &'static Socket,
@@ -325,51 +319,6 @@ fn note_processor(locked: &Locked<ReceiveHalf<'_>>) {
     }
 }
 
-/// Takes at most `limit` bytes that the kernel holds before the ring's. A count, or a negated error number.
-fn take_from_kernel(
-    socket: &Socket,
-    call: &Call<'_>,
-    progress: &mut Progress<'_>,
-    limit: u64,
-) -> isize {
-    let flags = call.flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
-    // A handler that reads the same connection between the call and its accounting would count wrong.
-    let _blocked = thread::BlockedSignals::new();
-    let (target, length) = progress.vectors.chunk();
-    let bytes = length.min(usize::try_from(limit).unwrap_or(usize::MAX));
-    let taken = kernel::receive_now(call.fd, target, bytes, flags);
-    if let Ok(taken) = usize::try_from(taken)
-        && !call.has(libc::MSG_PEEK)
-    {
-        socket
-            .row()
-            .receive
-            .kernel_position
-            .fetch_add(taken as u64, SeqCst);
-        progress.vectors.advance(taken);
-    }
-    progress.got += usize::try_from(taken).unwrap_or(0);
-    taken
-}
-
-/// The ring is empty and the program will not wait: only the kernel knows of an ending, or of bytes sent while the gate was closed.
-fn look_in_kernel(socket: &Socket, fd: c_int, locked: &Locked<ReceiveHalf<'_>>, tail: u32) -> Step {
-    let mut scratch = 0u8;
-    let seen = kernel::receive_now(fd, &raw mut scratch, 1, libc::MSG_PEEK);
-    if locked.half.tail() != tail {
-        // Bytes came to the ring meanwhile; they were sent before whatever the kernel has to say.
-        if seen < 0 && seen != -(libc::EAGAIN as isize) {
-            socket.error.store(-(seen as i32), Relaxed);
-        }
-        return Step::Again;
-    }
-    if seen <= 0 {
-        return Step::End(seen);
-    }
-    locked.half.close(tail);
-    Step::Again
-}
-
 #[derive(PartialEq, Eq)]
 enum Spun {
     Look,
@@ -405,101 +354,6 @@ fn spin_for_bytes(socket: &'static Socket, fd: c_int) -> Spun {
             return Spun::Look;
         }
     }
-}
-
-/// Sleeps until the kernel has bytes, without taking any: the same restarts, time-outs and errors as the program's own call.
-fn await_kernel(fd: c_int) -> isize {
-    let mut scratch = 0u8;
-    // SAFETY: one byte of ours.
-    unsafe { real::recv(fd, (&raw mut scratch).cast(), 1, libc::MSG_PEEK) }
-}
-
-/// Makes the program's own call, which has been announced in `row`, and opens the ring when it brought something.
-fn end_raw(
-    socket: &'static Socket,
-    call: &Call<'_>,
-    row: &'static Row,
-    raw: &mut dyn FnMut() -> isize,
-) -> Outcome {
-    let started = spin::clock();
-    let result = raw();
-    if result > 0 {
-        socket.spinner.slept(started);
-    }
-    account(socket, call, row, result);
-    Outcome::Handled(result)
-}
-
-fn account(socket: &'static Socket, call: &Call<'_>, row: &Row, result: isize) {
-    let receive = &row.receive;
-    let took = result > 0 && !call.has(libc::MSG_PEEK);
-    if took {
-        receive
-            .kernel_position
-            .fetch_add(result.cast_unsigned() as u64, SeqCst);
-        receive
-            .kernel_messages
-            .store(receive.kernel_messages.load(Relaxed) + 1, Relaxed);
-    }
-    // Release: pairs with the Acquire in `ReceiveHalf::try_open`; the position comes before the count goes down.
-    receive.sleepers.fetch_sub(1, Release);
-    if took && !CHAOS.strikes(3) {
-        let errno = thread::errno();
-        socket.open_gate(call.fd);
-        thread::set_errno(errno);
-    }
-}
-
-/// After ring bytes: what the kernel has behind them, or all of the rest with MSG_WAITALL.
-fn gather_rest(
-    socket: &'static Socket,
-    call: &Call<'_>,
-    row: &'static Row,
-    progress: &mut Progress<'_>,
-) {
-    if kernel::is_at_mark(call.fd) {
-        // One call does not read across the mark of urgent data.
-        return account(socket, call, row, 0);
-    }
-    let errno = thread::errno();
-    let mut list = progress.vectors.list();
-    let waits = call.has(libc::MSG_WAITALL) && !call.has(libc::MSG_DONTWAIT);
-    let flags = if waits {
-        call.flags
-    } else {
-        call.flags | libc::MSG_DONTWAIT
-    };
-    // SAFETY: pointers and integers, for which zero is a value.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = list.as_mut_ptr();
-    header.msg_iovlen = list.len();
-    // SAFETY: the program's own buffers.
-    let result = unsafe { real::recvmsg(call.fd, &raw mut header, flags) };
-    account(socket, call, row, result);
-    progress.got += usize::try_from(result).unwrap_or(0);
-    thread::set_errno(errno);
-}
-
-/// Makes the program's own call, which only the kernel can serve, on a drained ring whose gate is closed for good.
-pub(crate) fn by_kernel(
-    socket: &'static Socket,
-    fd: c_int,
-    raw: &mut dyn FnMut() -> isize,
-) -> Outcome {
-    let row = socket.row();
-    row.receive.sleepers.fetch_add(1, SeqCst);
-    let result = raw();
-    account(
-        socket,
-        &Call {
-            fd,
-            list: &[],
-            flags: 0,
-        },
-        row,
-        result,
-    );
-    Outcome::Handled(result)
 }
 
 impl Socket {
