@@ -16,8 +16,10 @@ const SPIN_US_MAX: u32 = 10_000;
 pub struct Config {
     /// Spin budget of an end that waits, in microseconds.
     pub spin_us: u32,
-    /// Size of each direction's ring.
+    /// Size of a ring after its first growth, for messages that the segment's small rings are too small for.
     pub ring_bytes: u32,
+    /// Size of a ring after its second growth, for bulk.
+    pub bulk_ring_bytes: u32,
     /// Calls on a connection after which it is offered.
     pub offer_after_calls: u32,
     /// Bytes on a connection after which it is offered.
@@ -55,6 +57,7 @@ impl Default for Config {
         Config {
             spin_us: 50,
             ring_bytes: 65_536,
+            bulk_ring_bytes: 2 << 20,
             offer_after_calls: 12,
             offer_after_bytes: 65_536,
             include: Vec::new(),
@@ -133,11 +136,19 @@ impl Config {
     }
 
     fn validate(&self) -> Result<(), String> {
-        if !is_ring_size(self.ring_bytes) {
-            let wanted = format!("a power of two from {RING_BYTES_MIN} to {RING_BYTES_MAX}");
+        for (name, bytes) in [
+            ("ring_bytes", self.ring_bytes),
+            ("bulk_ring_bytes", self.bulk_ring_bytes),
+        ] {
+            if !is_ring_size(bytes) {
+                let wanted = format!("a power of two from {RING_BYTES_MIN} to {RING_BYTES_MAX}");
+                return Err(format!("{name} is {bytes}; it must be {wanted}"));
+            }
+        }
+        if self.bulk_ring_bytes < self.ring_bytes {
             return Err(format!(
-                "ring_bytes is {}; it must be {wanted}",
-                self.ring_bytes
+                "bulk_ring_bytes is {}; it must be at least ring_bytes, which is {}",
+                self.bulk_ring_bytes, self.ring_bytes
             ));
         }
         if self.spin_us > SPIN_US_MAX {

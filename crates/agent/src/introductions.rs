@@ -120,6 +120,7 @@ impl Server {
                 connection_id,
                 ends,
                 segment,
+                granted: [0; 2],
             });
         }
         for ((client, offer_id), end) in keys.into_iter().zip([End::Active, End::Passive]) {

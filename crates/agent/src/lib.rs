@@ -18,6 +18,7 @@
 mod answers;
 mod clients;
 mod config;
+mod growth;
 mod http;
 mod introductions;
 mod metrics;

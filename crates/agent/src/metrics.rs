@@ -15,6 +15,7 @@ pub(crate) struct Metrics {
     pub(crate) offers: u64,
     pub(crate) paired: u64,
     pub(crate) queries: u64,
+    pub(crate) grown: u64,
     pub(crate) recalls: u64,
     pub(crate) recalls_failed: u64,
     pub(crate) descriptors_exhausted: u64,
@@ -44,6 +45,7 @@ impl Metrics {
             offers: 0,
             paired: 0,
             queries: 0,
+            grown: 0,
             recalls: 0,
             recalls_failed: 0,
             descriptors_exhausted: 0,
@@ -94,7 +96,7 @@ impl Metrics {
         text
     }
 
-    fn counters(&self) -> [(&'static str, &'static str, u64); 11] {
+    fn counters(&self) -> [(&'static str, &'static str, u64); 12] {
         let refused = "Programs that were refused: another user, a limit, or another version.";
         let strangers = "Messages of another process than the one that connected.";
         let exhausted = "Programs turned away because no file descriptor was left.";
@@ -130,6 +132,11 @@ impl Metrics {
                 "queries_total",
                 "Questions that were answered.",
                 self.queries,
+            ),
+            (
+                "rings_grown_total",
+                "Times that a ring got more memory.",
+                self.grown,
             ),
             (
                 "recalls_total",

@@ -44,6 +44,8 @@ pub(crate) struct Pairing {
     /// By the direction in which they send.
     pub(crate) ends: [PairedEnd; 2],
     pub(crate) segment: Segment,
+    /// Bytes of each direction's large ring that have been allocated.
+    pub(crate) granted: [u32; 2],
 }
 
 /// The pairings of which neither end has gone.
@@ -69,6 +71,18 @@ impl Pairings {
         let pairing = self.by_id.get(self.by_offer.get(&key)?)?;
         let direction = pairing.ends.iter().position(|end| end.key() == key)?;
         Some((pairing, direction))
+    }
+
+    /// Notes that the direction in which the end that offered sends has so much of its large ring.
+    pub(crate) fn grant(&mut self, key: OfferKey, bytes: u32) {
+        if let Some(pairing) = self
+            .by_offer
+            .get(&key)
+            .and_then(|id| self.by_id.get_mut(id))
+            && let Some(direction) = pairing.ends.iter().position(|end| end.key() == key)
+        {
+            pairing.granted[direction] = bytes;
+        }
     }
 
     /// Forgets the pairing that an offer led to, if there is one.
@@ -124,6 +138,7 @@ mod tests {
             connection_id,
             ends,
             segment: Segment::attach(fd.as_fd(), 4096).unwrap(),
+            granted: [0; 2],
         }
     }
 

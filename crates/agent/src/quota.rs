@@ -1,6 +1,7 @@
 //! Who may have how much. Pure bookkeeping: what is charged and when it is given back is `segments`' business.
 //!
-//! Each end of a connection pays for half of its segment, so the sum of what is charged is the memory that exists.
+//! Each end of a connection pays for half of its segment, and an end whose ring has grown for that, so the sum of what is charged is
+//! the memory that exists.
 
 use std::collections::HashMap;
 
@@ -80,6 +81,24 @@ impl Quota {
         for payer in payers {
             self.give_back_end(payer, segment_bytes / 2);
         }
+    }
+
+    /// Charges bytes to a user. `false`: a limit is reached, and nothing is charged.
+    #[must_use]
+    pub(crate) fn take_bytes(&mut self, uid: u32, bytes: u64) -> bool {
+        let has = self.users.get(&uid).map_or(0, |user| user.bytes);
+        let allowed =
+            has + bytes <= self.limits.bytes_per_user && self.bytes + bytes <= self.bytes_limit;
+        if allowed {
+            self.users.entry(uid).or_default().bytes += bytes;
+            self.bytes += bytes;
+        }
+        allowed
+    }
+
+    pub(crate) fn give_back_bytes(&mut self, uid: u32, bytes: u64) {
+        self.change(uid, |user| user.bytes = user.bytes.saturating_sub(bytes));
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     fn take_end(&mut self, payer: Payer, bytes: u64) -> bool {

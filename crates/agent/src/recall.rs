@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use millrace_shm::board::{Row, state};
 use millrace_shm::gate::Gate;
 use millrace_shm::lock::Held;
-use millrace_shm::segment::{RING_BYTES_MIN, Segment};
+use millrace_shm::segment::{Segment, is_window};
 use millrace_shm::sys::thread_id;
 use millrace_wire::{End, Recalled, ToClient};
 use nix::errno::Errno;
@@ -68,7 +68,7 @@ impl Patience {
 
 /// Why bytes are left in the ring.
 #[derive(Debug)]
-enum Refusal {
+pub(crate) enum Refusal {
     /// No pairing: it was withdrawn, or its other end has gone.
     Unpaired,
     /// The sender's process is out of reach, or has become another program.
@@ -148,7 +148,7 @@ impl Server {
     }
 
     /// The row of an end, if it speaks of that connection.
-    fn row_of(&self, end: &PairedEnd, connection_id: u64) -> Result<&Row, Refusal> {
+    pub(crate) fn row_of(&self, end: &PairedEnd, connection_id: u64) -> Result<&Row, Refusal> {
         let client = self.clients.get(&end.client).ok_or(Refusal::Unpaired)?;
         let row = client.row(end.offer.row).ok_or(Refusal::Corrupt)?;
         let is_its = row.identity.state.load(Relaxed) == state::ATTACHED
@@ -270,8 +270,9 @@ impl Road<'_> {
         let bytes = gate.tail.wrapping_sub(head);
         match 1u32.checked_shl(gate.window_log2) {
             Some(window)
-                if (RING_BYTES_MIN..=self.segment.ring_bytes()).contains(&window)
-                    && bytes <= window =>
+                if bytes <= window
+                    && is_window(window, self.segment.ring_bytes())
+                    && self.segment.reach(window) =>
             {
                 Ok(Unread {
                     head,

@@ -156,6 +156,10 @@ impl Server {
                 self.handle_recall((id, recall.offer_id));
                 None
             }
+            Ok(ToAgent::Grow(grow)) if welcome => {
+                self.handle_grow((id, grow.offer_id));
+                None
+            }
             Ok(_) => Some("it speaks out of turn".to_owned()),
             Err(error) => Some(error.to_string()),
         };

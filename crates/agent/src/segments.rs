@@ -16,6 +16,9 @@ use nix::sys::stat::{Mode, fchmod};
 use crate::config::QuotaConfig;
 use crate::quota::{Payer, Quota};
 
+/// What a segment costs before its rings grow.
+const SEGMENT_BYTES: u64 = segment::HEADER_BYTES as u64;
+
 /// What a watched memory was for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Charge {
@@ -53,19 +56,23 @@ impl From<io::Error> for Refusal {
 pub(crate) struct Segments {
     inotify: Inotify,
     charges: HashMap<WatchDescriptor, Charge>,
+    /// What rings have grown by, of each connection: users and bytes.
+    growths: HashMap<u64, Vec<(u32, u64)>>,
     quota: Quota,
-    ring_bytes: u32,
+    /// Sizes of a ring that has grown, in rising order; the last is that of the whole ring.
+    steps: [u32; 2],
 }
 
 impl Segments {
-    pub(crate) fn new(limits: QuotaConfig, ring_bytes: u32) -> io::Result<Segments> {
+    pub(crate) fn new(limits: QuotaConfig, steps: [u32; 2]) -> io::Result<Segments> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let bytes_limit = limits.bytes_total.unwrap_or_else(|| memory_bytes() / 4);
         Ok(Segments {
             inotify,
             charges: HashMap::new(),
+            growths: HashMap::new(),
             quota: Quota::new(limits, bytes_limit),
-            ring_bytes,
+            steps,
         })
     }
 
@@ -95,10 +102,10 @@ impl Segments {
         connection_id: u64,
         payers: [Payer; 2],
     ) -> Result<OwnedFd, Refusal> {
-        if !self.quota.take_segment(payers, self.segment_bytes()) {
+        if !self.quota.take_segment(payers, SEGMENT_BYTES) {
             return Err(Refusal::Quota);
         }
-        let made = segment::create(self.ring_bytes)
+        let made = segment::create(self.ring_bytes())
             .map_err(Refusal::from)
             .and_then(|fd| {
                 self.watch(
@@ -111,18 +118,38 @@ impl Segments {
                 Ok(fd)
             });
         if made.is_err() {
-            self.quota.give_back_segment(payers, self.segment_bytes());
+            self.quota.give_back_segment(payers, SEGMENT_BYTES);
         }
         made
     }
 
-    /// Size of each direction's ring.
+    /// Size of each direction's large ring.
     pub(crate) fn ring_bytes(&self) -> u32 {
-        self.ring_bytes
+        self.steps[1]
     }
 
-    fn segment_bytes(&self) -> u64 {
-        segment::segment_bytes(self.ring_bytes) as u64
+    /// What a ring grows to of which `granted` bytes are allocated.
+    pub(crate) fn next_step(&self, granted: u32) -> Option<u32> {
+        self.steps.into_iter().find(|step| *step > granted)
+    }
+
+    /// Charges what a ring grows by. `false`: a limit is reached, and nothing is charged.
+    #[must_use]
+    pub(crate) fn charge_growth(&mut self, connection_id: u64, payer: Payer, bytes: u64) -> bool {
+        let charged = self.quota.take_bytes(payer.uid, bytes);
+        if charged {
+            let growths = self.growths.entry(connection_id).or_default();
+            growths.push((payer.uid, bytes));
+        }
+        charged
+    }
+
+    /// Gives back the last charge for growth: there was no memory for it.
+    pub(crate) fn undo_growth(&mut self, connection_id: u64) {
+        let last = self.growths.get_mut(&connection_id).and_then(Vec::pop);
+        if let Some((uid, bytes)) = last {
+            self.quota.give_back_bytes(uid, bytes);
+        }
     }
 
     /// Bytes of segments that exist, and how many there may be.
@@ -173,7 +200,10 @@ impl Segments {
                 connection_id,
                 payers,
             } => {
-                self.quota.give_back_segment(payers, self.segment_bytes());
+                self.quota.give_back_segment(payers, SEGMENT_BYTES);
+                for (uid, bytes) in self.growths.remove(&connection_id).unwrap_or_default() {
+                    self.quota.give_back_bytes(uid, bytes);
+                }
                 gone.push(connection_id);
             }
         }
@@ -259,8 +289,10 @@ mod tests {
             clients_per_user: 1,
             ..QuotaConfig::default()
         };
-        let mut segments = Segments::new(limits, 65_536).unwrap();
+        let mut segments = Segments::new(limits, [4096, 65_536]).unwrap();
         let fd = segments.create_segment(7, PAYERS).unwrap();
+        assert!(segments.charge_growth(7, PAYERS[0], 60_000));
+        assert_eq!(segments.bytes().0, SEGMENT_BYTES + 60_000);
         assert!(matches!(
             segments.create_segment(8, PAYERS),
             Err(Refusal::Quota)
@@ -285,7 +317,7 @@ mod tests {
 
     #[test]
     fn lost_events_are_made_up_for() {
-        let mut segments = Segments::new(QuotaConfig::default(), 4096).unwrap();
+        let mut segments = Segments::new(QuotaConfig::default(), [4096, 4096]).unwrap();
         let kept = segments.create_segment(1, PAYERS).unwrap();
         for connection_id in 2..40 {
             drop(segments.create_segment(connection_id, PAYERS).unwrap());

@@ -173,8 +173,11 @@ impl Server {
         } = options;
         let prover = Prover::new()
             .map_err(|error| AgentError::Kernel("to describe sockets (sock_diag)", error))?;
-        let segments = Segments::new(config.quota.clone(), config.ring_bytes)
-            .map_err(|error| AgentError::Kernel("to watch memory (inotify)", error))?;
+        let segments = Segments::new(
+            config.quota.clone(),
+            [config.ring_bytes, config.bulk_ring_bytes],
+        )
+        .map_err(|error| AgentError::Kernel("to watch memory (inotify)", error))?;
         let place = Place::take(&socket, background).map_err(AgentError::Place)?;
         let endpoint = match &config.metrics {
             Some(address) => Some(

@@ -80,6 +80,7 @@ pub(crate) fn copy_ring(
 /// Puts bytes into a ring at `tail`, as a sender does.
 #[cfg(test)]
 pub(crate) fn fill_ring(segment: &Segment, direction: usize, tail: u32, window: u32, bytes: &[u8]) {
+    assert!(segment.reach(window));
     // SAFETY: the slice has as many bytes as it says.
     unsafe { segment.write(direction, tail, window, bytes.as_ptr(), bytes.len() as u32) };
 }

@@ -41,7 +41,7 @@ fn the_two_ends_of_a_connection_get_the_same_segment() {
     assert_eq!((first.offer_id, first.end), (72, End::Active));
     assert_eq!((second.offer_id, second.end), (71, End::Passive));
     assert_eq!(first.connection_id, second.connection_id);
-    assert_eq!(first.ring_bytes, 65_536);
+    assert_eq!(first.ring_bytes, 2 << 20);
 
     let facts = [&first_segment, &second_segment].map(|fd| fstat(fd).unwrap());
     assert_eq!(

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use libc::{c_int, iovec};
 use millrace_shm::board::{Row, flags};
 use millrace_shm::gate::Gate;
-use millrace_stream::{SendHalf, SendPlan};
+use millrace_shm::segment::SMALL_RING_BYTES;
+use millrace_stream::{SendHalf, SendPlan, step_of};
 use millrace_wire::Reason;
 
 use crate::client::{self, CHAOS};
@@ -20,14 +21,16 @@ const RING_FLAGS: c_int =
 
 /// How long a sender waits for room while the reader makes progress, in nanoseconds per step of progress.
 const ROOM_WAIT_NS: u64 = 50_000;
-/// Long messages go in parts, so that the reader takes one while the next is written.
-const STEPS_PER_WINDOW: u32 = 4;
 /// Steps without progress after which a send goes by the kernel.
 const FRUITLESS_STEPS_MAX: u32 = 64;
 /// A sender looks after its reader so often at most, in nanoseconds.
 const NS_BETWEEN_LOOKS: u64 = 1_000_000;
 /// How long it waits in all while the reader's progress is not on the ring, in nanoseconds.
 const ROOM_WAIT_MAX_NS: u64 = 2_000_000;
+/// A direction that has filled its ring and carried so much is bulk.
+const BULK_BYTES: u64 = 8 << 20;
+/// After asking for a larger ring, nanoseconds until the next time.
+const NS_BETWEEN_QUESTIONS: u64 = 10_000_000;
 /// [`ROOM_WAIT_NS`] when the program asked not to block.
 const ROOM_WAIT_NONBLOCKING_NS: u64 = 20_000;
 
@@ -154,15 +157,24 @@ fn send_step(
             if first {
                 begin_epoch(socket, call.fd, &locked, gate);
             }
+            if window == SMALL_RING_BYTES && want > window as usize {
+                ask_for_more(socket);
+            }
             ring_step(
                 &locked,
                 gate,
-                (CHAOS.cut(bytes.min(window / STEPS_PER_WINDOW)), window),
+                (CHAOS.cut(bytes.min(step_of(window))), window),
                 vectors,
             )
         }
-        Ok(SendPlan::Full { gate, head }) => {
-            let waited = wait_for_room(socket, call, locked, gate, head);
+        Ok(SendPlan::Full { gate, head, widens }) => {
+            let sent = socket.row().send.ring_bytes.load(Relaxed);
+            if !widens && (gate.window_log2 == SMALL_RING_BYTES.ilog2() || sent > BULK_BYTES) {
+                ask_for_more(socket);
+            }
+            // What will be replaced by a larger window as soon as it is drained is no room.
+            let from = if widens { gate.tail } else { head };
+            let waited = wait_for_room(socket, call, locked, gate, from);
             if !waited && let Some(locked) = socket.lock_send(call.fd) {
                 locked.half.overflow(gate);
             }
@@ -177,6 +189,17 @@ fn send_step(
             socket.corrupt(call.fd);
             Step::Again
         }
+    }
+}
+
+/// The ring is small for what is sent: asks the agent for a larger one, but not again and again.
+#[cold]
+fn ask_for_more(socket: &Socket) {
+    let now = spin::clock();
+    let asked_at = socket.asked_at.load(Relaxed);
+    if asked_at == 0 || now.wrapping_sub(asked_at) > cycles(NS_BETWEEN_QUESTIONS) {
+        socket.asked_at.store(now, Relaxed);
+        client::grow(socket.offer_id.load(Relaxed));
     }
 }
 

@@ -113,7 +113,9 @@ pub struct SendState {
     pub ring_messages: AtomicU64,
     /// Messages that went through the kernel since the end was listed.
     pub kernel_messages: AtomicU64,
-    padding: [u64; 9],
+    /// Agent: binary logarithm of the part of the large ring that may be used, in bytes; zero: only the small ring. Not guarded.
+    pub granted_log2: AtomicU32,
+    padding: [u32; 17],
 }
 
 /// The receiving half of an end. Guarded by `lock`, except where said.
@@ -137,7 +139,9 @@ pub struct ReceiveState {
     pub ring_messages: AtomicU64,
     /// Messages that came through the kernel since the end was listed.
     pub kernel_messages: AtomicU64,
-    padding: [u64; 10],
+    /// Agent: as in [`SendState`]; granted to the sender first.
+    pub granted_log2: AtomicU32,
+    padding: [u32; 19],
 }
 
 /// One row: the end record of one connection.
@@ -150,6 +154,17 @@ pub struct Row {
     pub send: SendState,
     /// What it receives.
     pub receive: ReceiveState,
+}
+
+impl Row {
+    /// Allows both directions so much of their large rings, as the agent does.
+    pub fn grant(&self, window_log2: u32) {
+        // Release: pairs with the Acquire of whoever opens, or uses, a larger window.
+        self.send.granted_log2.store(window_log2, Ordering::Release);
+        self.receive
+            .granted_log2
+            .store(window_log2, Ordering::Release);
+    }
 }
 
 // Loom's words are of other sizes.
@@ -250,7 +265,7 @@ pub fn create(rows: u32) -> io::Result<OwnedFd> {
     if rows == 0 || rows > ROWS_MAX {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
-    let fd = sys::create_sealed(c"millrace-board", board_bytes(rows), false)?;
+    let fd = sys::create_sealed(c"millrace-board", board_bytes(rows), 0)?;
     let board = Board::map(std::os::fd::AsFd::as_fd(&fd), rows)?;
     board.header().rows.store(rows, Ordering::Relaxed);
     Ok(fd)

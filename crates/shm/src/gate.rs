@@ -9,6 +9,7 @@
 //! |--------|---------------------|----------|---------------------------------------------------|
 //! | closed | open, next epoch    | receiver | awake, ring drained, no waiter asleep             |
 //! | open   | open, tail advanced | sender   | bytes are in the ring                             |
+//! | open   | open, next epoch    | receiver | ring drained; the window changes                  |
 //! | open   | closed              | receiver | a waiter goes to sleep, or the end leaves         |
 //! | open   | closed              | sender   | ring full, or the end leaves                      |
 //! | closed | open                | sender   | **forbidden**: only a drained reader can promise order |
@@ -131,13 +132,12 @@ impl GateWord {
         self.0.fetch_and(!(1 << OPEN_SHIFT), Ordering::AcqRel);
     }
 
-    /// Receiver, which has drained the ring up to the tail of `seen`: begins a new epoch.
+    /// Receiver, which has drained the ring up to the tail of `seen`: begins a new epoch, with a window of its choice.
     ///
     /// # Errors
     /// The gate as it is now, when it has changed since `seen`.
     #[inline]
     pub fn open(&self, seen: Gate, window_log2: u32) -> Result<Gate, Gate> {
-        debug_assert!(!seen.open);
         self.swap(
             seen,
             Gate {

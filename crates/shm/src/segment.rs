@@ -1,11 +1,15 @@
 //! The segment: what the two ends of one connection share.
 //!
-//! Layout (`docs/shm-abi.md`): a header page, then one ring per direction. Direction 0 flows from the
-//! connecting end to the accepting one, direction 1 back. The agent makes the segment; both ends map it.
+//! Layout (`docs/shm-abi.md`): a header page with a small ring per direction, then a large ring per direction. Direction 0 flows from
+//! the connecting end to the accepting one, direction 1 back. The agent makes the segment; both ends map its header page.
+//!
+//! A connection begins with the small rings, and most need no more. Where one does, the agent allocates a part of a large ring and grants
+//! it to both ends; an end that comes to use it maps the rest of the segment.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::AtomicPtr;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::gate::GateWord;
@@ -13,14 +17,17 @@ use crate::{Mapping, sys};
 
 /// Layout version, negotiated through the control protocol.
 pub const SEGMENT_VERSION: u16 = 1;
-/// Bytes before the first ring.
+/// Bytes before the first large ring.
 pub const HEADER_BYTES: usize = 4096;
-/// Smallest and largest ring, per direction, in bytes. Powers of two between them are allowed.
+/// Size of each direction's small ring, in the header page.
+pub const SMALL_RING_BYTES: u32 = 1024;
+/// Smallest and largest size of a large ring, per direction, in bytes. Powers of two between them are allowed.
 pub const RING_BYTES_MIN: u32 = 4096;
 /// See [`RING_BYTES_MIN`].
 pub const RING_BYTES_MAX: u32 = 1 << 24;
 
 const DIRECTIONS_OFFSET: usize = 256;
+const SMALL_RINGS_OFFSET: usize = 2048;
 
 /// The words of one direction that both ends touch.
 #[repr(C, align(128))]
@@ -53,10 +60,12 @@ pub const ENDED: u32 = 1;
 const _: () = assert!(cfg!(loom) || std::mem::size_of::<DirectionWords>() == 256);
 const _: () = assert!(cfg!(loom) || std::mem::offset_of!(DirectionWords, head) == 128);
 const _: () = assert!(
-    cfg!(loom) || DIRECTIONS_OFFSET + 2 * std::mem::size_of::<DirectionWords>() <= HEADER_BYTES
+    cfg!(loom)
+        || DIRECTIONS_OFFSET + 2 * std::mem::size_of::<DirectionWords>() <= SMALL_RINGS_OFFSET
 );
+const _: () = assert!(SMALL_RINGS_OFFSET + 2 * SMALL_RING_BYTES as usize <= HEADER_BYTES);
 
-/// Size of a whole segment with rings of `ring_bytes` each.
+/// Size of a whole segment with large rings of `ring_bytes` each.
 #[must_use]
 pub fn segment_bytes(ring_bytes: u32) -> usize {
     HEADER_BYTES + 2 * ring_bytes as usize
@@ -70,7 +79,8 @@ pub fn is_ring_size(ring_bytes: u32) -> bool {
 
 /// Agent: makes an anonymous segment of fixed size that nobody can reopen by another name.
 ///
-/// The pages are allocated here, so that they are the agent's and an end that touches them never meets its own memory limit.
+/// The header page is allocated here, and parts of the large rings by [`Segment::allocate`], so that they are the agent's and an end that
+/// touches them never meets its own memory limit.
 ///
 /// # Errors
 /// `InvalidInput` for a size that [`is_ring_size`] refuses; else what the kernel says (`EMFILE`, `ENOMEM`…).
@@ -78,13 +88,30 @@ pub fn create(ring_bytes: u32) -> io::Result<OwnedFd> {
     if !is_ring_size(ring_bytes) {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
-    sys::create_sealed(c"millrace-segment", segment_bytes(ring_bytes), true)
+    sys::create_sealed(c"millrace-segment", segment_bytes(ring_bytes), HEADER_BYTES)
+}
+
+/// Whether a segment with such large rings has a ring, or a part of one, of `window` bytes.
+#[must_use]
+pub fn is_window(window: u32, ring_bytes: u32) -> bool {
+    window == SMALL_RING_BYTES
+        || window.is_power_of_two() && (RING_BYTES_MIN..=ring_bytes).contains(&window)
+}
+
+/// The ring in use where `granted_log2` is what the agent has granted: the small one until then.
+#[must_use]
+#[inline]
+pub fn window_log2(granted_log2: u32) -> u32 {
+    granted_log2.max(SMALL_RING_BYTES.ilog2())
 }
 
 /// An end's mapping of a segment.
 #[derive(Debug)]
 pub struct Segment {
-    mapping: Mapping,
+    /// The header page.
+    header: Mapping,
+    /// The whole segment, once its large rings are used.
+    whole: AtomicPtr<u8>,
     ring_bytes: u32,
     #[cfg(loom)]
     words: [DirectionWords; 2],
@@ -101,14 +128,15 @@ impl Segment {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
         }
         Ok(Segment {
-            mapping: Mapping::new(fd, bytes)?,
+            header: Mapping::new(fd, HEADER_BYTES)?,
+            whole: AtomicPtr::new(null_mut()),
             ring_bytes,
             #[cfg(loom)]
             words: Default::default(),
         })
     }
 
-    /// Bytes of each ring.
+    /// Bytes of each large ring.
     #[must_use]
     pub fn ring_bytes(&self) -> u32 {
         self.ring_bytes
@@ -128,16 +156,74 @@ impl Segment {
     pub fn words(&self, direction: usize) -> &DirectionWords {
         let offset = DIRECTIONS_OFFSET + (direction & 1) * size_of::<DirectionWords>();
         // SAFETY: the offset is inside the header page (asserted above) and 128-aligned, as the page is.
-        let place = unsafe { self.mapping.base().add(offset) };
+        let place = unsafe { self.header.base().add(offset) };
         // SAFETY: the type has atomics and padding only, so that a peer's writes are races that atomics allow;
         // the mapping lives as long as `self`.
         unsafe { place.cast::<DirectionWords>().as_ref() }
     }
 
-    fn ring(&self, direction: usize) -> NonNull<u8> {
+    /// Whether this process has, or now gets, the ring of that window mapped. False: the kernel has no room for it.
+    #[inline]
+    pub fn reach(&self, window: u32) -> bool {
+        window == SMALL_RING_BYTES
+            || !self.whole.load(Ordering::Acquire).is_null()
+            || self.map_whole()
+    }
+
+    #[cold]
+    fn map_whole(&self) -> bool {
+        let Ok(base) = sys::map_again(self.header.base(), segment_bytes(self.ring_bytes)) else {
+            return false;
+        };
+        // AcqRel: whoever finds the pointer finds the mapping.
+        let placed = self.whole.compare_exchange(
+            null_mut(),
+            base.as_ptr(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        if placed.is_err() {
+            // SAFETY: just mapped, and nobody else knows of it.
+            unsafe { sys::unmap(base, segment_bytes(self.ring_bytes)) };
+        }
+        true
+    }
+
+    /// Agent: allocates the first `bytes` bytes of a direction's large ring.
+    ///
+    /// # Errors
+    /// What the kernel says (`ENOMEM`…); `InvalidInput` for more than the ring has.
+    pub fn allocate(&self, direction: usize, bytes: u32) -> io::Result<()> {
+        if bytes > self.ring_bytes {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let whole_bytes = segment_bytes(self.ring_bytes);
+        let whole = sys::map_again(self.header.base(), whole_bytes)?;
         let offset = HEADER_BYTES + (direction & 1) * self.ring_bytes as usize;
-        // SAFETY: both rings lie inside the mapping, whose size `attach` has checked.
-        unsafe { self.mapping.base().add(offset) }
+        // SAFETY: inside the new mapping.
+        let ring = unsafe { whole.add(offset) };
+        // SAFETY: the range is inside the new mapping, which nobody else knows of.
+        let done = unsafe { sys::populate(ring, bytes as usize) };
+        // SAFETY: as above.
+        unsafe { sys::unmap(whole, whole_bytes) };
+        done
+    }
+
+    /// The ring of `direction` that a window of that size is in.
+    ///
+    /// # Panics
+    /// When [`Segment::reach`] has not been asked.
+    fn ring(&self, direction: usize, window: u32) -> NonNull<u8> {
+        if window == SMALL_RING_BYTES {
+            let offset = SMALL_RINGS_OFFSET + (direction & 1) * SMALL_RING_BYTES as usize;
+            // SAFETY: inside the header page (asserted above).
+            return unsafe { self.header.base().add(offset) };
+        }
+        let offset = HEADER_BYTES + (direction & 1) * self.ring_bytes as usize;
+        let whole = NonNull::new(self.whole.load(Ordering::Acquire));
+        let whole = whole.expect("the large rings are mapped");
+        // SAFETY: both large rings lie inside the whole segment, whose size `attach` has checked.
+        unsafe { whole.add(offset) }
     }
 
     /// Splits `bytes` at free-running `cursor` of a window into at most two runs of memory.
@@ -148,11 +234,11 @@ impl Segment {
         bytes: u32,
         window: u32,
     ) -> [(NonNull<u8>, usize); 2] {
-        assert!(window.is_power_of_two() && window <= self.ring_bytes && bytes <= window);
+        assert!(is_window(window, self.ring_bytes) && bytes <= window);
         let start = cursor & (window - 1);
         let first = bytes.min(window - start);
-        let ring = self.ring(direction);
-        // SAFETY: start < window <= ring_bytes (asserted), so the place is inside the ring.
+        let ring = self.ring(direction, window);
+        // SAFETY: start < window, which is at most the ring's size (asserted), so the place is inside the ring.
         let place = unsafe { ring.add(start as usize) };
         [(place, first as usize), (ring, (bytes - first) as usize)]
     }
@@ -244,6 +330,15 @@ impl Segment {
     }
 }
 
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if let Some(whole) = NonNull::new(*self.whole.get_mut()) {
+            // SAFETY: mapped by `map_whole`, and nobody keeps pointers beyond the segment's life.
+            unsafe { sys::unmap(whole, segment_bytes(self.ring_bytes)) };
+        }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -256,12 +351,27 @@ mod tests {
         let receiver = Segment::attach(fd.as_fd(), 4096).unwrap();
         let message: Vec<u8> = (0..200).collect();
         let start = u32::MAX - 99;
-        // SAFETY: the message has 200 bytes.
-        unsafe { sender.write(1, start, 4096, message.as_ptr(), 200) };
-        let mut out = vec![0; 200];
-        // SAFETY: `out` has 200 bytes.
-        unsafe { receiver.read(1, start, 4096, out.as_mut_ptr(), 200) };
-        assert_eq!(out, message);
+        for window in [SMALL_RING_BYTES, 4096] {
+            assert!(sender.reach(window) && receiver.reach(window));
+            // SAFETY: the message has 200 bytes.
+            unsafe { sender.write(1, start, window, message.as_ptr(), 200) };
+            let mut out = vec![0; 200];
+            // SAFETY: `out` has 200 bytes.
+            unsafe { receiver.read(1, start, window, out.as_mut_ptr(), 200) };
+            assert_eq!(out, message);
+        }
+    }
+
+    #[test]
+    fn memory_is_allocated_when_it_is_granted() {
+        let fd = create(65_536).unwrap();
+        let segment = Segment::attach(fd.as_fd(), 65_536).unwrap();
+        let file = std::fs::File::from(fd);
+        let allocated = || std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) * 512;
+        assert_eq!(allocated(), HEADER_BYTES as u64);
+        segment.allocate(1, 16_384).unwrap();
+        assert_eq!(allocated(), HEADER_BYTES as u64 + 16_384);
+        assert!(segment.allocate(0, 131_072).is_err());
     }
 
     #[test]

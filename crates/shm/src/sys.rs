@@ -96,11 +96,56 @@ pub unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     };
 }
 
-/// Makes an anonymous file of fixed size without mode bits, so that it cannot be reopened through `/proc`.
+/// Maps the file behind the shared mapping that begins at `base` once more, from the same place in it on: `bytes` bytes, without
+/// its descriptor (`mremap(2)` with an old size of zero).
+///
+/// # Errors
+/// What `mremap(2)` says.
+pub fn map_again(base: NonNull<u8>, bytes: usize) -> io::Result<NonNull<u8>> {
+    let flags = libc::MREMAP_MAYMOVE as usize;
+    let arguments = [base.as_ptr() as usize, 0, bytes, flags, 0, 0];
+    // SAFETY: leaves the old mapping as it is, and makes a new one at an address of the kernel's choice.
+    let address = check(unsafe { call(libc::SYS_mremap, arguments) })?;
+    NonNull::new(address as *mut u8).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
+/// Allocates the pages of a range of a shared mapping, as a write to each of them would.
+///
+/// # Errors
+/// What `madvise(2)` says; a kernel before 5.14 has no such advice, and the pages are touched instead.
+///
+/// # Safety
+/// The range is mapped, and stays so meanwhile.
+pub unsafe fn populate(base: NonNull<u8>, bytes: usize) -> io::Result<()> {
+    const MADV_POPULATE_WRITE: usize = 23;
+    const PAGE: usize = 4096;
+    let arguments = [base.as_ptr() as usize, bytes, MADV_POPULATE_WRITE, 0, 0, 0];
+    // SAFETY: changes no contents.
+    let result = check(unsafe { call(libc::SYS_madvise, arguments) });
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            for offset in (0..bytes).step_by(PAGE) {
+                // SAFETY: inside the range; others may use it at the same time.
+                let byte = unsafe {
+                    &*base
+                        .as_ptr()
+                        .add(offset)
+                        .cast::<std::sync::atomic::AtomicU8>()
+                };
+                byte.fetch_or(0, std::sync::atomic::Ordering::Relaxed);
+            }
+            Ok(())
+        }
+        other => other.map(drop),
+    }
+}
+
+/// Makes an anonymous file of fixed size without mode bits, so that it cannot be reopened through `/proc`. Its first `allocated` bytes
+/// have memory from the start.
 ///
 /// # Errors
 /// What `memfd_create`, `ftruncate`, `fallocate`, `fchmod` or `fcntl` say.
-pub fn create_sealed(name: &CStr, bytes: usize, allocate: bool) -> io::Result<OwnedFd> {
+pub fn create_sealed(name: &CStr, bytes: usize, allocated: usize) -> io::Result<OwnedFd> {
     let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
     // SAFETY: the name is a C string.
     let fd = check(unsafe {
@@ -113,9 +158,9 @@ pub fn create_sealed(name: &CStr, bytes: usize, allocate: bool) -> io::Result<Ow
     let file = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
     // SAFETY: plain arguments.
     check(unsafe { call(libc::SYS_ftruncate, [fd, bytes, 0, 0, 0, 0]) })?;
-    if allocate {
+    if allocated != 0 {
         // SAFETY: plain arguments.
-        check(unsafe { call(libc::SYS_fallocate, [fd, 0, 0, bytes, 0, 0]) })?;
+        check(unsafe { call(libc::SYS_fallocate, [fd, 0, 0, allocated, 0, 0]) })?;
     }
     // SAFETY: plain arguments.
     check(unsafe { call(libc::SYS_fchmod, [fd, 0, 0, 0, 0, 0]) })?;

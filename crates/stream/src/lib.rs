@@ -15,6 +15,16 @@ pub use chaos::Chaos;
 pub use receive::{ReceiveHalf, ReceivePlan};
 pub use send::{SendHalf, SendPlan};
 
+/// Bytes that pass at once. Long messages pass in parts, so that the reader takes one while the next is written.
+#[must_use]
+#[inline]
+pub fn step_of(window: u32) -> u32 {
+    (window / 4).max(STEP_MIN)
+}
+
+/// Shorter messages are not worth a second publication.
+const STEP_MIN: u32 = 16_384;
+
 /// The peer broke a rule of the shared words: its connection must end, and nothing else may suffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;

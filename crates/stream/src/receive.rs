@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use millrace_shm::board::{ReceiveState, Row, flags};
 use millrace_shm::gate::Gate;
-use millrace_shm::segment::{DirectionWords, Segment};
+use millrace_shm::segment::{DirectionWords, SMALL_RING_BYTES, Segment, window_log2};
 
 use crate::Corrupt;
 use crate::send::window_of;
@@ -40,7 +40,7 @@ pub enum ReceivePlan {
 pub struct ReceiveHalf<'a> {
     row: &'a Row,
     words: &'a DirectionWords,
-    ring_bytes: u32,
+    segment: &'a Segment,
 }
 
 impl<'a> ReceiveHalf<'a> {
@@ -51,7 +51,7 @@ impl<'a> ReceiveHalf<'a> {
         ReceiveHalf {
             row,
             words: segment.words(direction),
-            ring_bytes: segment.ring_bytes(),
+            segment,
         }
     }
 
@@ -76,8 +76,8 @@ impl<'a> ReceiveHalf<'a> {
                 ReceivePlan::Kernel
             });
         }
-        let window = window_of(gate, self.ring_bytes)?;
-        if bytes > window {
+        let window = window_of(gate, state.granted_log2.load(Relaxed))?;
+        if bytes > window || !self.segment.reach(window) {
             return Err(Corrupt);
         }
         let switch = self.words.switch_position.load(Relaxed);
@@ -115,7 +115,7 @@ impl<'a> ReceiveHalf<'a> {
             .load()
             .tail
             .wrapping_sub(self.state().head.load(Relaxed));
-        bytes.min(self.ring_bytes)
+        bytes.min(self.segment.ring_bytes())
     }
 
     /// Whether the sender says that the kernel has, or will soon have, bytes for us.
@@ -169,10 +169,35 @@ impl<'a> ReceiveHalf<'a> {
         state.opened_at.store(gate.tail, Relaxed);
         // A reader that died between taking and releasing has left its room taken; opening publishes this store.
         self.words.head.store(gate.tail, Relaxed);
-        self.words
-            .gate
-            .open(gate, self.ring_bytes.trailing_zeros())
-            .is_ok()
+        self.words.gate.open(gate, self.window_log2()).is_ok()
+    }
+
+    /// The largest window that the agent has granted and that this process can map.
+    fn window_log2(&self) -> u32 {
+        // Acquire: the sender's grant came before ours.
+        let granted = window_log2(self.state().granted_log2.load(Acquire));
+        if self.segment.reach(1 << granted) {
+            granted
+        } else {
+            SMALL_RING_BYTES.ilog2()
+        }
+    }
+
+    /// After a commit that may have drained the ring: uses a larger window from now on, if one has been granted since it was opened.
+    #[inline]
+    pub fn widen(&self, window: u32) {
+        if self.state().granted_log2.load(Relaxed) > window.ilog2() {
+            self.widen_now();
+        }
+    }
+
+    #[cold]
+    fn widen_now(&self) {
+        let gate = self.words.gate.load();
+        if gate.open && gate.tail == self.state().head.load(Relaxed) {
+            // A lost race: the sender published, or the gate was closed. There will be another chance.
+            let _ = self.words.gate.open(gate, self.window_log2());
+        }
     }
 
     /// Closes the gate, unless bytes came since the ring was last seen drained by `seen_tail`.

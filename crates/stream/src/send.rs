@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use millrace_shm::board::{Row, SendState, flags};
 use millrace_shm::gate::Gate;
-use millrace_shm::segment::{DirectionWords, RING_BYTES_MIN, Segment};
+use millrace_shm::segment::{DirectionWords, Segment, is_window, window_log2};
 
 use crate::Corrupt;
 
@@ -28,6 +28,8 @@ pub enum SendPlan {
         gate: Gate,
         /// The receiver's head: while it moves, waiting makes sense.
         head: u32,
+        /// The receiver may use a larger window as soon as it has drained this one: better wait for that.
+        widens: bool,
     },
     /// Send by the kernel.
     Kernel,
@@ -38,7 +40,7 @@ pub enum SendPlan {
 pub struct SendHalf<'a> {
     row: &'a Row,
     words: &'a DirectionWords,
-    ring_bytes: u32,
+    segment: &'a Segment,
 }
 
 impl<'a> SendHalf<'a> {
@@ -48,7 +50,7 @@ impl<'a> SendHalf<'a> {
         SendHalf {
             row,
             words: segment.words(direction),
-            ring_bytes: segment.ring_bytes(),
+            segment,
         }
     }
 
@@ -73,7 +75,10 @@ impl<'a> SendHalf<'a> {
         if !gate.open {
             return Ok(SendPlan::Kernel);
         }
-        let window = window_of(gate, self.ring_bytes)?;
+        let window = window_of(gate, state.granted_log2.load(Acquire))?;
+        if !self.segment.reach(window) {
+            return Ok(SendPlan::Kernel);
+        }
         let mut used = gate.tail.wrapping_sub(state.head_seen.load(Relaxed));
         if used > window || (window - used) as usize <= want {
             let head = self.look_at_head();
@@ -82,7 +87,8 @@ impl<'a> SendHalf<'a> {
                 return Err(Corrupt);
             }
             if used == window {
-                return Ok(SendPlan::Full { gate, head });
+                let widens = gate.window_log2 < window_log2(state.granted_log2.load(Relaxed));
+                return Ok(SendPlan::Full { gate, head, widens });
             }
         }
         let bytes = want.min((window - used) as usize) as u32;
@@ -188,14 +194,15 @@ impl<'a> SendHalf<'a> {
     pub fn unread(&self) -> u32 {
         let tail = self.state().tail.load(Relaxed);
         let bytes = tail.wrapping_sub(self.words.head.load(Acquire));
-        bytes.min(self.ring_bytes)
+        bytes.min(self.segment.ring_bytes())
     }
 }
 
-/// The window that a gate speaks of, in bytes.
-pub(crate) fn window_of(gate: Gate, ring_bytes: u32) -> Result<u32, Corrupt> {
+/// The window of a gate, in bytes, if the agent has granted it.
+pub(crate) fn window_of(gate: Gate, granted_log2: u32) -> Result<u32, Corrupt> {
+    let largest = 1u32.checked_shl(window_log2(granted_log2)).unwrap_or(0);
     match 1u32.checked_shl(gate.window_log2) {
-        Some(window) if (RING_BYTES_MIN..=ring_bytes).contains(&window) => Ok(window),
+        Some(window) if is_window(window, largest) => Ok(window),
         _ => Err(Corrupt),
     }
 }

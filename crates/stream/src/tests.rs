@@ -21,7 +21,11 @@ struct Pipe {
 impl Pipe {
     fn new() -> Pipe {
         let fd = segment::create(RING).unwrap();
-        let attach = || (Row::default(), Segment::attach(fd.as_fd(), RING).unwrap());
+        let attach = || {
+            let row = Row::default();
+            row.grant(RING.ilog2());
+            (row, Segment::attach(fd.as_fd(), RING).unwrap())
+        };
         Pipe {
             sender: attach(),
             receiver: attach(),

@@ -8,7 +8,6 @@ mod scribbler;
 mod sys;
 
 use std::os::fd::AsFd;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
@@ -49,16 +48,23 @@ struct Honest {
 
 impl Honest {
     /// The runs of a plan lie in their ring, which the mapping holds.
-    fn check_runs(&self, direction: usize, runs: [(NonNull<u8>, usize); 2], bytes: u32) {
-        let base = std::ptr::from_ref(self.segment.words(0)).addr() - DIRECTIONS_OFFSET;
-        let ring = base + segment::HEADER_BYTES + direction * RING_BYTES as usize;
-        let ring = ring..ring + RING_BYTES as usize;
+    fn check_runs(&self, direction: usize, cursor: u32, (bytes, window): (u32, u32)) {
+        let runs = self.segment.write_runs(direction, cursor, bytes, window);
+        let [start, other] = [direction, 1 - direction].map(|direction| {
+            let [(first, _), _] = self.segment.write_runs(direction, 0, 1, window);
+            first.addr().get()
+        });
+        if window == segment::SMALL_RING_BYTES {
+            let header = std::ptr::from_ref(self.segment.words(0)).addr() - DIRECTIONS_OFFSET;
+            assert!(start > header && start + window as usize <= header + segment::HEADER_BYTES);
+        }
+        assert!(start.abs_diff(other) >= window as usize);
         for (place, length) in runs {
-            let start = place.addr().get();
-            assert!(ring.contains(&start) && start + length <= ring.end);
+            let place = place.addr().get();
+            assert!(place >= start && place + length <= start + window as usize);
         }
         assert_eq!(runs[0].1 + runs[1].1, bytes as usize);
-        assert!((1..=RING_BYTES).contains(&bytes));
+        assert!((1..=window).contains(&bytes));
     }
 
     /// One `send`: it ends, by the ring or by the kernel.
@@ -77,11 +83,7 @@ impl Honest {
                         half.begin_epoch(gate, half.kernel_position());
                     }
                     assert!(bytes <= want && bytes <= window);
-                    self.check_runs(
-                        0,
-                        self.segment.write_runs(0, gate.tail, bytes, window),
-                        bytes,
-                    );
+                    self.check_runs(0, gate.tail, (bytes, window));
                     self.buffer
                         .write(&self.segment, 0, gate.tail, (bytes, window));
                     if half.commit(gate, bytes) {
@@ -115,9 +117,10 @@ impl Honest {
                     bytes,
                     window,
                 } => {
-                    self.check_runs(1, self.segment.write_runs(1, head, bytes, window), bytes);
+                    self.check_runs(1, head, (bytes, window));
                     self.buffer.read(&self.segment, 1, head, (bytes, window));
                     assert!(half.commit(head, bytes), "the head is the end's own");
+                    half.widen(window);
                     self.tally.ring_receives += 1;
                     return Ok(());
                 }
@@ -179,6 +182,7 @@ fn play(style: Style, seed: u64) -> Tally {
         chaos: Chaos::new(seed),
         tally: Tally::default(),
     };
+    honest.row.grant(RING_BYTES.ilog2());
     let mut scribbler = Scribbler::new(fd.as_fd(), RING_BYTES, seed + 1);
     // Where one processor has to do, the other thread seldom gets in between: this one does after each call.
     let mut nearby = Scribbler::new(fd.as_fd(), RING_BYTES, seed + 1000);

@@ -39,6 +39,14 @@ impl Pair {
         }
     }
 
+    /// The agent's part: grants the large rings while the stream is under way, to the sender first.
+    fn grow(&self) {
+        for row in &self.rows {
+            std::thread::yield_now();
+            row.grant(self.segments[0].ring_bytes().ilog2());
+        }
+    }
+
     fn end(&self, index: usize) -> End<'_> {
         End {
             row: &self.rows[index],
@@ -71,6 +79,9 @@ fn one_sender(seed: u64, readers: u64) -> (u64, u64) {
         let stream: Vec<u8> = (0..STREAM_BYTES).map(byte).collect();
         let mut rest = &stream[..];
         while !rest.is_empty() {
+            if rest.len() < stream.len() / 2 {
+                pair.grow();
+            }
             let count = chaos.cut(MESSAGE_BYTES.min(rest.len() as u32)) as usize;
             pair.end(0).send(&rest[..count], &chaos);
             rest = &rest[count..];

@@ -4,8 +4,8 @@
 use core::fmt;
 
 use crate::message::{
-    Address, Answer, Declined, End, Family, Hello, Mode, Offer, Paired, Query, Recall, Recalled,
-    ToAgent, ToClient, Unsupported, VERSION_MAX, Welcome, Withdraw,
+    Address, Answer, Declined, End, Family, Grow, Hello, Mode, Offer, Paired, Query, Recall,
+    Recalled, ToAgent, ToClient, Unsupported, VERSION_MAX, Welcome, Withdraw,
 };
 use crate::reason::Reason;
 
@@ -20,6 +20,7 @@ const OFFER: u16 = 2;
 const WITHDRAW: u16 = 3;
 const QUERY: u16 = 4;
 const RECALL: u16 = 5;
+const GROW: u16 = 6;
 const WELCOME: u16 = 101;
 const UNSUPPORTED: u16 = 102;
 const PAIRED: u16 = 103;
@@ -103,6 +104,11 @@ impl ToAgent {
                 w.put(&m.offer_id.to_le_bytes());
                 w.length
             }
+            ToAgent::Grow(m) => {
+                let mut w = Writer::new(buffer, GROW);
+                w.put(&m.offer_id.to_le_bytes());
+                w.length
+            }
         }
     }
 
@@ -141,6 +147,11 @@ impl ToAgent {
                 known(version)?;
                 let offer_id = r.u64()?;
                 r.finish(ToAgent::Recall(Recall { offer_id }))
+            }
+            (version, GROW) => {
+                known(version)?;
+                let offer_id = r.u64()?;
+                r.finish(ToAgent::Grow(Grow { offer_id }))
             }
             (_, kind) => Err(ParseError::Kind(kind)),
         }

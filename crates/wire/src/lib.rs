@@ -17,7 +17,8 @@ mod reason;
 
 pub use codec::{MAGIC, MAX_BYTES, ParseError};
 pub use message::{
-    Address, Answer, Declined, End, Family, Hello, Mode, Offer, Paired, Query, Recall, Recalled,
-    SEGMENT_VERSION, ToAgent, ToClient, Unsupported, VERSION_MAX, VERSION_MIN, Welcome, Withdraw,
+    Address, Answer, Declined, End, Family, Grow, Hello, Mode, Offer, Paired, Query, Recall,
+    Recalled, SEGMENT_VERSION, ToAgent, ToClient, Unsupported, VERSION_MAX, VERSION_MIN, Welcome,
+    Withdraw,
 };
 pub use reason::Reason;

@@ -160,6 +160,14 @@ pub struct Recall {
     pub offer_id: u64,
 }
 
+/// "The ring that I send into is too small." Of an offer that was paired and is not withdrawn. The answer, if the agent grants more, are
+/// the words `granted_log2` of both ends' rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Grow {
+    /// The offer's id.
+    pub offer_id: u64,
+}
+
 /// A question that needs no [`Hello`]. Its layout never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -183,6 +191,8 @@ pub enum ToAgent {
     Query(Query),
     /// See [`Recall`].
     Recall(Recall),
+    /// See [`Grow`].
+    Grow(Grow),
 }
 
 /// The answer to [`Hello`]. The client's board, a memfd, comes with it.
@@ -218,7 +228,7 @@ pub struct Paired {
     pub connection_id: u64,
     /// Which end of the segment is the receiver's.
     pub end: End,
-    /// Size of each direction's ring, a power of two.
+    /// Size of each direction's large ring, a power of two.
     pub ring_bytes: u32,
 }
 

@@ -42,6 +42,8 @@ impl Connection {
         let published = gate.publish(opened, START).unwrap();
         gate.close(published).unwrap();
         let road = connection.road();
+        road.sender.grant(RING.ilog2());
+        road.receiver.grant(RING.ilog2());
         road.sender.send.tail.store(START, Relaxed);
         road.receiver.receive.head.store(START, Relaxed);
         connection

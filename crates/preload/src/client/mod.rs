@@ -13,7 +13,7 @@ use std::sync::atomic::{
 use libc::c_int;
 use millrace_shm::board::{Board, Row};
 use millrace_stream::Chaos;
-use millrace_wire::{Mode, Reason, Recall, ToAgent, Withdraw};
+use millrace_wire::{Grow, Mode, Reason, Recall, ToAgent, Withdraw};
 
 mod link;
 mod session;
@@ -245,6 +245,15 @@ pub(crate) fn recall(offer_id: u64) {
         while client.recalled != Some(offer_id) && kernel::monotonic_ns() < deadline {
             client.wait_for_mail();
         }
+    }
+}
+
+/// Asks for a larger ring to send into.
+pub(crate) fn grow(offer_id: u64) {
+    if let Some(mut guard) = CLIENT.lock()
+        && let Some(client) = guard.as_mut()
+    {
+        client.send(&ToAgent::Grow(Grow { offer_id }));
     }
 }
 

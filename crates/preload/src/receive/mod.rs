@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use libc::{c_int, iovec};
 use millrace_shm::board::{Row, flags};
-use millrace_stream::{ReceiveHalf, ReceivePlan};
+use millrace_stream::{ReceiveHalf, ReceivePlan, step_of};
 
 use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
@@ -24,8 +24,6 @@ const RING_FLAGS: c_int = libc::MSG_DONTWAIT
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
 
-/// Long messages are taken in parts, so that the sender has room for more while the next is read.
-const STEPS_PER_WINDOW: u32 = 4;
 /// Steps without progress after which a connection is given up.
 const FRUITLESS_STEPS_MAX: u32 = 1000;
 
@@ -272,7 +270,7 @@ fn take_from_ring(
     let step = if call.has(libc::MSG_PEEK) {
         window
     } else {
-        window / STEPS_PER_WINDOW
+        step_of(window)
     };
     let bytes = CHAOS.cut(available.min(wanted).min(step));
     let mut cursor = progress.vectors.clone();
@@ -302,6 +300,7 @@ fn take_from_ring(
         if !locked.half.commit(head, copied) {
             return Step::Again;
         }
+        locked.half.widen(window);
         progress.vectors = cursor;
     }
     note_processor(locked);

@@ -48,6 +48,7 @@ impl Socket {
             looked_at: AtomicU64::new(0),
             looked_head: AtomicU32::new(0),
             room_spinner: Spinner::new(),
+            asked_at: AtomicU64::new(0),
             error: AtomicI32::new(0),
         }));
         socket
@@ -73,6 +74,7 @@ impl Socket {
         socket.offer_id.store(0, Relaxed);
         socket.spinner.reset();
         socket.room_spinner.reset();
+        socket.asked_at.store(0, Relaxed);
         socket.error.store(0, Relaxed);
         let row = client::take_row().unwrap_or(&socket.own_row);
         reset_row(row);
@@ -241,10 +243,16 @@ pub(crate) fn reset_row(row: &Row) {
         &send.epoch,
         &send.head_seen,
         &send.raw,
+        &send.granted_log2,
     ] {
         word.store(0, Relaxed);
     }
-    for word in [&receive.head, &receive.opened_at, &receive.sleepers] {
+    for word in [
+        &receive.head,
+        &receive.opened_at,
+        &receive.sleepers,
+        &receive.granted_log2,
+    ] {
         word.store(0, Relaxed);
     }
     for word in [

@@ -70,6 +70,8 @@ pub(crate) struct Socket {
     pub(crate) looked_head: AtomicU32,
     /// For senders that wait for room.
     pub(crate) room_spinner: Spinner,
+    /// When, of `spin::clock`, a larger ring was last asked for.
+    pub(crate) asked_at: AtomicU64,
     /// An error that the kernel reported while ring bytes were still to be read.
     pub(crate) error: AtomicI32,
 }

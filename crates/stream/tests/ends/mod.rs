@@ -175,7 +175,7 @@ impl End<'_> {
                     Sent::Again
                 }
             }
-            SendPlan::Full { gate, head } => {
+            SendPlan::Full { gate, head, .. } => {
                 for _ in 0..LOOKS {
                     std::thread::yield_now();
                     if self.segment.read_head(0) != head {
@@ -250,6 +250,7 @@ impl End<'_> {
                     bytes: count as usize,
                 };
                 if half.commit(head, count) {
+                    half.widen(window);
                     Step::Got(received)
                 } else {
                     Step::Again

@@ -69,9 +69,14 @@ impl Pipe {
     pub(crate) fn new(slip: Option<Slip>) -> Arc<Pipe> {
         static FILE: OnceLock<OwnedFd> = OnceLock::new();
         let file = FILE.get_or_init(|| segment::create(segment::RING_BYTES_MIN).unwrap());
+        let granted = || {
+            let row = Row::default();
+            row.grant(segment::RING_BYTES_MIN.ilog2());
+            row
+        };
         Arc::new(Pipe {
-            sender: Row::default(),
-            receiver: Row::default(),
+            sender: granted(),
+            receiver: granted(),
             segment: Segment::attach(file.as_fd(), segment::RING_BYTES_MIN).unwrap(),
             slots: Default::default(),
             racy_slots: Default::default(),

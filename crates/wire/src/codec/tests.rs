@@ -75,6 +75,9 @@ impl Random {
             3 => ToAgent::Recall(Recall {
                 offer_id: self.next(),
             }),
+            4 => ToAgent::Grow(Grow {
+                offer_id: self.next(),
+            }),
             _ => ToAgent::Query(if self.below(2) == 0 {
                 Query::Connections
             } else {
