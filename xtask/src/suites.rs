@@ -53,6 +53,13 @@ static SUITES: &[Suite] = &[
         full_minutes: 20,
     },
     Suite {
+        name: "placements",
+        sample: &["tests/placements/run.py"],
+        sample_minutes: 2,
+        full: &["tests/placements/run.py"],
+        full_minutes: 2,
+    },
+    Suite {
         name: "public suites, eager",
         sample: &[
             "tests/suites/run.py",

@@ -83,6 +83,7 @@ impl Server {
             peer_pidfd: asker.is_some_and(crate::clients::Client::has_pidfd),
             sock_diag: self.prover.can_ask(),
             other_users: geteuid().is_root(),
+            other_namespaces: self.distant.can_prove(),
         };
         let (segment_bytes, segment_bytes_limit) = self.segments.bytes();
         serde_json::to_string(&StatusReport {

@@ -39,11 +39,18 @@ impl Server {
             self.decline(key, Reason::Excluded);
         } else if self.offers.count_of(client) >= self.config.quota.offers_per_client {
             self.decline(key, Reason::Quota);
-        } else if !self.prover.is_in_reach(&offer) {
+        } else if !self.prover.is_in_reach(&offer) && !self.distant.can_prove() {
             self.decline(key, Reason::Unproven);
         } else {
             match self.offers.insert(client, offer, now) {
-                Ok(()) => self.look_for_partner(key),
+                Ok(()) => {
+                    if self.prover.is_in_reach(&offer) {
+                        self.look_for_partner(key);
+                    }
+                    if self.offers.get(key).is_some() {
+                        self.expect_distant(now);
+                    }
+                }
                 Err(InsertError::SelfConnected) => self.decline(key, Reason::NotBothEnds),
                 Err(InsertError::Duplicate) => return Err("it offers with an id that is in use"),
             }
@@ -88,7 +95,7 @@ impl Server {
     }
 
     /// Makes the segment of two offers that are proved, and hands it to both.
-    fn introduce(&mut self, keys: [OfferKey; 2], inodes: [u64; 2]) {
+    pub(crate) fn introduce(&mut self, keys: [OfferKey; 2], inodes: [u64; 2]) {
         let [Some(first), Some(second)] = keys.map(|key| self.offers.remove(key)) else {
             return;
         };

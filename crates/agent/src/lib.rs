@@ -16,8 +16,10 @@
 #![deny(unsafe_code)]
 
 mod answers;
+mod bpf;
 mod clients;
 mod config;
+mod distant;
 mod growth;
 mod http;
 mod introductions;

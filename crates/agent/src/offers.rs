@@ -126,6 +126,13 @@ impl Offers {
         self.waiting.get(&key).map(|waiting| &waiting.offer)
     }
 
+    /// All waiting offers.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (OfferKey, &Offer)> {
+        self.waiting
+            .iter()
+            .map(|(key, waiting)| (*key, &waiting.offer))
+    }
+
     /// Takes an offer out.
     pub(crate) fn remove(&mut self, key: OfferKey) -> Option<Offer> {
         let Waiting { offer, sequence } = self.waiting.remove(&key)?;

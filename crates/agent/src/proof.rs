@@ -12,10 +12,9 @@
 //!
 //! The first end is asked for again after the second, so that both existed at one moment: its cookie is never used twice.
 //!
-//! Not proved: sockets of another network namespace than the agent's. [`Prover::prove`] is the one place that would have to
-//! learn it. A limit of the proof: inode numbers have 32 bits, and a process that makes four thousand million
-//! sockets could hold one, in another namespace, with a chosen number; the namespace check makes it need the privilege to hold
-//! a socket of a namespace that it is not in.
+//! Sockets of other network namespaces than the agent's are proved in another way, in `distant`. A limit of the proof: inode numbers have
+//! 32 bits, and a process that makes four thousand million sockets could hold one, in another namespace, with a chosen number; the
+//! namespace check makes it need the privilege to hold a socket of a namespace that it is not in.
 
 use std::fmt;
 use std::io;
@@ -107,6 +106,13 @@ impl Process {
         own.is_some() && own == self.link("ns/pid").map(Into::into)
     }
 
+    /// The number in `socket:[…]` of a descriptor that is a socket.
+    pub(crate) fn socket_inode(&self, fd: i32) -> Option<u64> {
+        let link = self.link(&format!("fd/{fd}"))?;
+        let number = link.strip_prefix("socket:[")?.strip_suffix(']')?;
+        number.parse().ok()
+    }
+
     fn link(&self, name: &str) -> Option<String> {
         readlinkat(&self.directory, name).ok()?.into_string().ok()
     }
@@ -184,6 +190,9 @@ pub struct Capabilities {
     pub peer_pidfd: bool,
     /// The agent may look at processes of other users.
     pub other_users: bool,
+    /// The agent can prove connections of other network namespaces: a BPF iterator, for which it needs root and Linux 6.1.
+    #[serde(default)]
+    pub other_namespaces: bool,
 }
 
 /// Asks the kernel.
@@ -257,14 +266,8 @@ impl Prover {
         if process.link("ns/net").ok_or(Doubt::Process)? != self.namespace {
             return Err(Doubt::Namespace);
         }
-        let link = process
-            .link(&format!("fd/{}", offer.fd))
-            .ok_or(Doubt::Descriptor)?;
-        let inode = link
-            .strip_prefix("socket:[")
-            .and_then(|rest| rest.strip_suffix(']'))
-            .ok_or(Doubt::Descriptor)?;
-        if inode.parse() != Ok(facts.inode) {
+        let inode = process.socket_inode(offer.fd).ok_or(Doubt::Descriptor)?;
+        if inode != facts.inode {
             return Err(Doubt::OtherSocket);
         }
         // Last, so that everything above was read from the process as it is known.

@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 
 use crate::clients::Client;
 use crate::config::Config;
+use crate::distant::Distant;
 use crate::http::Endpoint;
 use crate::introductions::Introduced;
 use crate::metrics::Metrics;
@@ -136,6 +137,8 @@ pub(crate) struct Server {
     pub(crate) clients: HashMap<ClientId, Client>,
     pub(crate) offers: Offers,
     pub(crate) prover: Prover,
+    /// For ends in other network namespaces.
+    pub(crate) distant: Distant,
     pub(crate) segments: Segments,
     /// Segments that exist, by the connection's number.
     pub(crate) introduced: HashMap<u64, Introduced>,
@@ -205,6 +208,7 @@ impl Server {
             clients: HashMap::new(),
             offers: Offers::default(),
             prover,
+            distant: Distant::default(),
             segments,
             introduced: HashMap::new(),
             pairings: Pairings::default(),
@@ -265,6 +269,7 @@ impl Server {
     /// Does what is due, and returns when the next thing is.
     fn handle_deadlines(&mut self, now: Instant) -> Option<Instant> {
         self.expire_offers(now);
+        self.look_for_distant(now);
         let hello = self.expire_silent(now);
         self.bury_doomed();
         if self.accept_again.is_some_and(|at| at <= now) {
@@ -278,6 +283,7 @@ impl Server {
         let leave = (self.background && self.clients.is_empty()).then_some(self.leave_at);
         [
             self.offers.next_deadline(),
+            self.distant.next_deadline(),
             hello,
             self.accept_again,
             metrics,

@@ -63,6 +63,22 @@ pub(crate) fn pidfd_getfd(process: BorrowedFd<'_>, fd: RawFd) -> io::Result<Owne
     Ok(unsafe { OwnedFd::from_raw_fd(made as RawFd) })
 }
 
+/// A command of `bpf(2)` that makes a descriptor, closed on exec. What the attributes (`union bpf_attr`) point to must be alive.
+pub(crate) fn bpf(command: usize, attributes: &[u8; 128]) -> io::Result<OwnedFd> {
+    let arguments = [
+        command,
+        attributes.as_ptr() as usize,
+        attributes.len(),
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the kernel reads the attributes and copies what they point to; what is not there is its EFAULT.
+    let made = check(unsafe { call(libc::SYS_bpf, arguments) })?;
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(made as RawFd) })
+}
+
 /// `bytes` bytes of a ring from `head` on. Not more than `window`, which the ring must have.
 pub(crate) fn copy_ring(
     segment: &Segment,

@@ -174,6 +174,27 @@ fn check_preload() -> Finding {
     }
 }
 
+fn check_namespace(status: &millrace_agent::StatusReport) -> Finding {
+    let own = fs::read_link("/proc/self/ns/net")
+        .map(|link| link.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    if own == status.network_namespace {
+        good("the agent is in this network namespace")
+    } else if status.capabilities.other_namespaces {
+        good(
+            "the agent is in another network namespace, and can prove connections of this one (BPF iterator)",
+        )
+    } else {
+        bad(
+            format!(
+                "the agent is in another network namespace ({}) than this process ({own}), and cannot prove its connections",
+                status.network_namespace
+            ),
+            "run the agent as root on Linux 6.1 or later with BTF (/sys/kernel/btf/vmlinux), or one in this namespace",
+        )
+    }
+}
+
 fn check_agent(found: &Found) -> Vec<Finding> {
     let Found {
         socket,
@@ -215,20 +236,7 @@ fn check_agent(found: &Found) -> Vec<Finding> {
             "use root's agent: sudo millrace agent",
         )
     });
-    let own = fs::read_link("/proc/self/ns/net")
-        .map(|link| link.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    findings.push(if own == status.network_namespace {
-        good("the agent is in this network namespace")
-    } else {
-        bad(
-            format!(
-                "the agent is in another network namespace ({}) than this process ({own})",
-                status.network_namespace
-            ),
-            "run an agent in this one; connections between namespaces are not accelerated yet",
-        )
-    });
+    findings.push(check_namespace(status));
     if !status.capabilities.peer_pidfd {
         findings.push(mind(
             "the kernel is older than 6.5: it names peers by number only",

@@ -1,0 +1,215 @@
+#!/usr/bin/python3
+"""Conversations between programs in all sorts of places, and whether each took the ring.
+
+    tests/placements/run.py [--millrace PATH] [PLACEMENT ...]
+
+Exits with 0 when every conversation was right and took the road that it should. Needs root, for network namespaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from harness import isolate, road  # noqa: E402
+
+TALK = str(Path(__file__).with_name("talk.py"))
+WAIT_S = 15.0
+STRANGER = 23456
+
+Wrap = list[str]
+
+
+def inside(namespace: str) -> Wrap:
+    """Runs a command in a named network namespace."""
+    return ["ip", "netns", "exec", namespace]
+
+
+def unprivileged(user: int = STRANGER) -> Wrap:
+    """Runs a command as a container without privilege does: own user, mount and PID namespaces, no capability, another user."""
+    become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
+    return [*become, "unshare", "--user", "--mount", "--pid", "--fork", "--kill-child"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where two programs run, how they reach each other, and whether that must be accelerated."""
+
+    name: str
+    server: Wrap
+    client: Wrap
+    listen: str
+    target: str
+    port: int = 7100
+    target_port: int = 7100
+    on_ring: bool = True
+
+
+LEFT, RIGHT = "left", "right"
+PLACEMENTS = [
+    Placement("loopback", [], [], "127.0.0.1", "127.0.0.1"),
+    Placement("loopback, IPv6", [], [], "::1", "::1"),
+    Placement("one foreign namespace", inside(LEFT), inside(LEFT), "127.0.0.1", "127.0.0.1"),
+    Placement("two namespaces", inside(LEFT), inside(RIGHT), "10.78.0.1", "10.78.0.1"),
+    Placement("two namespaces, IPv6", inside(LEFT), inside(RIGHT), "fd78::1", "fd78::1"),
+    Placement("from the host", inside(LEFT), [], "10.79.0.2", "10.79.0.2"),
+    Placement("to the host", [], inside(LEFT), "10.79.0.1", "10.79.0.1"),
+    Placement("behind destination NAT", inside(LEFT), inside(RIGHT), "10.78.0.1", "10.99.0.1", target_port=80),
+    Placement("unprivileged on the host", unprivileged(), unprivileged(), "127.0.0.1", "127.0.0.1"),
+    Placement("two unprivileged containers", inside(LEFT) + unprivileged(), inside(RIGHT) + unprivileged(STRANGER + 1),
+              "10.78.0.1", "10.78.0.1"),
+]  # fmt: skip
+
+NAT = """
+table ip millrace_test {
+    chain out { type nat hook output priority -100; ip daddr 10.99.0.1 tcp dport 80 dnat to 10.78.0.1:7100; }
+    chain back { type nat hook postrouting priority 100; ip daddr 10.78.0.1 masquerade; }
+}
+"""
+
+
+def make_network() -> None:
+    """Two namespaces that reach each other, one that reaches the host; all go with the run's own namespaces."""
+    commands = [
+        f"ip netns add {LEFT}", f"ip netns add {RIGHT}",
+        f"ip link add to-right netns {LEFT} type veth peer name to-left netns {RIGHT}",
+        f"ip link add to-left type veth peer name to-host netns {LEFT}",
+        f"ip -n {LEFT} addr add 10.78.0.1/24 dev to-right", f"ip -n {RIGHT} addr add 10.78.0.2/24 dev to-left",
+        f"ip -n {LEFT} addr add fd78::1/64 dev to-right nodad", f"ip -n {RIGHT} addr add fd78::2/64 dev to-left nodad",
+        "ip addr add 10.79.0.1/24 dev to-left", f"ip -n {LEFT} addr add 10.79.0.2/24 dev to-host",
+        f"ip -n {LEFT} link set lo up", f"ip -n {RIGHT} link set lo up", "ip link set to-left up",
+        f"ip -n {LEFT} link set to-right up", f"ip -n {RIGHT} link set to-left up", f"ip -n {LEFT} link set to-host up",
+        f"ip -n {RIGHT} route add 10.99.0.0/24 via 10.78.0.1",
+    ]  # fmt: skip
+    for command in commands:
+        subprocess.run(command.split(), check=True)
+    subprocess.run([*inside(RIGHT), "nft", "-f", "-"], input=NAT, text=True, check=True)
+
+
+class Stage:
+    """Starts ends and asks the agent about them."""
+
+    def __init__(self, millrace: str) -> None:
+        self.millrace = millrace
+
+    def start(self, stack: ExitStack, wrap: Wrap, *words: str) -> subprocess.Popen[str]:
+        """One end; killed when the stack is left. `millrace run` comes last, as in a container."""
+        command = [*wrap, self.millrace, "run", "--", sys.executable, TALK, *words]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        return process
+
+    def converse(self, stack: ExitStack, place: Placement, own: list[str] | None = None) -> subprocess.Popen[str]:
+        """Starts both ends, and waits until enough went there and back."""
+        server = self.start(stack, place.server, "serve", place.listen, str(place.port))
+        expect(server, "listening")
+        client = self.start(stack, place.client, "call", place.target, str(place.target_port), *(own or []))
+        expect(client, "ready")
+        return client
+
+    def connections(self) -> list[dict[str, object]]:
+        """What the agent knows."""
+        said = subprocess.run([self.millrace, "ps", "--json"], check=True, capture_output=True, text=True, timeout=WAIT_S)
+        return json.loads(said.stdout)["connections"]  # type: ignore[no-any-return]
+
+
+def expect(process: subprocess.Popen[str], line: str) -> None:
+    """Waits for a line of an end's output."""
+    assert process.stdout
+    said = process.stdout.readline().strip()
+    if said != line:
+        raise RuntimeError(f"expected {line!r}, got {said!r}")
+
+
+def finish(client: subprocess.Popen[str]) -> None:
+    """Lets the client check once more and end."""
+    assert client.stdin
+    client.stdin.close()
+    expect(client, "done")
+
+
+def talk(stage: Stage, place: Placement) -> str | None:
+    """Plays a placement; returns what was wrong."""
+    with ExitStack() as stack:
+        client = stage.converse(stack, place)
+        connections = stage.connections()
+        finish(client)
+    roads = [[end["road"] for end in connection["ends"]] for connection in connections]  # type: ignore[attr-defined]
+    on_ring = roads == [["shm", "shm"]]
+    return None if on_ring == place.on_ring else f"the agent shows {json.dumps(connections)}"
+
+
+def impostor(stage: Stage) -> str | None:
+    """Somebody makes a namespace with the addresses and ports of a connection that is under way, and both of its ends there."""
+    victim = Placement("victim", inside(LEFT), inside(RIGHT), "10.78.0.1", "10.78.0.1")
+    own = ["10.78.0.2", "40078"]
+    prepare = "ip addr add 10.78.0.1/32 dev lo && ip addr add 10.78.0.2/32 dev lo && ip link set lo up"
+    talkers = " ".join(["exec", stage.millrace, "run", "--", sys.executable, TALK])
+    script = (
+        f"{prepare} && ({talkers} serve 10.78.0.1 7100 >&2 &) && sleep 0.5 && {talkers} call 10.78.0.1 7100 {' '.join(own)}"
+    )
+    become = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"]
+    with ExitStack() as stack:
+        attack = subprocess.Popen(
+            [*become, "unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", script],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        stack.callback(attack.wait)
+        stack.callback(attack.kill)
+        client = stage.converse(stack, victim, own)
+        expect(attack, "ready")
+        connections = stage.connections()
+        finish(client)
+        finish(attack)
+    users = sorted(sorted({end["uid"] for end in connection["ends"]}) for connection in connections)  # type: ignore[attr-defined]
+    roads = {end["road"] for connection in connections for end in connection["ends"]}  # type: ignore[attr-defined]
+    if users != [[0], [STRANGER]] or roads != {"shm"}:
+        return f"the agent shows {json.dumps(connections)}"
+    return None
+
+
+def main() -> int:
+    """Plays what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--millrace", default=road.UNDER.split()[0], help="the program to test")
+    parser.add_argument("placements", nargs="*", metavar="PLACEMENT", help="a part of a name; all without one")
+    options = parser.parse_args()
+    isolate.ensure()
+    if not isolate.is_inside():
+        print("0 passed, 0 failed, 1 skipped: network namespaces need root")
+        return 0
+    make_network()
+    plays: dict[str, Callable[[Stage], str | None]] = {
+        place.name: lambda stage, place=place: talk(stage, place) for place in PLACEMENTS  # type: ignore[misc]
+    }
+    plays["an impostor with the same addresses"] = impostor
+    wanted = {name: play for name, play in plays.items() if not options.placements or any(p in name for p in options.placements)}
+    failed = 0
+    with tempfile.TemporaryDirectory() as directory, road.Agent(road.under(f"{options.millrace} run --", ""), Path(directory) / "agent"):
+        stage = Stage(options.millrace)
+        for name, play in wanted.items():
+            began = time.monotonic()
+            try:
+                wrong = play(stage)
+            except (RuntimeError, subprocess.SubprocessError) as error:
+                wrong = str(error)
+            failed += wrong is not None
+            print(f"{'FAILED' if wrong else 'ok'}  {name}  {time.monotonic() - began:.1f} s{'  ' + wrong if wrong else ''}", flush=True)
+    print(f"{len(wanted) - failed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
