@@ -18,10 +18,13 @@ use nix::sys::socket::{
 use nix::unistd::{Whence, lseek};
 
 use crate::offers::ClientId;
-use crate::proof::Process;
+use crate::proof::{self, Process};
 
 /// Messages that may wait for a client that does not read, beside what its socket holds (some 270). Then it is dropped.
 const QUEUE_MAX: usize = 256;
+
+/// Rows of one client whose holders are looked for in one answer: the numbers are the client's, and each costs a look at `/proc`.
+const LOOKS_MAX: u32 = 256;
 
 /// A message and the descriptor that goes with it.
 type Outgoing = (ToClient, Option<Rc<OwnedFd>>);
@@ -229,12 +232,31 @@ impl Client {
         self.board.as_ref()?.board.row(index)
     }
 
-    /// Copies of the rows in use. Everything in them is the client's word.
+    /// Copies of the rows in use, but for those that the client's children held and were killed with. Everything in them is the
+    /// client's word.
     pub(crate) fn rows(&self) -> Vec<(u32, RowView)> {
-        self.board
-            .as_ref()
-            .map(ClientBoard::rows)
-            .unwrap_or_default()
+        let Some(board) = &self.board else {
+            return Vec::new();
+        };
+        let mut rows = board.rows();
+        let own = self.pid.cast_unsigned();
+        let is_known = |row: &RowView| row.processes.contains(&own);
+        let speaks_our_numbers = rows.iter().any(|(_, row)| !is_known(row))
+            && self
+                .process
+                .as_ref()
+                .is_some_and(Process::shares_pid_namespace);
+        if speaks_our_numbers {
+            let mut looks = LOOKS_MAX;
+            rows.retain(|(_, row)| {
+                if is_known(row) || looks == 0 {
+                    return true;
+                }
+                looks -= 1;
+                !row.is_left(proof::exists)
+            });
+        }
+        rows
     }
 }
 
@@ -393,5 +415,31 @@ mod tests {
             wanted
         );
         assert_eq!(blocks(), before);
+    }
+    #[test]
+    fn rows_of_children_that_were_killed_are_not_shown() {
+        let (mut client, _theirs) = connected();
+        let fd = client.set_board(board::create(16).unwrap()).unwrap();
+        let board = Board::attach(fd.as_fd()).unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let parent = std::os::unix::process::parent_id();
+        for (index, holders) in [
+            vec![child.id()],
+            vec![child.id(), parent],
+            vec![u32::MAX],
+            vec![],
+        ]
+        .iter()
+        .enumerate()
+        {
+            let identity = &board.row(index as u32).unwrap().identity;
+            identity.state.store(state::KERNEL, Ordering::Relaxed);
+            for process in holders {
+                identity.join(*process);
+            }
+        }
+        let shown: Vec<u32> = client.rows().iter().map(|row| row.0).collect();
+        assert_eq!(shown, [1, 2, 3]);
     }
 }

@@ -25,6 +25,7 @@ use tracing::{debug, warn};
 
 use crate::bpf::{TcpSocket, TcpSockets};
 use crate::offers::{ClientId, OfferKey};
+use crate::proof::{Doubt, Side};
 use crate::server::Server;
 use crate::sys;
 
@@ -113,7 +114,8 @@ impl Server {
             return;
         }
         for pair in self.find_distant() {
-            self.introduce_distant(pair);
+            debug!(offers = ?pair, "proved by sequence numbers");
+            self.match_up(pair);
         }
         if self.has_distant() {
             let end = Instant::now();
@@ -209,15 +211,32 @@ impl Server {
         is_own(first) && is_own(second) || uid(first).is_some() && uid(first) == uid(second)
     }
 
-    fn introduce_distant(&mut self, pair: [OfferKey; 2]) {
-        let inode = |key: OfferKey| {
-            let process = self.clients.get(&key.0)?.process.as_ref()?;
-            process.socket_inode(self.offers.get(key)?.fd)
+    /// Whether an offer is of another namespace than the agent's.
+    pub(crate) fn is_distant(&self, key: OfferKey) -> bool {
+        self.offers
+            .get(key)
+            .is_some_and(|offer| !self.prover.is_in_reach(offer))
+    }
+
+    /// Two ends that were proved once: they still are those sockets, and established. Returns their inodes.
+    pub(crate) fn recognise_distant(&self, keys: [OfferKey; 2]) -> Result<[u64; 2], (Side, Doubt)> {
+        let recognise = |key: OfferKey, side| {
+            let offer = *self.offers.get(key).ok_or((side, Doubt::Process))?;
+            if self.look(&[(key, offer)]).is_empty() {
+                return Err((side, Doubt::Connection));
+            }
+            let process = self
+                .clients
+                .get(&key.0)
+                .and_then(|client| client.process.as_ref());
+            process
+                .and_then(|process| process.socket_inode(offer.fd))
+                .ok_or((side, Doubt::Descriptor))
         };
-        if let [Some(first), Some(second)] = pair.map(inode) {
-            debug!(offers = ?pair, "proved by sequence numbers");
-            self.introduce(pair, [first, second]);
-        }
+        Ok([
+            recognise(keys[0], Side::First)?,
+            recognise(keys[1], Side::Second)?,
+        ])
     }
 }
 

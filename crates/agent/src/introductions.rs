@@ -1,11 +1,14 @@
-//! From an offer to a pair: quota, the wait for the other end, proof, the segment.
+//! From an offer to a pair: quota, the wait for the other end, proof, the question whether both want it still, the segment.
+//!
+//! No memory exists, and none lies in a client's socket, before the client has said in so many words that it reads: a process may be
+//! asleep for ever when its message comes, while its child uses the connection.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Instant;
 
 use millrace_shm::segment::Segment;
-use millrace_wire::{Declined, End, Offer, Paired, Reason, ToClient};
+use millrace_wire::{Declined, End, Matched, Offer, Paired, Reason, ToClient};
 use tracing::{debug, warn};
 
 use crate::offers::{ClientId, InsertError, OfferKey};
@@ -44,9 +47,7 @@ impl Server {
         } else {
             match self.offers.insert(client, offer, now) {
                 Ok(()) => {
-                    if self.prover.is_in_reach(&offer) {
-                        self.look_for_partner(key);
-                    }
+                    self.look_for_partner(key);
                     if self.offers.get(key).is_some() {
                         self.expect_distant(now);
                     }
@@ -59,10 +60,13 @@ impl Server {
     }
 
     /// Tries the waiting offers that mirror this one until one is proved; those that are disproved go.
-    fn look_for_partner(&mut self, key: OfferKey) {
+    pub(crate) fn look_for_partner(&mut self, key: OfferKey) {
+        if self.is_distant(key) {
+            return self.expect_distant(Instant::now());
+        }
         for partner in self.offers.partners(key) {
             match self.prove(partner, key) {
-                Ok(inodes) => return self.introduce([partner, key], inodes),
+                Ok(_) => return self.match_up([partner, key]),
                 Err((Side::First, doubt)) => self.disbelieve(partner, doubt),
                 Err((Side::Second, doubt)) => return self.disbelieve(key, doubt),
             }
@@ -90,13 +94,66 @@ impl Server {
 
     fn disbelieve(&mut self, key: OfferKey, doubt: Doubt) {
         debug!(client = key.0.0, offer = key.1, "offer not proved: {doubt}");
-        self.offers.remove(key);
+        let removed = self.offers.remove(key, Instant::now());
         self.decline(key, Reason::Unproven);
+        if let Some(left) = removed.and_then(|removed| removed.left) {
+            self.look_for_partner(left);
+        }
+    }
+
+    /// Tells the two ends of a connection that there is another.
+    pub(crate) fn match_up(&mut self, keys: [OfferKey; 2]) {
+        for (client, offer_id) in self.offers.match_up(keys) {
+            self.send(client, ToClient::Matched(Matched { offer_id }), None);
+        }
+        // Offers that lost their first partners may both be taken already.
+        self.introduce_taken(keys[0]);
+    }
+
+    /// A client wants the segment of a connection that was matched. When its offer is no more, it has been told so.
+    pub(crate) fn handle_take(&mut self, key: OfferKey) {
+        self.offers.take(key);
+        self.introduce_taken(key);
+    }
+
+    /// Introduces two ends that both want it, if what was proved is true still.
+    fn introduce_taken(&mut self, key: OfferKey) {
+        let Some(keys) = self.offers.both_taken(key) else {
+            return;
+        };
+        let proof = if keys.iter().any(|key| self.is_distant(*key)) {
+            self.recognise_distant(keys)
+        } else {
+            self.prove(keys[0], keys[1])
+        };
+        match proof {
+            Ok(inodes) => self.introduce(keys, inodes),
+            Err((Side::First, doubt)) => self.disbelieve(keys[0], doubt),
+            Err((Side::Second, doubt)) => self.disbelieve(keys[1], doubt),
+        }
+    }
+
+    /// A client gives an end up, or never wanted it.
+    pub(crate) fn handle_withdraw(&mut self, key: OfferKey) {
+        self.pairings.end(key);
+        let Some(removed) = self.offers.remove(key, Instant::now()) else {
+            return;
+        };
+        if removed.taken {
+            let message = Declined {
+                offer_id: key.1,
+                reason: Reason::None,
+            };
+            self.send(key.0, ToClient::Declined(message), None);
+        }
+        if let Some(left) = removed.left {
+            self.look_for_partner(left);
+        }
     }
 
     /// Makes the segment of two offers that are proved, and hands it to both.
-    pub(crate) fn introduce(&mut self, keys: [OfferKey; 2], inodes: [u64; 2]) {
-        let [Some(first), Some(second)] = keys.map(|key| self.offers.remove(key)) else {
+    fn introduce(&mut self, keys: [OfferKey; 2], inodes: [u64; 2]) {
+        let [Some(first), Some(second)] = self.offers.settle(keys) else {
             return;
         };
         let ends = in_direction([

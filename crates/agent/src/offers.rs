@@ -3,13 +3,16 @@
 //! | from | event | to |
 //! |---|---|---|
 //! | absent | `insert` | waiting |
-//! | waiting | the mirrored offer is inserted, and both are proved (the caller removes both) | absent, paired |
-//! | waiting | `remove` (withdrawn, disproved), `remove_client` (the client is gone) | absent |
+//! | waiting | `match_up`: the mirrored offer waits, and both are proved | matched |
 //! | waiting | `expire`, ten seconds later | absent, declined |
+//! | matched | `take`: its client wants the segment still | taken |
+//! | taken | the other one is taken, too: `settle` | absent, paired |
+//! | matched, taken | the other one is removed | waiting, for ten seconds more; it stays taken |
+//! | any | `remove` (withdrawn, disproved), `remove_client` (the client is gone) | absent |
 //!
 //! Forbidden: two offers of one client with one id (the client is broken: `insert` refuses), and an offer that keeps
 //! another one out. A tuple may be claimed by any number of offers, because a false claim must not displace a
-//! true one; false ones go when the proof fails.
+//! true one; false ones go when the proof fails. A matched one does not expire: a program may sleep for long between two calls.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -48,7 +51,22 @@ impl Tuple {
 #[derive(Debug)]
 struct Waiting {
     offer: Offer,
+    /// Its place among the deadlines, while it waits.
     sequence: u64,
+    partner: Option<OfferKey>,
+    /// Its client has heard of a match.
+    told: bool,
+    taken: bool,
+}
+
+/// What became of an offer that was taken out.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Removed {
+    pub(crate) offer: Offer,
+    /// Its client has been waiting for the segment.
+    pub(crate) taken: bool,
+    /// The offer that it was matched with, which waits again.
+    pub(crate) left: Option<OfferKey>,
 }
 
 /// Why an offer was not taken.
@@ -60,7 +78,7 @@ pub(crate) enum InsertError {
     SelfConnected,
 }
 
-/// The offers that wait.
+/// The offers that wait or are matched.
 #[derive(Debug, Default)]
 pub(crate) struct Offers {
     waiting: BTreeMap<OfferKey, Waiting>,
@@ -92,6 +110,9 @@ impl Offers {
             Waiting {
                 offer,
                 sequence: self.sequence,
+                partner: None,
+                told: false,
+                taken: false,
             },
         );
         self.by_tuple
@@ -103,7 +124,7 @@ impl Offers {
         Ok(())
     }
 
-    /// The waiting offers that mirror this one and are of another socket, the oldest first.
+    /// The offers without a partner that mirror this one and are of another socket, the oldest first.
     pub(crate) fn partners(&self, key: OfferKey) -> Vec<OfferKey> {
         let Some(mine) = self.get(key) else {
             return Vec::new();
@@ -112,8 +133,10 @@ impl Offers {
             return Vec::new();
         };
         let mirrored = |other: &&OfferKey| {
-            self.get(**other).is_some_and(|theirs| {
-                theirs.local == mine.remote
+            self.waiting.get(*other).is_some_and(|waiting| {
+                let theirs = &waiting.offer;
+                waiting.partner.is_none()
+                    && theirs.local == mine.remote
                     && theirs.remote == mine.local
                     && theirs.cookie != mine.cookie
             })
@@ -121,23 +144,86 @@ impl Offers {
         same_tuple.iter().filter(mirrored).copied().collect()
     }
 
-    /// The waiting offer of this name.
+    /// Makes two offers without partners each other's; returns those whose clients have not heard of a match.
+    pub(crate) fn match_up(&mut self, keys: [OfferKey; 2]) -> Vec<OfferKey> {
+        let mut untold = Vec::new();
+        for (key, partner) in [(keys[0], keys[1]), (keys[1], keys[0])] {
+            if let Some(waiting) = self.waiting.get_mut(&key) {
+                waiting.partner = Some(partner);
+                self.deadlines.remove(&waiting.sequence);
+                if !std::mem::replace(&mut waiting.told, true) {
+                    untold.push(key);
+                }
+            }
+        }
+        untold
+    }
+
+    /// The client of an offer wants the segment still. What was never matched cannot be taken.
+    pub(crate) fn take(&mut self, key: OfferKey) {
+        if let Some(waiting) = self.waiting.get_mut(&key) {
+            waiting.taken = waiting.told;
+        }
+    }
+
+    /// The offer and its partner, when both are taken.
+    pub(crate) fn both_taken(&self, key: OfferKey) -> Option<[OfferKey; 2]> {
+        let waiting = self.waiting.get(&key)?;
+        let partner = waiting.partner?;
+        let taken = waiting.taken && self.waiting.get(&partner)?.taken;
+        taken.then_some([key, partner])
+    }
+
+    /// Takes two partners out.
+    pub(crate) fn settle(&mut self, keys: [OfferKey; 2]) -> [Option<Offer>; 2] {
+        for key in keys {
+            if let Some(waiting) = self.waiting.get_mut(&key) {
+                waiting.partner = None;
+            }
+        }
+        keys.map(|key| self.take_out(key).map(|waiting| waiting.offer))
+    }
+
+    /// The offer of this name.
     pub(crate) fn get(&self, key: OfferKey) -> Option<&Offer> {
         self.waiting.get(&key).map(|waiting| &waiting.offer)
     }
 
-    /// All waiting offers.
+    /// All offers without a partner.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (OfferKey, &Offer)> {
         self.waiting
             .iter()
+            .filter(|(_, waiting)| waiting.partner.is_none())
             .map(|(key, waiting)| (*key, &waiting.offer))
     }
 
-    /// Takes an offer out.
-    pub(crate) fn remove(&mut self, key: OfferKey) -> Option<Offer> {
-        let Waiting { offer, sequence } = self.waiting.remove(&key)?;
-        self.deadlines.remove(&sequence);
-        let tuple = Tuple::of(&offer);
+    /// Takes an offer out; the one that it was matched with waits again.
+    pub(crate) fn remove(&mut self, key: OfferKey, now: Instant) -> Option<Removed> {
+        let Waiting {
+            offer,
+            taken,
+            partner,
+            ..
+        } = self.take_out(key)?;
+        let left = partner.filter(|partner| self.wait_again(*partner, now));
+        Some(Removed { offer, taken, left })
+    }
+
+    fn wait_again(&mut self, key: OfferKey, now: Instant) -> bool {
+        let Some(waiting) = self.waiting.get_mut(&key) else {
+            return false;
+        };
+        self.sequence += 1;
+        waiting.partner = None;
+        waiting.sequence = self.sequence;
+        self.deadlines.insert(self.sequence, (now + WAIT, key));
+        true
+    }
+
+    fn take_out(&mut self, key: OfferKey) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&key)?;
+        self.deadlines.remove(&waiting.sequence);
+        let tuple = Tuple::of(&waiting.offer);
         if let Some(keys) = self.by_tuple.get_mut(&tuple) {
             keys.retain(|other| *other != key);
             if keys.is_empty() {
@@ -150,19 +236,22 @@ impl Offers {
                 self.counts.remove(&key.0);
             }
         }
-        Some(offer)
+        Some(waiting)
     }
 
-    /// Takes all offers of a client out.
-    pub(crate) fn remove_client(&mut self, client: ClientId) {
+    /// Takes all offers of a client out; returns those of others that wait again.
+    pub(crate) fn remove_client(&mut self, client: ClientId, now: Instant) -> Vec<OfferKey> {
         let keys: Vec<OfferKey> = self
             .waiting
             .range((client, 0)..=(client, u64::MAX))
             .map(|(key, _)| *key)
             .collect();
-        for key in keys {
-            self.remove(key);
-        }
+        let mut left: Vec<OfferKey> = keys
+            .into_iter()
+            .filter_map(|key| self.remove(key, now)?.left)
+            .collect();
+        left.retain(|key| key.0 != client);
+        left
     }
 
     /// Takes out one offer that has waited too long, if there is one. Call again until there is none.
@@ -171,7 +260,7 @@ impl Offers {
         if deadline > now {
             return None;
         }
-        self.remove(key);
+        self.take_out(key);
         Some(key)
     }
 
@@ -182,12 +271,12 @@ impl Offers {
             .map(|(_, (deadline, _))| *deadline)
     }
 
-    /// How many offers of this client wait.
+    /// How many offers of this client there are.
     pub(crate) fn count_of(&self, client: ClientId) -> u32 {
         self.counts.get(&client).copied().unwrap_or(0)
     }
 
-    /// How many offers wait.
+    /// How many offers there are, matched ones included.
     pub(crate) fn count(&self) -> usize {
         self.waiting.len()
     }

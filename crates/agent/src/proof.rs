@@ -128,6 +128,17 @@ impl Identity {
     }
 }
 
+/// Whether there is a process of this number that has not ended.
+pub(crate) fn exists(pid: u32) -> bool {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state stands behind the name, which may have any bytes.
+    let state = text
+        .rsplit(|byte| *byte == b')')
+        .next()
+        .and_then(|rest| rest.get(1));
+    !matches!(state, None | Some(b'Z' | b'X'))
+}
+
 /// A pidfd is readable once its process has ended.
 fn is_dead(pidfd: BorrowedFd<'_>) -> bool {
     let mut descriptors = [PollFd::new(pidfd, PollFlags::POLLIN)];

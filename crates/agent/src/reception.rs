@@ -147,9 +147,11 @@ impl Server {
                 .err()
                 .map(str::to_owned),
             Ok(ToAgent::Withdraw(withdraw)) if welcome => {
-                let key = (id, withdraw.offer_id);
-                self.offers.remove(key);
-                self.pairings.end(key);
+                self.handle_withdraw((id, withdraw.offer_id));
+                None
+            }
+            Ok(ToAgent::Take(take)) if welcome => {
+                self.handle_take((id, take.offer_id));
                 None
             }
             Ok(ToAgent::Recall(recall)) if welcome => {

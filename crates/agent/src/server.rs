@@ -325,12 +325,14 @@ impl Server {
             let Some(client) = self.clients.remove(&id) else {
                 continue;
             };
-            self.offers.remove_client(id);
             self.pairings.end_client(id);
             let _ = self.epoll.delete(client.as_fd());
             debug!(client = id.0, pid = client.pid, "gone");
             if client.is_welcome() {
                 self.stay_for(LAST_CLIENT_WAIT);
+            }
+            for left in self.offers.remove_client(id, Instant::now()) {
+                self.look_for_partner(left);
             }
         }
     }

@@ -35,6 +35,7 @@ fn the_two_ends_of_a_connection_get_the_same_segment() {
     let (server, client) = (agent.client(), agent.client());
     server.offer(&server_socket, 71, End::Passive);
     client.offer(&client_socket, 72, End::Active);
+    assert_eq!([client.take(), server.take()], [72, 71]);
 
     let (first, first_segment) = client.paired();
     let (second, second_segment) = server.paired();
@@ -56,7 +57,7 @@ fn the_two_ends_of_a_connection_get_the_same_segment() {
     Segment::attach(first_segment.as_fd(), first.ring_bytes).unwrap();
     // The count follows the message: when the agent answers the next question, it has counted.
     agent.wait_for(|_| true);
-    assert_eq!((client.board.mail(), server.board.mail()), (1, 1));
+    assert_eq!((client.board.mail(), server.board.mail()), (2, 2));
 }
 
 #[test]
@@ -69,6 +70,7 @@ fn both_ends_may_be_one_program_s_and_either_family() {
         let (far, _) = listener.accept().unwrap();
         program.offer(&near, 1, End::Active);
         program.offer(&far, 2, End::Passive);
+        assert_eq!([program.take(), program.take()], [1, 2]);
         let ids = [program.paired().0.offer_id, program.paired().0.offer_id];
         assert_eq!(ids, [1, 2], "{address}");
     }
@@ -83,6 +85,7 @@ fn a_v4_connection_of_an_ipv6_socket_is_the_same_connection() {
     let (far, _) = listener.accept().unwrap();
     program.offer(&far, 1, End::Passive);
     program.offer(&near, 2, End::Active);
+    assert_eq!([program.take(), program.take()], [1, 2]);
     assert_eq!(program.paired().0.offer_id, 2);
     assert_eq!(program.paired().0.offer_id, 1);
 }
@@ -110,6 +113,7 @@ fn a_forged_offer_is_declined_and_does_not_keep_the_true_one_out() {
     assert_eq!([thief.hear(), thief.hear()], [unproven(1), unproven(2)]);
 
     client.offer(&client_socket, 6, End::Active);
+    assert_eq!([server.take(), client.take()], [5, 6]);
     assert_eq!(client.paired().0.offer_id, 6);
     assert_eq!(server.paired().0.offer_id, 5);
 }
@@ -137,7 +141,7 @@ fn another_version_is_refused_politely() {
     let agent = Running::start(Config::default());
     for hello in [
         Hello {
-            version_min: 2,
+            version_min: 3,
             version_max: 9,
             segment_version: 1,
             mode: Mode::Default,
@@ -145,6 +149,12 @@ fn another_version_is_refused_politely() {
         Hello {
             version_min: 1,
             version_max: 1,
+            segment_version: 1,
+            mode: Mode::Default,
+        },
+        Hello {
+            version_min: 2,
+            version_max: 2,
             segment_version: 99,
             mode: Mode::Default,
         },
@@ -155,8 +165,8 @@ fn another_version_is_refused_politely() {
         assert_eq!(
             message,
             ToClient::Unsupported(Unsupported {
-                version_min: 1,
-                version_max: 1
+                version_min: 2,
+                version_max: 2
             })
         );
         assert!(client::hear(&stranger).is_none(), "the agent hangs up");
@@ -173,7 +183,7 @@ fn nonsense_costs_its_sender_the_connection_and_nobody_else_anything() {
     client::say(&before_hello, ToAgent::Offer(twice));
     assert!(client::hear(&before_hello).is_none());
 
-    for nonsense in [&b"x"[..], &[0; 128], &[0xff; 4096], b"CRLM\x01\x00\x02\x00"] {
+    for nonsense in [&b"x"[..], &[0; 128], &[0xff; 4096], b"CRLM\x02\x00\x02\x00"] {
         let culprit = agent.client();
         culprit.say_bytes(nonsense);
         assert!(culprit.try_hear().is_none(), "{nonsense:?}");
@@ -185,6 +195,7 @@ fn nonsense_costs_its_sender_the_connection_and_nobody_else_anything() {
 
     innocent.offer(&near, 1, End::Active);
     innocent.offer(&far, 2, End::Passive);
+    assert_eq!([innocent.take(), innocent.take()], [1, 2]);
     innocent.paired();
 }
 
@@ -211,8 +222,8 @@ fn a_storm_of_random_messages_leaves_the_agent_well() {
                 chunk.copy_from_slice(&random(&mut state).to_le_bytes());
             }
             // A valid header of any kind and, for offers, valid enumerations.
-            let kind = (random(&mut state) % 6) as u8;
-            bytes[..8].copy_from_slice(&[b'C', b'R', b'L', b'M', 1, 0, kind, 0]);
+            let kind = (random(&mut state) % 7) as u8;
+            bytes[..8].copy_from_slice(&[b'C', b'R', b'L', b'M', 2, 0, kind, 0]);
             (bytes[19], bytes[24], bytes[25]) = (0, 4, 1);
             let length =
                 [78, 16, 9, 15, random(&mut state) as usize % 256][random(&mut state) as usize % 5];
@@ -223,6 +234,7 @@ fn a_storm_of_random_messages_leaves_the_agent_well() {
     }
     innocent.offer(&near, 1, End::Active);
     innocent.offer(&far, 2, End::Passive);
+    assert_eq!([innocent.take(), innocent.take()], [1, 2]);
     innocent.paired();
     drop(innocent);
     agent.wait_for(|status| status.clients == 0 && status.offers_waiting == 0);
@@ -239,7 +251,61 @@ fn a_client_that_dies_takes_its_offers_along() {
     survivor.offer(&far, 2, End::Passive);
     agent.wait_for(|status| status.clients == 1 && status.offers_waiting == 1);
     survivor.offer(&near, 3, End::Active);
+    assert_eq!([survivor.take(), survivor.take()], [2, 3]);
     assert_eq!(survivor.paired().0.offer_id, 3);
+}
+
+#[test]
+fn a_message_that_nobody_reads_holds_no_memory() {
+    let agent = Running::start(Config::default());
+    let (near, far) = pair();
+    let (client, server) = (agent.client(), agent.client());
+    client.offer(&near, 1, End::Active);
+    server.offer(&far, 2, End::Passive);
+    // The server is asleep in accept(); its child takes the connection over when the server has let go of it.
+    client.take();
+    agent.wait_for(|status| status.segment_bytes == 0 && status.paired == 0);
+    server.say(ToAgent::Withdraw(millrace_wire::Withdraw { offer_id: 2 }));
+    let child = agent.client();
+    child.offer(&far, 3, End::Passive);
+    assert_eq!(child.take(), 3);
+    assert_eq!(client.paired().0.offer_id, 1);
+    assert_eq!(child.paired().0.offer_id, 3);
+}
+
+#[test]
+fn what_was_taken_is_paired_or_declined_once() {
+    let agent = Running::start(Config::default());
+    let (near, far) = pair();
+    let (client, server) = (agent.client(), agent.client());
+    client.offer(&near, 1, End::Active);
+    server.offer(&far, 2, End::Passive);
+    client.take();
+    let withdraw = ToAgent::Withdraw(millrace_wire::Withdraw { offer_id: 1 });
+    client.say(withdraw);
+    let declined = Declined {
+        offer_id: 1,
+        reason: Reason::None,
+    };
+    assert_eq!(client.hear(), ToClient::Declined(declined));
+    // What is no more is not answered: the next message is the next offer's.
+    client.say(ToAgent::Take(millrace_wire::Take { offer_id: 1 }));
+    client.say(withdraw);
+    client.offer(&near, 3, End::Active);
+    assert_eq!(client.take(), 3);
+    server.take();
+    assert_eq!(client.paired().0.offer_id, 3);
+
+    // Of two that were matched, one that goes leaves the other waiting.
+    drop(server);
+    agent.wait_for(|status| status.clients == 1 && status.offers_waiting == 0);
+    let (near, far) = pair();
+    let server = agent.client();
+    client.offer(&near, 4, End::Active);
+    server.offer(&far, 5, End::Passive);
+    client.take();
+    drop(server);
+    agent.wait_for(|status| status.clients == 1 && status.offers_waiting == 1);
 }
 
 #[test]
@@ -259,6 +325,8 @@ fn quotas_hold_until_the_memory_is_really_gone() {
         let (near, far) = &sockets[index as usize];
         program.offer(near, 2 * index, End::Active);
         program.offer(far, 2 * index + 1, End::Passive);
+        program.take();
+        program.take();
     };
     let refused = |offer_id| {
         ToClient::Declined(Declined {
@@ -321,6 +389,7 @@ fn connections_are_reported_with_both_ends() {
     let (near, far) = pair();
     program.offer(&near, 1, End::Active);
     program.offer(&far, 2, End::Passive);
+    assert_eq!([program.take(), program.take()], [1, 2]);
     let mut held = Vec::new();
     for (index, reason) in [(0, Reason::None), (1, Reason::Sleeping)] {
         let (paired, segment) = program.paired();

@@ -1,6 +1,6 @@
 //! Joining: a paired connection's end takes its segment into use.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use libc::c_int;
 use millrace_shm::board::{Row, flags, state};
@@ -8,7 +8,7 @@ use millrace_wire::Reason;
 
 use crate::kernel;
 use crate::socket::{Socket, phase, reset_row};
-use crate::{client, thread};
+use crate::{client, process, thread};
 
 /// A socket option under which only the kernel serves the program right; it may have been set before the connection began.
 struct KernelOption {
@@ -64,7 +64,7 @@ impl Socket {
 
     fn attach(&'static self, fd: c_int) -> bool {
         let row = self.row();
-        if row.identity.holders.load(Acquire) != 1 {
+        if !self.is_held_alone() {
             return false;
         }
         let receive_held = row.receive.lock.lock(thread::id());
@@ -137,13 +137,14 @@ impl Socket {
         self.use_row(row);
         if old.send.raw.load(SeqCst) != 0 || old.receive.sleepers.load(SeqCst) != 0 {
             self.use_row(old);
-            row.identity.holders.store(0, Relaxed);
-            client::give_row(row);
+            row.identity.leave(process::holder());
+            client::leave_row(row, true);
             return false;
         }
         old.identity.state.store(state::FREE, Relaxed);
-        // Release: pairs with the Acquire of whoever looks for rows to use again.
-        old.identity.holders.store(0, Release);
+        // It releases the state to whoever looks for rows to use again.
+        old.identity.leave(process::holder());
+        client::leave_row(old, false);
         true
     }
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::{
 };
 
 use libc::{c_char, c_int, pid_t};
-use millrace_shm::board::flags;
+use millrace_shm::board::{Row, flags, holders};
+use millrace_shm::sys;
 use millrace_wire::{Mode, Reason};
 
 use crate::socket::{Socket, forget, phase};
@@ -15,6 +16,11 @@ use crate::table::{self, Entry};
 use crate::{client, epoll, kernel, real, socket, spin, thread};
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// We may be in another PID namespace than processes with which we share end records: numbers mean nothing between us.
+static FOREIGN: AtomicBool = AtomicBool::new(false);
+/// What stands for the child of the fork that is under way.
+static CHILD: AtomicU32 = AtomicU32::new(0);
+static ENDED: AtomicBool = AtomicBool::new(false);
 static SPIN_OVERRIDDEN: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -30,6 +36,42 @@ unsafe extern "C" {
 #[inline]
 pub(crate) fn id() -> u32 {
     PROCESS.load(Relaxed)
+}
+
+/// How we are known in end records.
+pub(crate) fn holder() -> u32 {
+    if FOREIGN.load(Relaxed) {
+        holders::UNKNOWN
+    } else {
+        id()
+    }
+}
+
+/// Whether no other process holds the end, as far as the end record says.
+#[inline]
+pub(crate) fn holds_alone(row: &Row) -> bool {
+    row.identity.holders.load(Acquire) <= 1
+}
+
+/// As [`holds_alone`], and holders that were killed do not count: a few system calls when there are others.
+#[cold]
+pub(crate) fn outlives_others(row: &Row) -> bool {
+    holds_alone(row)
+        || (!FOREIGN.load(Relaxed) && row.identity.forget_dead(sys::thread_exists) <= 1)
+}
+
+/// Whether every holder of an end has been killed.
+pub(crate) fn is_left(row: &Row) -> bool {
+    !FOREIGN.load(Relaxed) && row.identity.forget_dead(sys::thread_exists) == 0
+}
+
+/// Whether this process is among the holders that are known by number.
+pub(crate) fn is_held_here(row: &Row) -> bool {
+    let own = holder();
+    row.identity
+        .processes
+        .iter()
+        .any(|process| process.load(Relaxed) == own)
 }
 
 /// Whether `MILLRACE_SPIN_US` was given.
@@ -96,8 +138,10 @@ pub(crate) fn is_borrowed() -> bool {
 extern "C" fn before_fork() {
     epoll::share_all();
     client::stop_introductions();
+    let child = holders::token(thread::id());
+    CHILD.store(child, Relaxed);
     for socket in sockets() {
-        socket.row().identity.holders.fetch_add(1, AcqRel);
+        socket.row().identity.join(child);
     }
 }
 
@@ -106,24 +150,40 @@ extern "C" fn after_fork_in_parent() {
     client::resume_introductions();
 }
 
+/// `fork`, which runs the handlers above, and tells them neither the child's number nor that there is none.
+pub(crate) fn handled_fork(make: impl FnOnce() -> pid_t) -> pid_t {
+    let child = make();
+    name_child(child);
+    child
+}
+
 /// `_Fork`, which runs no fork handlers.
 pub(crate) fn bare_fork(make: impl FnOnce() -> pid_t) -> pid_t {
     before_fork();
     let child = make();
-    match child {
-        0 => begin_child(),
-        -1 => fork_failed(),
-        _ => after_fork_in_parent(),
+    if child == 0 {
+        begin_child();
+    } else {
+        name_child(child);
+        after_fork_in_parent();
     }
     child
 }
 
-/// No child came of it: its share of every connection is taken back.
-pub(crate) fn fork_failed() {
-    for socket in sockets() {
-        socket.row().identity.holders.fetch_sub(1, AcqRel);
+/// In the parent: the child that this thread made is known by its number, even if it was killed before it could say so. When none came
+/// of it, its share of every connection is taken back.
+fn name_child(child: pid_t) {
+    if child == 0 {
+        return;
     }
-    client::resume_introductions();
+    let token = holders::token(thread::id());
+    for socket in sockets() {
+        let identity = &socket.row().identity;
+        match u32::try_from(child) {
+            Ok(child) => identity.name(token, child),
+            Err(_) => drop(identity.leave(token)),
+        }
+    }
 }
 
 /// Every connection of the process, once.
@@ -135,12 +195,17 @@ fn sockets() -> Vec<&'static Socket> {
 }
 
 extern "C" fn begin_child() {
-    PROCESS.store(kernel::process_id(), Relaxed);
+    let parent = PROCESS.swap(kernel::process_id(), Relaxed);
+    // Not so in a new PID namespace, and when the parent has gone already.
+    if kernel::kernel!(libc::SYS_getppid) != parent as isize {
+        FOREIGN.store(true, Relaxed);
+    }
     thread::forget_id();
     socket::unlock_all();
     epoll::unlock_all();
     client::forget_parent();
     for socket in sockets() {
+        socket.row().identity.name(CHILD.load(Relaxed), holder());
         socket.sets.force_unlock();
         match socket.phase.load(Acquire) {
             phase::ATTACHED => {}
@@ -156,13 +221,13 @@ extern "C" fn begin_child() {
 
 /// The process ends: what other processes hold goes on without it.
 pub(crate) fn end() {
-    if is_borrowed() {
+    if is_borrowed() || ENDED.swap(true, Relaxed) {
         return;
     }
     for socket in sockets() {
         let identity = &socket.row().identity;
-        if identity.holders.load(Acquire) > 1 {
-            identity.holders.fetch_sub(1, AcqRel);
+        if !outlives_others(socket.row()) {
+            identity.leave(holder());
             if identity.owner.load(Relaxed) == id() {
                 identity.owner.store(0, Relaxed);
             }
@@ -183,9 +248,8 @@ pub(crate) fn leave_for_exec() -> Vec<&'static Socket> {
     }
     let mut left = Vec::new();
     for socket in sockets() {
-        let identity = &socket.row().identity;
-        if identity.holders.load(Acquire) > 1 {
-            identity.holders.fetch_sub(1, AcqRel);
+        if !outlives_others(socket.row()) {
+            socket.row().identity.leave(holder());
             left.push(socket);
         } else if let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) {
             let inherited = kernel::stays_open_on_exec(fd);
@@ -198,7 +262,7 @@ pub(crate) fn leave_for_exec() -> Vec<&'static Socket> {
 /// `exec` failed: the connections are ours again.
 pub(crate) fn return_from_exec(left: Vec<&'static Socket>) {
     for socket in left {
-        socket.row().identity.holders.fetch_add(1, AcqRel);
+        socket.row().identity.join(holder());
     }
 }
 

@@ -4,6 +4,8 @@
 //! tracked connection: the **end record** with the end's authoritative cursors. A child that forks inherits the mapping,
 //! so that both processes work on the same record. The agent reads rows to show them, and believes nothing.
 
+pub mod holders;
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -42,7 +44,7 @@ pub struct Header {
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct Identity {
-    /// Processes that hold this end. Zero: the row is free.
+    /// How many processes hold this end; see [`holders`]. Zero: the row is free.
     pub holders: AtomicU32,
     /// See [`state`].
     pub state: AtomicU8,
@@ -72,7 +74,8 @@ pub struct Identity {
     pub flags: AtomicU32,
     /// The process that uses this end. Another holder that uses it too pins it to the kernel's road.
     pub owner: AtomicU32,
-    padding: [u32; 8],
+    /// Numbers of holders; see [`holders`].
+    pub processes: [AtomicU32; holders::PLACES],
 }
 
 /// Bits of [`Identity::flags`].
@@ -183,6 +186,7 @@ pub struct RowView {
     pub family: u8,
     pub active: bool,
     pub holders: u32,
+    pub processes: [u32; holders::PLACES],
     pub fd: i32,
     pub local: ([u8; 16], u16),
     pub remote: ([u8; 16], u16),
@@ -213,6 +217,17 @@ fn address_bytes(words: &[AtomicU64; 2]) -> [u8; 16] {
     (high << 64 | low).to_be_bytes()
 }
 
+impl RowView {
+    /// Whether the processes that are said to hold the end are all known by number, and none of them is alive.
+    #[must_use]
+    pub fn is_left(&self, is_alive: impl Fn(u32) -> bool) -> bool {
+        let known = || self.processes.iter().filter(|process| **process != 0);
+        self.holders != 0
+            && known().count() >= self.holders as usize
+            && known().all(|process| holders::is_number(*process) && !is_alive(*process))
+    }
+}
+
 impl Row {
     /// Copies what humans are shown. Every word may be wrong: it is the client's.
     #[must_use]
@@ -229,6 +244,10 @@ impl Row {
             family: identity.family.load(Ordering::Relaxed),
             active: identity.active.load(Ordering::Relaxed) != 0,
             holders: identity.holders.load(Ordering::Relaxed),
+            processes: identity
+                .processes
+                .each_ref()
+                .map(|place| place.load(Ordering::Relaxed)),
             fd: identity.fd.load(Ordering::Relaxed).cast_signed(),
             local: (
                 address_bytes(&identity.local),
@@ -349,6 +368,35 @@ impl Board {
         Some(unsafe { place.cast::<Row>().as_ref() })
     }
 
+    /// The number of a row, when it is one of this board's.
+    #[must_use]
+    pub fn index_of(&self, row: &Row) -> Option<u32> {
+        let first = self.mapping.base().as_ptr() as usize + HEADER_BYTES;
+        let distance = (std::ptr::from_ref(row) as usize).checked_sub(first)?;
+        let index = u32::try_from(distance / size_of::<Row>()).ok()?;
+        (index < self.rows).then_some(index)
+    }
+
+    /// Client: gives the memory back. The addresses stay, with zeros there, because a thread that sleeps in the kernel counts itself out
+    /// of its row when it wakes up, even if the connection has gone meanwhile.
+    ///
+    /// # Errors
+    /// What the kernel says; then the board is as it was.
+    pub fn vacate(&self) -> io::Result<()> {
+        self.mapping.replace(None)
+    }
+
+    /// Client: puts a board of as many rows, which the agent handed out, where this one is.
+    ///
+    /// # Errors
+    /// As [`Board::attach_rows`]; then the board is as it was.
+    pub fn refill(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        if !sys::is_sealed_with_size(fd.as_raw_fd(), board_bytes(self.rows)) {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        self.mapping.replace(Some(fd))
+    }
+
     /// Agent: says that a message waits in the client's socket.
     pub fn post_mail(&self) {
         // Release: pairs with the Acquire in `mail`; the message is in the socket before the count says so.
@@ -402,5 +450,27 @@ mod tests {
         assert_eq!(shown.len(), 1);
         assert_eq!((shown[0].0, shown[0].1.local.0), (3, address));
         assert!(client.row(16).is_none());
+    }
+    #[test]
+    fn a_vacated_board_keeps_its_addresses_and_takes_another_one_in() {
+        let first = create(16).unwrap();
+        let board = Board::attach_rows(first.as_fd(), 16).unwrap();
+        let row = board.row(5).unwrap();
+        assert_eq!(board.index_of(row), Some(5));
+        assert_eq!(board.index_of(&Row::default()), None);
+        row.receive.sleepers.store(1, Ordering::Relaxed);
+        board.vacate().unwrap();
+        assert_eq!(row.receive.sleepers.load(Ordering::Relaxed), 0);
+        row.receive.sleepers.store(9, Ordering::Relaxed);
+        let old = Board::attach(first.as_fd()).unwrap();
+        let kept = &old.row(5).unwrap().receive.sleepers;
+        assert_eq!(kept.load(Ordering::Relaxed), 1, "it is nobody's memory");
+
+        assert!(board.refill(create(17).unwrap().as_fd()).is_err());
+        let second = create(16).unwrap();
+        board.refill(second.as_fd()).unwrap();
+        Board::attach(second.as_fd()).unwrap().post_mail();
+        assert_eq!(board.mail(), 1);
+        assert_eq!(row.receive.sleepers.load(Ordering::Relaxed), 0);
     }
 }

@@ -41,6 +41,16 @@ impl Mapping {
         self.bytes
     }
 
+    /// Puts the first bytes of `fd`, or fresh memory, in place of what is mapped. For mappings of atomics, whose users expect any value.
+    ///
+    /// # Errors
+    /// What `mmap` says; then nothing has changed.
+    pub(crate) fn replace(&self, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let fd = fd.map(|fd| fd.as_raw_fd());
+        // SAFETY: the range is ours, and stays mapped; see above for its users.
+        unsafe { sys::replace_mapping(self.base, self.bytes, fd) }
+    }
+
     /// Keeps the memory mapped for the rest of the process.
     #[must_use]
     pub fn leak(self) -> NonNull<u8> {

@@ -82,6 +82,32 @@ pub fn map_private(bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(address as *mut u8).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
+/// Maps `bytes` of `fd`, shared, in place of what is at `base`. Without a descriptor: fresh memory that costs nothing until it is touched.
+///
+/// # Errors
+/// What `mmap(2)` says; then what was there is there still.
+///
+/// # Safety
+/// The range is a mapping of the caller's, and whoever uses it expects any bytes there, at any time.
+pub unsafe fn replace_mapping(
+    base: NonNull<u8>,
+    bytes: usize,
+    fd: Option<RawFd>,
+) -> io::Result<()> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let (kind, fd) = match fd {
+        Some(fd) => (libc::MAP_SHARED, fd as usize),
+        None => (
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            usize::MAX,
+        ),
+    };
+    let flags = (kind | libc::MAP_FIXED) as usize;
+    let arguments = [base.as_ptr() as usize, bytes, protection, flags, fd, 0];
+    // SAFETY: the caller's promise.
+    check(unsafe { call(libc::SYS_mmap, arguments) }).map(drop)
+}
+
 /// Ends a mapping.
 ///
 /// # Safety

@@ -4,8 +4,8 @@
 use core::fmt;
 
 use crate::message::{
-    Address, Answer, Declined, End, Family, Grow, Hello, Mode, Offer, Paired, Query, Recall,
-    Recalled, ToAgent, ToClient, Unsupported, VERSION_MAX, Welcome, Withdraw,
+    Address, Answer, Declined, End, Family, Grow, Hello, Matched, Mode, Offer, Paired, Query,
+    Recall, Recalled, Take, ToAgent, ToClient, Unsupported, VERSION_MAX, Welcome, Withdraw,
 };
 use crate::reason::Reason;
 
@@ -21,12 +21,14 @@ const WITHDRAW: u16 = 3;
 const QUERY: u16 = 4;
 const RECALL: u16 = 5;
 const GROW: u16 = 6;
+const TAKE: u16 = 7;
 const WELCOME: u16 = 101;
 const UNSUPPORTED: u16 = 102;
 const PAIRED: u16 = 103;
 const DECLINED: u16 = 104;
 const ANSWER: u16 = 105;
 const RECALLED: u16 = 106;
+const MATCHED: u16 = 107;
 
 /// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +111,11 @@ impl ToAgent {
                 w.put(&m.offer_id.to_le_bytes());
                 w.length
             }
+            ToAgent::Take(m) => {
+                let mut w = Writer::new(buffer, TAKE);
+                w.put(&m.offer_id.to_le_bytes());
+                w.length
+            }
         }
     }
 
@@ -152,6 +159,11 @@ impl ToAgent {
                 known(version)?;
                 let offer_id = r.u64()?;
                 r.finish(ToAgent::Grow(Grow { offer_id }))
+            }
+            (version, TAKE) => {
+                known(version)?;
+                let offer_id = r.u64()?;
+                r.finish(ToAgent::Take(Take { offer_id }))
             }
             (_, kind) => Err(ParseError::Kind(kind)),
         }
@@ -202,6 +214,11 @@ impl ToClient {
                 w.put(&[u8::from(m.ok)]);
                 w.length
             }
+            ToClient::Matched(m) => {
+                let mut w = Writer::new(buffer, MATCHED);
+                w.put(&m.offer_id.to_le_bytes());
+                w.length
+            }
         }
     }
 
@@ -222,7 +239,7 @@ impl ToClient {
                 }));
             }
             ANSWER => return Ok(ToClient::Answer(Answer { bytes: r.u32()? })),
-            WELCOME | PAIRED | DECLINED | RECALLED => known(version)?,
+            WELCOME | PAIRED | DECLINED | RECALLED | MATCHED => known(version)?,
             _ => return Err(ParseError::Kind(kind)),
         }
         let message = match kind {
@@ -238,6 +255,7 @@ impl ToClient {
                 offer_id: r.u64()?,
                 ok: r.bool("ok")?,
             }),
+            MATCHED => ToClient::Matched(Matched { offer_id: r.u64()? }),
             _ => ToClient::Declined(Declined {
                 offer_id: r.u64()?,
                 reason: Reason::from_u8(r.u8()?).unwrap_or(Reason::Unsupported),

@@ -1,5 +1,5 @@
 //! Every byte format that Millrace speaks. So far that is the control protocol between the preload library and
-//! the agent, version 1: one message per datagram of a `SOCK_SEQPACKET` socket, little endian, fixed layouts.
+//! the agent, version 2: one message per datagram of a `SOCK_SEQPACKET` socket, little endian, fixed layouts.
 //!
 //! The crate does no I/O, allocates nothing, has no dependency and no unsafe code. Parsing never panics, whatever the
 //! bytes. File descriptors that travel beside a message (`SCM_RIGHTS`) are the caller's business; each message says
@@ -17,8 +17,8 @@ mod reason;
 
 pub use codec::{MAGIC, MAX_BYTES, ParseError};
 pub use message::{
-    Address, Answer, Declined, End, Family, Grow, Hello, Mode, Offer, Paired, Query, Recall,
-    Recalled, SEGMENT_VERSION, ToAgent, ToClient, Unsupported, VERSION_MAX, VERSION_MIN, Welcome,
-    Withdraw,
+    Address, Answer, Declined, End, Family, Grow, Hello, Matched, Mode, Offer, Paired, Query,
+    Recall, Recalled, SEGMENT_VERSION, Take, ToAgent, ToClient, Unsupported, VERSION_MAX,
+    VERSION_MIN, Welcome, Withdraw,
 };
 pub use reason::Reason;

@@ -5,9 +5,9 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use crate::Reason;
 
 /// The lowest control protocol version that this code speaks.
-pub const VERSION_MIN: u16 = 1;
+pub const VERSION_MIN: u16 = 2;
 /// The highest control protocol version that this code speaks.
-pub const VERSION_MAX: u16 = 1;
+pub const VERSION_MAX: u16 = 2;
 /// The version of the segment's layout that this code uses.
 pub const SEGMENT_VERSION: u16 = 1;
 
@@ -145,7 +145,16 @@ pub struct Offer {
     pub netns_cookie: u64,
 }
 
-/// "Forget this offer." Also said when a paired connection's end has gone.
+/// "I want it still": the answer to [`Matched`], said when the process has read that, which one that sleeps does not. When both ends have
+/// said so, each gets [`Paired`]. A [`Take`] has one answer in all: [`Paired`] or [`Declined`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Take {
+    /// The offer's id.
+    pub offer_id: u64,
+}
+
+/// "Forget this offer." Also said when a paired connection's end has gone. An offer that was taken and not paired is then declined, so
+/// that the client knows that no segment is under way to it any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Withdraw {
     /// The offer's id.
@@ -193,6 +202,8 @@ pub enum ToAgent {
     Recall(Recall),
     /// See [`Grow`].
     Grow(Grow),
+    /// See [`Take`].
+    Take(Take),
 }
 
 /// The answer to [`Hello`]. The client's board, a memfd, comes with it.
@@ -219,7 +230,15 @@ pub struct Unsupported {
     pub version_max: u16,
 }
 
-/// "Both ends are here." The segment, a memfd, comes with it.
+/// "Both ends are here. Do you want it still?" Nothing comes with it, and no memory exists yet: it may lie unread for ever, as where a
+/// server's child has taken the connection over and the server waits for the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Matched {
+    /// The offer's id.
+    pub offer_id: u64,
+}
+
+/// "Both ends want it." The segment, a memfd, comes with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Paired {
     /// The offer's id.
@@ -273,6 +292,8 @@ pub enum ToClient {
     Answer(Answer),
     /// See [`Recalled`].
     Recalled(Recalled),
+    /// See [`Matched`].
+    Matched(Matched),
 }
 
 impl ToClient {

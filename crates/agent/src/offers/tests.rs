@@ -71,7 +71,7 @@ fn a_false_claim_does_not_displace_the_true_one() {
     offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
     offers.insert(ONE, offer(2, B, A, 11), now).unwrap();
     assert_eq!(offers.partners((ONE, 2)), [(TWO, 1), (ONE, 1)]);
-    offers.remove((TWO, 1));
+    offers.remove((TWO, 1), now);
     assert_eq!(offers.partners((ONE, 2)), [(ONE, 1)]);
 }
 
@@ -103,7 +103,7 @@ fn offers_expire_in_order_and_once() {
     assert_eq!(offers.expire(start + WAIT - Duration::from_millis(1)), None);
     assert_eq!(offers.expire(start + WAIT), Some((ONE, 1)));
     assert_eq!(offers.expire(start + WAIT), None);
-    offers.remove((ONE, 2));
+    offers.remove((ONE, 2), start);
     assert_eq!(offers.next_deadline(), None);
 }
 
@@ -116,10 +116,54 @@ fn nothing_of_a_client_stays_when_it_is_gone() {
     }
     offers.insert(TWO, offer(0, B, A, 11), now).unwrap();
     assert_eq!(offers.count_of(ONE), 3);
-    offers.remove_client(ONE);
+    assert!(offers.remove_client(ONE, now).is_empty());
     assert_eq!((offers.count_of(ONE), offers.count()), (0, 1));
     assert!(offers.partners((TWO, 0)).is_empty());
-    offers.remove_client(TWO);
+    offers.remove_client(TWO, now);
     assert!(offers.waiting.is_empty() && offers.by_tuple.is_empty() && offers.deadlines.is_empty());
     assert!(offers.counts.is_empty());
+}
+
+#[test]
+fn both_ends_have_to_take_what_was_matched() {
+    let now = Instant::now();
+    let mut offers = Offers::default();
+    let keys = [(ONE, 1), (TWO, 1)];
+    offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
+    offers.insert(TWO, offer(1, B, A, 11), now).unwrap();
+    offers.take(keys[0]);
+    assert_eq!(offers.match_up(keys), keys);
+    assert_eq!(offers.next_deadline(), None, "a match does not expire");
+    assert!(offers.partners(keys[0]).is_empty());
+    offers.take(keys[0]);
+    assert_eq!(offers.both_taken(keys[0]), None);
+    offers.take(keys[1]);
+    assert_eq!(offers.both_taken(keys[1]), Some([keys[1], keys[0]]));
+    assert!(offers.settle(keys).iter().all(Option::is_some));
+    assert!(offers.waiting.is_empty() && offers.by_tuple.is_empty() && offers.counts.is_empty());
+}
+
+#[test]
+fn an_offer_whose_partner_goes_waits_again_and_stays_taken() {
+    let now = Instant::now();
+    let later = now + WAIT;
+    let mut offers = Offers::default();
+    offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
+    offers.insert(TWO, offer(1, B, A, 11), now).unwrap();
+    offers.match_up([(ONE, 1), (TWO, 1)]);
+    offers.take((ONE, 1));
+    // A child of the second client has taken the connection over.
+    let removed = offers.remove((TWO, 1), later).unwrap();
+    assert_eq!((removed.taken, removed.left), (false, Some((ONE, 1))));
+    assert_eq!(offers.next_deadline(), Some(later + WAIT));
+    let child = ClientId(3);
+    offers.insert(child, offer(5, B, A, 11), later).unwrap();
+    assert_eq!(offers.partners((child, 5)), [(ONE, 1)]);
+    assert_eq!(offers.match_up([(ONE, 1), (child, 5)]), [(child, 5)]);
+    offers.take((child, 5));
+    assert!(offers.both_taken((child, 5)).is_some());
+    assert_eq!(offers.remove_client(child, later), [(ONE, 1)]);
+    let removed = offers.remove((ONE, 1), later).unwrap();
+    assert_eq!((removed.taken, removed.left), (true, None));
+    assert!(offers.deadlines.is_empty() && offers.counts.is_empty());
 }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use millrace_agent::{Agent, Config, Options, StatusReport};
 use millrace_shm::board::Board;
 use millrace_wire::{
-    End, Family, Hello, MAX_BYTES, Mode, Offer, Paired, SEGMENT_VERSION, ToAgent, ToClient,
-    VERSION_MAX, VERSION_MIN, Welcome,
+    End, Family, Hello, MAX_BYTES, Matched, Mode, Offer, Paired, SEGMENT_VERSION, Take, ToAgent,
+    ToClient, VERSION_MAX, VERSION_MIN, Welcome,
 };
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, send, setsockopt, socket,
@@ -169,6 +169,17 @@ impl Client {
 
     pub(crate) fn try_hear(&self) -> Option<ToClient> {
         hear(&self.socket).map(|(message, _)| message)
+    }
+
+    /// Hears that the other end is there, and says that it wants the segment; returns the offer's id.
+    pub(crate) fn take(&self) -> u64 {
+        match self.hear() {
+            ToClient::Matched(Matched { offer_id }) => {
+                self.say(ToAgent::Take(Take { offer_id }));
+                offer_id
+            }
+            other => panic!("not matched: {other:?}"),
+        }
     }
 
     pub(crate) fn paired(&self) -> (Paired, OwnedFd) {

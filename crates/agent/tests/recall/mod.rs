@@ -40,6 +40,7 @@ fn introduced(agent: &Running) -> [EndOf; 2] {
     let programs = [agent.client(), agent.client()];
     programs[0].offer(&near, 10, End::Active);
     programs[1].offer(&far, 11, End::Passive);
+    assert_eq!(programs.each_ref().map(Client::take), [10, 11]);
     let [active, passive] = programs;
     [(active, near), (passive, far)].map(|(program, socket)| {
         let (paired, fd) = program.paired();

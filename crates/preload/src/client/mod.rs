@@ -7,17 +7,19 @@ use std::ffi::CString;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use libc::c_int;
-use millrace_shm::board::{Board, Row};
+use millrace_shm::board::{Board, Row, state};
 use millrace_stream::Chaos;
-use millrace_wire::{Grow, Mode, Reason, Recall, ToAgent, Withdraw};
+use millrace_wire::{Grow, Mode, Reason, Recall, ToAgent};
 
+mod boards;
 mod link;
 mod session;
 
+use boards::Boards;
 use session::Client;
 
 use crate::guarded::Guarded;
@@ -29,6 +31,8 @@ use crate::socket::{Socket, phase};
 const RETRY_NS: u64 = 1_000_000_000;
 /// Milliseconds that a leaving reader waits for the agent.
 const RECALL_WAIT_MS: u64 = 300;
+/// Milliseconds that a close waits for the agent, when a segment may be on its way. Only one that stands still needs them.
+const WITHDRAW_WAIT_MS: u64 = 20;
 /// In the eager modes, milliseconds that a first call waits for its connection's introduction.
 const EAGER_WAIT_MS: u64 = 20;
 /// Descriptors of ours are at or above this number where the limit allows.
@@ -64,7 +68,9 @@ pub(crate) fn configure(path: CString, mode: Mode, chaos_seed: u64) {
             recalled: None,
             retry_at_ns: 0,
             next_offer: 1,
+            boards: Boards::new(),
             offers: HashMap::new(),
+            settled: None,
             rows_free: Vec::new(),
             rows_used: 0,
             rows_searched: 0,
@@ -107,7 +113,7 @@ pub(crate) fn move_away(target: c_int) {
 }
 
 fn board() -> Option<&'static Board> {
-    // SAFETY: boards are leaked, never unmapped.
+    // SAFETY: boards are leaked, and their addresses stay mapped.
     unsafe { BOARD.load(Acquire).as_ref() }
 }
 
@@ -147,29 +153,30 @@ pub(crate) fn take_row() -> Option<&'static Row> {
         None => return None,
     };
     let row = board.row(index)?;
-    row.identity.holders.store(1, Relaxed);
+    row.identity.hold_alone(process::holder());
+    client.boards.enter(row);
     Some(row)
 }
 
-/// Gives an end record back, if it is one of ours; rows of a parent's board are the parent's to reuse.
-pub(crate) fn give_row(row: &'static Row) {
-    if let Some(index) = row_index(row)
-        && let Some(mut guard) = CLIENT.lock()
+/// A connection of this process has its end record there no more. `last`: no process's connection has. Rows of a parent's board are
+/// the parent's to reuse.
+pub(crate) fn leave_row(row: &'static Row, last: bool) {
+    if let Some(mut guard) = CLIENT.lock()
         && let Some(client) = guard.as_mut()
     {
-        client.rows_free.push(index);
+        if last {
+            // Under the lock: it is found free from now on, and must not be found twice.
+            row.identity.state.store(state::FREE, Release);
+            client.rows_free.extend(row_index(row));
+        }
+        client.boards.leave(row, board());
+    } else if last {
+        row.identity.state.store(state::FREE, Release);
     }
 }
 
 fn row_index(row: &Row) -> Option<u32> {
-    let first = board()?.row(0)?;
-    let distance = std::ptr::from_ref(row) as usize
-        - (std::ptr::from_ref(first) as usize).min(std::ptr::from_ref(row) as usize);
-    let index = u32::try_from(distance / size_of::<Row>()).ok()?;
-    board()?
-        .row(index)
-        .filter(|found| std::ptr::eq(*found, row))
-        .map(|_| index)
+    board()?.index_of(row)
 }
 
 /// A connection begins. In the eager modes it is offered at once.
@@ -219,8 +226,7 @@ fn has_row_here(socket: &'static Socket) -> bool {
     if row_index(socket.row()).is_some() {
         return true;
     }
-    let alone = socket.row().identity.holders.load(Acquire) <= 1;
-    alone && take_row().is_some_and(|row| socket.move_to(row))
+    process::outlives_others(socket.row()) && take_row().is_some_and(|row| socket.move_to(row))
 }
 
 /// Tells the agent that a connection's end has gone.
@@ -228,8 +234,7 @@ pub(crate) fn withdraw(offer_id: u64) {
     if let Some(mut guard) = CLIENT.lock()
         && let Some(client) = guard.as_mut()
     {
-        client.offers.remove(&offer_id);
-        client.send(&ToAgent::Withdraw(Withdraw { offer_id }));
+        client.withdraw(offer_id);
     }
 }
 
@@ -257,22 +262,35 @@ pub(crate) fn grow(offer_id: u64) {
     }
 }
 
+/// Asks for the segment of a connection of which the agent knows the other end, when that could not be done at once.
+#[cold]
+pub(crate) fn take(socket: &'static Socket) {
+    if let Some(mut guard) = CLIENT.lock()
+        && let Some(client) = guard.as_mut()
+    {
+        client.take(socket);
+    }
+}
+
 /// Looks whether the agent has sent anything, at the cost of a load when it has not.
 #[inline]
 pub(crate) fn glance() {
     if let Some(board) = board()
         && board.mail() != MAIL_SEEN.load(Relaxed)
     {
-        read_mail(board);
+        read_mail();
     }
 }
 
 #[cold]
-fn read_mail(board: &Board) {
+fn read_mail() {
     if let Some(mut guard) = CLIENT.lock()
         && let Some(client) = guard.as_mut()
     {
-        MAIL_SEEN.store(board.mail(), Relaxed);
+        // Not the board that was glanced at: another thread may have got a new one since.
+        if let Some(board) = board() {
+            MAIL_SEEN.store(board.mail(), Relaxed);
+        }
         client.read_mail();
     }
 }
@@ -284,7 +302,10 @@ pub(crate) fn wait_eagerly(socket: &'static Socket) {
         return;
     }
     let deadline = kernel::monotonic_ns() + EAGER_WAIT_MS * 1_000_000;
-    while socket.phase.load(Acquire) == phase::OFFERED && kernel::monotonic_ns() < deadline {
+    while socket.phase.load(Acquire) == phase::OFFERED
+        && !socket.matched.load(Relaxed)
+        && kernel::monotonic_ns() < deadline
+    {
         glance();
         millrace_shm::sys::yield_now();
     }
@@ -303,6 +324,7 @@ pub(crate) fn forget_parent() {
         client.offers.clear();
         client.rows_free.clear();
         client.rows_used = 0;
+        client.boards.vacate_unused(None);
     }
 }
 

@@ -9,14 +9,15 @@ use libc::c_int;
 use millrace_shm::board::{Board, Row, address_words, state};
 use millrace_shm::segment::Segment;
 use millrace_wire::{
-    End, Family, Hello, MAX_BYTES, Mode, Offer, Reason, SEGMENT_VERSION, ToAgent, ToClient,
-    VERSION_MAX, VERSION_MIN, Welcome,
+    End, Family, Hello, MAX_BYTES, Mode, Offer, Reason, SEGMENT_VERSION, Take, ToAgent, ToClient,
+    VERSION_MAX, VERSION_MIN, Welcome, Withdraw,
 };
 
+use super::boards::Boards;
 use super::link::{connect, passed_descriptor};
 use super::{
     BOARD, DESCRIPTOR, MAIL_SEEN, MODE, OFFER_AFTER_BYTES, OFFER_AFTER_CALLS, RETRY_NS, STOPPED,
-    board, is_eager, row_index, stop,
+    WITHDRAW_WAIT_MS, board, is_eager, row_index, stop,
 };
 use crate::kernel::{self, kernel};
 use crate::socket::{Socket, phase};
@@ -31,20 +32,34 @@ pub(super) struct Client {
     pub(super) recalled: Option<u64>,
     pub(super) retry_at_ns: u64,
     pub(super) next_offer: u32,
-    /// Offers on their way: which descriptor each was made for.
-    pub(super) offers: HashMap<u64, c_int>,
+    pub(super) boards: Boards,
+    /// Offers on their way.
+    pub(super) offers: HashMap<u64, Offered>,
+    /// The offer that the agent has answered last, for good.
+    pub(super) settled: Option<u64>,
     pub(super) rows_free: Vec<u32>,
     pub(super) rows_used: u32,
     /// Where the search for rows that forked children gave up goes on.
     pub(super) rows_searched: u32,
 }
+
+/// An offer on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offered {
+    /// The descriptor that it was made for.
+    pub(super) fd: c_int,
+    /// We have said that we want the segment: it may come at any time.
+    pub(super) taken: bool,
+}
+
 impl Client {
-    /// A row that a forked child, its last holder, has given up: only we may use it again. Looks at a few rows at a time.
+    /// A row that forked children, its last holders, have given up, or with which they were killed: only we may use it again. Looks at a
+    /// few rows at a time.
     pub(super) fn find_left_row(&mut self, board: &Board) -> Option<u32> {
         for _ in 0..self.rows_used.min(4) {
             self.rows_searched = (self.rows_searched + 1) % self.rows_used;
-            let identity = &board.row(self.rows_searched)?.identity;
-            if identity.holders.load(Acquire) == 0 && identity.state.load(Acquire) == state::FREE {
+            let row = board.row(self.rows_searched)?;
+            if is_left(row) {
                 return Some(self.rows_searched);
             }
         }
@@ -116,14 +131,15 @@ impl Client {
     pub(super) fn lose_agent(&mut self) {
         DESCRIPTOR.store(u32::MAX, Relaxed);
         self.fd = None;
-        // The board stays mapped: connections go on. Rows of a new agent's board are new.
+        // Connections that have their end records on the board go on. Rows of a new agent's board are new.
         BOARD.store(std::ptr::null_mut(), Relaxed);
+        self.boards.vacate_unused(None);
         self.rows_free.clear();
         self.rows_used = 0;
         self.retry_at_ns = kernel::monotonic_ns() + RETRY_NS;
-        for (offer_id, fd) in std::mem::take(&mut self.offers) {
+        for (offer_id, offered) in std::mem::take(&mut self.offers) {
             if let Some(socket) =
-                table::socket(fd).filter(|socket| socket.offer_id.load(Relaxed) == offer_id)
+                table::socket(offered.fd).filter(|socket| socket.offer_id.load(Relaxed) == offer_id)
             {
                 socket
                     .row()
@@ -186,7 +202,8 @@ impl Client {
         show(row, fd, &offer);
         socket.offer_id.store(offer_id, Relaxed);
         socket.phase.store(phase::OFFERED, Relaxed);
-        self.offers.insert(offer_id, fd);
+        socket.matched.store(false, Relaxed);
+        self.offers.insert(offer_id, Offered { fd, taken: false });
         if self.send(&ToAgent::Offer(offer)) {
             return Ok(());
         }
@@ -195,12 +212,54 @@ impl Client {
         Err(Reason::NoAgent)
     }
 
+    /// Asks for the segment of a connection of which the agent knows the other end, if we could use it now.
+    pub(super) fn take(&mut self, socket: &'static Socket) {
+        let offer_id = socket.offer_id.load(Relaxed);
+        let Some(offered) = self.offers.get(&offer_id).filter(|offered| !offered.taken) else {
+            return;
+        };
+        let fd = offered.fd;
+        if socket.is_held_alone() && self.send(&ToAgent::Take(Take { offer_id })) {
+            self.offers.insert(offer_id, Offered { fd, taken: true });
+            socket.matched.store(false, Relaxed);
+        }
+    }
+
+    /// Takes an offer back. When its segment may be on its way, it is awaited: in a socket that nobody reads it would hold memory.
+    pub(super) fn withdraw(&mut self, offer_id: u64) {
+        let taken = self
+            .offers
+            .remove(&offer_id)
+            .is_some_and(|offered| offered.taken);
+        self.settled = None;
+        if !self.send(&ToAgent::Withdraw(Withdraw { offer_id })) || !taken {
+            return;
+        }
+        let deadline = kernel::monotonic_ns() + WITHDRAW_WAIT_MS * 1_000_000;
+        while self.settled != Some(offer_id)
+            && self.fd.is_some()
+            && kernel::monotonic_ns() < deadline
+        {
+            self.wait_for_mail();
+        }
+    }
+
     pub(super) fn read_mail(&mut self) {
         while let Some((message, fd)) = self.receive() {
             match message {
-                ToClient::Welcome(welcome) => welcome_in(&welcome, fd),
+                ToClient::Welcome(welcome) => self.welcome_in(&welcome, fd),
+                ToClient::Matched(matched) => {
+                    if let Some(Offered { fd, .. }) = self.offers.get(&matched.offer_id)
+                        && let Some(socket) = offered(*fd, matched.offer_id)
+                    {
+                        socket.matched.store(true, Relaxed);
+                        self.take(socket);
+                    }
+                }
                 ToClient::Paired(paired) => {
-                    let (Some(number), Some(fd)) = (self.offers.remove(&paired.offer_id), fd)
+                    self.settled = Some(paired.offer_id);
+                    let (Some(Offered { fd: number, .. }), Some(fd)) =
+                        (self.offers.remove(&paired.offer_id), fd)
                     else {
                         continue;
                     };
@@ -223,15 +282,17 @@ impl Client {
                     }
                 }
                 ToClient::Declined(declined) => {
-                    let Some(number) = self.offers.remove(&declined.offer_id) else {
+                    self.settled = Some(declined.offer_id);
+                    let Some(Offered { fd, .. }) = self.offers.remove(&declined.offer_id) else {
                         continue;
                     };
-                    if let Some(socket) = offered(number, declined.offer_id) {
+                    if let Some(socket) = offered(fd, declined.offer_id) {
                         socket
                             .row()
                             .identity
                             .reason
                             .store(declined.reason as u8, Relaxed);
+                        socket.offer_id.store(0, Relaxed);
                         socket.phase.store(phase::KERNEL, Relaxed);
                     }
                 }
@@ -239,6 +300,31 @@ impl Client {
                 ToClient::Unsupported(_) => stop(),
                 ToClient::Answer(_) => {}
             }
+        }
+    }
+
+    fn welcome_in(&mut self, welcome: &Welcome, fd: Option<OwnedFd>) {
+        let Some(board) = fd.and_then(|fd| self.boards.map(fd.as_fd(), welcome.rows)) else {
+            return;
+        };
+        MAIL_SEEN.store(0, Relaxed);
+        BOARD.store(
+            std::ptr::from_ref(board).cast_mut(),
+            std::sync::atomic::Ordering::Release,
+        );
+        OFFER_AFTER_CALLS.store(
+            if is_eager() {
+                0
+            } else {
+                welcome.offer_after_calls
+            },
+            Relaxed,
+        );
+        OFFER_AFTER_BYTES.store(u64::from(welcome.offer_after_bytes), Relaxed);
+        if MODE.load(Relaxed) == Mode::EagerNospin as u8 {
+            spin::set_budget_us(0);
+        } else if !process::spin_is_overridden() {
+            spin::set_budget_us(welcome.spin_us);
         }
     }
 
@@ -277,36 +363,23 @@ impl Client {
     }
 }
 
+fn is_left(row: &Row) -> bool {
+    let identity = &row.identity;
+    if identity.holders.load(Acquire) == 0 {
+        return identity.state.load(Acquire) == state::FREE;
+    }
+    if process::is_held_here(row) || !process::is_left(row) {
+        return false;
+    }
+    identity.state.store(state::FREE, Relaxed);
+    true
+}
+
 fn offered(fd: c_int, offer_id: u64) -> Option<&'static Socket> {
     let socket = table::socket(fd)?;
     let waits =
         socket.phase.load(Acquire) == phase::OFFERED && socket.offer_id.load(Relaxed) == offer_id;
     waits.then_some(socket)
-}
-
-fn welcome_in(welcome: &Welcome, fd: Option<OwnedFd>) {
-    let Some(board) = fd.and_then(|fd| Board::attach_rows(fd.as_fd(), welcome.rows).ok()) else {
-        return;
-    };
-    MAIL_SEEN.store(0, Relaxed);
-    BOARD.store(
-        Box::into_raw(Box::new(board)),
-        std::sync::atomic::Ordering::Release,
-    );
-    OFFER_AFTER_CALLS.store(
-        if is_eager() {
-            0
-        } else {
-            welcome.offer_after_calls
-        },
-        Relaxed,
-    );
-    OFFER_AFTER_BYTES.store(u64::from(welcome.offer_after_bytes), Relaxed);
-    if MODE.load(Relaxed) == Mode::EagerNospin as u8 {
-        spin::set_budget_us(0);
-    } else if !process::spin_is_overridden() {
-        spin::set_budget_us(welcome.spin_us);
-    }
 }
 
 /// Fills in what humans see of a connection.

@@ -195,6 +195,12 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc:
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fork() -> pid_t {
+    // SAFETY: no arguments.
+    process::handled_fork(|| unsafe { real::fork() })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Fork() -> pid_t {
     // SAFETY: no arguments.
     process::bare_fork(|| unsafe { real::_Fork() })

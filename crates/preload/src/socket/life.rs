@@ -7,7 +7,7 @@ use std::sync::atomic::{
 };
 
 use libc::c_int;
-use millrace_shm::board::{Row, flags, state};
+use millrace_shm::board::{Row, flags};
 use millrace_shm::lock::Held;
 use millrace_stream::{ReceiveHalf, SendHalf};
 use millrace_wire::Reason;
@@ -40,6 +40,7 @@ impl Socket {
             calls: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
             offer_id: AtomicU64::new(0),
+            matched: AtomicBool::new(false),
             row: AtomicPtr::new(std::ptr::null_mut()),
             own_row: Row::default(),
             segment: UnsafeCell::new(None),
@@ -72,6 +73,7 @@ impl Socket {
         socket.calls.store(0, Relaxed);
         socket.bytes.store(0, Relaxed);
         socket.offer_id.store(0, Relaxed);
+        socket.matched.store(false, Relaxed);
         socket.spinner.reset();
         socket.room_spinner.reset();
         socket.asked_at.store(0, Relaxed);
@@ -99,7 +101,8 @@ impl Socket {
             return;
         }
         let row = self.row();
-        let last = row.identity.holders.fetch_sub(1, AcqRel) == 1;
+        process::outlives_others(row);
+        let last = row.identity.leave(process::holder());
         if !last && row.identity.owner.load(Relaxed) == process::id() {
             row.identity.owner.store(0, Relaxed);
         }
@@ -115,12 +118,13 @@ impl Socket {
         }
         row.send.lock.unlock(send_held);
         row.receive.lock.unlock(receive_held);
-        if was != phase::FRESH && was != phase::KERNEL {
-            client::withdraw(self.offer_id.load(Relaxed));
+        // What was declined has no number any more; what went back to the kernel's road for other causes is known to the agent still.
+        let offer_id = self.offer_id.load(Relaxed);
+        if was != phase::FRESH && offer_id != 0 {
+            client::withdraw(offer_id);
         }
-        if last {
-            row.identity.state.store(state::FREE, Relaxed);
-            client::give_row(row);
+        if self.has_board_row() {
+            client::leave_row(row, last);
         }
         if let Some(mut free) = FREE.lock() {
             free.push(self);
@@ -271,5 +275,5 @@ pub(crate) fn reset_row(row: &Row) {
     identity.flags.store(0, Relaxed);
     identity.reason.store(Reason::TooShort as u8, Relaxed);
     identity.owner.store(process::id(), Relaxed);
-    identity.holders.store(1, Relaxed);
+    identity.hold_alone(process::holder());
 }

@@ -3,7 +3,7 @@
 //! | phase    | to       | by       | when                                                        |
 //! |----------|----------|----------|-------------------------------------------------------------|
 //! | Fresh    | Offered  | `client` | enough calls or bytes                                       |
-//! | Offered  | Paired   | `client` | the agent sent the segment                                  |
+//! | Offered  | Paired   | `client` | the agent has the other end, we took it, the segment came   |
 //! | Offered  | Kernel   | `client` | the agent declined                                          |
 //! | Paired   | Attached | `attach` | no raw call is under way and the positions are known        |
 //! | Paired   | Kernel   | `attach` | the kernel's facts do not allow it                          |
@@ -32,6 +32,9 @@ use crate::guarded::Guarded;
 use crate::spin::Spinner;
 use crate::{client, kernel, process, table, thread};
 
+/// Calls on a connection that others hold, too, after which they are looked for again.
+const CALLS_PER_LOOK: u32 = 16;
+
 /// See the table above.
 pub(crate) mod phase {
     pub(crate) const FRESH: u8 = 0;
@@ -57,6 +60,8 @@ pub(crate) struct Socket {
     pub(crate) calls: AtomicU32,
     pub(crate) bytes: AtomicU64,
     pub(crate) offer_id: AtomicU64,
+    /// The agent knows the other end, and we have not said yet that we want the segment.
+    pub(crate) matched: AtomicBool,
     /// The end record: a row of the board, or `own_row` when there is none.
     row: AtomicPtr<Row>,
     own_row: Row,
@@ -142,6 +147,9 @@ impl Socket {
             phase::OFFERED => {
                 client::wait_eagerly(self);
                 client::glance();
+                if self.matched.load(Relaxed) {
+                    client::take(self);
+                }
                 self.phase.load(Acquire) == phase::PAIRED && self.try_attach(fd)
             }
             phase::PAIRED => self.try_attach(fd),
@@ -260,11 +268,19 @@ impl Socket {
     #[cold]
     fn claim_from_another(&'static self) {
         let identity = &self.row().identity;
-        if identity.holders.load(Acquire) <= 1 {
+        if process::outlives_others(self.row()) {
             identity.owner.store(process::id(), Relaxed);
         } else if identity.flags.load(Relaxed) & flags::RECEIVE_PINNED == 0 {
             self.pin(Reason::Forked);
         }
+    }
+
+    /// Whether no other process holds the connection. Whether others are alive is asked now and then only.
+    pub(crate) fn is_held_alone(&self) -> bool {
+        let row = self.row();
+        process::holds_alone(row)
+            || (self.calls.load(Relaxed).is_multiple_of(CALLS_PER_LOOK)
+                && process::outlives_others(row))
     }
 
     /// From now on both directions of this end take the kernel's road; what lies in the ring is still read from there.

@@ -47,7 +47,7 @@ impl Random {
     }
 
     fn any_to_agent(&mut self) -> ToAgent {
-        match self.below(5) {
+        match self.below(7) {
             0 => ToAgent::Hello(Hello {
                 version_min: self.half(),
                 version_max: self.half(),
@@ -78,6 +78,9 @@ impl Random {
             4 => ToAgent::Grow(Grow {
                 offer_id: self.next(),
             }),
+            5 => ToAgent::Take(Take {
+                offer_id: self.next(),
+            }),
             _ => ToAgent::Query(if self.below(2) == 0 {
                 Query::Connections
             } else {
@@ -87,7 +90,7 @@ impl Random {
     }
 
     fn any_to_client(&mut self) -> ToClient {
-        match self.below(6) {
+        match self.below(7) {
             0 => ToClient::Welcome(Welcome {
                 version: self.half(),
                 rows: self.word(),
@@ -112,6 +115,9 @@ impl Random {
             4 => ToClient::Recalled(Recalled {
                 offer_id: self.next(),
                 ok: self.below(2) == 1,
+            }),
+            5 => ToClient::Matched(Matched {
+                offer_id: self.next(),
             }),
             _ => ToClient::Answer(Answer { bytes: self.word() }),
         }
@@ -186,6 +192,8 @@ fn garbage_never_panics_and_what_parses_comes_back() {
                 ANSWER,
                 RECALL,
                 RECALLED,
+                TAKE,
+                MATCHED,
             ];
             bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
             bytes[4..6].copy_from_slice(&VERSION_MAX.to_le_bytes());
@@ -226,7 +234,7 @@ fn the_bytes_of_hello_are_fixed() {
     let (buffer, length) = encoded(ToAgent::Hello(hello));
     assert_eq!(
         buffer[..length],
-        *b"CRLM\x01\x00\x01\x00\x01\x00\x01\x00\x07\x00\x01"
+        *b"CRLM\x02\x00\x01\x00\x02\x00\x02\x00\x07\x00\x01"
     );
 }
 

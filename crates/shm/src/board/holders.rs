@@ -1,0 +1,173 @@
+//! Which processes hold an end: their count, and as many of their numbers as there is room for.
+//!
+//! A process that is killed does not say that it lets go. Whoever needs to know asks the kernel whether the others are alive, by their
+//! numbers. A number that another process has got meanwhile counts as alive: then the connection is slower, and right.
+//!
+//! | a place has | meaning | becomes |
+//! |---|---|---|
+//! | 0 | free | a token or a number |
+//! | a token: the highest bit, and the thread that forks | a child that is being made | its number, by child or parent, whoever is first |
+//! | [`UNKNOWN`] | a holder whose number means nothing here | 0, by itself |
+//! | another number | that process | 0, by itself, or by whoever finds it dead |
+//!
+//! The count goes up before a place is taken and down after it is given up: a holder that dies in between, or finds no place, counts for
+//! ever. **Forbidden**: counting a holder down twice. So only who has emptied a place counts down for it.
+
+use super::Identity;
+use crate::atomic::{AtomicU32, Ordering};
+
+/// How many holders of an end are known by number.
+pub const PLACES: usize = 8;
+
+/// A holder in another PID namespace. No process has this number (`PID_MAX_LIMIT` is 2^22).
+pub const UNKNOWN: u32 = 0x7fff_ffff;
+
+const TOKEN: u32 = 1 << 31;
+
+/// What stands for the child of a fork that `thread` is making.
+#[must_use]
+pub fn token(thread: u32) -> u32 {
+    TOKEN | thread
+}
+
+/// Whether a taken place has the number of a process.
+pub(super) fn is_number(place: u32) -> bool {
+    place != UNKNOWN && place & TOKEN == 0
+}
+
+impl Identity {
+    fn replace(&self, from: u32, to: u32) -> bool {
+        self.processes.iter().any(|place: &AtomicU32| {
+            place
+                .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        })
+    }
+
+    /// The end's first and only holder.
+    pub fn hold_alone(&self, process: u32) {
+        for place in &self.processes {
+            place.store(0, Ordering::Relaxed);
+        }
+        self.processes[0].store(process, Ordering::Relaxed);
+        self.holders.store(1, Ordering::Release);
+    }
+
+    /// One more holder: a process's number, or the token of one that is being made.
+    pub fn join(&self, process: u32) {
+        self.holders.fetch_add(1, Ordering::AcqRel);
+        self.replace(0, process);
+    }
+
+    /// The child of a fork exists and has this number. Said by both processes, and true once.
+    pub fn name(&self, token: u32, process: u32) {
+        self.replace(token, process);
+    }
+
+    /// A holder, or the token of one that was not made, lets go. True: it was the last.
+    ///
+    /// An [`UNKNOWN`] one that has no place may have been named by its parent, and goes when its death is seen.
+    pub fn leave(&self, process: u32) -> bool {
+        let had_place = self.replace(process, 0);
+        if process == UNKNOWN && !had_place {
+            return false;
+        }
+        // AcqRel: the last one sees what the others did.
+        self.holders.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Counts the dead out; returns how many are left.
+    pub fn forget_dead(&self, is_alive: impl Fn(u32) -> bool) -> u32 {
+        for place in &self.processes {
+            let process = place.load(Ordering::Acquire);
+            if process != 0
+                && is_number(process)
+                && !is_alive(process)
+                && place
+                    .compare_exchange(process, 0, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            {
+                self.holders.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        self.holders.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_named_once_by_whoever_is_first() {
+        let end = Identity::default();
+        end.hold_alone(10);
+        end.join(token(10));
+        end.name(token(10), 11);
+        end.name(token(10), 11);
+        assert_eq!(end.forget_dead(|_| true), 2);
+        assert!(!end.leave(10));
+        assert!(end.leave(11));
+        assert!(
+            end.processes
+                .iter()
+                .all(|place| place.load(Ordering::Relaxed) == 0)
+        );
+    }
+
+    #[test]
+    fn the_dead_are_counted_out_once() {
+        let end = Identity::default();
+        end.hold_alone(10);
+        for child in [11, 12, 13] {
+            end.join(token(10));
+            end.name(token(10), child);
+        }
+        assert_eq!(end.forget_dead(|process| process != 12), 3);
+        assert_eq!(end.forget_dead(|process| process != 12), 3);
+        assert_eq!(end.forget_dead(|process| process == 10), 1);
+        assert!(end.leave(10));
+    }
+
+    #[test]
+    fn who_has_no_name_is_never_counted_out() {
+        let end = Identity::default();
+        end.hold_alone(10);
+        // Killed before it could say its number, and its parent did not see it.
+        end.join(token(10));
+        end.join(UNKNOWN);
+        assert_eq!(end.forget_dead(|process| process == 10), 3);
+        assert!(!end.leave(UNKNOWN));
+        assert_eq!(end.forget_dead(|process| process == 10), 2);
+
+        let crowd = Identity::default();
+        crowd.hold_alone(1);
+        for process in 2..20 {
+            crowd.join(process);
+        }
+        assert_eq!(crowd.forget_dead(|process| process == 1), 12);
+        assert!(!crowd.leave(15), "one without a place lets go all the same");
+        assert_eq!(crowd.forget_dead(|_| true), 11);
+    }
+
+    #[test]
+    fn one_of_another_namespace_that_its_parent_named_goes_by_its_death() {
+        let end = Identity::default();
+        end.hold_alone(10);
+        end.join(token(10));
+        end.name(token(10), 5000);
+        end.name(token(10), UNKNOWN);
+        assert!(!end.leave(UNKNOWN));
+        assert_eq!(end.forget_dead(|_| true), 2);
+        assert_eq!(end.forget_dead(|process| process == 10), 1);
+    }
+
+    #[test]
+    fn a_fork_that_failed_leaves_nothing() {
+        let end = Identity::default();
+        end.hold_alone(10);
+        end.join(token(10));
+        assert!(!end.leave(token(10)));
+        assert_eq!(end.forget_dead(|_| true), 1);
+    }
+}
