@@ -24,7 +24,7 @@ use crate::{background, locate};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct AgentArguments {
-    /// Listen here instead.
+    /// Listen here. Otherwise at the socket that MILLRACE_AGENT names, or else at the usual one.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Read this configuration instead of the usual one.
@@ -53,6 +53,9 @@ const EXAMPLES: &str = "Examples:
 Configuration: /etc/millrace/agent.toml for root, $XDG_CONFIG_HOME/millrace/agent.toml or ~/.config/millrace/agent.toml for
 others. All of it is optional.
 
+Environment:
+  MILLRACE_AGENT      where to listen, when --socket is not given
+
 Signals: SIGTERM, SIGINT and SIGHUP stop it cleanly.";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -67,7 +70,11 @@ enum LogLevel {
 pub(crate) fn run(arguments: &AgentArguments) -> anyhow::Result<u8> {
     let socket = match &arguments.socket {
         Some(path) => std::path::absolute(path).context("the socket's path is not usable")?,
-        None => locate::own_socket(),
+        None => match locate::named_socket() {
+            Some(path) => std::path::absolute(path)
+                .context("the socket's path in MILLRACE_AGENT is not usable")?,
+            None => locate::own_socket(),
+        },
     };
     let config_path = match &arguments.config {
         Some(path) => {
