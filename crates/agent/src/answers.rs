@@ -25,7 +25,7 @@ impl Server {
         self.metrics.queries += 1;
         let text = match query {
             Query::Connections => self.report_connections(asker),
-            Query::Status => self.report_status(asker),
+            Query::Status | Query::StatusAndStay => self.report_status(asker),
         };
         match text
             .map_err(io::Error::from)
@@ -98,6 +98,7 @@ impl Server {
             capabilities,
             sees_caller,
             clients: self.welcome_clients(),
+            awaited: self.awaited.count(),
             offers_waiting: self.offers.count(),
             offers: self.metrics.offers,
             paired: self.metrics.paired,

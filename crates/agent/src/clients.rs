@@ -115,6 +115,13 @@ impl Client {
         self.has_pidfd
     }
 
+    /// A descriptor of the process, readable when that has ended. `None`: it has, or the kernel has no such thing.
+    pub(crate) fn pidfd(&self) -> Option<OwnedFd> {
+        nix::sys::socket::getsockopt(&self.socket, sockopt::PeerPidfd)
+            .or_else(|_| crate::sys::pidfd_open(self.pid))
+            .ok()
+    }
+
     /// It has said hello and was welcomed.
     pub(crate) fn is_welcome(&self) -> bool {
         self.board.is_some()

@@ -10,12 +10,14 @@
 //! - `introductions`: from an offer to a pair; `offers`: who waits for whom, without I/O; `proof` and `sock_diag`: the kernel's facts;
 //! - `pairings`: who was introduced to whom; `recall`: bytes of a ring whose reader leaves go by the sender's kernel socket;
 //! - `segments`: memory for rings, and `quota`: who may have how much;
+//! - `awaited`: programs for which an agent in the background stays;
 //! - `answers` and `report`: answers to `millrace ps`; `metrics` and `http`: for Prometheus;
 //! - `config`, `place` (the socket's file), `query` (the asking side, for the command line).
 
 #![deny(unsafe_code)]
 
 mod answers;
+mod awaited;
 mod bpf;
 mod clients;
 mod config;
@@ -42,7 +44,7 @@ mod text;
 pub use config::{Config, ConfigError, QuotaConfig};
 pub use place::{PlaceError, ROOT_SOCKET, own_directory, socket_in};
 pub use proof::Capabilities;
-pub use query::{Answerer, AskError, ask, connections, status};
+pub use query::{Answerer, AskError, ask, connections, status, status_and_stay};
 pub use report::{ConnectionReport, ConnectionsReport, EndReport, RoadCounts, StatusReport};
 pub use server::{Agent, AgentError, Options};
 pub use text::printable;

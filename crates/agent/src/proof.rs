@@ -140,7 +140,7 @@ pub(crate) fn exists(pid: u32) -> bool {
 }
 
 /// A pidfd is readable once its process has ended.
-fn is_dead(pidfd: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_dead(pidfd: BorrowedFd<'_>) -> bool {
     let mut descriptors = [PollFd::new(pidfd, PollFlags::POLLIN)];
     poll(&mut descriptors, PollTimeout::ZERO) != Ok(0)
 }

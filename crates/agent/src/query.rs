@@ -103,7 +103,26 @@ pub fn ask(path: &Path, query: Query, patience: Duration) -> Result<(String, Ans
 /// # Errors
 /// As [`ask`].
 pub fn status(path: &Path, patience: Duration) -> Result<(StatusReport, Answerer), AskError> {
-    let (text, answerer) = ask(path, Query::Status, patience)?;
+    report(path, Query::Status, patience)
+}
+
+/// As [`status`], and asks the agent to stay until this process has ended, whatever program it becomes.
+///
+/// # Errors
+/// As [`ask`].
+pub fn status_and_stay(
+    path: &Path,
+    patience: Duration,
+) -> Result<(StatusReport, Answerer), AskError> {
+    report(path, Query::StatusAndStay, patience)
+}
+
+fn report(
+    path: &Path,
+    query: Query,
+    patience: Duration,
+) -> Result<(StatusReport, Answerer), AskError> {
+    let (text, answerer) = ask(path, query, patience)?;
     let report =
         serde_json::from_str(&text).map_err(|error| AskError::Nonsense(error.to_string()))?;
     Ok((report, answerer))

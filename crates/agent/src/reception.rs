@@ -132,7 +132,8 @@ impl Server {
         let welcome = client.is_welcome();
         let wrong = match ToAgent::parse(bytes) {
             Ok(ToAgent::Query(query)) => {
-                if query == Query::Status {
+                let awaited = query == Query::StatusAndStay && self.keep_in_mind(id);
+                if query != Query::Connections && !awaited {
                     self.stay_for(FIRST_CLIENT_WAIT);
                 }
                 self.handle_query(id, query);
@@ -168,6 +169,20 @@ impl Server {
         if let Some(what) = wrong {
             self.handle_nonsense(id, &what);
         }
+    }
+
+    /// An agent in the background stays until this process has ended. False: it does not.
+    fn keep_in_mind(&mut self, id: ClientId) -> bool {
+        let number = self.next_number();
+        let Some(client) = self.clients.get(&id).filter(|_| self.background) else {
+            return false;
+        };
+        let Some(pidfd) = client.pidfd() else {
+            return false;
+        };
+        let who = (client.pid, client.uid);
+        let limit = self.config.quota.clients_per_user;
+        self.awaited.insert(number, pidfd, who, limit, &self.epoll)
     }
 
     fn handle_nonsense(&mut self, id: ClientId, what: &str) {

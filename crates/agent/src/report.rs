@@ -101,6 +101,9 @@ pub struct StatusReport {
     pub sees_caller: bool,
     /// Programs that are connected.
     pub clients: usize,
+    /// Programs for which it stays, connected or not; only in the background.
+    #[serde(default)]
+    pub awaited: usize,
     /// Offers that wait for their other end.
     pub offers_waiting: usize,
     /// Connections that were offered since it started.

@@ -14,6 +14,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::geteuid;
 use tracing::{debug, info, warn};
 
+use crate::awaited::Awaited;
 use crate::clients::Client;
 use crate::config::Config;
 use crate::distant::Distant;
@@ -34,7 +35,7 @@ pub(crate) const FIRST_CLIENT_WAIT: Duration = Duration::from_secs(10);
 /// A background agent leaves so long after its last client.
 const LAST_CLIENT_WAIT: Duration = Duration::from_secs(2);
 
-/// Tokens of the epoll set. Clients and metrics readers have numbers from `FIRST_NUMBER` on, each used once.
+/// Tokens of the epoll set. Clients, awaited programs and metrics readers have numbers from `FIRST_NUMBER` on, each used once.
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const SEGMENTS: u64 = 2;
@@ -135,6 +136,8 @@ impl LogLimit {
 pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) clients: HashMap<ClientId, Client>,
+    /// Programs for which an agent in the background stays.
+    pub(crate) awaited: Awaited,
     pub(crate) offers: Offers,
     pub(crate) prover: Prover,
     /// For ends in other network namespaces.
@@ -206,6 +209,7 @@ impl Server {
         let mut server = Server {
             config,
             clients: HashMap::new(),
+            awaited: Awaited::default(),
             offers: Offers::default(),
             prover,
             distant: Distant::default(),
@@ -259,6 +263,9 @@ impl Server {
                     number if self.clients.contains_key(&ClientId(number)) => {
                         self.handle_client(ClientId(number), event.events());
                     }
+                    number if self.awaited.remove(number, &self.epoll) => {
+                        self.stay_for(LAST_CLIENT_WAIT);
+                    }
                     number => self.handle_metrics(number),
                 }
                 self.bury_doomed();
@@ -280,7 +287,7 @@ impl Server {
             .endpoint
             .as_mut()
             .and_then(|endpoint| endpoint.expire(now));
-        let leave = (self.background && self.clients.is_empty()).then_some(self.leave_at);
+        let leave = self.is_alone().then_some(self.leave_at);
         [
             self.offers.next_deadline(),
             self.distant.next_deadline(),
@@ -313,7 +320,12 @@ impl Server {
     }
 
     fn is_unneeded(&self, now: Instant) -> bool {
-        self.background && self.clients.is_empty() && self.leave_at <= now
+        self.is_alone() && self.leave_at <= now
+    }
+
+    /// An agent in the background, with nobody to serve.
+    fn is_alone(&self) -> bool {
+        self.background && self.clients.is_empty() && self.awaited.count() == 0
     }
 
     pub(crate) fn stay_for(&mut self, wait: Duration) {

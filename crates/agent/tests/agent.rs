@@ -452,12 +452,12 @@ fn a_slow_reader_is_dropped_and_the_others_go_on() {
     let sleeper: Client = agent.client();
     let (near, _far) = pair();
     let offer = client::offer(&near, 0, End::Active);
-    // Each is declined at once: it is in another namespace.
+    // Each is declined at once: it has no other end.
     let mut sent = 0;
     for offer_id in 0..5000 {
         let stray = Offer {
             offer_id,
-            netns_cookie: u64::MAX,
+            remote: offer.local,
             ..offer
         };
         if !sleeper.try_say(ToAgent::Offer(stray)) {

@@ -51,9 +51,20 @@ pub(crate) struct Found {
 
 /// The first agent that answers, or why the others do not.
 pub(crate) fn agent() -> Result<Found, Vec<(PathBuf, AskError)>> {
+    first_answer(millrace_agent::status)
+}
+
+/// As [`agent`]; it is asked to stay until this process has ended.
+pub(crate) fn agent_to_stay() -> Result<Found, Vec<(PathBuf, AskError)>> {
+    first_answer(millrace_agent::status_and_stay)
+}
+
+type Ask = fn(&Path, Duration) -> Result<(StatusReport, Answerer), AskError>;
+
+fn first_answer(ask: Ask) -> Result<Found, Vec<(PathBuf, AskError)>> {
     let mut errors = Vec::new();
     for socket in candidates() {
-        match millrace_agent::status(&socket, PATIENCE) {
+        match ask(&socket, PATIENCE) {
             Ok((status, answerer)) => {
                 return Ok(Found {
                     socket,

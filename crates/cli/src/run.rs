@@ -18,7 +18,8 @@ const FAILED: u8 = 125;
 /// Run a program whose TCP connections to other such programs on this machine are accelerated.
 ///
 /// Replaces itself with the program: same process, same streams, same signals, its exit status. Children of the program are
-/// accelerated, too. An agent is started in the background where none answers, and leaves when its last program has gone.
+/// accelerated, too. An agent is started in the background where none answers; it leaves when the last program has ended that
+/// was run so, or is connected to it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArguments {
@@ -103,15 +104,19 @@ fn prepare(arguments: &RunArguments) -> Result<Additions, u8> {
 
 /// The socket of an agent that answers, or of one that is started now. Without one the program runs all the same.
 fn agent_socket() -> Option<PathBuf> {
-    if let Ok(found) = locate::agent() {
+    if let Ok(found) = locate::agent_to_stay() {
         return Some(found.socket);
     }
     let socket = locate::named_socket().unwrap_or_else(locate::own_socket);
     match background::start(&socket) {
-        Ok(()) => Some(socket),
+        Ok(()) => {
+            // It would wait ten seconds for the program's first TCP socket otherwise.
+            let _ = locate::agent_to_stay();
+            Some(socket)
+        }
         Err(error) => {
             // Another program may have started one at the same moment.
-            if locate::agent().is_err() && std::io::stderr().is_terminal() {
+            if locate::agent_to_stay().is_err() && std::io::stderr().is_terminal() {
                 eprintln!(
                     "millrace: connections stay on the kernel's road: no agent could be started: {error:#}"
                 );

@@ -51,11 +51,10 @@ impl Room {
             .map(|(status, _)| Pid::from_raw(status.pid))
     }
 
-    /// An agent in the foreground that listens.
+    /// An agent in the foreground that listens, where its environment says.
     fn start_agent(&self) -> Agent {
         let mut child = self
-            .millrace(&["agent", "--socket"])
-            .arg(self.socket())
+            .millrace(&["agent"])
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -232,6 +231,50 @@ fn an_agent_in_the_background_leaves_without_a_trace_when_nobody_comes() {
     wait_until("its directory goes, too", || {
         !room.socket().parent().unwrap().exists()
     });
+}
+
+#[test]
+fn an_agent_in_the_background_stays_until_the_program_has_ended() {
+    let room = Room::new();
+    let patience = Duration::from_secs(5);
+    let awaited = || {
+        let (status, _) = millrace_agent::status(&room.socket(), patience).unwrap();
+        (status.awaited, status.clients)
+    };
+    let start = |arguments: &[&str]| {
+        let mut child = room
+            .millrace(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert_eq!(line, "ready\n");
+        child
+    };
+    let program = ["run", "--", "sh", "-c", "echo ready; read line"];
+    let twice = [&["run", "--", env!("CARGO_BIN_EXE_millrace")], &program[..]].concat();
+    let mut programs = [start(&program), start(&twice)];
+    assert_eq!(awaited(), (2, 0));
+    let agent = room.agent().expect("an agent answers");
+    let links = || fs::read_dir(format!("/proc/{agent}/fd")).unwrap();
+    let pidfds = || {
+        links()
+            .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+            .filter(|link| link.to_string_lossy().contains("pidfd"))
+            .count()
+    };
+    assert_eq!(pidfds(), 2);
+    for (index, child) in programs.iter_mut().enumerate() {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        wait_until("it takes note", || awaited() == (1 - index, 0));
+        assert_eq!(pidfds(), 1 - index);
+    }
+    wait_until("the agent leaves", || !room.socket().exists());
 }
 
 #[test]

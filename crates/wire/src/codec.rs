@@ -30,6 +30,9 @@ const ANSWER: u16 = 105;
 const RECALLED: u16 = 106;
 const MATCHED: u16 = 107;
 
+/// What `millrace run` appends to its question.
+const STAY: u8 = 1;
+
 /// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParseError {
@@ -98,7 +101,11 @@ impl ToAgent {
             }
             ToAgent::Query(query) => {
                 let mut w = Writer::new(buffer, QUERY);
-                w.put(&[*query as u8]);
+                w.put(match query {
+                    Query::Connections => &[0],
+                    Query::Status => &[1],
+                    Query::StatusAndStay => &[1, STAY],
+                });
                 w.length
             }
             ToAgent::Recall(m) => {
@@ -135,9 +142,10 @@ impl ToAgent {
                 segment_version: r.u16()?,
                 mode: Mode::from_u8(r.u8()?).ok_or(ParseError::Value("mode"))?,
             })),
-            (_, QUERY) => Ok(ToAgent::Query(match r.u8()? {
-                0 => Query::Connections,
-                1 => Query::Status,
+            (_, QUERY) => Ok(ToAgent::Query(match (r.u8()?, r.u8()) {
+                (0, _) => Query::Connections,
+                (1, Ok(STAY)) => Query::StatusAndStay,
+                (1, _) => Query::Status,
                 _ => return Err(ParseError::Value("what")),
             })),
             (version, OFFER) => {

@@ -177,14 +177,15 @@ pub struct Grow {
     pub offer_id: u64,
 }
 
-/// A question that needs no [`Hello`]. Its layout never changes.
+/// A question that needs no [`Hello`]. Its layout never changes; what is appended to it is read by those who know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum Query {
     /// All connections that the caller may see.
-    Connections = 0,
+    Connections,
     /// What the agent is, and how it is.
-    Status = 1,
+    Status,
+    /// The same, of a process that will need the agent: it shall stay until that has ended. An older agent takes it for `Status`.
+    StatusAndStay,
 }
 
 /// A message from a client to the agent.

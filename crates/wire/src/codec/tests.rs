@@ -81,10 +81,10 @@ impl Random {
             5 => ToAgent::Take(Take {
                 offer_id: self.next(),
             }),
-            _ => ToAgent::Query(if self.below(2) == 0 {
-                Query::Connections
-            } else {
-                Query::Status
+            _ => ToAgent::Query(match self.below(3) {
+                0 => Query::Connections,
+                1 => Query::Status,
+                _ => Query::StatusAndStay,
             }),
         }
     }
@@ -151,7 +151,14 @@ fn every_prefix_is_refused() {
     for seed in 0..200 {
         let mut random = Random(seed);
         let mut buffer = [0; MAX_BYTES];
-        let length = random.any_to_agent().encode(&mut buffer);
+        let message = random.any_to_agent();
+        let mut length = message.encode(&mut buffer);
+        if message == ToAgent::Query(Query::StatusAndStay) {
+            // Its last byte was appended later.
+            length -= 1;
+            let older = ToAgent::parse(&buffer[..length]);
+            assert_eq!(older, Ok(ToAgent::Query(Query::Status)));
+        }
         for short in 0..length {
             assert_eq!(
                 ToAgent::parse(&buffer[..short]),
