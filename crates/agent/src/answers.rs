@@ -6,17 +6,21 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use millrace_wire::{Answer, Query, SEGMENT_VERSION, ToClient, VERSION_MAX, VERSION_MIN};
+use millrace_shm::board::{RowView, state};
+use millrace_wire::{Answer, Query, Reason, SEGMENT_VERSION, ToClient, VERSION_MAX, VERSION_MIN};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{geteuid, getpid};
 use tracing::warn;
 
+use crate::addresses::Addresses;
+use crate::clients::Client;
 use crate::metrics::Gauges;
 use crate::offers::ClientId;
 use crate::proof::{Capabilities, Process};
-use crate::report::{Connections, Holder, StatusReport, road_and_reason};
+use crate::report::{Connections, Holder, Known, Listed, StatusReport};
+use crate::roads::{self, Absent};
 use crate::server::Server;
 
 impl Server {
@@ -49,31 +53,91 @@ impl Server {
             .clients
             .get(&asker)
             .map_or(u32::MAX, |client| client.uid);
+        let mut found = Addresses::default();
+        let connections = self.connections(|client, row| {
+            let visible = asker_uid == 0 || client.uid == asker_uid;
+            if visible && row.state == state::KERNEL && row.local.1 == 0 && row.remote.1 == 0 {
+                let process = client.process.as_ref()?;
+                let (local, remote) = found.find(process, row.fd)?;
+                (row.local, row.remote) = ((local.ip, local.port), (remote.ip, remote.port));
+            }
+            Some(visible)
+        });
+        serde_json::to_string(&connections.finish(monotonic_ns()))
+    }
+
+    /// What the boards show, put together. `see` completes a row, and says whether it may be seen; `None` leaves it out.
+    fn connections(
+        &self,
+        mut see: impl FnMut(&Client, &mut RowView) -> Option<bool>,
+    ) -> Connections {
         let mut connections = Connections::default();
         for client in self.clients.values() {
-            if asker_uid != 0 && client.uid != asker_uid {
-                continue;
-            }
             // A process may have changed its name since it connected.
             let program = client
                 .process
                 .as_ref()
                 .and_then(Process::name)
                 .unwrap_or_else(|| client.name.clone());
-            let holder = Holder {
+            let holder = Rc::new(Holder {
                 pid: client.pid,
                 uid: client.uid,
                 program,
-            };
-            for (_, row) in client.rows() {
-                let ends = self.introduced.get(&row.connection_id);
-                let id = ends
-                    .filter(|ends| ends.contains(&client.id))
-                    .map(|_| row.connection_id);
-                connections.add(&holder, &row, id);
+            });
+            for (_, mut row) in client.rows() {
+                if client.excluded && roads::stated(&row) == Reason::TooShort {
+                    row.reason = Reason::Excluded as u8;
+                }
+                let Some(visible) = see(client, &mut row) else {
+                    continue;
+                };
+                let known = self.known(client.id, row.connection_id);
+                let end = Listed {
+                    holder: Rc::clone(&holder),
+                    row,
+                    visible,
+                };
+                connections.add(end, known);
             }
         }
-        serde_json::to_string(&connections.finish(monotonic_ns()))
+        connections
+    }
+
+    /// What the agent knows of a connection that it introduced to this client.
+    fn known(&self, client: ClientId, id: u64) -> Option<Known> {
+        let introduced = self.introduced.get(&id)?;
+        if !introduced.clients.contains(&client) {
+            return None;
+        }
+        let gates = self
+            .pairings
+            .by_id(id)
+            .map(|pairing| [0, 1].map(|direction| pairing.segment.words(direction).gate.load()));
+        // Whoever has no row any more has closed.
+        let absent = introduced
+            .absent
+            .unwrap_or(Absent::Left(Reason::NotEstablished));
+        Some(Known { id, gates, absent })
+    }
+
+    /// A client is lost: notes what that means for the other ends of its connections.
+    pub(crate) fn note_lost(&mut self, client: &Client) {
+        let program = client.process.as_ref().and_then(Process::program);
+        for (_, row) in client.rows() {
+            let Some(introduced) = self.introduced.get_mut(&row.connection_id) else {
+                continue;
+            };
+            let is_its = introduced.clients.contains(&client.id);
+            if !is_its || introduced.absent.is_some() || row.state != state::ATTACHED {
+                continue;
+            }
+            introduced.absent = if row.holders > 1 {
+                Some(Absent::Held)
+            } else {
+                // A process that ends has no program any more when its descriptors are closed.
+                program.as_ref().map(|_| Absent::Left(Reason::Exec))
+            };
+        }
     }
 
     fn report_status(&mut self, asker: ClientId) -> serde_json::Result<String> {
@@ -115,11 +179,10 @@ impl Server {
     }
 
     pub(crate) fn render_metrics(&self) -> String {
-        let mut ends: BTreeMap<(&str, &str), u64> = BTreeMap::new();
-        for client in self.clients.values() {
-            for (_, row) in client.rows() {
-                *ends.entry(road_and_reason(&row)).or_default() += 1;
-            }
+        let report = self.connections(|_, _| Some(true)).finish(monotonic_ns());
+        let mut ends: BTreeMap<(String, String), u64> = BTreeMap::new();
+        for end in report.connections.into_iter().flat_map(|found| found.ends) {
+            *ends.entry((end.road, end.reason)).or_default() += 1;
         }
         let (segment_bytes, segment_bytes_limit) = self.segments.bytes();
         self.metrics.render(&Gauges {

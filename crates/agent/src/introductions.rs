@@ -5,8 +5,10 @@
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use millrace_shm::board::{Row, state};
 use millrace_shm::segment::Segment;
 use millrace_wire::{Declined, End, Matched, Offer, Paired, Reason, ToClient};
 use tracing::{debug, warn};
@@ -15,11 +17,18 @@ use crate::offers::{ClientId, InsertError, OfferKey};
 use crate::pairings::{PairedEnd, Pairing};
 use crate::proof::{Claim, Doubt, Side};
 use crate::quota::Payer;
+use crate::roads::Absent;
 use crate::segments::Refusal;
 use crate::server::Server;
 
-/// The two ends of a segment that exists, the connecting one first.
-pub(crate) type Introduced = [ClientId; 2];
+/// A segment that exists.
+#[derive(Debug)]
+pub(crate) struct Introduced {
+    /// The programs that got it, the connecting one first.
+    pub(crate) clients: [ClientId; 2],
+    /// What became of the end whose program was lost first, where that is known.
+    pub(crate) absent: Option<Absent>,
+}
 
 impl Server {
     /// A client offers one end. `Err`: the client breaks the protocol.
@@ -39,11 +48,11 @@ impl Server {
             .get(&client)
             .is_some_and(|client| client.excluded)
         {
-            self.decline(key, Reason::Excluded);
+            self.decline(client, &offer, Reason::Excluded);
         } else if self.offers.count_of(client) >= self.config.quota.offers_per_client {
-            self.decline(key, Reason::Quota);
+            self.decline(client, &offer, Reason::Quota);
         } else if !self.prover.is_in_reach(&offer) && !self.distant.can_prove() {
-            self.decline(key, Reason::Unproven);
+            self.decline(client, &offer, Reason::Unproven);
         } else {
             match self.offers.insert(client, offer, now) {
                 Ok(()) => {
@@ -52,7 +61,9 @@ impl Server {
                         self.expect_distant(now);
                     }
                 }
-                Err(InsertError::SelfConnected) => self.decline(key, Reason::NotBothEnds),
+                Err(InsertError::SelfConnected) => {
+                    self.decline(client, &offer, Reason::NotBothEnds);
+                }
                 Err(InsertError::Duplicate) => return Err("it offers with an id that is in use"),
             }
         }
@@ -94,9 +105,11 @@ impl Server {
 
     fn disbelieve(&mut self, key: OfferKey, doubt: Doubt) {
         debug!(client = key.0.0, offer = key.1, "offer not proved: {doubt}");
-        let removed = self.offers.remove(key, Instant::now());
-        self.decline(key, Reason::Unproven);
-        if let Some(left) = removed.and_then(|removed| removed.left) {
+        let Some(removed) = self.offers.remove(key, Instant::now()) else {
+            return;
+        };
+        self.decline(key.0, &removed.offer, Reason::Unproven);
+        if let Some(left) = removed.left {
             self.look_for_partner(left);
         }
     }
@@ -171,11 +184,16 @@ impl Server {
         let connection_id = self.next_connection_id;
         let segment = match self.segments.create_segment(connection_id, payers) {
             Ok(segment) => Rc::new(segment),
-            Err(refusal) => return self.refuse(keys, refusal),
+            Err(refusal) => return self.refuse(&ends, refusal),
         };
         self.next_connection_id += 1;
         self.metrics.paired += 1;
-        self.introduced.insert(connection_id, keys.map(|key| key.0));
+        let clients = keys.map(|key| key.0);
+        let introduced = Introduced {
+            clients,
+            absent: None,
+        };
+        self.introduced.insert(connection_id, introduced);
         debug!(connection = connection_id, clients = ?keys.map(|key| key.0.0), "introduced");
         let ring_bytes = self.segments.ring_bytes();
         // Without a mapping (there is a limit of them) the two get on as well, but for a recall.
@@ -198,7 +216,7 @@ impl Server {
         }
     }
 
-    fn refuse(&mut self, keys: [OfferKey; 2], refusal: Refusal) {
+    fn refuse(&mut self, ends: &[PairedEnd; 2], refusal: Refusal) {
         let reason = match refusal {
             Refusal::Quota => Reason::Quota,
             Refusal::NoDescriptor => Reason::NoDescriptor,
@@ -209,29 +227,43 @@ impl Server {
                 Reason::NoMemory
             }
         };
-        for key in keys {
-            self.decline(key, reason);
+        for end in ends {
+            self.decline(end.client, &end.offer, reason);
         }
     }
 
     /// Says no to an offer that is not in the table.
-    pub(crate) fn decline(&mut self, key: OfferKey, reason: Reason) {
+    pub(crate) fn decline(&mut self, client: ClientId, offer: &Offer, reason: Reason) {
         self.metrics.count_declined(reason);
-        self.send(
-            key.0,
-            ToClient::Declined(Declined {
-                offer_id: key.1,
-                reason,
-            }),
-            None,
-        );
+        // A program that sleeps will read the answer late; whoever looks sees the reason now.
+        if let Some(row) = self.clients.get(&client).and_then(|it| it.row(offer.row)) {
+            state_reason(row, offer, reason);
+        }
+        let message = Declined {
+            offer_id: offer.offer_id,
+            reason,
+        };
+        self.send(client, ToClient::Declined(message), None);
     }
 
     /// Declines the offers that have waited long enough.
     pub(crate) fn expire_offers(&mut self, now: Instant) {
-        while let Some(key) = self.offers.expire(now) {
-            self.decline(key, Reason::NotBothEnds);
+        while let Some((client, offer)) = self.offers.expire(now) {
+            self.decline(client, &offer, Reason::NotBothEnds);
         }
+    }
+}
+
+/// Writes the reason to the end's row, if that still is the connection which was offered.
+fn state_reason(row: &Row, offer: &Offer, reason: Reason) {
+    let identity = &row.identity;
+    if identity.state.load(Relaxed) == state::KERNEL
+        && identity.cookie.load(Relaxed) == offer.cookie
+    {
+        let offered = Reason::TooShort as u8;
+        let _ = identity
+            .reason
+            .compare_exchange(offered, reason as u8, Relaxed, Relaxed);
     }
 }
 

@@ -11,11 +11,13 @@
 //! - `pairings`: who was introduced to whom; `recall`: bytes of a ring whose reader leaves go by the sender's kernel socket;
 //! - `segments`: memory for rings, and `quota`: who may have how much;
 //! - `awaited`: programs for which an agent in the background stays;
-//! - `answers` and `report`: answers to `millrace ps`; `metrics` and `http`: for Prometheus;
+//! - `answers` and `report`: answers to `millrace ps`; `roads`: which road, and why; `addresses`: of what was not offered;
+//! - `metrics` and `http`: for Prometheus;
 //! - `config`, `place` (the socket's file), `query` (the asking side, for the command line).
 
 #![deny(unsafe_code)]
 
+mod addresses;
 mod answers;
 mod awaited;
 mod bpf;
@@ -35,6 +37,7 @@ mod quota;
 mod recall;
 mod reception;
 mod report;
+mod roads;
 mod segments;
 mod server;
 mod sock_diag;
@@ -45,6 +48,6 @@ pub use config::{Config, ConfigError, QuotaConfig};
 pub use place::{PlaceError, ROOT_SOCKET, own_directory, socket_in};
 pub use proof::Capabilities;
 pub use query::{Answerer, AskError, ask, connections, status, status_and_stay};
-pub use report::{ConnectionReport, ConnectionsReport, EndReport, RoadCounts, StatusReport};
+pub use report::{ConnectionReport, ConnectionsReport, DirectionReport, EndReport, StatusReport};
 pub use server::{Agent, AgentError, Options};
 pub use text::printable;

@@ -31,7 +31,7 @@ pub(crate) struct Gauges {
     pub(crate) segment_bytes: u64,
     pub(crate) segment_bytes_limit: u64,
     /// Ends that clients list, by road and reason: what they say, as `millrace ps` shows it.
-    pub(crate) ends: Vec<(&'static str, &'static str, u64)>,
+    pub(crate) ends: Vec<(String, String, u64)>,
 }
 
 impl Metrics {
@@ -199,7 +199,7 @@ mod tests {
         metrics.paired = 3;
         metrics.count_declined(Reason::Unproven);
         let gauges = Gauges {
-            ends: vec![("shm", "none", 2)],
+            ends: vec![("shm".into(), "none".into(), 2)],
             ..Gauges::default()
         };
         let text = metrics.render(&gauges);

@@ -255,13 +255,12 @@ impl Offers {
     }
 
     /// Takes out one offer that has waited too long, if there is one. Call again until there is none.
-    pub(crate) fn expire(&mut self, now: Instant) -> Option<OfferKey> {
+    pub(crate) fn expire(&mut self, now: Instant) -> Option<(ClientId, Offer)> {
         let (_, &(deadline, key)) = self.deadlines.first_key_value()?;
         if deadline > now {
             return None;
         }
-        self.take_out(key);
-        Some(key)
+        self.take_out(key).map(|waiting| (key.0, waiting.offer))
     }
 
     /// When the oldest offer will have waited too long.

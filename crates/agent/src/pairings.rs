@@ -85,6 +85,11 @@ impl Pairings {
         }
     }
 
+    /// The pairing of that number.
+    pub(crate) fn by_id(&self, connection_id: u64) -> Option<&Pairing> {
+        self.by_id.get(&connection_id)
+    }
+
     /// Forgets the pairing that an offer led to, if there is one.
     pub(crate) fn end(&mut self, key: OfferKey) {
         let Some(id) = self.by_offer.get(&key) else {

@@ -106,11 +106,23 @@ impl Process {
         own.is_some() && own == self.link("ns/pid").map(Into::into)
     }
 
-    /// The number in `socket:[…]` of a descriptor that is a socket.
+    /// The inode of the socket that it has at `fd`.
     pub(crate) fn socket_inode(&self, fd: i32) -> Option<u64> {
         let link = self.link(&format!("fd/{fd}"))?;
-        let number = link.strip_prefix("socket:[")?.strip_suffix(']')?;
-        number.parse().ok()
+        let digits = link.strip_prefix("socket:[")?.strip_suffix(']')?;
+        digits.parse().ok()
+    }
+
+    /// Its network namespace, as `/proc/PID/ns/net` names it.
+    pub(crate) fn network_namespace(&self) -> Option<String> {
+        self.link("ns/net")
+    }
+
+    /// The text of a file in its directory.
+    pub(crate) fn read(&self, name: &str) -> Option<String> {
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let file = openat(&self.directory, name, flags, Mode::empty()).ok()?;
+        std::io::read_to_string(std::fs::File::from(file)).ok()
     }
 
     fn link(&self, name: &str) -> Option<String> {

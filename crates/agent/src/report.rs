@@ -5,12 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
-use millrace_shm::board::{RowView, state};
+use millrace_shm::board::RowView;
+use millrace_shm::gate::Gate;
 use millrace_wire::{Address, Reason};
 use serde::{Deserialize, Serialize};
 
 use crate::proof::Capabilities;
+use crate::roads::{self, Absent};
 
 /// Most connections in one answer.
 const CONNECTIONS_MAX: usize = 100_000;
@@ -52,24 +55,30 @@ pub struct EndReport {
     pub local: SocketAddr,
     /// Its peer's address.
     pub remote: SocketAddr,
-    /// `kernel` or `shm`.
+    /// `kernel` or `shm`: `shm` when it has joined the ring and may use it for one direction at least.
     pub road: String,
-    /// Why it is on its road: a name of [`Reason`].
+    /// Why it is on its road: a name of [`Reason`]. With `shm`: why one direction is not on the ring, or `none`.
     pub reason: String,
     /// `CLOCK_MONOTONIC` when the end was listed, in nanoseconds.
     pub since_ns: u64,
     /// Processes that hold this end.
     pub holders: u32,
     /// What it sent.
-    pub sent: RoadCounts,
+    pub sent: DirectionReport,
     /// What it received.
-    pub received: RoadCounts,
+    pub received: DirectionReport,
 }
 
-/// Bytes and messages of one direction, by road.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// One direction: its road, and bytes and messages by road since the connection began.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
-pub struct RoadCounts {
+pub struct DirectionReport {
+    /// The road that the next bytes take: `kernel` or `shm`.
+    #[serde(default)]
+    pub road: String,
+    /// Why: a name of [`Reason`]. `sleeping` and `overflow` pass.
+    #[serde(default)]
+    pub reason: String,
     pub kernel_bytes: u64,
     pub kernel_messages: u64,
     pub shm_bytes: u64,
@@ -122,18 +131,6 @@ pub struct StatusReport {
     pub ring_bytes: u32,
 }
 
-/// The road and the reason that a row states.
-pub(crate) fn road_and_reason(row: &RowView) -> (&'static str, &'static str) {
-    // An end that has attached a segment and states no reason is on the ring.
-    let reason = Reason::from_u8(row.reason).unwrap_or(Reason::Unsupported);
-    let road = if row.state == state::ATTACHED {
-        "shm"
-    } else {
-        "kernel"
-    };
-    (road, reason.as_str())
-}
-
 /// The process that an end is of.
 #[derive(Debug, Clone)]
 pub(crate) struct Holder {
@@ -142,58 +139,74 @@ pub(crate) struct Holder {
     pub(crate) program: String,
 }
 
+/// What the agent knows of a connection that it introduced.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known {
+    pub(crate) id: u64,
+    /// The gates of both directions, while both ends are there.
+    pub(crate) gates: Option<[Gate; 2]>,
+    /// What became of an end that no row shows.
+    pub(crate) absent: Absent,
+}
+
+/// An end as it is listed.
+#[derive(Debug, Clone)]
+pub(crate) struct Listed {
+    pub(crate) holder: Rc<Holder>,
+    pub(crate) row: RowView,
+    /// Whoever asks may see it.
+    pub(crate) visible: bool,
+}
+
 /// Puts ends together to connections.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
-    paired: BTreeMap<u64, Vec<EndReport>>,
+    paired: BTreeMap<u64, (Known, Vec<Listed>)>,
     /// Ends without a number, by their addresses in order: here the addresses are all there is to go by.
-    loose: BTreeMap<(Address, Address), Vec<EndReport>>,
+    loose: BTreeMap<(Address, Address), Vec<Listed>>,
     count: usize,
     truncated: bool,
 }
 
 impl Connections {
-    /// Adds an end. `id` is the connection's number when the agent knows that this end belongs to it.
-    pub(crate) fn add(&mut self, holder: &Holder, row: &RowView, id: Option<u64>) {
+    /// Adds an end. `known`: what the agent knows of the connection that this end belongs to.
+    pub(crate) fn add(&mut self, end: Listed, known: Option<Known>) {
         if self.count >= CONNECTIONS_MAX {
             self.truncated = true;
             return;
         }
         self.count += 1;
-        let [local, remote] = [row.local, row.remote].map(|(ip, port)| Address { ip, port });
-        let end = end_report(holder, row, local, remote);
-        match id {
-            Some(id) => self.paired.entry(id).or_default().push(end),
-            None => self
-                .loose
-                .entry((local.min(remote), local.max(remote)))
-                .or_default()
-                .push(end),
+        match known {
+            Some(known) => {
+                let place = self.paired.entry(known.id).or_insert((known, Vec::new()));
+                place.1.push(end);
+            }
+            None => {
+                let [local, remote] = addresses(&end.row);
+                let key = (local.min(remote), local.max(remote));
+                self.loose.entry(key).or_default().push(end);
+            }
         }
     }
 
     /// All of them, paired ones first.
     pub(crate) fn finish(self, now_ns: u64) -> ConnectionsReport {
         let mut connections = Vec::new();
-        for (id, mut ends) in self.paired {
-            ends.sort_by_key(|end| !end.active);
-            connections.push(ConnectionReport { id: Some(id), ends });
+        for (id, (known, mut ends)) in self.paired {
+            ends.sort_by_key(|end| !end.row.active);
+            connections.push(connection_report(Some(id), &ends, Some(&known)));
         }
         for (_, ends) in self.loose {
-            let (active, passive): (Vec<_>, Vec<_>) = ends.into_iter().partition(|end| end.active);
+            let (active, passive): (Vec<_>, Vec<_>) =
+                ends.into_iter().partition(|end| end.row.active);
             let mut passive = passive.into_iter();
             for end in active {
-                let other = passive.next();
-                connections.push(ConnectionReport {
-                    id: None,
-                    ends: std::iter::once(end).chain(other).collect(),
-                });
+                let ends: Vec<Listed> = std::iter::once(end).chain(passive.next()).collect();
+                connections.push(connection_report(None, &ends, None));
             }
-            connections.extend(passive.map(|end| ConnectionReport {
-                id: None,
-                ends: vec![end],
-            }));
+            connections.extend(passive.map(|end| connection_report(None, &[end], None)));
         }
+        connections.retain(|connection| !connection.ends.is_empty());
         ConnectionsReport {
             now_ns,
             truncated: self.truncated,
@@ -202,8 +215,37 @@ impl Connections {
     }
 }
 
-fn end_report(holder: &Holder, row: &RowView, local: Address, remote: Address) -> EndReport {
-    let (road, reason) = road_and_reason(row);
+fn addresses(row: &RowView) -> [Address; 2] {
+    [row.local, row.remote].map(|(ip, port)| Address { ip, port })
+}
+
+/// Of the first two ends that are there, each is the other's peer.
+fn connection_report(id: Option<u64>, ends: &[Listed], known: Option<&Known>) -> ConnectionReport {
+    let gate = |direction: usize| {
+        known
+            .and_then(|known| known.gates)
+            .map(|gates| gates[direction])
+    };
+    let absent = known.map_or(Absent::Held, |known| known.absent);
+    let reports = ends.iter().enumerate().map(|(index, end)| {
+        let own = &end.row;
+        let peer = ends.get(1 - index.min(1)).map(|peer| &peer.row);
+        let direction = usize::from(!own.active);
+        let sent = roads::of_direction(Some(own), peer, absent, gate(direction));
+        let received = roads::of_direction(peer, Some(own), absent, gate(1 - direction));
+        (end.visible, end_report(end, sent, received))
+    });
+    let ends = reports.filter(|(visible, _)| *visible).map(|(_, end)| end);
+    ConnectionReport {
+        id,
+        ends: ends.collect(),
+    }
+}
+
+fn end_report(end: &Listed, sent: Reason, received: Reason) -> EndReport {
+    let Listed { holder, row, .. } = end;
+    let [local, remote] = addresses(row);
+    let (road, reason) = roads::of_end(row, sent, received);
     EndReport {
         pid: holder.pid,
         uid: holder.uid,
@@ -213,16 +255,20 @@ fn end_report(holder: &Holder, row: &RowView, local: Address, remote: Address) -
         local: local.into(),
         remote: remote.into(),
         road: road.to_owned(),
-        reason: reason.to_owned(),
+        reason: reason.as_str().to_owned(),
         since_ns: row.since_ns,
         holders: row.holders,
-        sent: RoadCounts {
+        sent: DirectionReport {
+            road: roads::name(sent).to_owned(),
+            reason: sent.as_str().to_owned(),
             kernel_bytes: row.sent_kernel_bytes,
             kernel_messages: row.sent_kernel_messages,
             shm_bytes: row.sent_ring_bytes,
             shm_messages: row.sent_ring_messages,
         },
-        received: RoadCounts {
+        received: DirectionReport {
+            road: roads::name(received).to_owned(),
+            reason: received.as_str().to_owned(),
             kernel_bytes: row.received_kernel_bytes,
             kernel_messages: row.received_kernel_messages,
             shm_bytes: row.received_ring_bytes,
@@ -233,32 +279,44 @@ fn end_report(holder: &Holder, row: &RowView, local: Address, remote: Address) -
 
 #[cfg(test)]
 mod tests {
+    use millrace_shm::board::{flags, state};
+
     use super::*;
 
-    fn row(port: u16, peer: u16, active: bool) -> RowView {
+    fn listed(port: u16, peer: u16, active: bool) -> Listed {
         let ip = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
-        RowView {
-            state: state::KERNEL,
-            active,
-            local: (ip, port),
-            remote: (ip, peer),
-            ..RowView::default()
-        }
-    }
-
-    #[test]
-    fn ends_are_put_together_by_number_or_by_address() {
         let holder = Holder {
             pid: 1,
             uid: 0,
             program: "x".into(),
         };
+        Listed {
+            holder: Rc::new(holder),
+            row: RowView {
+                state: state::KERNEL,
+                active,
+                local: (ip, port),
+                remote: (ip, peer),
+                ..RowView::default()
+            },
+            visible: true,
+        }
+    }
+
+    const KNOWN: Known = Known {
+        id: 9,
+        gates: None,
+        absent: Absent::Left(Reason::Exec),
+    };
+
+    #[test]
+    fn ends_are_put_together_by_number_or_by_address() {
         let mut connections = Connections::default();
-        connections.add(&holder, &row(80, 4000, false), None);
-        connections.add(&holder, &row(4000, 80, true), None);
-        connections.add(&holder, &row(5000, 80, true), None);
-        connections.add(&holder, &row(80, 6000, false), Some(9));
-        connections.add(&holder, &row(6000, 80, true), Some(9));
+        connections.add(listed(80, 4000, false), None);
+        connections.add(listed(4000, 80, true), None);
+        connections.add(listed(5000, 80, true), None);
+        connections.add(listed(80, 6000, false), Some(KNOWN));
+        connections.add(listed(6000, 80, true), Some(KNOWN));
         let report = connections.finish(0);
         let shape: Vec<(Option<u64>, Vec<u16>)> = report
             .connections
@@ -281,13 +339,39 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_invents_is_still_reported_as_something() {
-        let invented = RowView {
-            state: 200,
-            reason: 200,
-            fd: -5,
-            ..RowView::default()
+    fn an_end_that_may_not_be_seen_still_decides_the_road() {
+        let mut seen = listed(6000, 80, true);
+        seen.row.state = state::ATTACHED;
+        let mut hidden = listed(80, 6000, false);
+        hidden.row = RowView {
+            state: state::ATTACHED,
+            reason: Reason::Ktls as u8,
+            flags: flags::SEND_PINNED | flags::RECEIVE_PINNED,
+            ..hidden.row
         };
-        assert_eq!(road_and_reason(&invented), ("kernel", "unsupported"));
+        hidden.visible = false;
+        let mut connections = Connections::default();
+        connections.add(seen, Some(KNOWN));
+        connections.add(hidden.clone(), Some(KNOWN));
+        connections.add(hidden, None);
+        let report = connections.finish(0);
+        let [connection] = report.connections.as_slice() else {
+            panic!("{report:?}");
+        };
+        let [end] = connection.ends.as_slice() else {
+            panic!("{connection:?}");
+        };
+        assert_eq!((end.road.as_str(), end.reason.as_str()), ("kernel", "ktls"));
+    }
+
+    #[test]
+    fn an_end_that_is_left_alone_says_what_became_of_the_other() {
+        let mut end = listed(6000, 80, true);
+        end.row.state = state::ATTACHED;
+        let mut connections = Connections::default();
+        connections.add(end, Some(KNOWN));
+        let end = &connections.finish(0).connections[0].ends[0];
+        assert_eq!((end.road.as_str(), end.reason.as_str()), ("kernel", "exec"));
+        assert_eq!(end.sent.reason, "exec");
     }
 }

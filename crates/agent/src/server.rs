@@ -338,6 +338,7 @@ impl Server {
                 continue;
             };
             self.pairings.end_client(id);
+            self.note_lost(&client);
             let _ = self.epoll.delete(client.as_fd());
             debug!(client = id.0, pid = client.pid, "gone");
             if client.is_welcome() {

@@ -408,6 +408,7 @@ fn connections_are_reported_with_both_ends() {
     let liar = agent.client();
     let row = liar.board.row(0).unwrap();
     row.identity.connection_id.store(1, Ordering::Relaxed);
+    row.identity.local_port.store(80, Ordering::Relaxed);
     row.identity.state.store(state::KERNEL, Ordering::Relaxed);
 
     let report = millrace_agent::connections(agent.path(), Duration::from_secs(5)).unwrap();

@@ -12,6 +12,7 @@
 mod agent;
 mod background;
 mod doctor;
+mod listing;
 mod locate;
 mod ps;
 mod run;

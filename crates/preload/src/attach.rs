@@ -141,10 +141,32 @@ impl Socket {
             client::leave_row(row, true);
             return false;
         }
+        keep_history(old, row);
         old.identity.state.store(state::FREE, Relaxed);
         // It releases the state to whoever looks for rows to use again.
         old.identity.leave(process::holder());
         client::leave_row(old, false);
         true
     }
+}
+
+/// What is listed and was counted on the kernel's road so far goes along.
+fn keep_history(old: &Row, new: &Row) {
+    let (from, to) = (&old.identity, &new.identity);
+    to.fd.store(from.fd.load(Relaxed), Relaxed);
+    to.family.store(from.family.load(Relaxed), Relaxed);
+    to.active.store(from.active.load(Relaxed), Relaxed);
+    to.local_port.store(0, Relaxed);
+    to.remote_port.store(0, Relaxed);
+    let words = [
+        (&from.since_ns, &to.since_ns),
+        (&old.send.kernel_position, &new.send.kernel_position),
+        (&old.send.kernel_messages, &new.send.kernel_messages),
+        (&old.receive.kernel_position, &new.receive.kernel_position),
+        (&old.receive.kernel_messages, &new.receive.kernel_messages),
+    ];
+    for (from, to) in words {
+        to.store(from.load(Relaxed), Relaxed);
+    }
+    to.state.store(state::KERNEL, Relaxed);
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 use libc::{c_int, iovec};
-use millrace_shm::board::{Row, flags};
+use millrace_shm::board::{Row, SendState, flags};
 use millrace_shm::gate::Gate;
 use millrace_shm::segment::SMALL_RING_BYTES;
 use millrace_stream::{SendHalf, SendPlan, step_of};
@@ -58,7 +58,7 @@ pub(crate) fn send(
         return send_joined(socket, call, raw);
     };
     let result = raw();
-    row.send.raw.fetch_sub(1, SeqCst);
+    end_unjoined(row, result);
     if result > 0 {
         client::count(call.fd, socket, result.cast_unsigned());
     }
@@ -336,8 +336,24 @@ pub(crate) fn by_kernel(
         return send_raw(socket, fd, 0, raw);
     };
     let result = raw();
-    row.send.raw.fetch_sub(1, SeqCst);
+    end_unjoined(row, result);
     Outcome::Handled(result)
+}
+
+/// Ends a call that [`Socket::begin_raw_send`] announced. It is counted before the announcement goes: at the join the
+/// kernel's own count takes the place of ours.
+fn end_unjoined(row: &Row, result: isize) {
+    count_kernel_message(&row.send, result);
+    row.send.raw.fetch_sub(1, SeqCst);
+}
+
+fn count_kernel_message(send: &SendState, result: isize) {
+    if result > 0 {
+        send.kernel_position
+            .fetch_add(result.cast_unsigned() as u64, SeqCst);
+        send.kernel_messages
+            .store(send.kernel_messages.load(Relaxed) + 1, Relaxed);
+    }
 }
 
 /// Announces and makes the program's own call.
@@ -365,12 +381,7 @@ fn end_raw(socket: &'static Socket, row: &'static Row, raw: &mut dyn FnMut() -> 
 
 fn account(socket: &Socket, row: &Row, result: isize) {
     let send = &row.send;
-    if result > 0 {
-        send.kernel_position
-            .fetch_add(result.cast_unsigned() as u64, SeqCst);
-        send.kernel_messages
-            .store(send.kernel_messages.load(Relaxed) + 1, Relaxed);
-    }
+    count_kernel_message(send, result);
     socket.sent_by_kernel.store(true, Release);
     // Release: pairs with the Acquire in `SendHalf::plan`; the position comes before the count goes down.
     send.raw.fetch_sub(1, Release);

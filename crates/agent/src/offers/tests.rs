@@ -101,7 +101,7 @@ fn offers_expire_in_order_and_once() {
         .unwrap();
     assert_eq!(offers.next_deadline(), Some(start + WAIT));
     assert_eq!(offers.expire(start + WAIT - Duration::from_millis(1)), None);
-    assert_eq!(offers.expire(start + WAIT), Some((ONE, 1)));
+    assert_eq!(offers.expire(start + WAIT), Some((ONE, offer(1, A, B, 10))));
     assert_eq!(offers.expire(start + WAIT), None);
     offers.remove((ONE, 2), start);
     assert_eq!(offers.next_deadline(), None);

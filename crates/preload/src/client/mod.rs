@@ -21,6 +21,7 @@ mod session;
 
 use boards::Boards;
 use session::Client;
+pub(crate) use session::list;
 
 use crate::guarded::Guarded;
 use crate::kernel::{self, kernel};
@@ -50,6 +51,8 @@ static MAIL_SEEN: AtomicU32 = AtomicU32::new(0);
 static DESCRIPTOR: AtomicU32 = AtomicU32::new(u32::MAX);
 /// No connection of this process may be offered any more.
 static STOPPED: AtomicBool = AtomicBool::new(false);
+/// Why a new connection is not on the ring.
+static FIRST_REASON: AtomicU8 = AtomicU8::new(Reason::TooShort as u8);
 
 static CLIENT: Guarded<Option<Client>> = Guarded::new(None);
 
@@ -83,8 +86,14 @@ fn is_eager() -> bool {
 }
 
 /// Offers nothing more from this process.
-pub(crate) fn stop() {
+pub(crate) fn stop(reason: Reason) {
+    FIRST_REASON.store(reason as u8, Relaxed);
     STOPPED.store(true, Relaxed);
+}
+
+/// Why a connection that begins now is not on the ring.
+pub(crate) fn first_reason() -> u8 {
+    FIRST_REASON.load(Relaxed)
 }
 
 /// The program is about to put a descriptor of its own on `target`: ours makes way.
@@ -199,6 +208,8 @@ pub(crate) fn count(fd: c_int, socket: &'static Socket, bytes: usize) {
             offer(fd, socket);
         } else if calls % 64 == 4 {
             prepare();
+            // One that began before there was a board is listed from now on.
+            has_row_here(socket);
         }
     }
 }

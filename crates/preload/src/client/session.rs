@@ -297,7 +297,7 @@ impl Client {
                     }
                 }
                 ToClient::Recalled(recalled) => self.recalled = Some(recalled.offer_id),
-                ToClient::Unsupported(_) => stop(),
+                ToClient::Unsupported(_) => stop(Reason::NoAgent),
                 ToClient::Answer(_) => {}
             }
         }
@@ -382,7 +382,20 @@ fn offered(fd: c_int, offer_id: u64) -> Option<&'static Socket> {
     waits.then_some(socket)
 }
 
-/// Fills in what humans see of a connection.
+/// Lists a connection that begins, without its addresses: the agent finds them when somebody asks.
+pub(crate) fn list(row: &Row, fd: c_int, family: c_int, active: bool) {
+    let identity = &row.identity;
+    identity.fd.store(fd.cast_unsigned(), Relaxed);
+    let family = if family == libc::AF_INET { 4 } else { 6 };
+    identity.family.store(family, Relaxed);
+    identity.active.store(u8::from(active), Relaxed);
+    identity.local_port.store(0, Relaxed);
+    identity.remote_port.store(0, Relaxed);
+    identity.since_ns.store(kernel::monotonic_ns(), Relaxed);
+    identity.state.store(state::KERNEL, Relaxed);
+}
+
+/// Fills in what humans see of a connection that is offered.
 fn show(row: &Row, fd: c_int, offer: &Offer) {
     let identity = &row.identity;
     identity.fd.store(fd.cast_unsigned(), Relaxed);
@@ -401,6 +414,5 @@ fn show(row: &Row, fd: c_int, offer: &Offer) {
         }
     }
     identity.cookie.store(offer.cookie, Relaxed);
-    identity.since_ns.store(kernel::monotonic_ns(), Relaxed);
     identity.state.store(state::KERNEL, Relaxed);
 }

@@ -276,7 +276,7 @@ unsafe extern "C-unwind" fn syscall(
 ) -> libc::c_long {
     match number {
         libc::SYS_io_uring_setup => {
-            client::stop();
+            client::stop(Reason::IoUring);
             for socket in table::all().filter_map(table::socket) {
                 socket.pin(Reason::IoUring);
             }

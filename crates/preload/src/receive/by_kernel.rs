@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 use libc::c_int;
-use millrace_shm::board::Row;
+use millrace_shm::board::{ReceiveState, Row};
 use millrace_stream::ReceiveHalf;
 
 use super::{Call, Progress, Step};
@@ -95,8 +95,8 @@ pub(super) fn end_raw(
     Outcome::Handled(result)
 }
 
-pub(super) fn account(socket: &'static Socket, call: &Call<'_>, row: &Row, result: isize) {
-    let receive = &row.receive;
+/// Counts what a call took from the kernel. False: nothing.
+pub(super) fn count_message(receive: &ReceiveState, call: &Call<'_>, result: isize) -> bool {
     let took = result > 0 && !call.has(libc::MSG_PEEK);
     if took {
         receive
@@ -106,6 +106,12 @@ pub(super) fn account(socket: &'static Socket, call: &Call<'_>, row: &Row, resul
             .kernel_messages
             .store(receive.kernel_messages.load(Relaxed) + 1, Relaxed);
     }
+    took
+}
+
+pub(super) fn account(socket: &'static Socket, call: &Call<'_>, row: &Row, result: isize) {
+    let receive = &row.receive;
+    let took = count_message(receive, call, result);
     // Release: pairs with the Acquire in `ReceiveHalf::try_open`; the position comes before the count goes down.
     receive.sleepers.fetch_sub(1, Release);
     if took && !CHAOS.strikes(3) {

@@ -84,6 +84,8 @@ pub(crate) fn receive(
         return receive_joined(socket, call, raw);
     };
     let result = raw();
+    // As in `send`: counted before the announcement goes.
+    by_kernel::count_message(&row.receive, call, result);
     row.receive.sleepers.fetch_sub(1, SeqCst);
     if result > 0 {
         client::count(call.fd, socket, result.cast_unsigned());

@@ -10,7 +10,6 @@ use libc::c_int;
 use millrace_shm::board::{Row, flags};
 use millrace_shm::lock::Held;
 use millrace_stream::{ReceiveHalf, SendHalf};
-use millrace_wire::Reason;
 
 use super::{Socket, phase};
 use crate::guarded::Guarded;
@@ -80,6 +79,7 @@ impl Socket {
         socket.error.store(0, Relaxed);
         let row = client::take_row().unwrap_or(&socket.own_row);
         reset_row(row);
+        client::list(row, fd, family, active);
         socket
             .row
             .store(std::ptr::from_ref(row).cast_mut(), Relaxed);
@@ -273,7 +273,7 @@ pub(crate) fn reset_row(row: &Row) {
         word.store(0, Relaxed);
     }
     identity.flags.store(0, Relaxed);
-    identity.reason.store(Reason::TooShort as u8, Relaxed);
+    identity.reason.store(client::first_reason(), Relaxed);
     identity.owner.store(process::id(), Relaxed);
     identity.hold_alone(process::holder());
 }

@@ -1,0 +1,102 @@
+//! Addresses of connections whose program has not stated them: those that it has not offered.
+//!
+//! The kernel says which socket a descriptor is (`/proc/PID/fd`) and which addresses a socket has (`/proc/PID/net/tcp`, `tcp6`:
+//! those of the process's own network namespace). Asked only when somebody looks, so that short connections cost nothing.
+
+use std::collections::HashMap;
+use std::net::Ipv6Addr;
+
+use millrace_wire::Address;
+
+use crate::proof::Process;
+
+/// The two addresses of a socket, its own first.
+pub(crate) type Pair = (Address, Address);
+
+/// What was found out for one answer.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses {
+    /// By network namespace and inode.
+    tables: HashMap<String, HashMap<u64, Pair>>,
+}
+
+impl Addresses {
+    /// The addresses of the connection that a process has at `fd`.
+    pub(crate) fn find(&mut self, process: &Process, fd: i32) -> Option<Pair> {
+        let inode = process.socket_inode(fd)?;
+        let namespace = process.network_namespace()?;
+        let table = self.tables.entry(namespace).or_insert_with(|| {
+            let texts = ["net/tcp", "net/tcp6"].map(|name| process.read(name).unwrap_or_default());
+            texts.iter().flat_map(|text| parse(text)).collect()
+        });
+        table.get(&inode).copied()
+    }
+}
+
+/// The lines of `/proc/net/tcp` or `tcp6`: number, local and remote address, state, queues, timers, user, time-out, inode.
+fn parse(text: &str) -> impl Iterator<Item = (u64, Pair)> + '_ {
+    text.lines().skip(1).filter_map(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let local = parse_address(words.next()?)?;
+        let remote = parse_address(words.next()?)?;
+        let inode = words.nth(6)?.parse().ok()?;
+        Some((inode, (local, remote)))
+    })
+}
+
+/// `0100007F:1F90`: words of 32 bits in the machine's order, then the port.
+fn parse_address(text: &str) -> Option<Address> {
+    let (digits, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |index: usize| {
+        let digits = digits.get(index * 8..index * 8 + 8)?;
+        u32::from_str_radix(digits, 16).ok().map(u32::to_ne_bytes)
+    };
+    let ip = match digits.len() {
+        8 => std::net::Ipv4Addr::from(word(0)?).to_ipv6_mapped(),
+        32 => {
+            let words = [word(0)?, word(1)?, word(2)?, word(3)?];
+            let bytes: [u8; 16] = words.concat().try_into().ok()?;
+            Ipv6Addr::from(bytes)
+        }
+        _ => return None,
+    };
+    let ip = ip.octets();
+    Some(Address { ip, port })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_which_addresses_a_descriptor_has() {
+        let own = std::process::id().cast_signed();
+        let process = Process::open(own, None).unwrap().unwrap();
+        for place in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(place) else {
+                continue;
+            };
+            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let found = Addresses::default().find(&process, near.as_raw_fd());
+            let (local, remote) = found.expect("the socket is listed");
+            assert_eq!(SocketAddr::from(local), near.local_addr().unwrap());
+            assert_eq!(SocketAddr::from(remote), near.peer_addr().unwrap());
+        }
+        let file = std::fs::File::open("/proc/self/stat").unwrap();
+        assert_eq!(
+            Addresses::default().find(&process, file.as_raw_fd()),
+            None,
+            "no socket"
+        );
+    }
+
+    #[test]
+    fn lines_of_other_shapes_are_passed_over() {
+        let text = "  sl  local_address\n  0: 0100007F:1F90 0100007F:0050 01 0:0 0:0 0 0 0 77 1\n 1: 01:1\n\n 2: zz";
+        assert_eq!(parse(text).count(), 1);
+    }
+}
