@@ -61,6 +61,15 @@ impl Flow {
             ring_bytes: direction.shm_bytes,
         }
     }
+
+    /// What has come since `before`.
+    pub(crate) fn since(self, before: Flow) -> Flow {
+        Flow {
+            bytes: self.bytes.saturating_sub(before.bytes),
+            messages: self.messages.saturating_sub(before.messages),
+            ring_bytes: self.ring_bytes.saturating_sub(before.ring_bytes),
+        }
+    }
 }
 
 /// Of all bytes of these flows, the share that took the ring, in percent. `None`: there were none.

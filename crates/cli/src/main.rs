@@ -18,6 +18,7 @@ mod ps;
 mod run;
 mod sys;
 mod table;
+mod top;
 
 use std::ffi::OsString;
 
@@ -39,6 +40,7 @@ const EXAMPLES: &str = "Examples:
   millrace run -- redis-server              a server, accelerated
   millrace run -- redis-benchmark -q        and its client
   millrace ps                               which connections there are, which road they take, and why
+  millrace top                              the same, live, with rates
   millrace doctor                           what prevents acceleration here, and what to do about it
 
 Environment:
@@ -51,6 +53,7 @@ enum Command {
     Run(run::RunArguments),
     Agent(agent::AgentArguments),
     Ps(ps::PsArguments),
+    Top(top::TopArguments),
     Doctor(doctor::DoctorArguments),
 }
 
@@ -66,6 +69,7 @@ fn dispatch(arguments: Vec<OsString>) -> u8 {
         Command::Run(arguments) => return run::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Ps(arguments) => ps::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     };
     match outcome {

@@ -72,6 +72,28 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
     }
 }
 
+/// 1536 as "1.5K": never more than five characters, below a quintillion.
+pub(crate) fn human_short(count: u64) -> String {
+    const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
+    if count < 1000 {
+        return count.to_string();
+    }
+    let mut value = count as f64;
+    let mut unit = ' ';
+    for next in UNITS {
+        if value < 999.5 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    if value < 9.95 {
+        format!("{value:.1}{unit}")
+    } else {
+        format!("{value:.0}{unit}")
+    }
+}
+
 /// 75 seconds as "1m15s".
 pub(crate) fn human_seconds(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
@@ -105,6 +127,11 @@ mod tests {
             bytes,
             ["0 B", "1023 B", "1.5 KiB", "5.0 MiB", "16384.0 PiB"]
         );
+        let short: Vec<String> = [0, 999, 1000, 1536, 20 << 10, 1_023_000, 5 << 20, u64::MAX]
+            .map(human_short)
+            .into();
+        let expected = ["0", "999", "1.0K", "1.5K", "20K", "999K", "5.0M", "16E"];
+        assert_eq!(short, expected);
         let seconds: Vec<String> = [9, 75, 3700, 200_000].map(human_seconds).into();
         assert_eq!(seconds, ["9s", "1m15s", "1h01m", "2d07h"]);
     }
