@@ -2,14 +2,15 @@
 //! *sender's* kernel socket send those bytes: they come in order behind all that has gone by the kernel, and before all that will.
 //!
 //! The reader has shut its gate, holds the lock of its receiving half, and waits for the answer. The agent takes the sender's
-//! descriptor for a moment (`pidfd_getfd`), and that end's send lock, so that nothing overtakes. Everything in rows and segment
+//! descriptor for a moment (`pidfd_getfd`), and that end's send lock, so that nothing overtakes. A sender asks for the same before it
+//! becomes a program that nobody could ask: then it holds its own lock, and the agent takes the reader's. Everything in rows and segment
 //! is the clients' word, and it is theirs alone to suffer from: what is sent comes from the ring that both of them write, and goes to
-//! the one that asked.
+//! its reader.
 //!
 //! Limits:
 //! - the right to trace the sender's process is needed: the same user and no ban by Yama, or root;
 //! - its PID namespace must be the agent's, because a lock's owner is known by its thread number;
-//! - its descriptor must still have the number of the offer;
+//! - its row must name a descriptor that still is the proved socket;
 //! - an agent that dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on;
 //! - one recall holds the agent up for 100 ms at most, and all together for about a tenth of its time; but a system call on the sender's
 //!   socket waits for those on it that are under way, and one that faults on memory of a slow file system is as slow.
@@ -77,7 +78,7 @@ pub(crate) enum Refusal {
     Descriptor(io::Error),
     /// The descriptor's number now means something else.
     OtherSocket,
-    /// The sender's half stayed locked.
+    /// The other half stayed locked.
     Locked,
     /// The reader's gate is open.
     Open,
@@ -100,7 +101,7 @@ impl fmt::Display for Refusal {
                 return write!(f, "no descriptor of the sender's: {error}");
             }
             Refusal::OtherSocket => "the sender's descriptor is another socket",
-            Refusal::Locked => "the sender's half is locked",
+            Refusal::Locked => "the other half is locked",
             Refusal::Open => "the gate is open",
             Refusal::Sending => "the sender is in the kernel",
             Refusal::Overtaken => "bytes have gone by the kernel since",
@@ -111,11 +112,11 @@ impl fmt::Display for Refusal {
 }
 
 impl Server {
-    /// A client leaves its ring: sends what it has not read by the kernel.
-    pub(crate) fn handle_recall(&mut self, key: OfferKey) {
+    /// A client leaves its ring: sends by the kernel what it has not read, or (`sends`) what it has sent and is not read.
+    pub(crate) fn handle_recall(&mut self, key: OfferKey, sends: bool) {
         self.metrics.recalls += 1;
         let start = Instant::now();
-        let outcome = self.recall(key, self.patience.at(start));
+        let outcome = self.recall(key, sends, self.patience.at(start));
         let now = Instant::now();
         self.patience.spend(now, now - start);
         if let Err(refusal) = &outcome {
@@ -129,21 +130,26 @@ impl Server {
         self.send(key.0, ToClient::Recalled(message), None);
     }
 
-    fn recall(&self, key: OfferKey, patience: Duration) -> Result<(), Refusal> {
+    fn recall(&self, key: OfferKey, sends: bool, patience: Duration) -> Result<(), Refusal> {
         let (pairing, own_direction) = self.pairings.get(key).ok_or(Refusal::Unpaired)?;
-        let direction = 1 - own_direction;
-        let [receiver, sender] = [own_direction, direction].map(|index| &pairing.ends[index]);
+        let direction = if sends {
+            own_direction
+        } else {
+            1 - own_direction
+        };
+        let [receiver, sender] = [1 - direction, direction].map(|index| &pairing.ends[index]);
         let road = Road {
             sender: self.row_of(sender, pairing.connection_id)?,
             receiver: self.row_of(receiver, pairing.connection_id)?,
             segment: &pairing.segment,
             direction,
             sender_connected: sender.offer.end == End::Active,
+            asker: if sends { Asker::Sender } else { Asker::Reader },
         };
         if road.is_drained()? {
             return Ok(());
         }
-        let socket = self.borrow_socket(sender)?;
+        let socket = self.borrow_socket(sender, road.sender)?;
         road.bring_back(socket.as_fd(), patience)
     }
 
@@ -156,8 +162,8 @@ impl Server {
         is_its.then_some(row).ok_or(Refusal::Corrupt)
     }
 
-    /// A duplicate of the descriptor of an end that was proved; to be dropped at once.
-    fn borrow_socket(&self, end: &PairedEnd) -> Result<OwnedFd, Refusal> {
+    /// A duplicate of the descriptor of an end that was proved; to be dropped at once. Its row says which number it has now.
+    fn borrow_socket(&self, end: &PairedEnd, row: &Row) -> Result<OwnedFd, Refusal> {
         let client = self.clients.get(&end.client).ok_or(Refusal::Unpaired)?;
         let process = client.process.as_ref().ok_or(Refusal::Process)?;
         if self.doomed.contains(&end.client) || !process.shares_pid_namespace() {
@@ -168,7 +174,8 @@ impl Server {
         if !process.is_unchanged() {
             return Err(Refusal::Process);
         }
-        let socket = sys::pidfd_getfd(pidfd.as_fd(), end.offer.fd).map_err(Refusal::Descriptor)?;
+        let number = row.identity.fd.load(Relaxed).cast_signed();
+        let socket = sys::pidfd_getfd(pidfd.as_fd(), number).map_err(Refusal::Descriptor)?;
         let inode = fstat(&socket).map_err(|errno| Refusal::Descriptor(errno.into()))?;
         let cookie = sys::socket_cookie(socket.as_fd()).map_err(|_| Refusal::OtherSocket)?;
         if inode.st_ino == end.inode && cookie == end.offer.cookie {
@@ -186,6 +193,14 @@ struct Road<'a> {
     segment: &'a Segment,
     direction: usize,
     sender_connected: bool,
+    asker: Asker,
+}
+
+/// Who asks, and holds the lock of its half meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asker {
+    Reader,
+    Sender,
 }
 
 /// What lies unread in a ring.
@@ -214,7 +229,10 @@ impl Road<'_> {
 
     /// Sends by `socket`, the sender's, what its reader has not read.
     fn bring_back(&self, socket: BorrowedFd<'_>, patience: Duration) -> Result<(), Refusal> {
-        let lock = &self.sender.send.lock;
+        let lock = match self.asker {
+            Asker::Reader => &self.sender.send.lock,
+            Asker::Sender => &self.receiver.receive.lock,
+        };
         if !lock.try_lock_for(thread_id(), patience) {
             return Err(Refusal::Locked);
         }

@@ -156,7 +156,7 @@ impl Server {
                 None
             }
             Ok(ToAgent::Recall(recall)) if welcome => {
-                self.handle_recall((id, recall.offer_id));
+                self.handle_recall((id, recall.offer_id), recall.sends);
                 None
             }
             Ok(ToAgent::Grow(grow)) if welcome => {

@@ -1,6 +1,6 @@
 //! Bytes between a connection and a file or pipe: `sendfile` and `splice`.
 
-use libc::{c_int, iovec, off_t};
+use libc::{c_int, c_uint, iovec, off_t};
 use millrace_wire::Reason;
 
 use crate::kernel::{self, kernel};
@@ -12,6 +12,8 @@ use crate::{Outcome, receive, user};
 const COPY_BYTES_MAX: usize = 64 * 1024;
 /// A file is read in pieces of this size.
 const PIECE_BYTES: usize = 16 * 1024;
+/// A pipe that is writable at all takes so much.
+const PIPE_BYTES: usize = libc::PIPE_BUF;
 
 /// `sendfile` to a connection: a file that is read at a place is copied to the ring piece by piece.
 pub(crate) fn send_file(
@@ -85,66 +87,77 @@ fn send_unread(socket: &'static Socket, out: c_int, raw: &mut dyn FnMut() -> isi
     crate::send::by_kernel(socket, out, raw)
 }
 
-/// `splice` from a connection: bytes in the ring are written to the pipe; after that, and for good, the kernel splices.
-/// `rest` splices so many bytes.
+/// `splice` from a connection to a pipe: bytes in the ring, and kernel bytes before them, are written to the pipe; after that, and
+/// for good, the kernel splices. `rest` splices so many bytes.
 pub(crate) fn splice_out(
     socket: &'static Socket,
     (input, out): (c_int, c_int),
-    bytes: usize,
+    (bytes, flags): (usize, c_uint),
     raw: &mut dyn FnMut() -> isize,
     rest: &mut dyn FnMut(usize) -> isize,
 ) -> Outcome {
     socket.pin(Reason::Splice);
-    let in_ring = socket
-        .lock_receive(input)
-        .map_or(0, |locked| locked.half.unread() as usize);
-    if in_ring == 0 {
+    let mut moved = 0;
+    let mut piece = [0u8; PIPE_BYTES];
+    loop {
+        let reach = socket
+            .lock_receive(input)
+            .map_or(0, |locked| locked.half.reach());
+        let reach = usize::try_from(reach).unwrap_or(usize::MAX);
+        if reach == 0 || bytes == moved || !kernel::is_pipe(out) {
+            break;
+        }
+        if (moved > 0 || flags & libc::SPLICE_F_NONBLOCK != 0) && !kernel::is_writable(out) {
+            return ended(moved, -(libc::EAGAIN as isize));
+        }
+        let list = [iovec {
+            iov_base: piece.as_mut_ptr().cast(),
+            iov_len: (bytes - moved).min(PIPE_BYTES).min(reach),
+        }];
+        let mut call = receive::Call {
+            fd: input,
+            list: &list,
+            flags: libc::MSG_PEEK | if moved > 0 { libc::MSG_DONTWAIT } else { 0 },
+        };
+        let seen = match receive::receive(socket, &call, &mut would_block) {
+            Outcome::Handled(seen) if seen > 0 => seen.cast_unsigned(),
+            other if moved == 0 => return other,
+            _ => return Outcome::Handled(moved.cast_signed()),
+        };
+        let written = kernel!(libc::SYS_write, out, piece.as_ptr(), seen);
+        let Ok(taken @ 1..) = usize::try_from(written) else {
+            return ended(moved, written);
+        };
+        let list = [iovec {
+            iov_base: piece.as_mut_ptr().cast(),
+            iov_len: taken,
+        }];
+        (call.list, call.flags) = (&list, libc::MSG_DONTWAIT);
+        receive::receive(socket, &call, &mut would_block);
+        moved += taken;
+    }
+    if moved == 0 {
         return receive::by_kernel(socket, input, raw);
     }
-    let mut piece = [0u8; PIECE_BYTES];
-    let wanted = bytes.min(PIECE_BYTES).min(in_ring);
-    let list = [iovec {
-        iov_base: piece.as_mut_ptr().cast(),
-        iov_len: wanted,
-    }];
-    let call = receive::Call {
-        fd: input,
-        list: &list,
-        flags: libc::MSG_PEEK | libc::MSG_DONTWAIT,
-    };
-    let seen = match receive::receive(socket, &call, &mut would_block) {
-        Outcome::Handled(seen) if seen > 0 => seen.cast_unsigned(),
-        other => return other,
-    };
-    let written = kernel!(libc::SYS_write, out, piece.as_ptr(), seen);
-    if written <= 0 {
-        return if written < 0 {
-            Outcome::Errno(-(written as i32))
-        } else {
-            Outcome::Handled(0)
-        };
-    }
-    let list = [iovec {
-        iov_base: piece.as_mut_ptr().cast(),
-        iov_len: written.cast_unsigned(),
-    }];
-    let call = receive::Call {
-        fd: input,
-        list: &list,
-        flags: libc::MSG_DONTWAIT,
-    };
-    receive::receive(socket, &call, &mut would_block);
-    let left = bytes - written.cast_unsigned();
-    // A splice waits for a socket whatever its flags: there must be something.
-    if left == 0 || written.cast_unsigned() < in_ring || kernel::unread(input) == 0 {
-        return Outcome::Handled(written);
+    // A splice waits for both sides, and there is something to return already.
+    if bytes == moved || kernel::unread(input) == 0 || !kernel::is_writable(out) {
+        return Outcome::Handled(moved.cast_signed());
     }
     let errno = crate::thread::errno();
-    let more = receive::by_kernel(socket, input, &mut || rest(left));
+    let more = receive::by_kernel(socket, input, &mut || rest(bytes - moved));
     crate::thread::set_errno(errno);
     match more {
-        Outcome::Handled(more) if more > 0 => Outcome::Handled(written + more),
-        _ => Outcome::Handled(written),
+        Outcome::Handled(more) if more > 0 => Outcome::Handled(moved.cast_signed() + more),
+        _ => Outcome::Handled(moved.cast_signed()),
+    }
+}
+
+/// What a call returns that has moved so much before it met with `result`.
+fn ended(moved: usize, result: isize) -> Outcome {
+    match result {
+        _ if moved > 0 => Outcome::Handled(moved.cast_signed()),
+        0.. => Outcome::Handled(result),
+        error => Outcome::Errno(-(error as i32)),
     }
 }
 

@@ -243,11 +243,11 @@ pub(crate) fn is_at_mark(fd: c_int) -> bool {
     kernel!(libc::SYS_ioctl, fd, SIOCATMARK, &raw mut answer) == 0 && answer != 0
 }
 
-/// Whether the peer has sent its FIN, or the connection is gone.
-pub(crate) fn peer_has_closed(fd: c_int) -> bool {
+/// Which of `events` `fd` has now, with those that need no asking.
+pub(crate) fn events_now(fd: c_int, events: i16) -> i16 {
     let mut entry = libc::pollfd {
         fd,
-        events: libc::POLLRDHUP,
+        events,
         revents: 0,
     };
     let now = libc::timespec {
@@ -261,7 +261,26 @@ pub(crate) fn peer_has_closed(fd: c_int) -> bool {
         &raw const now,
         0usize,
         0usize
-    ) > 0
+    );
+    entry.revents
+}
+
+/// Whether the peer has sent its FIN, or the connection is gone.
+pub(crate) fn peer_has_closed(fd: c_int) -> bool {
+    events_now(fd, libc::POLLRDHUP) != 0
+}
+
+/// Whether a write would not wait: there is room, or an error.
+pub(crate) fn is_writable(fd: c_int) -> bool {
+    events_now(fd, libc::POLLOUT) != 0
+}
+
+/// Whether `fd` is a pipe.
+pub(crate) fn is_pipe(fd: c_int) -> bool {
+    // SAFETY: integers, for which zero is a value.
+    let mut facts: libc::stat = unsafe { std::mem::zeroed() };
+    let result = kernel!(libc::SYS_fstat, fd, &raw mut facts);
+    result == 0 && facts.st_mode & libc::S_IFMT == libc::S_IFIFO
 }
 
 /// The effective user.

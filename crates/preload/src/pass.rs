@@ -31,6 +31,7 @@ pub(crate) fn note_passed(header: &msghdr) {
                     Entry::Socket(socket) => {
                         socket.pin(Reason::PassedFd);
                         socket.bring_back(fd);
+                        socket.send_on(fd);
                     }
                     Entry::Set(_) => epoll::share_all(),
                     Entry::Unknown | Entry::Unconnected(_) => {}

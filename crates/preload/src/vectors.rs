@@ -32,18 +32,39 @@ impl<'a> Vectors<'a> {
 
     /// What is left, as an array.
     pub(crate) fn list(&self) -> Vec<iovec> {
+        self.part(0, usize::MAX)
+    }
+
+    /// `bytes` bytes, or what there is, of what is left, after the first `skipped`.
+    pub(crate) fn part(&self, skipped: usize, mut bytes: usize) -> Vec<iovec> {
         let mut cursor = self.clone();
+        cursor.skip(skipped);
         let mut list = Vec::with_capacity(self.rest.len());
         loop {
-            let (base, bytes) = cursor.chunk();
-            if bytes == 0 {
+            let (base, length) = cursor.chunk();
+            let length = length.min(bytes);
+            if length == 0 {
                 return list;
             }
             list.push(iovec {
                 iov_base: base.cast(),
-                iov_len: bytes,
+                iov_len: length,
             });
-            cursor.advance(bytes);
+            cursor.advance(length);
+            bytes -= length;
+        }
+    }
+
+    /// Moves on by `bytes`, or to the end.
+    #[inline]
+    pub(crate) fn skip(&mut self, mut bytes: usize) {
+        while bytes > 0 {
+            let part = self.chunk().1.min(bytes);
+            if part == 0 {
+                return;
+            }
+            self.advance(part);
+            bytes -= part;
         }
     }
 

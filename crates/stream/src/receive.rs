@@ -106,6 +106,29 @@ impl<'a> ReceiveHalf<'a> {
         reached.then_some(gate.tail)
     }
 
+    /// What lies in the ring, whatever comes before it: the cursor of its first byte, how many there are, and the part of
+    /// the ring in use. None: nothing, or not what an honest peer left.
+    #[must_use]
+    pub fn in_ring(&self) -> Option<(u32, u32, u32)> {
+        let gate = self.words.gate.load();
+        let head = self.state().head.load(Relaxed);
+        let bytes = gate.tail.wrapping_sub(head);
+        let window = window_of(gate, self.state().granted_log2.load(Relaxed)).ok()?;
+        (bytes != 0 && bytes <= window && self.segment.reach(window))
+            .then_some((head, bytes, window))
+    }
+
+    /// Bytes up to the end of those in the ring: these, and the kernel's that come before them. Zero: nothing is in the ring.
+    #[must_use]
+    pub fn reach(&self) -> u64 {
+        let Some((_, bytes, _)) = self.in_ring() else {
+            return 0;
+        };
+        let position = self.state().kernel_position.load(Relaxed);
+        let switch = self.words.switch_position.load(Relaxed);
+        switch.saturating_sub(position) + u64::from(bytes)
+    }
+
     /// Bytes in the ring that have not been read.
     #[must_use]
     pub fn unread(&self) -> u32 {

@@ -111,6 +111,7 @@ impl ToAgent {
             ToAgent::Recall(m) => {
                 let mut w = Writer::new(buffer, RECALL);
                 w.put(&m.offer_id.to_le_bytes());
+                w.put(&[u8::from(m.sends)]);
                 w.length
             }
             ToAgent::Grow(m) => {
@@ -161,7 +162,8 @@ impl ToAgent {
             (version, RECALL) => {
                 known(version)?;
                 let offer_id = r.u64()?;
-                r.finish(ToAgent::Recall(Recall { offer_id }))
+                let sends = r.bool("sends")?;
+                r.finish(ToAgent::Recall(Recall { offer_id, sends }))
             }
             (version, GROW) => {
                 known(version)?;

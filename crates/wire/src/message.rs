@@ -161,12 +161,14 @@ pub struct Withdraw {
     pub offer_id: u64,
 }
 
-/// "My gate is shut, and bytes for me lie in the ring: have the other end's kernel socket send them." For an end that leaves
-/// its ring before it has read it. Of an offer that was paired and is not withdrawn.
+/// "The gate is shut, and bytes lie in the ring unread: have the sender's kernel socket send them." For a reader that leaves
+/// its ring, and for a sender after whom nobody could do it any more. Of an offer that was paired and is not withdrawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Recall {
     /// The offer's id.
     pub offer_id: u64,
+    /// The direction that is meant is the one in which the asking end sends; otherwise the one that it reads.
+    pub sends: bool,
 }
 
 /// "The ring that I send into is too small." Of an offer that was paired and is not withdrawn. The answer, if the agent grants more, are

@@ -57,6 +57,7 @@ impl Connection {
             segment: &self.segment,
             direction: 0,
             sender_connected: true,
+            asker: Asker::Reader,
         }
     }
 
@@ -116,6 +117,24 @@ fn unread_bytes_come_by_the_kernel_in_order() {
     assert_eq!(words.head.load(Relaxed), START.wrapping_add(RING));
     assert_eq!(words.kernel_hint.load(Relaxed), 5 + u64::from(count));
     assert!(road.sender.send.lock.try_lock_for(1, Duration::ZERO));
+}
+
+#[test]
+fn a_sender_that_leaves_has_its_bytes_sent_while_the_reader_is_locked() {
+    let mut connection = Connection::new();
+    let bytes = pattern(100, 0);
+    connection.send_by_ring(0, &bytes);
+    let mut road = connection.road();
+    road.asker = Asker::Sender;
+    let own = road.sender.send.lock.lock(1);
+    let reading = road.receiver.receive.lock.lock(1);
+    let refusal = road.bring_back(connection.near.as_fd(), SHORT_WAIT);
+    assert!(matches!(refusal, Err(Refusal::Locked)), "{refusal:?}");
+    road.receiver.receive.lock.unlock(reading);
+    road.bring_back(connection.near.as_fd(), WAIT).unwrap();
+    road.sender.send.lock.unlock(own);
+    assert!(road.is_drained().unwrap());
+    assert_eq!(connection.read(100), bytes);
 }
 
 #[test]

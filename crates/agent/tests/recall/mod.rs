@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
 use millrace_agent::Config;
@@ -27,7 +27,10 @@ impl EndOf {
     }
 
     fn recall(&self, offer_id: u64) -> bool {
-        self.program.say(ToAgent::Recall(Recall { offer_id }));
+        self.program.say(ToAgent::Recall(Recall {
+            offer_id,
+            sends: false,
+        }));
         match self.program.hear() {
             ToClient::Recalled(Recalled { offer_id: id, ok }) if id == offer_id => ok,
             other => panic!("not an answer: {other:?}"),
@@ -46,6 +49,8 @@ fn introduced(agent: &Running) -> [EndOf; 2] {
         let (paired, fd) = program.paired();
         let row = program.board.row(0).unwrap();
         row.identity.state.store(state::ATTACHED, Relaxed);
+        let number = socket.as_raw_fd().cast_unsigned();
+        row.identity.fd.store(number, Relaxed);
         row.identity
             .connection_id
             .store(paired.connection_id, Relaxed);

@@ -249,12 +249,13 @@ pub(crate) fn withdraw(offer_id: u64) {
     }
 }
 
-/// Has the agent send by the kernel again what lies unread in the ring of a connection that this process reads no more.
+/// Has the agent send by the kernel again what lies unread in the ring of a connection that this process reads no more, or
+/// (`sends`) sends on no more.
 /// Waits for the answer, [`RECALL_WAIT_MS`] at most. The caller looks into the ring to see what became of it.
-pub(crate) fn recall(offer_id: u64) {
+pub(crate) fn recall(offer_id: u64, sends: bool) {
     if let Some(mut guard) = CLIENT.lock()
         && let Some(client) = guard.as_mut()
-        && client.send(&ToAgent::Recall(Recall { offer_id }))
+        && client.send(&ToAgent::Recall(Recall { offer_id, sends }))
     {
         client.recalled = None;
         let deadline = kernel::monotonic_ns() + RECALL_WAIT_MS * 1_000_000;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use libc::{c_int, epoll_event, timespec};
+use libc::{c_int, epoll_event};
 
 use super::{EDGE, QUIET_LOOKS_MAX, READ_EVENTS, WRITE_EVENTS};
-use crate::kernel::kernel;
+use crate::kernel::{self, kernel};
 use crate::socket::Socket;
 use crate::spin;
 
@@ -359,6 +359,14 @@ impl Inner {
         self.active.iter().any(|active| active.event().is_some())
     }
 
+    /// Whether the kernel has, or will soon have, something to say of an active connection: bytes, or an ending.
+    pub(super) fn kernel_hinted(&self) -> bool {
+        self.active.iter().any(|active| {
+            let half = active.socket.peek_receive();
+            half.is_some_and(|half| half.kernel_hinted())
+        })
+    }
+
     pub(super) fn peer_runs_elsewhere(&self) -> bool {
         let here = spin::processor();
         self.active
@@ -399,24 +407,7 @@ impl Active {
         if !self.socket.sent_by_kernel.load(Acquire) {
             return true;
         }
-        let mut entry = libc::pollfd {
-            fd: self.fd,
-            events: libc::POLLOUT,
-            revents: 0,
-        };
-        let now = timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        kernel!(
-            libc::SYS_ppoll,
-            &raw mut entry,
-            1usize,
-            &raw const now,
-            0usize,
-            0usize
-        );
-        let writable = entry.revents & libc::POLLOUT != 0;
+        let writable = kernel::events_now(self.fd, libc::POLLOUT) & libc::POLLOUT != 0;
         if writable {
             self.socket.sent_by_kernel.store(false, Release);
         }

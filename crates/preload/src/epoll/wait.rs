@@ -103,7 +103,8 @@ fn look(
     };
     let mut from_kernel = 0;
     let due = now.wrapping_sub(inner.kernel_seen) > spin::cycles(patience_ns);
-    if due || call.timeout_ns == Some(0) && !inner.is_ready() {
+    let nothing_yet = call.timeout_ns == Some(0) && !inner.is_ready();
+    if due || nothing_yet || inner.kernel_hinted() {
         inner.retire_quiet();
         if !inner.untold.is_empty() {
             drop(inner);

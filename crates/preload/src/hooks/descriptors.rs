@@ -1,6 +1,6 @@
 //! Descriptors that are closed, copied and controlled; processes that fork and end.
 
-use libc::{c_char, c_int, c_uint, c_ulong, pid_t};
+use libc::{c_int, c_uint, c_ulong, pid_t};
 use millrace_wire::Reason;
 
 use crate::process::{
@@ -179,19 +179,6 @@ unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
         crate::epoll::EpollSet::track(fd);
     }
     fd
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-    // The C library reads and writes streams without passing here.
-    if let Some(socket) = table::socket(fd) {
-        let errno = thread::errno();
-        socket.pin(Reason::Stdio);
-        socket.bring_back(fd);
-        thread::set_errno(errno);
-    }
-    // SAFETY: the program's own arguments.
-    unsafe { real::fdopen(fd, mode) }
 }
 
 #[unsafe(no_mangle)]

@@ -8,6 +8,7 @@ mod receive;
 mod send;
 mod signals;
 mod sockets;
+mod streams;
 mod variadic;
 mod wait;
 

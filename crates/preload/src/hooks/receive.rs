@@ -222,6 +222,11 @@ unsafe extern "C-unwind" fn recvmmsg(
         // SAFETY: the program's own arguments.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
+    // An error that is pending comes first here, even before bytes. For no messages the kernel looks for nothing else.
+    // SAFETY: the program's own arguments.
+    if unsafe { real::recvmmsg(fd, messages, 0, flags, timeout) } < 0 {
+        return -1;
+    }
     let mut flags_now = flags & !libc::MSG_WAITFORONE;
     for index in 0..count.min(1024) as usize {
         let entry = messages.wrapping_add(index);

@@ -251,11 +251,13 @@ unsafe extern "C-unwind" fn splice(
         // SAFETY: no offsets; the other arguments are the program's own.
         unsafe { real::splice(input, nowhere, out, nowhere, bytes, flags) }
     };
+    // A socket and a pipe have no places to read or write at: the kernel says so.
     match table::socket(input) {
-        Some(socket) => {
-            let outcome = crate::file::splice_out(socket, (input, out), bytes, &mut raw, &mut rest);
+        Some(socket) if input_offset.is_null() && out_offset.is_null() => {
+            let (ends, size) = ((input, out), (bytes, flags));
+            let outcome = crate::file::splice_out(socket, ends, size, &mut raw, &mut rest);
             finish(outcome, raw)
         }
-        None => raw(),
+        _ => raw(),
     }
 }

@@ -60,8 +60,8 @@ pub(super) fn look_in_kernel(
     let seen = kernel::receive_now(fd, &raw mut scratch, 1, libc::MSG_PEEK);
     if locked.half.tail() != tail {
         // Bytes came to the ring meanwhile; they were sent before whatever the kernel has to say.
-        if seen < 0 && seen != -(libc::EAGAIN as isize) {
-            socket.error.store(-(seen as i32), Relaxed);
+        if seen < 0 {
+            keep_error(socket, -(seen as i32));
         }
         return Step::Again;
     }
@@ -132,9 +132,13 @@ pub(super) fn gather_rest(
         // One call does not read across the mark of urgent data.
         return account(socket, call, row, 0);
     }
+    let waits = call.has(libc::MSG_WAITALL) && !call.has(libc::MSG_DONTWAIT);
+    if !waits && kernel::unread(call.fd) == 0 {
+        // There may be an error, which is for the next call to take.
+        return account(socket, call, row, 0);
+    }
     let errno = thread::errno();
     let mut list = progress.vectors.list();
-    let waits = call.has(libc::MSG_WAITALL) && !call.has(libc::MSG_DONTWAIT);
     let flags = if waits {
         call.flags
     } else {
@@ -146,9 +150,19 @@ pub(super) fn gather_rest(
     header.msg_iovlen = list.len();
     // SAFETY: the program's own buffers.
     let result = unsafe { real::recvmsg(call.fd, &raw mut header, flags) };
+    if result < 0 {
+        keep_error(socket, thread::errno());
+    }
     account(socket, call, row, result);
     progress.got += usize::try_from(result).unwrap_or(0);
     thread::set_errno(errno);
+}
+
+/// The kernel told of an error where there are bytes for the program: the next call that has none returns it.
+pub(super) fn keep_error(socket: &Socket, error: i32) {
+    if !matches!(error, libc::EAGAIN | libc::EINTR | libc::EFAULT) {
+        socket.error.store(error, Relaxed);
+    }
 }
 
 /// Makes the program's own call, which only the kernel can serve, on a drained ring whose gate is closed for good.

@@ -12,6 +12,7 @@ use crate::vectors::Vectors;
 use crate::{Outcome, spin, thread, user};
 
 mod by_kernel;
+mod peek;
 
 pub(crate) use by_kernel::by_kernel;
 use by_kernel::{await_kernel, end_raw, gather_rest, look_in_kernel, recount, take_from_kernel};
@@ -126,7 +127,7 @@ fn receive_joined(
                     return Outcome::Errno(libc::ECONNRESET);
                 }
             }
-            Step::More if progress.got < wanted && !call.has(libc::MSG_PEEK) => {}
+            Step::More if progress.got < wanted => {}
             Step::More | Step::Enough => return done(socket, call, &progress),
             Step::Spin => {
                 progress.spun = true;
@@ -194,6 +195,12 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
         && !socket.is_nonblocking()
         && (progress.got == 0 || call.has(libc::MSG_WAITALL));
     match locked.half.plan() {
+        Ok(ReceivePlan::Ring { .. }) if call.has(libc::MSG_PEEK) => {
+            peek::peek(socket, call, locked, progress, (0, may_wait))
+        }
+        Ok(ReceivePlan::KernelUpTo { limit }) if call.has(libc::MSG_PEEK) => {
+            peek::peek(socket, call, locked, progress, (limit, may_wait))
+        }
         Ok(ReceivePlan::Ring {
             head,
             bytes,
@@ -260,7 +267,7 @@ fn step_empty(
     Step::Again
 }
 
-/// Copies from the ring what the call has room for.
+/// Takes from the ring what the call has room for.
 #[inline]
 fn take_from_ring(
     call: &Call<'_>,
@@ -269,45 +276,53 @@ fn take_from_ring(
     (head, available, window): (u32, u32, u32),
 ) -> Step {
     let wanted = u32::try_from(progress.wanted - progress.got).unwrap_or(u32::MAX);
-    let step = if call.has(libc::MSG_PEEK) {
-        window
-    } else {
-        step_of(window)
-    };
-    let bytes = CHAOS.cut(available.min(wanted).min(step));
-    let mut cursor = progress.vectors.clone();
-    let mut copied = 0;
-    while copied < bytes {
-        let (target, length) = cursor.chunk();
-        let part = (bytes - copied).min(u32::try_from(length).unwrap_or(u32::MAX));
-        if !call.has(libc::MSG_TRUNC) {
-            if !user::can_write(target, part as usize) {
-                break;
-            }
-            let from = head.wrapping_add(copied);
-            // SAFETY: the memory is the program's buffer, and has just been found writable.
-            unsafe {
-                locked
-                    .segment()
-                    .read(locked.direction, from, window, target, part)
-            };
-        }
-        cursor.advance(part as usize);
-        copied += part;
-    }
+    let bytes = CHAOS.cut(available.min(wanted).min(step_of(window)));
+    let copied = copy_from_ring(call, locked, progress, (0, bytes as usize), (head, window));
     if copied == 0 {
         return Step::End(-(libc::EFAULT as isize));
     }
-    if !call.has(libc::MSG_PEEK) {
-        if !locked.half.commit(head, copied) {
-            return Step::Again;
-        }
-        locked.half.widen(window);
-        progress.vectors = cursor;
+    if !locked.half.commit(head, copied as u32) {
+        return Step::Again;
     }
+    locked.half.widen(window);
+    progress.vectors.skip(copied);
     note_processor(locked);
-    progress.got += copied as usize;
+    progress.got += copied;
     Step::More
+}
+
+/// Copies `bytes` bytes of the ring from `head` on to the call's memory, `skipped` bytes on. Fewer: the memory is not there.
+#[inline]
+fn copy_from_ring(
+    call: &Call<'_>,
+    locked: &Locked<ReceiveHalf<'_>>,
+    progress: &Progress<'_>,
+    (skipped, bytes): (usize, usize),
+    (head, window): (u32, u32),
+) -> usize {
+    if call.has(libc::MSG_TRUNC) {
+        return bytes;
+    }
+    let mut cursor = progress.vectors.clone();
+    cursor.skip(skipped);
+    let mut copied = 0;
+    while copied < bytes {
+        let (target, length) = cursor.chunk();
+        let part = (bytes - copied).min(length);
+        if !user::can_write(target, part) {
+            break;
+        }
+        let from = head.wrapping_add(copied as u32);
+        // SAFETY: the memory is the program's buffer, and has just been found writable.
+        unsafe {
+            locked
+                .segment()
+                .read(locked.direction, from, window, target, part as u32)
+        };
+        cursor.advance(part);
+        copied += part;
+    }
+    copied
 }
 
 /// Lets the sender know where we run, so that it does not wait for room on our own processor.

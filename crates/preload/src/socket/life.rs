@@ -98,6 +98,7 @@ impl Socket {
     fn remove_descriptor(&'static self, fd: c_int) {
         self.settle_registrations(fd);
         if self.descriptors.fetch_sub(1, AcqRel) != 1 {
+            self.show_another_descriptor(fd);
             return;
         }
         let row = self.row();
@@ -128,6 +129,18 @@ impl Socket {
         }
         if let Some(mut free) = FREE.lock() {
             free.push(self);
+        }
+    }
+
+    /// The end record names a descriptor that the agent may borrow: one goes, others stay.
+    fn show_another_descriptor(&'static self, fd: c_int) {
+        let identity = &self.row().identity;
+        let shown = &identity.fd;
+        if shown.load(Relaxed) == fd.cast_unsigned()
+            && identity.owner.load(Relaxed) == process::id()
+            && let Some(other) = table::all().find(|other| table::is(*other, self))
+        {
+            shown.store(other.cast_unsigned(), Relaxed);
         }
     }
 
@@ -165,6 +178,8 @@ impl Socket {
     pub(crate) fn leave_ring(&'static self, fd: c_int, inherited: bool) {
         if inherited {
             self.bring_back(fd);
+            self.send_on(fd);
+            self.show_no_delay(fd);
         } else if let Some(locked) = self.lock_receive(fd) {
             locked.half.leave();
             if locked.half.unread() != 0 {
@@ -184,10 +199,22 @@ impl Socket {
         if locked.half.unread() == 0 {
             return;
         }
-        client::recall(self.offer_id.load(Relaxed));
+        client::recall(self.offer_id.load(Relaxed), false);
         if locked.half.unread() != 0 {
             kernel::reset_on_close(fd);
             kernel::kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
+        }
+    }
+
+    /// Who sends next does not know of the ring, and may be gone when the reader has to leave it: what the reader has not
+    /// read is sent again by the kernel, where that can be done. Otherwise it reads it from the ring.
+    pub(crate) fn send_on(&'static self, fd: c_int) {
+        if let Some(locked) = self.lock_send(fd) {
+            locked.half.leave();
+            if locked.half.unread() != 0 {
+                client::recall(self.offer_id.load(Relaxed), true);
+            }
+            locked.half.announce_end();
         }
     }
 

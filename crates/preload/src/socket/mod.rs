@@ -313,7 +313,7 @@ impl Socket {
     }
 
     /// The kernel's road again: the program's own choice of TCP_NODELAY holds.
-    fn show_no_delay(&self, fd: c_int) {
+    pub(super) fn show_no_delay(&self, fd: c_int) {
         let hidden = flags::HIDDEN_NO_DELAY;
         if self.row().identity.flags.fetch_and(!hidden, AcqRel) & hidden != 0 {
             kernel::set_no_delay(fd, false);

@@ -74,6 +74,7 @@ impl Random {
             }),
             3 => ToAgent::Recall(Recall {
                 offer_id: self.next(),
+                sends: self.below(2) == 1,
             }),
             4 => ToAgent::Grow(Grow {
                 offer_id: self.next(),
