@@ -27,8 +27,8 @@ mod wait;
 
 pub(crate) use interest::{control, share_all, tell_all};
 use rings::{Inner, Member, Origin, has_open_or_unread_ring};
-use wait::close_before_sleep;
 pub(crate) use wait::{Wait, wait};
+use wait::{close_before_sleep, reopen_gates};
 
 const READ_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const WRITE_EVENTS: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -251,6 +251,7 @@ impl EpollSet {
     /// Ends a sleep.
     pub(crate) fn end_sleep(&self) {
         self.sleepers.fetch_sub(1, AcqRel);
+        reopen_gates(self);
     }
 
     fn close_gates(&self) {

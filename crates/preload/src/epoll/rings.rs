@@ -68,6 +68,8 @@ pub(super) struct Member {
     pub(super) wanted: Option<u32>,
     /// The events that the kernel has.
     pub(super) told: u32,
+    /// It is among the untold.
+    untold: bool,
     /// Its place among the active ones.
     slot: Option<u32>,
 }
@@ -79,6 +81,7 @@ impl Member {
             data: event.u64,
             wanted: Some(event.events),
             told: event.events,
+            untold: false,
             slot: None,
         }
     }
@@ -134,7 +137,7 @@ impl Inner {
             return;
         };
         member.wanted = wanted;
-        if wanted != Some(member.told) {
+        if wanted != Some(member.told) && !std::mem::replace(&mut member.untold, true) {
             self.untold.push(fd);
         }
         if let Some(slot) = member.slot {
@@ -307,6 +310,7 @@ impl Inner {
     pub(super) fn close_gates(&mut self) -> bool {
         let mut may_sleep = true;
         let mut warm = std::mem::take(&mut self.warm);
+        warm.clear();
         self.retain_active(|active| {
             let Some(half) = active.socket.peek_receive() else {
                 return false;
@@ -338,6 +342,7 @@ impl Inner {
             let Some(member) = self.members.get_mut(&fd) else {
                 continue;
             };
+            member.untold = false;
             match member.wanted {
                 Some(wanted) if wanted == member.told => {}
                 Some(wanted) => {

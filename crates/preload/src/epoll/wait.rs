@@ -138,7 +138,7 @@ fn ask_kernel(call: &Wait, events: &mut [epoll_event]) -> usize {
 }
 
 /// Opens what [`Inner::close_gates`](super::rings::Inner::close_gates) closed, where it had been in use: its senders will hardly stop now.
-fn reopen_gates(set: &EpollSet) {
+pub(super) fn reopen_gates(set: &EpollSet) {
     let Some(warm) = set
         .inner
         .lock()
