@@ -54,6 +54,7 @@ class Placement:
     port: int = 7100
     target_port: int = 7100
     on_ring: bool = True
+    caller: str = "call"
 
 
 LEFT, RIGHT = "left", "right"
@@ -66,6 +67,7 @@ PLACEMENTS = [
     Placement("from the host", inside(LEFT), [], "10.79.0.2", "10.79.0.2"),
     Placement("to the host", [], inside(LEFT), "10.79.0.1", "10.79.0.1"),
     Placement("behind destination NAT", inside(LEFT), inside(RIGHT), "10.78.0.1", "10.99.0.1", target_port=80),
+    Placement("a client that confines itself", [], [], "127.0.0.1", "127.0.0.1", caller="confine"),
     Placement("unprivileged on the host", unprivileged(), unprivileged(), "127.0.0.1", "127.0.0.1"),
     Placement("two unprivileged containers", inside(LEFT) + unprivileged(), inside(RIGHT) + unprivileged(STRANGER + 1),
               "10.78.0.1", "10.78.0.1"),
@@ -115,7 +117,7 @@ class Stage:
         """Starts both ends, and waits until enough went there and back."""
         server = self.start(stack, place.server, "serve", place.listen, str(place.port))
         expect(server, "listening")
-        client = self.start(stack, place.client, "call", place.target, str(place.target_port), *(own or []))
+        client = self.start(stack, place.client, place.caller, place.target, str(place.target_port), *(own or []))
         expect(client, "ready")
         return client
 

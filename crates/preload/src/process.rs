@@ -266,6 +266,25 @@ pub(crate) fn return_from_exec(left: Vec<&'static Socket>) {
     }
 }
 
+/// The program is about to forbid itself system calls, perhaps those that we make: from now on the library is as if it were not there.
+/// What lies in the rings unread is sent again by the kernel.
+pub(crate) fn enter_sandbox() {
+    if !table::exists() || is_borrowed() {
+        return;
+    }
+    let errno = thread::errno();
+    client::stop(Reason::Sandboxed);
+    epoll::share_all();
+    for socket in sockets() {
+        socket.pin(Reason::Sandboxed);
+        if let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) {
+            socket.bring_back(fd);
+        }
+    }
+    table::abandon();
+    thread::set_errno(errno);
+}
+
 /// A descriptor is about to be closed, or given another meaning.
 #[inline]
 pub(crate) fn drop_descriptor(fd: c_int) {

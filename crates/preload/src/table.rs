@@ -70,6 +70,11 @@ pub(crate) fn create() {
     }
 }
 
+/// Gives the table up: from now on every lookup says [`Entry::Unknown`].
+pub(crate) fn abandon() {
+    ENTRIES.store(std::ptr::null_mut(), Release);
+}
+
 #[inline]
 fn slot(fd: c_int) -> Option<&'static AtomicUsize> {
     let entries = ENTRIES.load(Acquire);

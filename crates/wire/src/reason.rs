@@ -74,6 +74,7 @@ reasons! {
     26 Sleeping "sleeping" "The reader sleeps in the kernel, so bytes come by the kernel until it is awake."
     27 Overflow "overflow" "The ring was full, or a send went by the kernel: the reader has not caught up yet."
     28 Unsupported "unsupported" "The program did something with the socket that the ring cannot carry."
+    29 Sandboxed "sandboxed" "The program confined itself to few system calls."
 }
 
 #[cfg(test)]

@@ -250,6 +250,21 @@ fn returned(result: isize) -> c_int {
     result as c_int
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prctl(
+    what: c_int,
+    a: libc::c_ulong,
+    b: libc::c_ulong,
+    c: libc::c_ulong,
+    d: libc::c_ulong,
+) -> c_int {
+    if what == libc::PR_SET_SECCOMP {
+        process::enter_sandbox();
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::prctl(what, a, b, c, d) }
+}
+
 /// The program made a system call by number: what it means to us, the function of that name would have told.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syscall(
@@ -269,6 +284,7 @@ unsafe extern "C-unwind" fn syscall(
             }
         }
         libc::SYS_close => drop_descriptor(a as c_int),
+        libc::SYS_seccomp => process::enter_sandbox(),
         _ => {}
     }
     // SAFETY: the program's own arguments.
