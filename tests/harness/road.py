@@ -77,9 +77,14 @@ def connections(road: Road) -> list[dict[str, Any]]:
         return []
     try:
         listing = subprocess.run([road.millrace, "ps", "--json"], capture_output=True, timeout=10, check=True)
-        answer = json.loads(listing.stdout)
+        return parsed(listing.stdout)
     except (OSError, subprocess.SubprocessError, json.JSONDecodeError):
         return []
+
+
+def parsed(listing: bytes) -> list[dict[str, Any]]:
+    """The connections that `millrace ps --json` printed."""
+    answer = json.loads(listing)
     rows = answer.get("connections", []) if isinstance(answer, dict) else answer
     return [row for row in rows if isinstance(row, dict)]
 

@@ -44,7 +44,8 @@ class Fault:
     """What is done to whom, and what must come of it.
 
     A step is `kill X`, `term X`, `stop X` or `cont X` (X: client, server, agent, or `client.main`, `client.worker` and so
-    on for one of two processes that hold a connection), `wait` a random time, `live` (bytes must move now), or `start agent`.
+    on for one of two processes that hold a connection), `wait` a random time, `live` (bytes must move now), `join` (the connections
+    must come to the ring now, where a single process holds each end), or `start agent`.
     """
 
     name: str
@@ -87,8 +88,8 @@ FAULTS = {
         _ending("stop-kill-server", "stop server, wait, kill server", "client"),
         _ending("kill-client-of-stopped", "stop server, wait, kill client, wait, cont server", "server"),
         _ending("kill-server-of-stopped", "stop client, wait, kill server, wait, cont client", "client"),
-        _exact("kill-holder-client", "kill client.main", holder="client"),
-        _exact("kill-holder-server", "kill server.main", holder="server"),
+        _exact("kill-holder-client", "kill client.main, live", holder="client"),
+        _exact("kill-holder-server", "kill server.main, join", holder="server"),
         _ending("kill-worker-client", "kill client.worker", "server", holder="client"),
         _ending("kill-worker-server", "kill server.worker", "client", holder="server"),
         _exact("stop-holder-client", "stop client.main, live, wait, cont client.main", holder="client"),

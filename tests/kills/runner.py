@@ -137,6 +137,8 @@ class Runner:
                 time.sleep(wait_s)
             elif word == "live":
                 why += [f"{text} (step {step})" for text in checks.moves(site, slots)]
+            elif step == "join":
+                why += self._joins(plan)
             elif step == "start agent":
                 site.end("agent")
                 site.start_agent()
@@ -146,6 +148,20 @@ class Runner:
         self._hits[where] += 1
         self._hits[f"{plan.fault.name.split('-')[0]}s"] += 1
         return why
+
+    def _joins(self, plan: Round) -> list[str]:
+        """Now that one process holds each end, the connection comes to the ring."""
+        if plan.mode == "plain" or plan.client == "shared":
+            return []
+        roads = list[str]()
+
+        def is_on_ring() -> bool:
+            roads[:] = self._roads()
+            return "ring" in roads
+
+        if until(is_on_ring, RETURN_S):
+            return []
+        return [f"not on the ring within {RETURN_S} s after its other holder's death: {_counted(roads)}"]
 
     def _judge(self, plan: Round, slots: list[int]) -> list[str]:
         """What must hold after the steps."""

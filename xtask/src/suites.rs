@@ -60,6 +60,30 @@ static SUITES: &[Suite] = &[
         full_minutes: 2,
     },
     Suite {
+        name: "lifetimes",
+        sample: &["tests/lifetimes/run.py"],
+        sample_minutes: 3,
+        full: &["tests/lifetimes/run.py"],
+        full_minutes: 3,
+    },
+    Suite {
+        name: "kills",
+        sample: &["tests/kills/run.py", "--rounds", "192", "--seconds", "120"],
+        sample_minutes: 5,
+        full: &[
+            "tests/kills/run.py",
+            "--seed",
+            "2",
+            "--rounds",
+            "10000",
+            "--seconds",
+            "3600",
+            "--modes",
+            "eager,chaos:7,default,eager-nospin,chaos:11",
+        ],
+        full_minutes: 75,
+    },
+    Suite {
         name: "public suites, eager",
         sample: &[
             "tests/suites/run.py",

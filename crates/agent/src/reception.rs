@@ -132,8 +132,7 @@ impl Server {
         let welcome = client.is_welcome();
         let wrong = match ToAgent::parse(bytes) {
             Ok(ToAgent::Query(query)) => {
-                let awaited = query == Query::StatusAndStay && self.keep_in_mind(id);
-                if query != Query::Connections && !awaited {
+                if query == Query::StatusAndStay && !self.keep_in_mind(id) {
                     self.stay_for(FIRST_CLIENT_WAIT);
                 }
                 self.handle_query(id, query);

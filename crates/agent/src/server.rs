@@ -30,7 +30,7 @@ use crate::segments::Segments;
 
 /// A connection that says nothing for so long is closed.
 pub(crate) const HELLO_WAIT: Duration = Duration::from_secs(30);
-/// A background agent waits so long for a client: for its first, and for one that asked how the agent is before it starts.
+/// A background agent waits so long for a client: for its first, and for one that asked it to stay and cannot be kept in mind.
 pub(crate) const FIRST_CLIENT_WAIT: Duration = Duration::from_secs(10);
 /// A background agent leaves so long after its last client.
 const LAST_CLIENT_WAIT: Duration = Duration::from_secs(2);

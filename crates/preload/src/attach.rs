@@ -96,10 +96,7 @@ impl Socket {
                 if status & libc::O_NONBLOCK != 0 {
                     row.identity.flags.fetch_or(flags::NONBLOCK, Relaxed);
                 }
-                if kernel::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY) == Some(0) {
-                    row.identity.flags.fetch_or(flags::HIDDEN_NO_DELAY, Relaxed);
-                    kernel::set_no_delay(fd, true);
-                }
+                self.hide_no_delay(fd);
                 row.identity.reason.store(Reason::None as u8, Relaxed);
                 row.identity.state.store(state::ATTACHED, Relaxed);
                 true

@@ -137,11 +137,23 @@ pub(crate) fn is_borrowed() -> bool {
 /// Before a fork by whatever function of the C library: both processes will hold every connection.
 extern "C" fn before_fork() {
     epoll::share_all();
+    for socket in sockets() {
+        client::list(socket);
+    }
     client::stop_introductions();
     let child = holders::token(thread::id());
     CHILD.store(child, Relaxed);
     for socket in sockets() {
-        socket.row().identity.join(child);
+        let row = socket.row();
+        if !socket.has_board_row() {
+            // Each process will have a copy, in which the other's children do not appear: never alone again.
+            row.identity.join_unnamed();
+            continue;
+        }
+        if !row.identity.has_place() {
+            outlives_others(row);
+        }
+        row.identity.join(child);
     }
 }
 
@@ -210,10 +222,11 @@ extern "C" fn begin_child() {
         match socket.phase.load(Acquire) {
             phase::ATTACHED => {}
             // The introduction that is under way is the parent's. If the parent lets go, the child offers the connection itself.
-            _ if socket.has_board_row() => {
+            _ if socket.has_board_row() && !socket.is_pinned() => {
                 socket.set_segment(None);
                 socket.phase.store(phase::FRESH, Relaxed);
             }
+            // An end record that is on no board is a copy now.
             _ => socket.pin(Reason::Forked),
         }
     }

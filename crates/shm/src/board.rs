@@ -90,6 +90,8 @@ pub mod flags {
     pub const CORRUPT: u32 = 8;
     /// TCP_NODELAY is set by us: for the program it is off.
     pub const HIDDEN_NO_DELAY: u32 = 16;
+    /// Both directions are pinned because two processes use the end, and for no other cause: it ends when one is left.
+    pub const FORKED: u32 = 32;
 }
 
 /// The sending half of an end. Guarded by `lock`, except where said.

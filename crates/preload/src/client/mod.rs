@@ -237,7 +237,14 @@ fn has_row_here(socket: &'static Socket) -> bool {
     if row_index(socket.row()).is_some() {
         return true;
     }
-    process::outlives_others(socket.row()) && take_row().is_some_and(|row| socket.move_to(row))
+    socket.is_held_alone() && take_row().is_some_and(|row| socket.move_to(row))
+}
+
+/// Sees to it that a connection's end record lies on the board, if there is one: a fork copies others.
+pub(crate) fn list(socket: &'static Socket) {
+    if socket.phase.load(Relaxed) == phase::FRESH && !socket.has_board_row() {
+        has_row_here(socket);
+    }
 }
 
 /// Tells the agent that a connection's end has gone.

@@ -40,6 +40,7 @@ impl Socket {
             bytes: AtomicU64::new(0),
             offer_id: AtomicU64::new(0),
             matched: AtomicBool::new(false),
+            questions: AtomicU32::new(0),
             row: AtomicPtr::new(std::ptr::null_mut()),
             own_row: Row::default(),
             segment: UnsafeCell::new(None),
@@ -73,6 +74,7 @@ impl Socket {
         socket.bytes.store(0, Relaxed);
         socket.offer_id.store(0, Relaxed);
         socket.matched.store(false, Relaxed);
+        socket.questions.store(0, Relaxed);
         socket.spinner.reset();
         socket.room_spinner.reset();
         socket.asked_at.store(0, Relaxed);
@@ -221,10 +223,10 @@ impl Socket {
     /// The program shuts its sending direction down: what is in the ring comes before the kernel's FIN.
     pub(crate) fn end_sending(&'static self, fd: c_int) {
         if let Some(locked) = self.lock_send(fd) {
-            self.row()
-                .identity
-                .flags
-                .fetch_or(flags::SEND_PINNED, AcqRel);
+            let word = &self.row().identity.flags;
+            word.fetch_or(flags::SEND_PINNED, AcqRel);
+            // The receiving direction stays as it is pinned, too.
+            word.fetch_and(!flags::FORKED, AcqRel);
             let words = locked.segment().words(locked.direction);
             words
                 .sender_flags

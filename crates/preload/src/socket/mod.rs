@@ -60,6 +60,8 @@ pub(crate) struct Socket {
     pub(crate) calls: AtomicU32,
     pub(crate) bytes: AtomicU64,
     pub(crate) offer_id: AtomicU64,
+    /// How often it was asked whether others hold the connection while some did.
+    questions: AtomicU32,
     /// The agent knows the other end, and we have not said yet that we want the segment.
     pub(crate) matched: AtomicBool,
     /// The end record: a row of the board, or `own_row` when there is none.
@@ -95,6 +97,12 @@ impl Socket {
     /// Whether the end record lies on a board, where a forked child and the agent see it.
     pub(crate) fn has_board_row(&self) -> bool {
         !std::ptr::eq(self.row(), &raw const self.own_row)
+    }
+
+    /// Whether a direction is pinned to the kernel's road.
+    pub(crate) fn is_pinned(&self) -> bool {
+        let pinned = flags::SEND_PINNED | flags::RECEIVE_PINNED;
+        self.row().identity.flags.load(Relaxed) & pinned != 0
     }
 
     /// Changes the end record; only before the connection is attached.
@@ -267,11 +275,42 @@ impl Socket {
 
     #[cold]
     fn claim_from_another(&'static self) {
-        let identity = &self.row().identity;
-        if process::outlives_others(self.row()) {
+        let row = self.row();
+        let identity = &row.identity;
+        let is_pinned = identity.flags.load(Relaxed) & flags::RECEIVE_PINNED != 0;
+        let alone = if is_pinned {
+            self.is_held_alone()
+        } else {
+            process::outlives_others(row)
+        };
+        if alone {
             identity.owner.store(process::id(), Relaxed);
-        } else if identity.flags.load(Relaxed) & flags::RECEIVE_PINNED == 0 {
+            self.unpin_forked();
+        } else if !is_pinned {
+            let pinned = flags::SEND_PINNED | flags::RECEIVE_PINNED;
+            let _ = identity.flags.fetch_update(AcqRel, Acquire, |word| {
+                (word & pinned == 0).then_some(word | pinned | flags::FORKED)
+            });
+            // Nobody's: whoever is left comes here.
+            identity.owner.store(0, Relaxed);
             self.pin(Reason::Forked);
+        }
+    }
+
+    /// The other users are gone: what was pinned for their sake is not any more. Both gates are shut now, as after a sleep.
+    fn unpin_forked(&'static self) {
+        let word = &self.row().identity.flags;
+        let pinned = flags::SEND_PINNED | flags::RECEIVE_PINNED | flags::FORKED;
+        let unpin = |word: u32| (word & flags::FORKED != 0).then_some(word & !pinned);
+        let Ok(before) = word.fetch_update(AcqRel, Acquire, unpin) else {
+            return;
+        };
+        if before & flags::CORRUPT == 0 {
+            let reason = &self.row().identity.reason;
+            reason.store(Reason::None as u8, Relaxed);
+        }
+        if let Some(fd) = table::all().find(|fd| table::is(*fd, self)) {
+            self.hide_no_delay(fd);
         }
     }
 
@@ -279,7 +318,10 @@ impl Socket {
     pub(crate) fn is_held_alone(&self) -> bool {
         let row = self.row();
         process::holds_alone(row)
-            || (self.calls.load(Relaxed).is_multiple_of(CALLS_PER_LOOK)
+            || (self
+                .questions
+                .fetch_add(1, Relaxed)
+                .is_multiple_of(CALLS_PER_LOOK)
                 && process::outlives_others(row))
     }
 
@@ -292,6 +334,9 @@ impl Socket {
     pub(crate) fn pin_flags(&'static self, which: u32, reason: Reason) {
         let row = self.row();
         row.identity.flags.fetch_or(which, AcqRel);
+        if reason != Reason::Forked {
+            row.identity.flags.fetch_and(!flags::FORKED, AcqRel);
+        }
         row.identity.reason.store(reason as u8, Relaxed);
         if self.phase.load(Acquire) < phase::ATTACHED {
             self.phase.store(phase::KERNEL, SeqCst);
@@ -309,6 +354,17 @@ impl Socket {
             && let Some(locked) = self.lock_receive(fd)
         {
             locked.half.leave();
+        }
+    }
+
+    /// A message that goes by the kernel must not wait for an acknowledgement that takes the ring: no delay, whatever the program thinks.
+    pub(crate) fn hide_no_delay(&self, fd: c_int) {
+        if kernel::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY) == Some(0) {
+            self.row()
+                .identity
+                .flags
+                .fetch_or(flags::HIDDEN_NO_DELAY, Relaxed);
+            kernel::set_no_delay(fd, true);
         }
     }
 

@@ -53,10 +53,23 @@ impl Identity {
         self.holders.store(1, Ordering::Release);
     }
 
+    /// Whether one more holder finds a place. If not, counting the dead out may help.
+    #[must_use]
+    pub fn has_place(&self) -> bool {
+        self.processes
+            .iter()
+            .any(|place| place.load(Ordering::Relaxed) == 0)
+    }
+
     /// One more holder: a process's number, or the token of one that is being made.
     pub fn join(&self, process: u32) {
         self.holders.fetch_add(1, Ordering::AcqRel);
         self.replace(0, process);
+    }
+
+    /// One more holder, which counts until it lets go.
+    pub fn join_unnamed(&self) {
+        self.holders.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The child of a fork exists and has this number. Said by both processes, and true once.
@@ -138,14 +151,17 @@ mod tests {
         end.join(UNKNOWN);
         assert_eq!(end.forget_dead(|process| process == 10), 3);
         assert!(!end.leave(UNKNOWN));
-        assert_eq!(end.forget_dead(|process| process == 10), 2);
+        end.join_unnamed();
+        assert_eq!(end.forget_dead(|process| process == 10), 3);
 
         let crowd = Identity::default();
         crowd.hold_alone(1);
         for process in 2..20 {
             crowd.join(process);
         }
+        assert!(!crowd.has_place());
         assert_eq!(crowd.forget_dead(|process| process == 1), 12);
+        assert!(crowd.has_place());
         assert!(!crowd.leave(15), "one without a place lets go all the same");
         assert_eq!(crowd.forget_dead(|_| true), 11);
     }

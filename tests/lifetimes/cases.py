@@ -1,0 +1,218 @@
+"""The programs of `run.py`: each is a function; `look` asks which roads the connections take now."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+
+TALKS = 100
+LATE_S = 15.0
+RING_S = 5.0
+CLONE_NEWPID = 0x20000000
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+def look() -> list[str]:
+    """Of each connection: `ring`, or the reasons of its ends."""
+    print("look", flush=True)
+    return sys.stdin.readline().split()
+
+
+def pair() -> Pair:
+    """The two ends of a fresh connection."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    return near, far
+
+
+def talk(near: socket.socket, far: socket.socket) -> None:
+    """Messages both ways, each of which is checked."""
+    for number in range(TALKS):
+        for sender, receiver in ((near, far), (far, near)):
+            message = number.to_bytes(4, "big") * 16
+            sender.sendall(message)
+            got = b""
+            while len(got) < len(message):
+                got += receiver.recv(len(message) - len(got))
+            assert got == message, f"{got!r} in place of {message!r}"
+
+
+def talk_until_on_ring(near: socket.socket, far: socket.socket) -> None:
+    """Messages until both ends are on the ring, which must be soon."""
+    deadline = time.monotonic() + RING_S
+    while True:
+        talk(near, far)
+        roads = look()
+        if roads == ["ring"]:
+            return
+        assert time.monotonic() < deadline, f"not on the ring: {roads}"
+
+
+def be_welcomed() -> None:
+    """Sees to it that the agent knows this program: a connection that a fork finds before that stays on the kernel's road."""
+    ends = pair()
+    talk_until_on_ring(*ends)
+    for each in ends:
+        each.close()
+
+
+def idle_child() -> int:
+    """A child that holds what its parent has, and does nothing; returns its number."""
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    return child
+
+
+def end(child: int) -> None:
+    """Kills a child and waits for its end."""
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def late_socket() -> None:
+    """A program whose first TCP socket comes later than a fresh agent waits is accelerated."""
+    time.sleep(LATE_S)
+    talk_until_on_ring(*pair())
+
+
+def killed_child() -> None:
+    """A connection that an idle child held goes to the ring when that has been killed."""
+    ends = pair()
+    child = idle_child()
+    talk(*ends)
+    time.sleep(0.2)
+    talk(*ends)
+    assert "ring" not in look(), "on the ring although two processes hold it"
+    end(child)
+    talk_until_on_ring(*ends)
+
+
+def killed_at_once() -> None:
+    """So does one whose children were killed before they could do anything; one of them is not waited for."""
+    ends = pair()
+    for _ in range(50):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        end(child)
+    os.kill(idle_child(), signal.SIGKILL)
+    talk_until_on_ring(*ends)
+
+
+def killed_users() -> None:
+    """A connection that a child has used goes back to the ring when that has been killed, whoever had it first."""
+    for is_on_ring in (False, True):
+        near, far = pair()
+        if is_on_ring:
+            talk_until_on_ring(near, far)
+        child = os.fork()
+        if child == 0:
+            talk(near, far)
+            signal.pause()
+        # It has said all, and sleeps outside of any call on the connection.
+        time.sleep(0.5)
+        talk(near, far)
+        assert "ring" not in look(), "on the ring although two processes use it"
+        end(child)
+        talk_until_on_ring(near, far)
+        near.close()
+        far.close()
+
+
+def killed_after_the_ring() -> None:
+    """The close of the last holder that lives resets the connection when bytes are unread."""
+    near, far = pair()
+    talk_until_on_ring(near, far)
+    end(idle_child())
+    talk(near, far)
+    near.sendall(b"unread")
+    far.close()
+    try:
+        end_of_stream = near.recv(1)
+    except ConnectionResetError:
+        return
+    raise AssertionError(f"{end_of_stream!r} in place of a reset")
+
+
+def child_of_another_namespace() -> None:
+    """A child whose numbers mean nothing to its parent is not taken for dead; its death is seen."""
+    ends = pair()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWPID) != 0:
+        return
+    child = idle_child()
+    for _ in range(3):
+        talk(*ends)
+        time.sleep(0.1)
+    assert "ring" not in look(), "on the ring although two processes hold it"
+    end(child)
+    talk_until_on_ring(*ends)
+
+
+def handed_over() -> None:
+    """A child that takes a connection over from a server that sleeps afterwards gets to the ring; what it leaves is not listed."""
+    for _ in range(20):
+        near, far = pair()
+        child = os.fork()
+        if child == 0:
+            near.close()
+            while message := far.recv(64):
+                far.sendall(message)
+            # The end comes without a close: the row is on the parent's board or its own.
+            os._exit(0)
+        far.close()
+        deadline = time.monotonic() + RING_S
+        while True:
+            for _ in range(TALKS):
+                near.sendall(b"x" * 64)
+                got = b""
+                while len(got) < 64:
+                    got += near.recv(64)
+            roads = look()
+            if roads == ["ring"]:
+                break
+            assert time.monotonic() < deadline, f"not on the ring: {roads}"
+        near.close()
+        os.waitpid(child, 0)
+    assert look() == [], "connections are listed that are no more"
+
+
+def killed_in_a_row() -> None:
+    """Rows of children that were killed are not listed, and used again."""
+    for _ in range(40):
+        near, far = pair()
+        child = idle_child()
+        far.close()
+        near.close()
+        end(child)
+    assert look() == [], "connections are listed that are no more"
+
+
+CASES = {
+    case.__name__.replace("_", "-"): case
+    for case in (
+        late_socket,
+        killed_child,
+        killed_at_once,
+        killed_users,
+        killed_after_the_ring,
+        child_of_another_namespace,
+        handed_over,
+        killed_in_a_row,
+    )
+}
+
+if __name__ == "__main__":
+    if sys.argv[1] != "late-socket":
+        be_welcomed()
+    CASES[sys.argv[1]]()
