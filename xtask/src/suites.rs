@@ -84,6 +84,13 @@ static SUITES: &[Suite] = &[
         full_minutes: 75,
     },
     Suite {
+        name: "observe",
+        sample: &["tests/observe/run.py"],
+        sample_minutes: 4,
+        full: &["tests/observe/run.py"],
+        full_minutes: 4,
+    },
+    Suite {
         name: "public suites, eager",
         sample: &[
             "tests/suites/run.py",

@@ -30,6 +30,9 @@ impl Server {
         let text = match query {
             Query::Connections => self.report_connections(asker),
             Query::Status | Query::StatusAndStay => self.report_status(asker),
+            Query::Watch(connection_id) => {
+                serde_json::to_string(&self.handle_watch(asker, connection_id))
+            }
         };
         match text
             .map_err(io::Error::from)
@@ -117,7 +120,12 @@ impl Server {
         let absent = introduced
             .absent
             .unwrap_or(Absent::Left(Reason::NotEstablished));
-        Some(Known { id, gates, absent })
+        Some(Known {
+            id,
+            segment: introduced.inode,
+            gates,
+            absent,
+        })
     }
 
     /// A client is lost: notes what that means for the other ends of its connections.
@@ -174,7 +182,7 @@ impl Server {
             segment_bytes,
             segment_bytes_limit,
             spin_us: self.config.spin_us,
-            ring_bytes: self.config.ring_bytes,
+            ring_bytes: self.segments.ring_bytes(),
         })
     }
 

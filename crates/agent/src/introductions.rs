@@ -11,6 +11,7 @@ use std::time::Instant;
 use millrace_shm::board::{Row, state};
 use millrace_shm::segment::Segment;
 use millrace_wire::{Declined, End, Matched, Offer, Paired, Reason, ToClient};
+use nix::sys::stat::fstat;
 use tracing::{debug, warn};
 
 use crate::offers::{ClientId, InsertError, OfferKey};
@@ -26,6 +27,8 @@ use crate::server::Server;
 pub(crate) struct Introduced {
     /// The programs that got it, the connecting one first.
     pub(crate) clients: [ClientId; 2],
+    /// The segment's inode, by which its mappings are known.
+    pub(crate) inode: u64,
     /// What became of the end whose program was lost first, where that is known.
     pub(crate) absent: Option<Absent>,
 }
@@ -191,6 +194,7 @@ impl Server {
         let clients = keys.map(|key| key.0);
         let introduced = Introduced {
             clients,
+            inode: fstat(&*segment).map_or(0, |facts| facts.st_ino),
             absent: None,
         };
         self.introduced.insert(connection_id, introduced);
@@ -198,6 +202,7 @@ impl Server {
         let ring_bytes = self.segments.ring_bytes();
         // Without a mapping (there is a limit of them) the two get on as well, but for a recall.
         if let Ok(segment) = Segment::attach(segment.as_fd(), ring_bytes) {
+            segment.set_connection_id(connection_id);
             self.pairings.insert(Pairing {
                 connection_id,
                 ends,

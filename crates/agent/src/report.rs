@@ -34,6 +34,9 @@ pub struct ConnectionsReport {
 pub struct ConnectionReport {
     /// The agent's number; `None` while it is not paired.
     pub id: Option<u64>,
+    /// The inode of its segment, as `/proc/PID/maps` names it.
+    #[serde(default)]
+    pub segment: Option<u64>,
     /// One or two ends, the connecting one first.
     pub ends: Vec<EndReport>,
 }
@@ -127,7 +130,7 @@ pub struct StatusReport {
     pub segment_bytes_limit: u64,
     /// Spin budget in microseconds.
     pub spin_us: u32,
-    /// Size of each direction's ring.
+    /// Size of each direction's large ring, once it has grown to its full size.
     pub ring_bytes: u32,
 }
 
@@ -143,6 +146,7 @@ pub(crate) struct Holder {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known {
     pub(crate) id: u64,
+    pub(crate) segment: u64,
     /// The gates of both directions, while both ends are there.
     pub(crate) gates: Option<[Gate; 2]>,
     /// What became of an end that no row shows.
@@ -238,6 +242,7 @@ fn connection_report(id: Option<u64>, ends: &[Listed], known: Option<&Known>) ->
     let ends = reports.filter(|(visible, _)| *visible).map(|(_, end)| end);
     ConnectionReport {
         id,
+        segment: known.map(|known| known.segment),
         ends: ends.collect(),
     }
 }
@@ -305,6 +310,7 @@ mod tests {
 
     const KNOWN: Known = Known {
         id: 9,
+        segment: 5,
         gates: None,
         absent: Absent::Left(Reason::Exec),
     };

@@ -202,6 +202,7 @@ pub(crate) mod tests {
     pub(crate) fn both(road: &str, reason: &str) -> ConnectionReport {
         ConnectionReport {
             id: Some(4),
+            segment: Some(77),
             ends: vec![end(true, road, reason), end(false, road, reason)],
         }
     }
@@ -257,6 +258,7 @@ pub(crate) mod tests {
         invented.since_ns = u64::MAX;
         let connection = ConnectionReport {
             id: Some(1),
+            segment: None,
             ends: vec![invented],
         };
         let line = Line::of(&connection).unwrap();

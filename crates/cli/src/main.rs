@@ -12,6 +12,7 @@
 mod agent;
 mod background;
 mod doctor;
+mod dump;
 mod listing;
 mod locate;
 mod ps;
@@ -41,6 +42,7 @@ const EXAMPLES: &str = "Examples:
   millrace run -- redis-benchmark -q        and its client
   millrace ps                               which connections there are, which road they take, and why
   millrace top                              the same, live, with rates
+  millrace dump redis -w redis.pcapng       what passes in shared memory, for Wireshark
   millrace doctor                           what prevents acceleration here, and what to do about it
 
 Environment:
@@ -54,6 +56,7 @@ enum Command {
     Agent(agent::AgentArguments),
     Ps(ps::PsArguments),
     Top(top::TopArguments),
+    Dump(dump::DumpArguments),
     Doctor(doctor::DoctorArguments),
 }
 
@@ -70,6 +73,7 @@ fn dispatch(arguments: Vec<OsString>) -> u8 {
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Ps(arguments) => ps::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
+        Command::Dump(arguments) => dump::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     };
     match outcome {

@@ -203,6 +203,7 @@ mod tests {
         );
         let one = ConnectionReport {
             id: None,
+            segment: None,
             ends: vec![end(false, "kernel", "not_both_ends")],
         };
         let text = cells(&Line::of(&one).unwrap(), 0, false).join(" ");

@@ -138,7 +138,7 @@ pub(crate) fn is_borrowed() -> bool {
 extern "C" fn before_fork() {
     epoll::share_all();
     for socket in sockets() {
-        client::list(socket);
+        client::put_on_board(socket);
     }
     client::stop_introductions();
     let child = holders::token(thread::id());

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use crate::sys;
 
-/// A readable and writable shared mapping; unmapped when dropped.
+/// A readable and writable mapping, shared but where said; unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -26,6 +26,15 @@ impl Mapping {
     /// What `mmap` says: `ENOMEM`, `EACCES`, `EINVAL`…
     pub fn new(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
         let base = sys::map_shared(fd.as_raw_fd(), bytes)?;
+        Ok(Mapping { base, bytes })
+    }
+
+    /// Private memory of `bytes` bytes, zero, that costs nothing until it is touched.
+    ///
+    /// # Errors
+    /// What `mmap` says.
+    pub fn private(bytes: usize) -> io::Result<Mapping> {
+        let base = sys::map_private(bytes)?;
         Ok(Mapping { base, bytes })
     }
 

@@ -15,6 +15,12 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::gate::GateWord;
 use crate::{Mapping, sys};
 
+#[cfg(not(loom))]
+mod onlooker;
+
+#[cfg(not(loom))]
+pub use onlooker::{Fetch, Onlooker};
+
 /// Layout version, negotiated through the control protocol.
 pub const SEGMENT_VERSION: u16 = 1;
 /// Bytes before the first large ring.
@@ -142,6 +148,25 @@ impl Segment {
         self.ring_bytes
     }
 
+    /// Agent: says which connection the segment is of, for onlookers.
+    #[cfg(not(loom))]
+    pub fn set_connection_id(&self, connection_id: u64) {
+        self.identity().store(connection_id, Ordering::Relaxed);
+    }
+
+    /// The connection that the segment is of, as the memory says.
+    #[must_use]
+    #[cfg(not(loom))]
+    pub fn connection_id(&self) -> u64 {
+        self.identity().load(Ordering::Relaxed)
+    }
+
+    #[cfg(not(loom))]
+    fn identity(&self) -> &AtomicU64 {
+        // SAFETY: the header page begins with this word; an atomic, mapped as long as `self`.
+        unsafe { self.header.base().cast::<AtomicU64>().as_ref() }
+    }
+
     /// The shared words of `direction` (0 or 1), of models that share the whole object.
     #[must_use]
     #[cfg(loom)]
@@ -212,7 +237,7 @@ impl Segment {
     /// The ring of `direction` that a window of that size is in.
     ///
     /// # Panics
-    /// When [`Segment::reach`] has not been asked.
+    /// When [`Segment::reach`] would say no.
     fn ring(&self, direction: usize, window: u32) -> NonNull<u8> {
         if window == SMALL_RING_BYTES {
             let offset = SMALL_RINGS_OFFSET + (direction & 1) * SMALL_RING_BYTES as usize;
@@ -220,8 +245,12 @@ impl Segment {
             return unsafe { self.header.base().add(offset) };
         }
         let offset = HEADER_BYTES + (direction & 1) * self.ring_bytes as usize;
-        let whole = NonNull::new(self.whole.load(Ordering::Acquire));
-        let whole = whole.expect("the large rings are mapped");
+        let whole = self
+            .reach(window)
+            .then(|| self.whole.load(Ordering::Acquire));
+        let whole = whole
+            .and_then(NonNull::new)
+            .expect("the large rings can be mapped");
         // SAFETY: both large rings lie inside the whole segment, whose size `attach` has checked.
         unsafe { whole.add(offset) }
     }

@@ -241,7 +241,7 @@ fn has_row_here(socket: &'static Socket) -> bool {
 }
 
 /// Sees to it that a connection's end record lies on the board, if there is one: a fork copies others.
-pub(crate) fn list(socket: &'static Socket) {
+pub(crate) fn put_on_board(socket: &'static Socket) {
     if socket.phase.load(Relaxed) == phase::FRESH && !socket.has_board_row() {
         has_row_here(socket);
     }

@@ -82,9 +82,10 @@ impl Random {
             5 => ToAgent::Take(Take {
                 offer_id: self.next(),
             }),
-            _ => ToAgent::Query(match self.below(3) {
+            _ => ToAgent::Query(match self.below(4) {
                 0 => Query::Connections,
                 1 => Query::Status,
+                2 => Query::Watch(self.next()),
                 _ => Query::StatusAndStay,
             }),
         }

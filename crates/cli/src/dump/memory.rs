@@ -1,0 +1,142 @@
+//! A segment in the memory of a process that maps it, read as a debugger would. The kernel decides who may.
+
+use std::cell::Cell;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// How the segments' mappings are called.
+const NAME: &str = "/memfd:millrace-segment";
+
+/// Why a process's memory cannot be read.
+#[derive(Debug)]
+pub(super) enum OpenError {
+    /// The kernel does not allow it.
+    Denied,
+    /// The process is gone, or does not map the segment any more.
+    Gone,
+    /// Something else.
+    Kernel(io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Denied => f.write_str("the kernel does not let you trace it"),
+            OpenError::Gone => f.write_str("it does not have the segment any more"),
+            OpenError::Kernel(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> OpenError {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => OpenError::Denied,
+            io::ErrorKind::NotFound => OpenError::Gone,
+            _ if error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => OpenError::Gone,
+            _ => OpenError::Kernel(error),
+        }
+    }
+}
+
+/// A process's view of a segment. It ends with the process's program: a new one's memory is another.
+#[derive(Debug)]
+pub(super) struct Memory {
+    file: File,
+    pid: i32,
+    inode: u64,
+    /// The longest mapping that was found: an end maps the header page only, until it needs more.
+    mapping: Cell<Place>,
+}
+
+/// Where a mapping begins, and how many bytes it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    start: u64,
+    bytes: u64,
+}
+
+impl Memory {
+    /// Finds the segment of this inode in a process.
+    pub(super) fn open(pid: i32, inode: u64) -> Result<Memory, OpenError> {
+        // First the memory: the list of mappings is of the same program then, or of a later one that has no such mapping.
+        let file = File::open(format!("/proc/{pid}/mem"))?;
+        let mapping = Cell::new(find(pid, inode)?.ok_or(OpenError::Gone)?);
+        Ok(Memory {
+            file,
+            pid,
+            inode,
+            mapping,
+        })
+    }
+
+    /// Reads bytes of the segment. Fails when it is not there any more.
+    pub(super) fn fetch(&self, offset: usize, bytes: &mut [u8]) -> io::Result<()> {
+        let end = (offset + bytes.len()) as u64;
+        if end > self.mapping.get().bytes
+            && let Some(longer) = find(self.pid, self.inode)?
+        {
+            self.mapping.set(longer);
+        }
+        let Place { start, bytes: all } = self.mapping.get();
+        if end > all {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+        }
+        self.file.read_exact_at(bytes, start + offset as u64)
+    }
+}
+
+/// The longest mapping of the segment of this inode, from its beginning on.
+fn find(pid: i32, inode: u64) -> io::Result<Option<Place>> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let places = maps.lines().filter_map(|line| place(line, inode));
+    Ok(places.max_by_key(|place| place.bytes))
+}
+
+/// A mapping, if it is of the beginning of the segment of this inode:
+/// `7f5c8a000000-7f5c8a021000 rw-s 00000000 00:01 4711 /memfd:millrace-segment (deleted)`.
+fn place(line: &str, inode: u64) -> Option<Place> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let offset = words.nth(1)?;
+    let found: u64 = words.nth(1)?.parse().ok()?;
+    let is_its = found == inode && offset.bytes().all(|digit| digit == b'0');
+    if !is_its || words.next()? != NAME {
+        return None;
+    }
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let bytes = u64::from_str_radix(end, 16).ok()?.checked_sub(start)?;
+    Some(Place { start, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_segment_itself_is_found() {
+        let line = "7f5c8a000000-7f5c8a021000 rw-s 00000000 00:01 4711    /memfd:millrace-segment (deleted)";
+        let found = Place {
+            start: 0x7f5c_8a00_0000,
+            bytes: 0x21000,
+        };
+        assert_eq!(place(line, 4711), Some(found));
+        assert_eq!(place(line, 4712), None);
+        assert_eq!(place(&line.replace("segment", "board"), 4711), None);
+        assert_eq!(place(&line.replace("00000000 ", "00001000 "), 4711), None);
+        assert_eq!(
+            place("7f5c8a000000-7f5c8a021000 rw-p 00000000 00:00 0", 0),
+            None
+        );
+        assert_eq!(place("", 0), None);
+    }
+
+    #[test]
+    fn a_process_that_does_not_have_it_is_told_from_one_that_is_gone() {
+        let own = std::process::id().cast_signed();
+        assert!(matches!(Memory::open(own, u64::MAX), Err(OpenError::Gone)));
+        assert!(matches!(Memory::open(i32::MAX, 1), Err(OpenError::Gone)));
+    }
+}

@@ -1,0 +1,155 @@
+//! A segment as somebody sees it who may read the memory of one of its ends: `millrace dump`.
+//!
+//! He maps nothing, holds nothing, and neither end can tell. What he reads may change while he reads it: the words are
+//! fetched before the bytes and again after them, and the caller compares.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::Mapping;
+use crate::segment::{
+    DIRECTIONS_OFFSET, DirectionWords, HEADER_BYTES, SMALL_RING_BYTES, Segment, is_ring_size,
+    segment_bytes,
+};
+
+/// Reads so many bytes of a segment from an offset on.
+pub type Fetch<'a> = dyn FnMut(usize, &mut [u8]) -> io::Result<()> + 'a;
+
+/// A private copy of a segment's words, and the knowledge of where its bytes lie.
+#[derive(Debug)]
+pub struct Onlooker {
+    copy: Segment,
+}
+
+impl Onlooker {
+    /// For a segment with large rings of `ring_bytes` each. Memory is used for the words only.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a size that no ring has; else what the kernel says.
+    pub fn new(ring_bytes: u32) -> io::Result<Onlooker> {
+        if !is_ring_size(ring_bytes) {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let whole = Mapping::private(segment_bytes(ring_bytes))?.leak();
+        Ok(Onlooker {
+            copy: Segment {
+                header: Mapping::private(HEADER_BYTES)?,
+                whole: AtomicPtr::new(whole.as_ptr()),
+                ring_bytes,
+            },
+        })
+    }
+
+    /// Bytes of each large ring.
+    #[must_use]
+    pub fn ring_bytes(&self) -> u32 {
+        self.copy.ring_bytes
+    }
+
+    /// Takes a new copy of the words.
+    ///
+    /// # Errors
+    /// What `fetch` says.
+    pub fn fetch_words(&mut self, fetch: &mut Fetch<'_>) -> io::Result<()> {
+        let mut bytes = [0; DIRECTIONS_OFFSET + 2 * size_of::<DirectionWords>()];
+        fetch(0, &mut bytes)?;
+        let target = self.copy.header.base();
+        // SAFETY: the header page has more bytes than that, and the memory is private to `self`, which is borrowed mutably.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// The words of `direction` (0 or 1), as they were fetched last.
+    #[must_use]
+    pub fn words(&self, direction: usize) -> &DirectionWords {
+        self.copy.words(direction)
+    }
+
+    /// The connection that the segment is of, as it was fetched last.
+    #[must_use]
+    pub fn connection_id(&self) -> u64 {
+        self.copy.connection_id()
+    }
+
+    /// `bytes` bytes of a ring from `cursor` on, as they are now. `window` is one that the ring can have, and `bytes` not more.
+    ///
+    /// # Errors
+    /// What `fetch` says.
+    pub fn fetch_ring(
+        &self,
+        direction: usize,
+        cursor: u32,
+        bytes: u32,
+        window: u32,
+        fetch: &mut Fetch<'_>,
+    ) -> io::Result<Vec<u8>> {
+        let mut data = vec![0; bytes as usize];
+        let [first, second] = self.places(direction, cursor, bytes, window);
+        let (front, back) = data.split_at_mut(first.len());
+        fetch(first.start, front)?;
+        if !back.is_empty() {
+            fetch(second.start, back)?;
+        }
+        Ok(data)
+    }
+
+    fn places(&self, direction: usize, cursor: u32, bytes: u32, window: u32) -> [Range<usize>; 2] {
+        let base = if window == SMALL_RING_BYTES {
+            self.copy.header.base().as_ptr() as usize
+        } else {
+            self.copy.whole.load(Relaxed) as usize
+        };
+        self.copy
+            .runs(direction, cursor, bytes, window)
+            .map(|(place, length)| {
+                let start = place.as_ptr() as usize - base;
+                start..start + length
+            })
+    }
+}
+
+impl Segment {
+    /// Sender: copies a slice to the ring at `tail`, as [`Segment::write`] does.
+    pub fn write_slice(&self, direction: usize, tail: u32, window: u32, source: &[u8]) {
+        // SAFETY: the slice has as many bytes as it says; `write` keeps inside the ring.
+        unsafe {
+            self.write(
+                direction,
+                tail,
+                window,
+                source.as_ptr(),
+                source.len() as u32,
+            )
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::create;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn an_onlooker_sees_what_the_ends_see() {
+        let fd = create(4096).unwrap();
+        let end = Segment::attach(fd.as_fd(), 4096).unwrap();
+        let file = std::fs::File::from(fd);
+        let mut fetch = |at: usize, bytes: &mut [u8]| file.read_exact_at(bytes, at as u64);
+        end.set_connection_id(77);
+        let mut onlooker = Onlooker::new(4096).unwrap();
+        let message = b"around the end of the ring";
+        for window in [SMALL_RING_BYTES, 4096] {
+            assert!(end.reach(window));
+            end.write_slice(1, 4090, window, message);
+            onlooker.fetch_words(&mut fetch).unwrap();
+            assert_eq!(onlooker.connection_id(), 77);
+            let seen = onlooker.fetch_ring(1, 4090, 26, window, &mut fetch);
+            assert_eq!(seen.unwrap(), message);
+        }
+        assert!(Onlooker::new(5000).is_err());
+    }
+}

@@ -1,0 +1,144 @@
+"""The programs that are looked at: run under Millrace, they do one thing with TCP and wait.
+
+    traffic.py server PORT                   echoes
+    traffic.py states PORT                   connections in every state that `millrace ps` tells apart
+    traffic.py ping PORT COUNT BYTES PAUSE   messages of content() to the echo and back
+    traffic.py sink PORT                     reads and throws away, on the next port
+    traffic.py bulk PORT MEGABYTES           content() to the sink, as fast as it goes
+    traffic.py named PORT NAME               calls itself NAME
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import sys
+import threading
+import time
+
+SO_RCVLOWAT = 18
+STAY_S = 60
+MESSAGE = 8192
+
+
+def content(count: int) -> bytes:
+    """The bytes of every stream, the same in every process."""
+    return random.Random(7).randbytes(count)
+
+
+def serve(connection: socket.socket) -> None:
+    """Echoes until the end, and keeps the connection."""
+    try:
+        while data := connection.recv(1 << 16):
+            connection.sendall(data)
+    except OSError:
+        pass
+    time.sleep(STAY_S)
+
+
+def server(port: int) -> None:
+    """Accepts for ever."""
+    listener = socket.create_server(("127.0.0.1", port))
+    print("ready", flush=True)
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+
+def ping(connection: socket.socket, data: bytes, size: int, pause: float = 0.0) -> None:
+    """Sends `data` in messages of `size` bytes, each after the echo of the one before."""
+    for start in range(0, len(data), size):
+        message = data[start : start + size]
+        connection.sendall(message)
+        got = 0
+        while got < len(message):
+            got += len(connection.recv(1 << 16))
+        if pause:
+            time.sleep(pause)
+
+
+def connected(port: int, count: int) -> socket.socket:
+    """A connection that has carried `count` messages of 100 bytes each way."""
+    connection = socket.create_connection(("127.0.0.1", port))
+    ping(connection, content(100 * count), 100)
+    return connection
+
+
+def states(port: int) -> None:
+    """Says the port of each connection, by the name of its state."""
+    left, _right = socket.socketpair()
+    kept = {name: connected(port, 200) for name in ("joined", "half_closed", "low_water", "passed_fd", "urgent_data")}
+    kept["idle"] = connected(port, 0)
+    kept["short"] = connected(port, 2)
+    kept["half_closed"].shutdown(socket.SHUT_WR)
+    kept["low_water"].setsockopt(socket.SOL_SOCKET, SO_RCVLOWAT, 100)
+    socket.send_fds(left, [b"x"], [kept["passed_fd"].fileno()])
+    kept["urgent_data"].send(b"!", socket.MSG_OOB)
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        gone = connected(port, 200)
+        os.set_inheritable(gone.fileno(), True)
+        os.write(writer, str(gone.getsockname()[1]).encode())
+        os.execvp("sleep", ["sleep", str(STAY_S)])
+    ports = {name: connection.getsockname()[1] for name, connection in kept.items()}
+    ports["exec"] = int(os.read(reader, 16))
+    time.sleep(0.3)
+    print(" ".join(f"{name}={number}" for name, number in ports.items()), flush=True)
+    time.sleep(STAY_S)
+
+
+def sink(port: int) -> None:
+    """Answers the first 2000 bytes, and no others."""
+    listener = socket.create_server(("127.0.0.1", port + 1))
+    print("ready", flush=True)
+    connection, _ = listener.accept()
+    got = 0
+    while data := connection.recv(1 << 16):
+        connection.sendall(data[: max(0, 2000 - got)] or b"")
+        got += len(data)
+
+
+def bulk(port: int, megabytes: int) -> None:
+    """Sends."""
+    connection = socket.create_connection(("127.0.0.1", port + 1))
+    ping(connection, content(2000), 100)
+    print("ready", connection.getsockname()[1], flush=True)
+    sys.stdin.readline()
+    data = content(1 << 20)
+    for start in list(range(0, 1 << 20, MESSAGE)) * megabytes:
+        connection.sendall(data[start : start + MESSAGE])
+    print("done", flush=True)
+    time.sleep(STAY_S)
+
+
+def main() -> None:
+    """See above."""
+    role, port, *rest = sys.argv[1:]
+    if role == "server":
+        server(int(port))
+    elif role == "sink":
+        sink(int(port))
+    elif role == "states":
+        states(int(port))
+    elif role == "bulk":
+        bulk(int(port), int(rest[0]))
+    elif role == "named":
+        with open("/proc/self/comm", "w") as comm:
+            comm.write(rest[0])
+        connection = connected(int(port), 50)
+        print("ready", connection.getsockname()[1], flush=True)
+        time.sleep(STAY_S)
+    else:
+        count, size, pause = int(rest[0]), int(rest[1]), float(rest[2])
+        connection = socket.create_connection(("127.0.0.1", int(port)))
+        ping(connection, content(2000), 100)
+        print("ready", connection.getsockname()[1], flush=True)
+        sys.stdin.readline()
+        ping(connection, content(count * size), size, pause)
+        print("done", flush=True)
+        time.sleep(STAY_S)
+
+
+if __name__ == "__main__":
+    main()
