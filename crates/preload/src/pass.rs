@@ -4,7 +4,7 @@ use libc::{c_int, msghdr};
 use millrace_wire::Reason;
 
 use crate::table::{self, Entry};
-use crate::{epoll, user};
+use crate::user;
 
 /// Pins every connection that a message carries by SCM_RIGHTS.
 pub(crate) fn note_passed(header: &msghdr) {
@@ -33,7 +33,10 @@ pub(crate) fn note_passed(header: &msghdr) {
                         socket.bring_back(fd);
                         socket.send_on(fd);
                     }
-                    Entry::Set(_) => epoll::share_all(),
+                    Entry::Set(set) => {
+                        set.tell_kernel_by(fd);
+                        set.give_up_records();
+                    }
                     Entry::Unknown | Entry::Unconnected(_) => {}
                 }
             }

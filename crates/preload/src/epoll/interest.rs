@@ -43,6 +43,7 @@ pub(crate) unsafe fn control(
             // SAFETY: the kernel has just read it.
             Some(unsafe { event.read_unaligned() })
         };
+        set.changes.note();
         set.record(epoll, operation, fd, event);
     }
     result
@@ -52,6 +53,9 @@ pub(crate) unsafe fn control(
 pub(crate) fn share_all() {
     for (_, set) in sets() {
         set.shared.store(true, Release);
+        if !set.changes.share() {
+            set.give_up_records();
+        }
     }
     tell_all();
 }

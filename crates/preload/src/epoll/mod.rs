@@ -23,10 +23,12 @@ use crate::table::{self, Entry};
 
 mod interest;
 mod rings;
+mod shared;
 mod wait;
 
 pub(crate) use interest::{control, share_all, tell_all};
 use rings::{Inner, Member, Origin, has_open_or_unread_ring};
+use shared::Changes;
 pub(crate) use wait::{Wait, wait};
 use wait::{close_before_sleep, reopen_gates};
 
@@ -55,6 +57,7 @@ pub(crate) struct EpollSet {
     kernel_only: AtomicBool,
     /// Another process may have the set too.
     shared: AtomicBool,
+    changes: Changes,
     descriptors: AtomicU32,
     spinner: Spinner,
 }
@@ -64,6 +67,7 @@ static FREE: Guarded<Vec<&'static EpollSet>> = Guarded::new(Vec::new());
 /// For a forked child: whoever held these locks is not here.
 pub(crate) fn unlock_all() {
     FREE.force_unlock();
+    shared::unlock();
     for fd in table::all() {
         if let Entry::Set(set) = table::get(fd) {
             set.inner.force_unlock();
@@ -86,6 +90,7 @@ impl EpollSet {
                     sleepers: AtomicU32::new(0),
                     kernel_only: AtomicBool::new(false),
                     shared: AtomicBool::new(false),
+                    changes: Changes::default(),
                     descriptors: AtomicU32::new(0),
                     spinner: Spinner::new(),
                 }))
@@ -94,6 +99,7 @@ impl EpollSet {
         set.sleepers.store(0, Relaxed);
         set.kernel_only.store(false, Relaxed);
         set.shared.store(false, Relaxed);
+        set.changes.reset();
         set.spinner.reset();
         forget(fd, table::replace(fd, Entry::Set(set)));
     }
@@ -162,6 +168,7 @@ impl EpollSet {
                     drop(inner);
                     if ambiguous || event.events & ONE_SHOT != 0 || self.kernel_only.load(Acquire) {
                         socket.pin(Reason::EpollAmbiguous);
+                        socket.draw_back(fd);
                     }
                 }
             }
@@ -239,7 +246,8 @@ impl EpollSet {
     }
 
     /// Whether a ring of the set has something to report.
-    pub(crate) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&'static self) -> bool {
+        self.notice_changes();
         self.inner.lock().is_some_and(|inner| inner.is_ready())
     }
 
@@ -264,16 +272,11 @@ impl EpollSet {
     pub(crate) fn leave_to_kernel(&'static self) {
         self.kernel_only.store(true, Release);
         self.tell_kernel();
-        let sockets: Vec<_> = match self.inner.lock() {
-            Some(inner) => inner
-                .members
-                .values()
-                .filter_map(|member| member.socket)
-                .collect(),
-            None => return,
-        };
-        for socket in sockets {
+        for (fd, socket) in self.connections() {
             socket.pin(Reason::EpollAmbiguous);
+            if table::is(fd, socket) {
+                socket.draw_back(fd);
+            }
         }
     }
 }

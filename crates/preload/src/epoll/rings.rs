@@ -92,7 +92,7 @@ impl Member {
 pub(super) struct Active {
     socket: &'static Socket,
     fd: c_int,
-    events: u32,
+    pub(super) events: u32,
     data: u64,
     /// Edge-triggered: the tail that has been reported.
     reported: Option<u32>,

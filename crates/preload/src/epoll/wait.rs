@@ -23,6 +23,7 @@ pub(crate) struct Wait {
 /// The whole family: looks at rings and kernel, spins if it is worth it, then `sleep`s in the program's own call.
 pub(crate) fn wait(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -> c_int) -> c_int {
     client::glance();
+    set.notice_changes();
     let room = usize::try_from(call.count).unwrap_or(0);
     if room == 0 || !crate::user::can_write(call.events.cast(), room * size_of::<epoll_event>()) {
         set.close_gates();
@@ -52,6 +53,7 @@ fn look_until_sleep(
     let interrupts = thread::interrupts();
     let mut spin: Option<spin::Spin<'_>> = None;
     loop {
+        set.notice_changes();
         if let Some(count) = look(set, call, events, spin.is_some()) {
             if let Some(spin) = spin.filter(|spin| spin.age() > 0) {
                 spin.hit();
@@ -103,8 +105,8 @@ fn look(
     };
     let mut from_kernel = 0;
     let due = now.wrapping_sub(inner.kernel_seen) > spin::cycles(patience_ns);
-    let nothing_yet = call.timeout_ns == Some(0) && !inner.is_ready();
-    if due || nothing_yet || inner.kernel_hinted() {
+    // Who does not wait asks for all that there is now.
+    if due || call.timeout_ns == Some(0) || inner.kernel_hinted() {
         inner.retire_quiet();
         if !inner.untold.is_empty() {
             drop(inner);

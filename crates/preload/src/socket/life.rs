@@ -208,6 +208,16 @@ impl Socket {
         }
     }
 
+    /// Tries to have the kernel send again what lies in the ring unread. Where that cannot be done, it is read from the ring.
+    pub(crate) fn draw_back(&'static self, fd: c_int) {
+        if let Some(locked) = self.lock_receive(fd) {
+            locked.half.leave();
+            if locked.half.unread() != 0 {
+                client::recall(self.offer_id.load(Relaxed), false);
+            }
+        }
+    }
+
     /// Who sends next does not know of the ring, and may be gone when the reader has to leave it: what the reader has not
     /// read is sent again by the kernel, where that can be done. Otherwise it reads it from the ring.
     pub(crate) fn send_on(&'static self, fd: c_int) {

@@ -31,7 +31,7 @@ impl Generator {
     }
 
     /// An end where a read blocks, and whose peer can send.
-    fn quiet_end(&mut self) -> Option<(EndId, Process, Slot)> {
+    pub(super) fn quiet_end(&mut self) -> Option<(EndId, Process, Slot)> {
         let fresh = self.model.fresh();
         let from = self.random.pick_any(&fresh)?;
         let id = from.peer();

@@ -9,9 +9,14 @@ use crate::sys::{ExecBy, SpawnBy};
 impl Generator {
     pub(super) fn fork(&mut self) -> bool {
         let running = self.model.running();
-        let Some(at) = self.random.pick_any(&running) else {
-            return false;
-        };
+        match self.random.pick_any(&running) {
+            Some(at) => self.fork_of(at),
+            None => false,
+        }
+    }
+
+    /// A process forks, if there is room for one more; the child has the next number.
+    pub(super) fn fork_of(&mut self, at: Process) -> bool {
         if self.model.processes.len() + 2 > PROCESSES || !self.room() {
             return false;
         }

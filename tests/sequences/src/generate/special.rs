@@ -271,11 +271,30 @@ impl Generator {
     }
 
     /// Whether large transfers are certain to come to an end here.
-    fn fit_for_bulk(&self, from: EndId) -> bool {
+    pub(super) fn fit_for_bulk(&self, from: EndId) -> bool {
         let to = self.model.end(from.peer());
         let lossless = !to.times_out && to.low_water == 1 && !to.shut_read;
         let edges = to.edge || self.model.end(from).edge;
         lossless && !edges && !self.model.signals && self.room()
+    }
+
+    /// Reads all that was sent to an end, however much that is.
+    pub(super) fn read_all(&mut self, id: EndId, at: Process, slot: Slot) {
+        let by = self
+            .random
+            .pick(&[ReceiveBy::Read, ReceiveBy::Recvmsg, ReceiveBy::Recv]);
+        let chunk = self.random.pick(&[16_384, 1 << 20]);
+        let until = Until::Sent;
+        self.call(
+            at,
+            Call::ReceiveAll {
+                slot,
+                by,
+                chunk,
+                until,
+            },
+        );
+        self.emptied(id);
     }
 
     /// One end sends much while the other receives it.
@@ -383,24 +402,10 @@ impl Generator {
                 },
             )
         });
-        let by = self
-            .random
-            .pick(&[ReceiveBy::Read, ReceiveBy::Recvmsg, ReceiveBy::Recv]);
-        let chunk = self.random.pick(&[16_384, 1 << 20]);
-        let until = Until::Sent;
-        self.call(
-            reader,
-            Call::ReceiveAll {
-                slot: far,
-                by,
-                chunk,
-                until,
-            },
-        );
+        self.read_all(to, reader, far);
         if let Some(thread) = waiter {
             self.join(writer, thread);
         }
-        self.emptied(to);
         let by = self.any_poll();
         self.poll_once(writer, by, slot, libc::POLLOUT, 2000);
         true

@@ -19,12 +19,12 @@ const POLL_EVENTS: [i16; 9] = [
     libc::POLLIN | libc::POLLOUT,
 ];
 
-const IN: u32 = libc::EPOLLIN as u32;
-const OUT: u32 = libc::EPOLLOUT as u32;
-const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+pub(super) const IN: u32 = libc::EPOLLIN as u32;
+pub(super) const OUT: u32 = libc::EPOLLOUT as u32;
+pub(super) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 const PRI: u32 = libc::EPOLLPRI as u32;
 pub(super) const EDGE: u32 = libc::EPOLLET as u32;
-const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+pub(super) const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
 impl Generator {
