@@ -26,17 +26,19 @@ use millrace_shm::gate::Gate;
 use millrace_shm::lock::Held;
 use millrace_shm::segment::{Segment, is_window};
 use millrace_shm::sys::thread_id;
-use millrace_wire::{End, Recalled, ToClient};
+use millrace_wire::{End, Recall, Recalled, ToClient};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send};
 use nix::sys::stat::fstat;
 use tracing::debug;
 
-use crate::offers::OfferKey;
-use crate::pairings::PairedEnd;
+use crate::offers::ClientId;
+use crate::pairings::{PairedEnd, Pairing};
 use crate::server::Server;
 use crate::sys;
+
+mod reorder;
 
 /// How long a recall waits for the sender's lock, and then for room in its kernel socket.
 const WAIT: Duration = Duration::from_millis(50);
@@ -113,25 +115,30 @@ impl fmt::Display for Refusal {
 
 impl Server {
     /// A client leaves its ring: sends by the kernel what it has not read, or (`sends`) what it has sent and is not read.
-    pub(crate) fn handle_recall(&mut self, key: OfferKey, sends: bool) {
+    pub(crate) fn handle_recall(&mut self, client: ClientId, recall: &Recall) {
         self.metrics.recalls += 1;
         let start = Instant::now();
-        let outcome = self.recall(key, sends, self.patience.at(start));
+        let outcome = self.recall(client, recall, self.patience.at(start));
         let now = Instant::now();
         self.patience.spend(now, now - start);
         if let Err(refusal) = &outcome {
             self.metrics.recalls_failed += 1;
-            debug!(client = key.0.0, offer = key.1, "not recalled: {refusal}");
+            let (client, offer) = (client.0, recall.offer_id);
+            debug!(client, offer, "not recalled: {refusal}");
         }
         let message = Recalled {
-            offer_id: key.1,
+            offer_id: recall.offer_id,
             ok: outcome.is_ok(),
         };
-        self.send(key.0, ToClient::Recalled(message), None);
+        self.send(client, ToClient::Recalled(message), None);
     }
 
-    fn recall(&self, key: OfferKey, sends: bool, patience: Duration) -> Result<(), Refusal> {
-        let (pairing, own_direction) = self.pairings.get(key).ok_or(Refusal::Unpaired)?;
+    fn recall(&self, client: ClientId, recall: &Recall, patience: Duration) -> Result<(), Refusal> {
+        let (pairing, own_direction) = match self.pairings.get((client, recall.offer_id)) {
+            Some(found) => found,
+            None => self.inherited(client, recall)?,
+        };
+        let sends = recall.sends;
         let direction = if sends {
             own_direction
         } else {
@@ -150,7 +157,24 @@ impl Server {
             return Ok(());
         }
         let socket = self.borrow_socket(sender, road.sender)?;
-        road.bring_back(socket.as_fd(), patience)
+        let own = self.borrow_socket(receiver, road.receiver).ok();
+        let own = own.as_ref().filter(|_| !sends).map(AsFd::as_fd);
+        road.bring_back(socket.as_fd(), own, patience)
+    }
+
+    /// The pairing of a connection that another process offered, and the direction in which the end sends that the client shows to
+    /// have too.
+    fn inherited(&self, client: ClientId, recall: &Recall) -> Result<(&Pairing, usize), Refusal> {
+        let pairing = self.pairings.by_id(recall.connection_id);
+        let pairing = pairing.ok_or(Refusal::Unpaired)?;
+        let process = self.clients.get(&client).and_then(|c| c.process.as_ref());
+        let process = process.ok_or(Refusal::Process)?;
+        let inode = process.socket_inode(recall.fd).ok_or(Refusal::Unpaired)?;
+        if !process.is_unchanged() {
+            return Err(Refusal::Process);
+        }
+        let direction = pairing.ends.iter().position(|end| end.inode == inode);
+        Ok((pairing, direction.ok_or(Refusal::Unpaired)?))
     }
 
     /// The row of an end, if it speaks of that connection.
@@ -227,8 +251,13 @@ impl Road<'_> {
         Ok(self.shut_gate()?.tail == self.receiver.receive.head.load(Acquire))
     }
 
-    /// Sends by `socket`, the sender's, what its reader has not read.
-    fn bring_back(&self, socket: BorrowedFd<'_>, patience: Duration) -> Result<(), Refusal> {
+    /// Sends by `socket`, the sender's, what its reader has not read. With the reader's own, what has overtaken it, too.
+    fn bring_back(
+        &self,
+        socket: BorrowedFd<'_>,
+        reader: Option<BorrowedFd<'_>>,
+        patience: Duration,
+    ) -> Result<(), Refusal> {
         let lock = match self.asker {
             Asker::Reader => &self.sender.send.lock,
             Asker::Sender => &self.receiver.receive.lock,
@@ -236,13 +265,22 @@ impl Road<'_> {
         if !lock.try_lock_for(thread_id(), patience) {
             return Err(Refusal::Locked);
         }
-        let outcome = self.bring_back_locked(socket, patience);
+        let outcome = self.bring_back_locked(socket, reader, patience);
         lock.unlock(Held::Owned);
         outcome
     }
 
-    fn bring_back_locked(&self, socket: BorrowedFd<'_>, patience: Duration) -> Result<(), Refusal> {
+    fn bring_back_locked(
+        &self,
+        socket: BorrowedFd<'_>,
+        reader: Option<BorrowedFd<'_>>,
+        patience: Duration,
+    ) -> Result<(), Refusal> {
         let unread = self.unread()?;
+        if self.sender.send.kernel_position.load(Relaxed) != unread.position {
+            let reader = reader.ok_or(Refusal::Overtaken)?;
+            return self.reorder(unread, socket, reader);
+        }
         // The kernel knows also of bytes that passed the library by.
         if sys::sent(socket, self.sender_connected) != Some(unread.position) {
             return Err(Refusal::Overtaken);
@@ -263,7 +301,7 @@ impl Road<'_> {
         }
     }
 
-    /// What lies in the ring, if it is what comes next in the stream.
+    /// What lies in the ring.
     fn unread(&self) -> Result<Unread, Refusal> {
         let gate = self.shut_gate()?;
         let send = &self.sender.send;
@@ -280,9 +318,6 @@ impl Road<'_> {
             .words(self.direction)
             .switch_position
             .load(Relaxed);
-        if send.kernel_position.load(Relaxed) != position {
-            return Err(Refusal::Overtaken);
-        }
         // Acquire: pairs with the AcqRel of the reader's commit.
         let head = self.receiver.receive.head.load(Acquire);
         let bytes = gate.tail.wrapping_sub(head);

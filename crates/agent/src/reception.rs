@@ -155,7 +155,7 @@ impl Server {
                 None
             }
             Ok(ToAgent::Recall(recall)) if welcome => {
-                self.handle_recall((id, recall.offer_id), recall.sends);
+                self.handle_recall(id, &recall);
                 None
             }
             Ok(ToAgent::Grow(grow)) if welcome => {

@@ -126,9 +126,18 @@ fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
 }
 
 fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    queue_bytes(socket, libc::TIOCOUTQ)
+}
+
+/// Bytes that a TCP socket has received and nobody has taken.
+pub(crate) fn unread(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    queue_bytes(socket, libc::FIONREAD)
+}
+
+fn queue_bytes(socket: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<u64> {
     let mut count: libc::c_int = 0;
     // SAFETY: the descriptor is open while it is borrowed, and the kernel writes one int.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut count) };
     match u64::try_from(count) {
         Ok(count) if result == 0 => Ok(count),
         _ => Err(io::Error::last_os_error()),

@@ -261,11 +261,18 @@ pub(crate) fn leave_for_exec() -> Vec<&'static Socket> {
     }
     let mut left = Vec::new();
     for socket in sockets() {
+        let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) else {
+            continue;
+        };
+        let inherited =
+            table::all().any(|fd| table::is(fd, socket) && kernel::stays_open_on_exec(fd));
         if !outlives_others(socket.row()) {
+            if inherited {
+                socket.leave_to_others(fd);
+            }
             socket.row().identity.leave(holder());
             left.push(socket);
-        } else if let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) {
-            let inherited = kernel::stays_open_on_exec(fd);
+        } else {
             socket.leave_ring(fd, inherited);
         }
     }

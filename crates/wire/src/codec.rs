@@ -115,6 +115,8 @@ impl ToAgent {
             ToAgent::Recall(m) => {
                 let mut w = Writer::new(buffer, RECALL);
                 w.put(&m.offer_id.to_le_bytes());
+                w.put(&m.connection_id.to_le_bytes());
+                w.put(&m.fd.to_le_bytes());
                 w.put(&[u8::from(m.sends)]);
                 w.length
             }
@@ -166,9 +168,13 @@ impl ToAgent {
             }
             (version, RECALL) => {
                 known(version)?;
-                let offer_id = r.u64()?;
-                let sends = r.bool("sends")?;
-                r.finish(ToAgent::Recall(Recall { offer_id, sends }))
+                let recall = Recall {
+                    offer_id: r.u64()?,
+                    connection_id: r.u64()?,
+                    fd: r.u32()?.cast_signed(),
+                    sends: r.bool("sends")?,
+                };
+                r.finish(ToAgent::Recall(recall))
             }
             (version, GROW) => {
                 known(version)?;

@@ -162,11 +162,16 @@ pub struct Withdraw {
 }
 
 /// "The gate is shut, and bytes lie in the ring unread: have the sender's kernel socket send them." For a reader that leaves
-/// its ring, and for a sender after whom nobody could do it any more. Of an offer that was paired and is not withdrawn.
+/// its ring, and for a sender after whom nobody could do it any more. Of an offer that was paired and is not withdrawn, or of a
+/// connection that another process offered, its parent, and of which the asking one has an end too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Recall {
-    /// The offer's id.
+    /// The offer's id. The answer has the same.
     pub offer_id: u64,
+    /// The number that the agent gave the connection.
+    pub connection_id: u64,
+    /// A descriptor of the end.
+    pub fd: i32,
     /// The direction that is meant is the one in which the asking end sends; otherwise the one that it reads.
     pub sends: bool,
 }

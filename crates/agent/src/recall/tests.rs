@@ -78,7 +78,7 @@ impl Connection {
     }
 
     fn recall(&self) -> Result<(), Refusal> {
-        self.road().bring_back(self.near.as_fd(), WAIT)
+        self.road().bring_back(self.near.as_fd(), None, WAIT)
     }
 
     fn read(&mut self, count: usize) -> Vec<u8> {
@@ -128,13 +128,35 @@ fn a_sender_that_leaves_has_its_bytes_sent_while_the_reader_is_locked() {
     road.asker = Asker::Sender;
     let own = road.sender.send.lock.lock(1);
     let reading = road.receiver.receive.lock.lock(1);
-    let refusal = road.bring_back(connection.near.as_fd(), SHORT_WAIT);
+    let refusal = road.bring_back(connection.near.as_fd(), None, SHORT_WAIT);
     assert!(matches!(refusal, Err(Refusal::Locked)), "{refusal:?}");
     road.receiver.receive.lock.unlock(reading);
-    road.bring_back(connection.near.as_fd(), WAIT).unwrap();
+    road.bring_back(connection.near.as_fd(), None, WAIT)
+        .unwrap();
     road.sender.send.lock.unlock(own);
     assert!(road.is_drained().unwrap());
     assert_eq!(connection.read(100), bytes);
+}
+
+#[test]
+fn what_went_by_the_kernel_later_is_sent_again_behind_the_ring_s() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut connection = Connection::new();
+    connection.near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    connection.far = listener.accept().unwrap().0;
+    let bytes = pattern(100, 0);
+    connection.near.write_all(b"first").unwrap();
+    connection.send_by_ring(5, &bytes);
+    connection.near.write_all(b"later").unwrap();
+    let road = connection.road();
+    road.sender.send.kernel_position.store(10, Relaxed);
+    let (near, far) = (connection.near.as_fd(), connection.far.as_fd());
+    road.bring_back(near, Some(far), WAIT).unwrap();
+    assert!(road.is_drained().unwrap());
+    assert_eq!(road.receiver.receive.kernel_position.load(Relaxed), 10);
+    assert_eq!(road.sender.send.kernel_position.load(Relaxed), 120);
+    let expected = [b"first", &bytes[..], b"later"].concat();
+    assert_eq!(connection.read(110), expected);
 }
 
 #[test]

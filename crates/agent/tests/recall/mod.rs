@@ -27,15 +27,45 @@ impl EndOf {
     }
 
     fn recall(&self, offer_id: u64) -> bool {
-        self.program.say(ToAgent::Recall(Recall {
+        let recall = Recall {
             offer_id,
+            connection_id: 0,
+            fd: -1,
             sends: false,
-        }));
-        match self.program.hear() {
-            ToClient::Recalled(Recalled { offer_id: id, ok }) if id == offer_id => ok,
-            other => panic!("not an answer: {other:?}"),
-        }
+        };
+        answer(&self.program, recall)
     }
+}
+
+fn answer(program: &Client, recall: Recall) -> bool {
+    program.say(ToAgent::Recall(recall));
+    match program.hear() {
+        ToClient::Recalled(Recalled { offer_id, ok }) if offer_id == recall.offer_id => ok,
+        other => panic!("not an answer: {other:?}"),
+    }
+}
+
+#[test]
+fn a_program_that_has_the_end_from_another_asks_for_it_too() {
+    let agent = Running::start(Config::default());
+    let [mut sender, mut receiver] = introduced(&agent);
+    send_both_ways(&mut sender, &receiver, 0, b"by the ring");
+    let child = agent.client();
+    let recall = |socket: &TcpStream, connection_id| Recall {
+        offer_id: 7,
+        connection_id,
+        fd: socket.as_raw_fd(),
+        sends: false,
+    };
+    let id = receiver.row().identity.connection_id.load(Relaxed);
+    let (other, _peer) = pair();
+    assert!(!answer(&child, recall(&other, id)), "it has no end");
+    assert!(!answer(&child, recall(&receiver.socket, id + 1)));
+    assert!(answer(&child, recall(&receiver.socket, id)));
+    drop(sender);
+    let mut text = String::new();
+    receiver.socket.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "by the kernel, by the ring");
 }
 
 fn introduced(agent: &Running) -> [EndOf; 2] {

@@ -257,12 +257,20 @@ pub(crate) fn withdraw(offer_id: u64) {
 }
 
 /// Has the agent send by the kernel again what lies unread in the ring of a connection that this process reads no more, or
-/// (`sends`) sends on no more.
-/// Waits for the answer, [`RECALL_WAIT_MS`] at most. The caller looks into the ring to see what became of it.
-pub(crate) fn recall(offer_id: u64, sends: bool) {
+/// (`sends`) sends on no more. Waits for the answer, [`RECALL_WAIT_MS`] at most. The caller looks into the ring to see what became of it.
+/// A forked child asks for connections of its parent, too.
+pub(crate) fn recall(socket: &Socket, fd: c_int, sends: bool) {
+    let offer_id = socket.offer_id.load(Relaxed);
+    let message = ToAgent::Recall(Recall {
+        offer_id,
+        connection_id: socket.row().identity.connection_id.load(Relaxed),
+        fd,
+        sends,
+    });
     if let Some(mut guard) = CLIENT.lock()
         && let Some(client) = guard.as_mut()
-        && client.send(&ToAgent::Recall(Recall { offer_id, sends }))
+        && client.reach()
+        && client.send(&message)
     {
         client.recalled = None;
         let deadline = kernel::monotonic_ns() + RECALL_WAIT_MS * 1_000_000;

@@ -123,6 +123,8 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
         }
         if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
             socket.pin_flags(flags::RECEIVE_PINNED, Reason::NotEstablished);
+            socket.draw_back(fd);
+            socket.is_deaf.store(true, Relaxed);
         }
         thread::set_errno(errno);
     }

@@ -11,6 +11,8 @@ use millrace_shm::board::{Row, flags};
 use millrace_shm::lock::Held;
 use millrace_stream::{ReceiveHalf, SendHalf};
 
+use millrace_wire::Reason;
+
 use super::{Socket, phase};
 use crate::guarded::Guarded;
 use crate::spin::Spinner;
@@ -51,6 +53,7 @@ impl Socket {
             room_spinner: Spinner::new(),
             asked_at: AtomicU64::new(0),
             error: AtomicI32::new(0),
+            is_deaf: AtomicBool::new(false),
         }));
         socket
             .row
@@ -79,6 +82,7 @@ impl Socket {
         socket.room_spinner.reset();
         socket.asked_at.store(0, Relaxed);
         socket.error.store(0, Relaxed);
+        socket.is_deaf.store(false, Relaxed);
         let row = client::take_row().unwrap_or(&socket.own_row);
         reset_row(row);
         client::list(row, fd, family, active);
@@ -122,8 +126,9 @@ impl Socket {
         row.send.lock.unlock(send_held);
         row.receive.lock.unlock(receive_held);
         // What was declined has no number any more; what went back to the kernel's road for other causes is known to the agent still.
+        // While another process holds the end, it may have to recall what is in the ring.
         let offer_id = self.offer_id.load(Relaxed);
-        if was != phase::FRESH && offer_id != 0 {
+        if was != phase::FRESH && offer_id != 0 && (last || was != phase::ATTACHED) {
             client::withdraw(offer_id);
         }
         if self.has_board_row() {
@@ -176,6 +181,15 @@ impl Socket {
         }
     }
 
+    /// The process becomes another program, which gets a connection that other processes hold too. Who used it so far goes to the
+    /// kernel's road for good. A child that did not may be a program that has no use for it: it changes nothing that lasts.
+    pub(crate) fn leave_to_others(&'static self, fd: c_int) {
+        if self.row().identity.owner.load(Relaxed) == process::id() {
+            self.pin(Reason::Forked);
+        }
+        self.draw_back(fd);
+    }
+
     /// The process becomes another program, which reads by the kernel only.
     pub(crate) fn leave_ring(&'static self, fd: c_int, inherited: bool) {
         if inherited {
@@ -201,7 +215,7 @@ impl Socket {
         if locked.half.unread() == 0 {
             return;
         }
-        client::recall(self.offer_id.load(Relaxed), false);
+        client::recall(self, fd, false);
         if locked.half.unread() != 0 {
             kernel::reset_on_close(fd);
             kernel::kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
@@ -210,10 +224,14 @@ impl Socket {
 
     /// Tries to have the kernel send again what lies in the ring unread. Where that cannot be done, it is read from the ring.
     pub(crate) fn draw_back(&'static self, fd: c_int) {
+        if self.is_deaf.load(Relaxed) {
+            // The kernel would answer bytes that come now by a reset.
+            return;
+        }
         if let Some(locked) = self.lock_receive(fd) {
             locked.half.leave();
             if locked.half.unread() != 0 {
-                client::recall(self.offer_id.load(Relaxed), false);
+                client::recall(self, fd, false);
             }
         }
     }
@@ -224,7 +242,7 @@ impl Socket {
         if let Some(locked) = self.lock_send(fd) {
             locked.half.leave();
             if locked.half.unread() != 0 {
-                client::recall(self.offer_id.load(Relaxed), true);
+                client::recall(self, fd, true);
             }
             locked.half.announce_end();
         }

@@ -81,6 +81,8 @@ pub(crate) struct Socket {
     pub(crate) asked_at: AtomicU64,
     /// An error that the kernel reported while ring bytes were still to be read.
     pub(crate) error: AtomicI32,
+    /// The program has shut down the direction that it reads.
+    pub(crate) is_deaf: AtomicBool,
 }
 
 // SAFETY: the segment is read under a half's lock in phase Attached and changed under both; the rest are atomics and locks.

@@ -74,6 +74,8 @@ impl Random {
             }),
             3 => ToAgent::Recall(Recall {
                 offer_id: self.next(),
+                connection_id: self.next(),
+                fd: self.word().cast_signed(),
                 sends: self.below(2) == 1,
             }),
             4 => ToAgent::Grow(Grow {
