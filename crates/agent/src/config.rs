@@ -195,6 +195,7 @@ mod tests {
     fn nonsense_is_refused_with_the_field_s_name() {
         let cases = [
             ("ring_bytes = 1000", "ring_bytes"),
+            ("bulk_ring_bytes = 4096", "bulk_ring_bytes"),
             ("spin_us = 1000000", "spin_us"),
             ("spinus = 1", "spinus"),
             ("metrics = \"here\"", "metrics"),
