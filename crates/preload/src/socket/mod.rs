@@ -286,8 +286,9 @@ impl Socket {
             process::outlives_others(row)
         };
         if alone {
-            identity.owner.store(process::id(), Relaxed);
-            self.unpin_forked();
+            if self.unpin_forked() {
+                identity.owner.store(process::id(), Relaxed);
+            }
         } else if !is_pinned {
             let pinned = flags::SEND_PINNED | flags::RECEIVE_PINNED;
             let _ = identity.flags.fetch_update(AcqRel, Acquire, |word| {
@@ -299,21 +300,43 @@ impl Socket {
         }
     }
 
-    /// The other users are gone: what was pinned for their sake is not any more. Both gates are shut now, as after a sleep.
-    fn unpin_forked(&'static self) {
-        let word = &self.row().identity.flags;
+    /// The other users are gone: what was pinned for their sake is not any more. They may have been killed before they counted what they
+    /// took and sent, so the counts are the kernel's, as when an end joins. False: that has to wait, for calls that are under way or
+    /// bytes in the ring.
+    fn unpin_forked(&'static self) -> bool {
+        let row = self.row();
+        let word = &row.identity.flags;
+        if word.load(Acquire) & flags::FORKED == 0 {
+            return true;
+        }
+        let Some(fd) = table::all().find(|fd| table::is(*fd, self)) else {
+            return false;
+        };
+        let (Some(receive), Some(send)) = (self.lock_receive(fd), self.lock_send(fd)) else {
+            return false;
+        };
+        let is_busy = receive.is_nested()
+            || send.is_nested()
+            || row.receive.sleepers.load(SeqCst) != 0
+            || row.send.raw.load(SeqCst) != 0;
+        if is_busy || !receive.half.is_drained() {
+            return false;
+        }
+        let sent = kernel::sent(fd, self.active.load(Relaxed));
+        let (Some(sent), Some(taken)) = (sent, kernel::taken(fd)) else {
+            return false;
+        };
+        row.send.kernel_position.store(sent, Relaxed);
+        row.receive.kernel_position.store(taken, Relaxed);
         let pinned = flags::SEND_PINNED | flags::RECEIVE_PINNED | flags::FORKED;
         let unpin = |word: u32| (word & flags::FORKED != 0).then_some(word & !pinned);
-        let Ok(before) = word.fetch_update(AcqRel, Acquire, unpin) else {
-            return;
-        };
-        if before & flags::CORRUPT == 0 {
-            let reason = &self.row().identity.reason;
-            reason.store(Reason::None as u8, Relaxed);
-        }
-        if let Some(fd) = table::all().find(|fd| table::is(*fd, self)) {
+        if let Ok(before) = word.fetch_update(AcqRel, Acquire, unpin) {
+            if before & flags::CORRUPT == 0 {
+                row.identity.reason.store(Reason::None as u8, Relaxed);
+            }
             self.hide_no_delay(fd);
         }
+        true
     }
 
     /// Whether no other process holds the connection. Whether others are alive is asked now and then only.
