@@ -159,6 +159,21 @@ def child_of_another_namespace() -> None:
     talk_until_on_ring(*ends)
 
 
+def orphans() -> None:
+    """A process whose parent was gone before it could look still sees the deaths of others."""
+    for _ in range(10):
+        ends = pair()
+        if os.fork() != 0:
+            os._exit(0)
+        for each in ends:
+            each.close()
+    ends = pair()
+    child = idle_child()
+    talk(*ends)
+    end(child)
+    talk_until_on_ring(*ends)
+
+
 def handed_over() -> None:
     """A child that takes a connection over from a server that sleeps afterwards gets to the ring; what it leaves is not listed."""
     for _ in range(20):
@@ -207,6 +222,7 @@ CASES = {
         killed_users,
         killed_after_the_ring,
         child_of_another_namespace,
+        orphans,
         handed_over,
         killed_in_a_row,
     )

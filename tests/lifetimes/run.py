@@ -67,7 +67,8 @@ def _run(millrace: Path, name: str, mode: str) -> list[str]:
             process.stdin.flush()
         code = process.wait()
         timer.cancel()
-    why = [f"ended with {code}\n{(directory / 'errors').read_text()}"] if code != 0 else []
+    said = (directory / "errors").read_text()
+    why = [f"ended with {code}\n{said}"] if code != 0 or said else []
     deadline = time.monotonic() + LEAVES_S
     while socket.exists() and time.monotonic() < deadline:
         time.sleep(0.05)

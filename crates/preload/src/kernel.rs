@@ -292,3 +292,18 @@ pub(crate) fn user_id() -> u32 {
 pub(crate) fn process_id() -> u32 {
     kernel!(libc::SYS_getpid) as u32
 }
+
+/// A number for our PID namespace, or zero where `/proc` does not tell.
+pub(crate) fn pid_namespace() -> u64 {
+    // SAFETY: integers, for which zero is a value.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    let path = c"/proc/self/ns/pid";
+    let result = kernel!(
+        libc::SYS_newfstatat,
+        libc::AT_FDCWD,
+        path.as_ptr(),
+        &raw mut status,
+        0usize
+    );
+    if result == 0 { status.st_ino } else { 0 }
+}

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{
-    AtomicBool, AtomicU32,
+    AtomicBool, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
@@ -18,6 +18,8 @@ use crate::{client, epoll, kernel, real, socket, spin, thread};
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// We may be in another PID namespace than processes with which we share end records: numbers mean nothing between us.
 static FOREIGN: AtomicBool = AtomicBool::new(false);
+/// Our PID namespace as of the last fork; zero when it is not known.
+static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 /// What stands for the child of the fork that is under way.
 static CHILD: AtomicU32 = AtomicU32::new(0);
 static ENDED: AtomicBool = AtomicBool::new(false);
@@ -143,7 +145,11 @@ extern "C" fn before_fork() {
     client::stop_introductions();
     let child = holders::token(thread::id());
     CHILD.store(child, Relaxed);
-    for socket in sockets() {
+    let sockets = sockets();
+    if !sockets.is_empty() && NAMESPACE.load(Relaxed) == 0 {
+        NAMESPACE.store(kernel::pid_namespace(), Relaxed);
+    }
+    for socket in sockets {
         let row = socket.row();
         if !socket.has_board_row() {
             // Each process will have a copy, in which the other's children do not appear: never alone again.
@@ -210,7 +216,10 @@ extern "C" fn begin_child() {
     let parent = PROCESS.swap(kernel::process_id(), Relaxed);
     // Not so in a new PID namespace, and when the parent has gone already.
     if kernel::kernel!(libc::SYS_getppid) != parent as isize {
-        FOREIGN.store(true, Relaxed);
+        let namespace = kernel::pid_namespace();
+        if namespace == 0 || namespace != NAMESPACE.swap(namespace, Relaxed) {
+            FOREIGN.store(true, Relaxed);
+        }
     }
     thread::forget_id();
     socket::unlock_all();

@@ -54,6 +54,9 @@ static STOPPED: AtomicBool = AtomicBool::new(false);
 /// Why a new connection is not on the ring.
 static FIRST_REASON: AtomicU8 = AtomicU8::new(Reason::TooShort as u8);
 
+/// Threads that have let go of an end record, and have not said yet that it is free.
+pub(crate) static LEAVING: AtomicU32 = AtomicU32::new(0);
+
 static CLIENT: Guarded<Option<Client>> = Guarded::new(None);
 
 /// Says where the agent is and how eager to be.
@@ -341,6 +344,7 @@ pub(crate) fn wait_eagerly(socket: &'static Socket) {
 /// For a forked child: the parent's connection to the agent is the parent's; a new one is made when needed.
 pub(crate) fn forget_parent() {
     CLIENT.force_unlock();
+    LEAVING.store(0, Relaxed);
     DESCRIPTOR.store(u32::MAX, Relaxed);
     BOARD.store(std::ptr::null_mut(), Relaxed);
     if let Some(mut guard) = CLIENT.lock()

@@ -16,8 +16,8 @@ use millrace_wire::{
 use super::boards::Boards;
 use super::link::{connect, passed_descriptor};
 use super::{
-    BOARD, DESCRIPTOR, MAIL_SEEN, MODE, OFFER_AFTER_BYTES, OFFER_AFTER_CALLS, RETRY_NS, STOPPED,
-    WITHDRAW_WAIT_MS, board, is_eager, row_index, stop,
+    BOARD, DESCRIPTOR, LEAVING, MAIL_SEEN, MODE, OFFER_AFTER_BYTES, OFFER_AFTER_CALLS, RETRY_NS,
+    STOPPED, WITHDRAW_WAIT_MS, board, is_eager, row_index, stop,
 };
 use crate::kernel::{self, kernel};
 use crate::socket::{Socket, phase};
@@ -60,7 +60,8 @@ impl Client {
             self.rows_searched = (self.rows_searched + 1) % self.rows_used;
             let row = board.row(self.rows_searched)?;
             if is_left(row) {
-                return Some(self.rows_searched);
+                // Acquire: whoever emptied it has announced that before. What our own threads leave comes to the list of free ones.
+                return (LEAVING.load(Acquire) == 0).then_some(self.rows_searched);
             }
         }
         None

@@ -109,6 +109,7 @@ impl Socket {
         }
         let row = self.row();
         process::outlives_others(row);
+        client::LEAVING.fetch_add(1, AcqRel);
         let last = row.identity.leave(process::holder());
         if !last && row.identity.owner.load(Relaxed) == process::id() {
             row.identity.owner.store(0, Relaxed);
@@ -134,6 +135,7 @@ impl Socket {
         if self.has_board_row() {
             client::leave_row(row, last);
         }
+        client::LEAVING.fetch_sub(1, AcqRel);
         if let Some(mut free) = FREE.lock() {
             free.push(self);
         }
