@@ -8,23 +8,51 @@ use std::net::Ipv6Addr;
 
 use millrace_wire::Address;
 
+use crate::offers::ClientId;
 use crate::proof::Process;
 
 /// The two addresses of a socket, its own first.
 pub(crate) type Pair = (Address, Address);
 
-/// What was found out for one answer.
+/// A connection's listing: whose board, which row, and since when.
+pub(crate) type Listing = (ClientId, u32, u64);
+
+/// What was found out for the last answer, and is for this one.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
+    last: HashMap<Listing, Pair>,
+    now: HashMap<Listing, Pair>,
+    namespaces: HashMap<ClientId, Option<String>>,
     /// By network namespace and inode.
     tables: HashMap<String, HashMap<u64, Pair>>,
 }
 
 impl Addresses {
-    /// The addresses of the connection that a process has at `fd`.
-    pub(crate) fn find(&mut self, process: &Process, fd: i32) -> Option<Pair> {
+    /// The addresses of a connection that a process has at `fd`.
+    pub(crate) fn find(&mut self, listing: Listing, process: &Process, fd: i32) -> Option<Pair> {
+        let pair = match self.last.get(&listing) {
+            Some(pair) => *pair,
+            None => self.ask(listing.0, process, fd)?,
+        };
+        self.now.insert(listing, pair);
+        Some(pair)
+    }
+
+    /// An answer is complete: what it did not need is forgotten.
+    pub(crate) fn end_answer(&mut self) {
+        *self = Addresses {
+            last: std::mem::take(&mut self.now),
+            ..Addresses::default()
+        };
+    }
+
+    fn ask(&mut self, client: ClientId, process: &Process, fd: i32) -> Option<Pair> {
         let inode = process.socket_inode(fd)?;
-        let namespace = process.network_namespace()?;
+        let namespace = self
+            .namespaces
+            .entry(client)
+            .or_insert_with(|| process.network_namespace())
+            .clone()?;
         let table = self.tables.entry(namespace).or_insert_with(|| {
             let texts = ["net/tcp", "net/tcp6"].map(|name| process.read(name).unwrap_or_default());
             texts.iter().flat_map(|text| parse(text)).collect()
@@ -72,6 +100,8 @@ mod tests {
 
     use super::*;
 
+    const LISTING: Listing = (ClientId(1), 2, 3);
+
     #[test]
     fn the_kernel_says_which_addresses_a_descriptor_has() {
         let own = std::process::id().cast_signed();
@@ -81,14 +111,21 @@ mod tests {
                 continue;
             };
             let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let found = Addresses::default().find(&process, near.as_raw_fd());
+            let mut addresses = Addresses::default();
+            let found = addresses.find(LISTING, &process, near.as_raw_fd());
             let (local, remote) = found.expect("the socket is listed");
             assert_eq!(SocketAddr::from(local), near.local_addr().unwrap());
             assert_eq!(SocketAddr::from(remote), near.peer_addr().unwrap());
+            // It is known for the next answer, and forgotten when that did not need it.
+            addresses.end_answer();
+            assert_eq!(addresses.find(LISTING, &process, -1), found);
+            addresses.end_answer();
+            addresses.end_answer();
+            assert_eq!(addresses.find(LISTING, &process, -1), None);
         }
         let file = std::fs::File::open("/proc/self/stat").unwrap();
         assert_eq!(
-            Addresses::default().find(&process, file.as_raw_fd()),
+            Addresses::default().find(LISTING, &process, file.as_raw_fd()),
             None,
             "no socket"
         );

@@ -14,7 +14,6 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{geteuid, getpid};
 use tracing::warn;
 
-use crate::addresses::Addresses;
 use crate::clients::Client;
 use crate::metrics::Gauges;
 use crate::offers::ClientId;
@@ -51,28 +50,33 @@ impl Server {
         }
     }
 
-    fn report_connections(&self, asker: ClientId) -> serde_json::Result<String> {
+    fn report_connections(&mut self, asker: ClientId) -> serde_json::Result<String> {
         let asker_uid = self
             .clients
             .get(&asker)
             .map_or(u32::MAX, |client| client.uid);
-        let mut found = Addresses::default();
-        let connections = self.connections(|client, row| {
+        let mut addresses = std::mem::take(&mut self.addresses);
+        let connections = self.connections(|client, index, row| {
             let visible = asker_uid == 0 || client.uid == asker_uid;
-            if visible && row.state == state::KERNEL && row.local.1 == 0 && row.remote.1 == 0 {
+            let is_undescribed =
+                row.state == state::KERNEL && row.local.1 == 0 && row.remote.1 == 0;
+            if visible && is_undescribed {
+                let listing = (client.id, index, row.since_ns);
                 let process = client.process.as_ref()?;
-                let (local, remote) = found.find(process, row.fd)?;
+                let (local, remote) = addresses.find(listing, process, row.fd)?;
                 (row.local, row.remote) = ((local.ip, local.port), (remote.ip, remote.port));
             }
             Some(visible)
         });
+        addresses.end_answer();
+        self.addresses = addresses;
         serde_json::to_string(&connections.finish(monotonic_ns()))
     }
 
     /// What the boards show, put together. `see` completes a row, and says whether it may be seen; `None` leaves it out.
     fn connections(
         &self,
-        mut see: impl FnMut(&Client, &mut RowView) -> Option<bool>,
+        mut see: impl FnMut(&Client, u32, &mut RowView) -> Option<bool>,
     ) -> Connections {
         let mut connections = Connections::default();
         for client in self.clients.values() {
@@ -87,11 +91,11 @@ impl Server {
                 uid: client.uid,
                 program,
             });
-            for (_, mut row) in client.rows() {
+            for (index, mut row) in client.rows() {
                 if client.excluded && roads::stated(&row) == Reason::TooShort {
                     row.reason = Reason::Excluded as u8;
                 }
-                let Some(visible) = see(client, &mut row) else {
+                let Some(visible) = see(client, index, &mut row) else {
                     continue;
                 };
                 let known = self.known(client.id, row.connection_id);
@@ -187,7 +191,9 @@ impl Server {
     }
 
     pub(crate) fn render_metrics(&self) -> String {
-        let report = self.connections(|_, _| Some(true)).finish(monotonic_ns());
+        let report = self
+            .connections(|_, _, _| Some(true))
+            .finish(monotonic_ns());
         let mut ends: BTreeMap<(String, String), u64> = BTreeMap::new();
         for end in report.connections.into_iter().flat_map(|found| found.ends) {
             *ends.entry((end.road, end.reason)).or_default() += 1;

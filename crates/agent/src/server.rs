@@ -14,6 +14,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::geteuid;
 use tracing::{debug, info, warn};
 
+use crate::addresses::Addresses;
 use crate::awaited::Awaited;
 use crate::clients::Client;
 use crate::config::Config;
@@ -147,6 +148,8 @@ pub(crate) struct Server {
     pub(crate) introduced: HashMap<u64, Introduced>,
     /// Pairings of which neither end has gone.
     pub(crate) pairings: Pairings,
+    /// Of connections that were not offered, as the last answer had them.
+    pub(crate) addresses: Addresses,
     /// For recalls that have to wait.
     pub(crate) patience: Patience,
     pub(crate) next_connection_id: u64,
@@ -216,6 +219,7 @@ impl Server {
             segments,
             introduced: HashMap::new(),
             pairings: Pairings::default(),
+            addresses: Addresses::default(),
             patience: Patience::default(),
             next_connection_id: 1,
             metrics: Metrics::new(),
@@ -226,13 +230,12 @@ impl Server {
             epoll,
             endpoint,
             next_number: FIRST_NUMBER,
-            reserve: None,
+            reserve: File::open("/dev/null").ok(),
             accept_again: None,
             leave_at: now + FIRST_CLIENT_WAIT,
             silent: VecDeque::new(),
             doomed: Vec::new(),
         };
-        server.reserve = File::open("/dev/null").ok();
         if !server.prover.can_ask() {
             warn!(
                 "the kernel does not answer sock_diag requests: no connection can be proved (is the module inet_diag there?)"

@@ -1,16 +1,14 @@
 //! A whole agent over its real socket, with real TCP connections over loopback.
 
 mod client;
+mod listing;
 mod recall;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use client::{Client, Running};
 use millrace_agent::{Config, QuotaConfig};
-use millrace_shm::board::state;
 use millrace_shm::segment::Segment;
 use millrace_wire::{Declined, End, Hello, Mode, Offer, Reason, ToAgent, ToClient, Unsupported};
 use nix::sys::stat::fstat;
@@ -380,50 +378,6 @@ fn excluded_programs_are_told_never_to_offer_and_declined_all_the_same() {
             reason: Reason::Excluded
         })
     );
-}
-
-#[test]
-fn connections_are_reported_with_both_ends() {
-    let agent = Running::start(Config::default());
-    let program = agent.client();
-    let (near, far) = pair();
-    program.offer(&near, 1, End::Active);
-    program.offer(&far, 2, End::Passive);
-    assert_eq!([program.take(), program.take()], [1, 2]);
-    let mut held = Vec::new();
-    for (index, reason) in [(0, Reason::None), (1, Reason::Sleeping)] {
-        let (paired, segment) = program.paired();
-        held.push(segment);
-        let identity = &program.board.row(index).unwrap().identity;
-        identity
-            .connection_id
-            .store(paired.connection_id, Ordering::Relaxed);
-        identity
-            .active
-            .store(u8::from(paired.end == End::Active), Ordering::Relaxed);
-        identity.reason.store(reason as u8, Ordering::Relaxed);
-        identity.state.store(state::ATTACHED, Ordering::Relaxed);
-    }
-    // A row that claims a connection of others is shown, but not as an end of it.
-    let liar = agent.client();
-    let row = liar.board.row(0).unwrap();
-    row.identity.connection_id.store(1, Ordering::Relaxed);
-    row.identity.local_port.store(80, Ordering::Relaxed);
-    row.identity.state.store(state::KERNEL, Ordering::Relaxed);
-
-    let report = millrace_agent::connections(agent.path(), Duration::from_secs(5)).unwrap();
-    let shape: Vec<_> = report
-        .connections
-        .iter()
-        .map(|connection| (connection.id, connection.ends.len()))
-        .collect();
-    assert_eq!(shape, [(Some(1), 2), (None, 1)]);
-    let end = &report.connections[0].ends[0];
-    assert_eq!(
-        (end.pid, end.road.as_str(), end.reason.as_str()),
-        (std::process::id() as i32, "shm", "none")
-    );
-    assert_eq!(report.connections[0].ends[1].reason, "sleeping");
 }
 
 #[test]

@@ -228,7 +228,7 @@ fn offer(fd: c_int, socket: &'static Socket) {
     let Some(client) = guard.as_mut() else { return };
     if let Err(reason) = client.offer(fd, socket) {
         socket.row().identity.reason.store(reason as u8, Relaxed);
-        if reason != Reason::NoAgent {
+        if !matches!(reason, Reason::NoAgent | Reason::TooShort) {
             socket.phase.store(phase::KERNEL, Relaxed);
         }
     }

@@ -210,7 +210,12 @@ impl Client {
         }
         self.offers.remove(&offer_id);
         socket.phase.store(phase::FRESH, Relaxed);
-        Err(Reason::NoAgent)
+        // An agent that is only busy is asked again at the next call.
+        Err(if self.fd.is_some() {
+            Reason::TooShort
+        } else {
+            Reason::NoAgent
+        })
     }
 
     /// Asks for the segment of a connection of which the agent knows the other end, if we could use it now.
