@@ -29,9 +29,6 @@ impl Server {
         let text = match query {
             Query::Connections => self.report_connections(asker),
             Query::Status | Query::StatusAndStay => self.report_status(asker),
-            Query::Watch(connection_id) => {
-                serde_json::to_string(&self.handle_watch(asker, connection_id))
-            }
         };
         match text
             .map_err(io::Error::from)
@@ -186,7 +183,8 @@ impl Server {
             segment_bytes,
             segment_bytes_limit,
             spin_us: self.config.spin_us,
-            ring_bytes: self.segments.ring_bytes(),
+            ring_bytes: self.config.ring_bytes,
+            bulk_ring_bytes: self.config.bulk_ring_bytes,
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Release;
 
 use tracing::debug;
 
-use crate::offers::{ClientId, OfferKey};
+use crate::offers::OfferKey;
 use crate::quota::Payer;
 use crate::server::Server;
 
@@ -15,25 +15,6 @@ impl Server {
         if let Err(what) = self.grow(key) {
             debug!(client = key.0.0, offer = key.1, "no larger ring: {what}");
         }
-    }
-
-    /// Somebody is going to look at a connection, which is hopeless with small rings. False: he may not see it, or it is gone.
-    pub(crate) fn handle_watch(&mut self, asker: ClientId, connection_id: u64) -> bool {
-        let uid = |server: &Server, client| server.clients.get(&client).map(|client| client.uid);
-        let Some(pairing) = self.pairings.by_id(connection_id) else {
-            return false;
-        };
-        let (ends, granted) = (pairing.ends, pairing.granted);
-        let asker = uid(self, asker);
-        if asker != Some(0) && !ends.iter().any(|end| uid(self, end.client) == asker) {
-            return false;
-        }
-        for (end, granted) in ends.iter().zip(granted) {
-            if granted == 0 {
-                self.handle_grow(end.key());
-            }
-        }
-        true
     }
 
     fn grow(&mut self, key: OfferKey) -> Result<(), String> {

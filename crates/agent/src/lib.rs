@@ -47,7 +47,7 @@ mod text;
 pub use config::{Config, ConfigError, QuotaConfig};
 pub use place::{PlaceError, ROOT_SOCKET, own_directory, socket_in};
 pub use proof::Capabilities;
-pub use query::{Answerer, AskError, ask, connections, status, status_and_stay, watch};
+pub use query::{Answerer, AskError, ask, connections, status, status_and_stay};
 pub use report::{ConnectionReport, ConnectionsReport, DirectionReport, EndReport, StatusReport};
 pub use server::{Agent, AgentError, Options};
 pub use text::printable;

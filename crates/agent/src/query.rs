@@ -137,15 +137,6 @@ pub fn connections(path: &Path, patience: Duration) -> Result<ConnectionsReport,
     serde_json::from_str(&text).map_err(|error| AskError::Nonsense(error.to_string()))
 }
 
-/// Says that somebody is going to look at a connection. False: the caller may not see it, or it is gone.
-///
-/// # Errors
-/// As [`ask`].
-pub fn watch(path: &Path, connection_id: u64, patience: Duration) -> Result<bool, AskError> {
-    let (text, _) = ask(path, Query::Watch(connection_id), patience)?;
-    serde_json::from_str(&text).map_err(|error| AskError::Nonsense(error.to_string()))
-}
-
 fn reach(path: &Path, patience: Duration) -> nix::Result<(OwnedFd, Answerer)> {
     let socket = socket(
         AddressFamily::Unix,

@@ -130,8 +130,10 @@ pub struct StatusReport {
     pub segment_bytes_limit: u64,
     /// Spin budget in microseconds.
     pub spin_us: u32,
-    /// Size of each direction's large ring, once it has grown to its full size.
+    /// Size of each direction's ring.
     pub ring_bytes: u32,
+    /// Size of each direction's ring when it carries bulk: what segments are laid out for.
+    pub bulk_ring_bytes: u32,
 }
 
 /// The process that an end is of.

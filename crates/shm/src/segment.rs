@@ -111,6 +111,15 @@ pub fn window_log2(granted_log2: u32) -> u32 {
     granted_log2.max(SMALL_RING_BYTES.ilog2())
 }
 
+/// Where the ring of `direction` that a window of that size is in begins, in bytes from the segment's start.
+fn ring_offset(direction: usize, window: u32, ring_bytes: u32) -> usize {
+    if window == SMALL_RING_BYTES {
+        SMALL_RINGS_OFFSET + (direction & 1) * SMALL_RING_BYTES as usize
+    } else {
+        HEADER_BYTES + (direction & 1) * ring_bytes as usize
+    }
+}
+
 /// An end's mapping of a segment.
 #[derive(Debug)]
 pub struct Segment {
@@ -239,12 +248,11 @@ impl Segment {
     /// # Panics
     /// When [`Segment::reach`] would say no.
     fn ring(&self, direction: usize, window: u32) -> NonNull<u8> {
+        let offset = ring_offset(direction, window, self.ring_bytes);
         if window == SMALL_RING_BYTES {
-            let offset = SMALL_RINGS_OFFSET + (direction & 1) * SMALL_RING_BYTES as usize;
             // SAFETY: inside the header page (asserted above).
             return unsafe { self.header.base().add(offset) };
         }
-        let offset = HEADER_BYTES + (direction & 1) * self.ring_bytes as usize;
         let whole = self
             .reach(window)
             .then(|| self.whole.load(Ordering::Acquire));

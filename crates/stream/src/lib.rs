@@ -15,12 +15,11 @@ pub use chaos::Chaos;
 pub use receive::{ReceiveHalf, ReceivePlan};
 pub use send::{SendHalf, SendPlan};
 
-/// Bytes that pass at once, half of the window at most. Long messages pass in parts, so that the reader takes one while the next is
-/// written, and an onlooker knows what cannot have been overwritten.
+/// Bytes that pass at once. Long messages pass in parts, so that the reader takes one while the next is written.
 #[must_use]
 #[inline]
 pub fn step_of(window: u32) -> u32 {
-    (window / 4).max(STEP_MIN).min(window / 2)
+    (window / 4).max(STEP_MIN)
 }
 
 /// Shorter messages are not worth a second publication.

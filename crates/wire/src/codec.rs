@@ -105,11 +105,7 @@ impl ToAgent {
                     Query::Connections => &[0],
                     Query::Status => &[1],
                     Query::StatusAndStay => &[1, STAY],
-                    Query::Watch(_) => &[2, 0],
                 });
-                if let Query::Watch(connection_id) = query {
-                    w.put(&connection_id.to_le_bytes());
-                }
                 w.length
             }
             ToAgent::Recall(m) => {
@@ -153,7 +149,6 @@ impl ToAgent {
                 (0, _) => Query::Connections,
                 (1, Ok(STAY)) => Query::StatusAndStay,
                 (1, _) => Query::Status,
-                (2, _) => Query::Watch(r.u64()?),
                 _ => return Err(ParseError::Value("what")),
             })),
             (version, OFFER) => {

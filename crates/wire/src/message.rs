@@ -193,9 +193,6 @@ pub enum Query {
     Status,
     /// The same, of a process that will need the agent: it shall stay until that has ended. An older agent takes it for `Status`.
     StatusAndStay,
-    /// The agent's number of a connection that somebody is going to look at: its rings shall be large enough to be followed. The answer is
-    /// `true` or `false`: whether the caller may see the connection.
-    Watch(u64),
 }
 
 /// A message from a client to the agent.

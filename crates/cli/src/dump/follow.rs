@@ -3,11 +3,17 @@
 //! What is read may be written at the same time. A look therefore fetches the words, then the bytes that are new, then the words
 //! again, and keeps a byte only when it cannot have been overwritten meanwhile, and when it is known which epoch it is of: only
 //! then its place in the stream is known. Everything else is counted as lost.
+//!
+//! What a sender writes and has not published cannot be seen. Where it may reach the bytes that are copied, they are copied twice:
+//! a write under way shows by the difference. One that stands still between two bytes for both copies, because its thread lost
+//! the processor there, does not show; nor what an ending leaves behind that comes in that moment.
 
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 
 use millrace_shm::gate::Gate;
 use millrace_shm::segment::{Fetch, Onlooker, is_window};
+use millrace_stream::step_of;
 
 /// Bytes of one direction that follow each other in the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +57,8 @@ pub(super) struct Follower {
 struct Words {
     gate: Gate,
     switch: u64,
+    /// Bytes sent by the kernel, or about to be.
+    hint: u64,
     head: u32,
 }
 
@@ -59,6 +67,12 @@ impl Words {
     fn unread(&self) -> u32 {
         let bytes = self.gate.tail.wrapping_sub(self.head);
         if bytes.cast_signed() > 0 { bytes } else { 0 }
+    }
+
+    /// The gate was closed, and the sender has begun a send by the kernel since: it may have written to the ring before that, and
+    /// not published.
+    fn may_have_gone_by_kernel(&self) -> bool {
+        !self.gate.open && self.hint > self.switch
     }
 }
 
@@ -90,11 +104,12 @@ impl Follower {
         Ok(follower)
     }
 
-    /// What has come since the last look, and could be had.
+    /// What has come since the last look, and could be had. `lenient`: bytes in a part of the segment that `fetch` does not reach
+    /// are lost, and no error.
     ///
     /// # Errors
-    /// When the segment is not there any more. What was known stays known: it may be looked for elsewhere.
-    pub(super) fn look(&mut self, fetch: &mut Fetch<'_>) -> io::Result<Vec<Piece>> {
+    /// When the segment is not there any more, or a part is not. What was known stays known: it may be looked for elsewhere.
+    pub(super) fn look(&mut self, lenient: bool, fetch: &mut Fetch<'_>) -> io::Result<Vec<Piece>> {
         let before = self.words(fetch)?;
         let mut pieces = Vec::new();
         for index in [0, 1] {
@@ -105,9 +120,15 @@ impl Follower {
                 continue;
             }
             let acknowledged = self.next(1 - index, &before[1 - index]);
-            if let Some(mut piece) = self.look_at(index, before[index], fetch)? {
-                piece.acknowledged = acknowledged;
-                pieces.push(piece);
+            match self.look_at(index, before[index], lenient, fetch) {
+                Ok(None) => {}
+                Ok(Some(mut piece)) => {
+                    piece.acknowledged = acknowledged;
+                    pieces.push(piece);
+                }
+                // The next look finds it again.
+                Err(_) if !pieces.is_empty() => break,
+                Err(error) => return Err(error),
             }
         }
         Ok(pieces)
@@ -122,36 +143,24 @@ impl Follower {
         &mut self,
         index: usize,
         before: Words,
+        lenient: bool,
         fetch: &mut Fetch<'_>,
     ) -> io::Result<Option<Piece>> {
         let gate = before.gate;
         let known = self.directions[index];
         let new = gate.tail.wrapping_sub(known.gate.tail);
-        let window = window_of(gate, self.onlooker.ring_bytes());
-        let bytes = window.map_or(0, |window| worth(new, window, &before));
-        let cursor = gate.tail.wrapping_sub(bytes);
-        let mut data = match window {
-            Some(window) => self
-                .onlooker
-                .fetch_ring(index, cursor, bytes, window, fetch)?,
-            None => Vec::new(),
+        let data = match self.copy(index, new, &known, &before, fetch) {
+            Err(error) if lenient && error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            copied => copied?,
         };
-        let after = self.words(fetch)?[index];
-        let keep = match window {
-            Some(window) => {
-                intact(bytes, gate.tail, window, &after).min(placed(new, &known, &before, &after))
-            }
-            None => 0,
-        };
+        let keep = data.len() as u32;
         let direction = &mut self.directions[index];
         direction.gate = gate;
         direction.lost = direction.lost.saturating_add(new - keep);
         if keep == 0 {
             return Ok(None);
         }
-        data.drain(..data.len() - keep as usize);
-        let first = gate.tail.wrapping_sub(keep);
-        let sequence = place(before.switch, first);
+        let sequence = place(before.switch, gate.tail.wrapping_sub(keep));
         let passed = known
             .next
             .map_or(direction.lost, |next| sequence.wrapping_sub(next));
@@ -167,6 +176,44 @@ impl Follower {
         direction.switch = Some(before.switch);
         direction.next = Some(place(before.switch, gate.tail));
         Ok(Some(piece))
+    }
+
+    /// Of `new` bytes the last, as many as are right.
+    fn copy(
+        &mut self,
+        index: usize,
+        new: u32,
+        known: &Direction,
+        before: &Words,
+        fetch: &mut Fetch<'_>,
+    ) -> io::Result<Vec<u8>> {
+        let tail = before.gate.tail;
+        let Some(window) = window_of(before.gate, self.onlooker.ring_bytes()) else {
+            return Ok(Vec::new());
+        };
+        let bytes = worth(new, window, before);
+        let cursor = tail.wrapping_sub(bytes);
+        let mut data = self
+            .onlooker
+            .fetch_ring(index, cursor, bytes, window, fetch)?;
+        let after = self.words(fetch)?[index];
+        let mut keep = bytes
+            .min(placed(new, known, before, &after))
+            .min(intact(tail, window, 0, &after));
+        // An unread byte is safe, and one that is far enough from what the sender may write now.
+        let safe = intact(tail, window, step_of(window), &after).max(unread(tail, window, &after));
+        if keep > safe {
+            let again = self
+                .onlooker
+                .fetch_ring(index, cursor, bytes, window, fetch)?;
+            let last = self.words(fetch)?[index];
+            let is_same = last.gate.epoch == before.gate.epoch && again == data;
+            if !is_same || last.may_have_gone_by_kernel() || keep > intact(tail, window, 0, &last) {
+                keep = safe;
+            }
+        }
+        data.drain(..data.len() - keep as usize);
+        Ok(data)
     }
 
     /// The place of the next byte of a direction, for acknowledgements.
@@ -185,10 +232,9 @@ impl Follower {
             let words = self.onlooker.words(direction);
             Words {
                 gate: words.gate.load(),
-                switch: words
-                    .switch_position
-                    .load(std::sync::atomic::Ordering::Relaxed),
-                head: words.head.load(std::sync::atomic::Ordering::Relaxed),
+                switch: words.switch_position.load(Relaxed),
+                hint: words.kernel_hint.load(Relaxed),
+                head: words.head.load(Relaxed),
             }
         }))
     }
@@ -209,14 +255,15 @@ fn window_of(gate: Gate, ring_bytes: u32) -> Option<u32> {
 /// The position belongs to an epoch once a byte of the epoch is published, and until the next epoch. So it does when the gate was
 /// in the same epoch before and after it was read. All new bytes are of that epoch when the last look saw it, or saw the one
 /// before it closed. Those that are unread are of it in any case: a reader that begins an epoch has read everything. And all
-/// come behind it when it is what it was: positions never go back. An epoch with another window has its bytes elsewhere.
+/// come behind it when it is what it was, because positions never go back; and they lie in the same ring when the window is what it was,
+/// because it only grows.
 fn placed(new: u32, known: &Direction, before: &Words, after: &Words) -> u32 {
     let epoch = before.gate.epoch;
     let follows = known.gate.epoch == epoch
         || (!known.gate.open && known.gate.epoch.wrapping_add(1) & EPOCH_MASK == epoch);
-    let same_place = known.gate.window_log2 == before.gate.window_log2;
-    let same_switch = known.switch == Some(before.switch);
-    if same_place && (same_switch || follows && after.gate.epoch == epoch) {
+    let unmoved =
+        known.switch == Some(before.switch) && known.gate.window_log2 == before.gate.window_log2;
+    if unmoved || (follows && after.gate.epoch == epoch) {
         new
     } else if after.gate.epoch == epoch {
         new.min(before.unread())
@@ -228,28 +275,33 @@ fn placed(new: u32, known: &Direction, before: &Words, after: &Words) -> u32 {
 /// Epochs are counted modulo 2^26.
 const EPOCH_MASK: u32 = (1 << 26) - 1;
 
+/// So many bytes are copied in no time.
+const QUICK_BYTES: u32 = 8192;
+
 /// How many of `new` bytes to copy. Whoever is behind copies little, because it must be done before the sender comes round.
 fn worth(new: u32, window: u32, before: &Words) -> u32 {
     if new <= window / 2 {
         new
     } else {
-        new.min(window).min(before.unread().max(window / 4))
+        new.min(window)
+            .min(before.unread().max(window / 4).max(QUICK_BYTES))
     }
 }
 
-/// How many of the last `bytes` bytes before `tail` had not been overwritten when the words were read `after` they were copied.
-///
-/// A byte is overwritten once the sender is a window ahead of it, and only if the reader had taken it. The sender publishes at
-/// least after each half of a window: the other half is left for what it has written and not published.
-fn intact(bytes: u32, tail: u32, window: u32, after: &Words) -> u32 {
-    if after.gate.window_log2 != window.trailing_zeros() {
+/// How many bytes before `tail` the sender had not written over when the words were read `after` they were copied, if it had written
+/// `step` bytes at most that it had not published.
+fn intact(tail: u32, window: u32, step: u32, after: &Words) -> u32 {
+    if after.gate.window_log2 != window.ilog2() {
         return 0;
     }
     let ahead = after.gate.tail.wrapping_sub(tail);
-    let by_tail = (window / 2).saturating_sub(ahead);
+    window.saturating_sub(ahead).saturating_sub(step)
+}
+
+/// How many bytes before `tail` had not been taken: nobody writes there.
+fn unread(tail: u32, window: u32, after: &Words) -> u32 {
     let unread = tail.wrapping_sub(after.head);
-    let by_head = if unread <= window { unread } else { 0 };
-    bytes.min(by_tail.max(by_head))
+    if unread <= window { unread } else { 0 }
 }
 
 #[cfg(test)]

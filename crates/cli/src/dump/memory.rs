@@ -1,6 +1,5 @@
 //! A segment in the memory of a process that maps it, read as a debugger would. The kernel decides who may.
 
-use std::cell::Cell;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -45,59 +44,40 @@ impl From<io::Error> for OpenError {
 #[derive(Debug)]
 pub(super) struct Memory {
     file: File,
-    pid: i32,
-    inode: u64,
-    /// The longest mapping that was found: an end maps the header page only, until it needs more.
-    mapping: Cell<Place>,
-}
-
-/// Where a mapping begins, and how many bytes it has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
     start: u64,
     bytes: u64,
 }
 
 impl Memory {
-    /// Finds the segment of this inode in a process.
+    /// Finds the segment of this inode in a process: the larger part of it, where there are two mappings.
     pub(super) fn open(pid: i32, inode: u64) -> Result<Memory, OpenError> {
         // First the memory: the list of mappings is of the same program then, or of a later one that has no such mapping.
         let file = File::open(format!("/proc/{pid}/mem"))?;
-        let mapping = Cell::new(find(pid, inode)?.ok_or(OpenError::Gone)?);
-        Ok(Memory {
-            file,
-            pid,
-            inode,
-            mapping,
-        })
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        let places = maps.lines().filter_map(|line| place(line, inode));
+        let (start, bytes) = places.max_by_key(|place| place.1).ok_or(OpenError::Gone)?;
+        Ok(Memory { file, start, bytes })
     }
 
-    /// Reads bytes of the segment. Fails when it is not there any more.
+    /// How much of the segment is mapped here.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Reads bytes of the segment. `NotFound`: that part is not mapped here. Other errors: nothing is mapped here any more.
     pub(super) fn fetch(&self, offset: usize, bytes: &mut [u8]) -> io::Result<()> {
-        let end = (offset + bytes.len()) as u64;
-        if end > self.mapping.get().bytes
-            && let Some(longer) = find(self.pid, self.inode)?
-        {
-            self.mapping.set(longer);
+        let offset = offset as u64;
+        if offset + bytes.len() as u64 > self.bytes {
+            return Err(io::ErrorKind::NotFound.into());
         }
-        let Place { start, bytes: all } = self.mapping.get();
-        if end > all {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-        }
-        self.file.read_exact_at(bytes, start + offset as u64)
+        let read = self.file.read_exact_at(bytes, self.start + offset);
+        read.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
 
-/// The longest mapping of the segment of this inode, from its beginning on.
-fn find(pid: i32, inode: u64) -> io::Result<Option<Place>> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
-    let places = maps.lines().filter_map(|line| place(line, inode));
-    Ok(places.max_by_key(|place| place.bytes))
-}
-
-/// A mapping, if it is of the beginning of the segment of this inode:
+/// The address and length of a mapping, if it is of the beginning of the segment of this inode:
 /// `7f5c8a000000-7f5c8a021000 rw-s 00000000 00:01 4711 /memfd:millrace-segment (deleted)`.
-fn place(line: &str, inode: u64) -> Option<Place> {
+fn place(line: &str, inode: u64) -> Option<(u64, u64)> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
     let offset = words.nth(1)?;
@@ -106,9 +86,8 @@ fn place(line: &str, inode: u64) -> Option<Place> {
     if !is_its || words.next()? != NAME {
         return None;
     }
-    let start = u64::from_str_radix(start, 16).ok()?;
-    let bytes = u64::from_str_radix(end, 16).ok()?.checked_sub(start)?;
-    Some(Place { start, bytes })
+    let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).ok());
+    Some((start?, end?.checked_sub(start?)?))
 }
 
 #[cfg(test)]
@@ -118,11 +97,7 @@ mod tests {
     #[test]
     fn only_the_segment_itself_is_found() {
         let line = "7f5c8a000000-7f5c8a021000 rw-s 00000000 00:01 4711    /memfd:millrace-segment (deleted)";
-        let found = Place {
-            start: 0x7f5c_8a00_0000,
-            bytes: 0x21000,
-        };
-        assert_eq!(place(line, 4711), Some(found));
+        assert_eq!(place(line, 4711), Some((0x7f5c_8a00_0000, 0x2_1000)));
         assert_eq!(place(line, 4712), None);
         assert_eq!(place(&line.replace("segment", "board"), 4711), None);
         assert_eq!(place(&line.replace("00000000 ", "00001000 "), 4711), None);

@@ -155,12 +155,10 @@ impl Dump {
     }
 
     fn take_up(&mut self, id: u64, connection: ConnectionReport) {
-        let ring_bytes = self.found.status.ring_bytes;
+        let ring_bytes = self.found.status.bulk_ring_bytes;
         let Some(addresses) = addresses(&connection) else {
             return;
         };
-        // Refused, or not known to an older agent: then small rings are followed as well as can be.
-        let _ = millrace_agent::watch(&self.found.socket, id, PATIENCE);
         let begun = open(&connection).and_then(|memory| {
             let mut fetch = |at: usize, bytes: &mut [u8]| memory.fetch(at, bytes);
             let follower =
@@ -272,29 +270,32 @@ impl Followed {
     fn look(&mut self) -> Option<Vec<Piece>> {
         let memory = &self.memory;
         let mut fetch = |at: usize, bytes: &mut [u8]| memory.fetch(at, bytes);
-        if let Ok(pieces) = self.follower.look(&mut fetch) {
+        if let Ok(pieces) = self.follower.look(false, &mut fetch) {
             return Some(pieces);
         }
-        // One end has closed; the other may still have bytes.
+        // One end has closed and the other may still have bytes; or the ring in use is one that only the other has mapped yet.
         self.memory = open(&self.connection).ok()?;
         let memory = &self.memory;
         let mut fetch = |at: usize, bytes: &mut [u8]| memory.fetch(at, bytes);
-        self.follower.look(&mut fetch).ok()
+        self.follower.look(true, &mut fetch).ok()
     }
 }
 
-/// The connection's segment, in one of the processes that have it.
+/// The connection's segment, in the process that has most of it mapped.
 fn open(connection: &ConnectionReport) -> Result<Memory, OpenError> {
     let inode = connection.segment.ok_or(OpenError::Gone)?;
+    let mut found: Option<Memory> = None;
     let mut worst = OpenError::Gone;
     for end in &connection.ends {
         match Memory::open(end.pid, inode) {
-            Err(OpenError::Gone) => {}
+            Ok(memory) if found.as_ref().is_none_or(|it| it.bytes() < memory.bytes()) => {
+                found = Some(memory);
+            }
+            Ok(_) | Err(OpenError::Gone) => {}
             Err(error) => worst = error,
-            found => return found,
         }
     }
-    Err(worst)
+    found.ok_or(worst)
 }
 
 /// By the direction of the segment: whoever connected comes first; if both say so, the lower address.

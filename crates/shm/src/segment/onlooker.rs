@@ -5,13 +5,12 @@
 
 use std::io;
 use std::ops::Range;
+use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::Relaxed;
 
 use crate::Mapping;
 use crate::segment::{
-    DIRECTIONS_OFFSET, DirectionWords, HEADER_BYTES, SMALL_RING_BYTES, Segment, is_ring_size,
-    segment_bytes,
+    DIRECTIONS_OFFSET, DirectionWords, HEADER_BYTES, Segment, is_ring_size, is_window, ring_offset,
 };
 
 /// Reads so many bytes of a segment from an offset on.
@@ -24,7 +23,7 @@ pub struct Onlooker {
 }
 
 impl Onlooker {
-    /// For a segment with large rings of `ring_bytes` each. Memory is used for the words only.
+    /// For a segment with large rings of `ring_bytes` each.
     ///
     /// # Errors
     /// `InvalidInput` for a size that no ring has; else what the kernel says.
@@ -32,11 +31,10 @@ impl Onlooker {
         if !is_ring_size(ring_bytes) {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
-        let whole = Mapping::private(segment_bytes(ring_bytes))?.leak();
         Ok(Onlooker {
             copy: Segment {
                 header: Mapping::private(HEADER_BYTES)?,
-                whole: AtomicPtr::new(whole.as_ptr()),
+                whole: AtomicPtr::new(null_mut()),
                 ring_bytes,
             },
         })
@@ -96,22 +94,20 @@ impl Onlooker {
     }
 
     fn places(&self, direction: usize, cursor: u32, bytes: u32, window: u32) -> [Range<usize>; 2] {
-        let base = if window == SMALL_RING_BYTES {
-            self.copy.header.base().as_ptr() as usize
-        } else {
-            self.copy.whole.load(Relaxed) as usize
-        };
-        self.copy
-            .runs(direction, cursor, bytes, window)
-            .map(|(place, length)| {
-                let start = place.as_ptr() as usize - base;
-                start..start + length
-            })
+        assert!(is_window(window, self.copy.ring_bytes) && bytes <= window);
+        let ring = ring_offset(direction, window, self.copy.ring_bytes);
+        let start = cursor & (window - 1);
+        let first = bytes.min(window - start);
+        let front = ring + start as usize;
+        [
+            front..front + first as usize,
+            ring..ring + (bytes - first) as usize,
+        ]
     }
 }
 
 impl Segment {
-    /// Sender: copies a slice to the ring at `tail`, as [`Segment::write`] does.
+    /// Sender: copies a slice to the ring at `tail`, as [`Segment::write`] does. [`Segment::reach`] comes first.
     pub fn write_slice(&self, direction: usize, tail: u32, window: u32, source: &[u8]) {
         // SAFETY: the slice has as many bytes as it says; `write` keeps inside the ring.
         unsafe {
@@ -129,7 +125,7 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::create;
+    use crate::segment::{SMALL_RING_BYTES, create};
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
@@ -140,16 +136,23 @@ mod tests {
         let file = std::fs::File::from(fd);
         let mut fetch = |at: usize, bytes: &mut [u8]| file.read_exact_at(bytes, at as u64);
         end.set_connection_id(77);
-        let mut onlooker = Onlooker::new(4096).unwrap();
         let message = b"around the end of the ring";
-        for window in [SMALL_RING_BYTES, 4096] {
+        let mut onlooker = Onlooker::new(4096).unwrap();
+        for (window, tail) in [(SMALL_RING_BYTES, 1018), (4096, 4090)] {
             assert!(end.reach(window));
-            end.write_slice(1, 4090, window, message);
+            end.write_slice(1, tail, window, message);
             onlooker.fetch_words(&mut fetch).unwrap();
             assert_eq!(onlooker.connection_id(), 77);
-            let seen = onlooker.fetch_ring(1, 4090, 26, window, &mut fetch);
-            assert_eq!(seen.unwrap(), message);
+            let seen = onlooker
+                .fetch_ring(1, tail, 26, window, &mut fetch)
+                .unwrap();
+            assert_eq!(seen, message);
         }
+        let gate = end.words(1).gate.load();
+        let gate = end.words(1).gate.open(gate, 12).unwrap();
+        end.words(1).gate.publish(gate, 4116).unwrap();
+        onlooker.fetch_words(&mut fetch).unwrap();
+        assert_eq!(onlooker.words(1).gate.load().tail, 4116);
         assert!(Onlooker::new(5000).is_err());
     }
 }

@@ -84,10 +84,9 @@ impl Random {
             5 => ToAgent::Take(Take {
                 offer_id: self.next(),
             }),
-            _ => ToAgent::Query(match self.below(4) {
+            _ => ToAgent::Query(match self.below(3) {
                 0 => Query::Connections,
                 1 => Query::Status,
-                2 => Query::Watch(self.next()),
                 _ => Query::StatusAndStay,
             }),
         }
