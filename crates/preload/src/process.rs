@@ -194,6 +194,9 @@ fn name_child(child: pid_t) {
     if child == 0 {
         return;
     }
+    if child < 0 {
+        epoll::hold_all(-1, false);
+    }
     let token = holders::token(thread::id());
     for socket in sockets() {
         let identity = &socket.row().identity;
@@ -246,6 +249,7 @@ pub(crate) fn end() {
     if is_borrowed() || ENDED.swap(true, Relaxed) {
         return;
     }
+    epoll::hold_all(-1, false);
     for socket in sockets() {
         let identity = &socket.row().identity;
         if !outlives_others(socket.row()) {
@@ -268,6 +272,7 @@ pub(crate) fn leave_for_exec() -> Vec<&'static Socket> {
     if is_borrowed() {
         return Vec::new();
     }
+    epoll::hold_all(-1, true);
     let mut left = Vec::new();
     for socket in sockets() {
         let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) else {
@@ -290,6 +295,9 @@ pub(crate) fn leave_for_exec() -> Vec<&'static Socket> {
 
 /// `exec` failed: the connections are ours again.
 pub(crate) fn return_from_exec(left: Vec<&'static Socket>) {
+    if !is_borrowed() {
+        epoll::hold_all(1, true);
+    }
     for socket in left {
         socket.row().identity.join(holder());
     }

@@ -4,14 +4,14 @@
 //! ring the kernel's opinion matters only when it is asked, so changes of a level-triggered registration wait until then. A set that
 //! another process or another set may look at hears of everything at once.
 
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::Acquire;
 
 use libc::{c_int, epoll_event};
 
 use super::EpollSet;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{real, user};
+use crate::{kernel, real, user};
 
 /// EPOLLEXCLUSIVE, EPOLLWAKEUP, EPOLLONESHOT and EPOLLET: what is registered with these takes effect at once.
 const SPECIAL: u32 = 0xf000_0000;
@@ -51,13 +51,29 @@ pub(crate) unsafe fn control(
 
 /// Another process is about to get the sets of this one.
 pub(crate) fn share_all() {
+    let mut seen: Vec<&'static EpollSet> = Vec::new();
     for (_, set) in sets() {
-        set.shared.store(true, Release);
+        if seen.iter().any(|other| std::ptr::eq(*other, set)) {
+            continue;
+        }
+        seen.push(set);
         if !set.changes.share() {
             set.give_up_records();
         }
     }
     tell_all();
+}
+
+/// So many more processes, or fewer, have the sets of this one; those that an exec closes, if `on_exec`.
+pub(crate) fn hold_all(more: i32, on_exec: bool) {
+    let mut seen: Vec<&'static EpollSet> = Vec::new();
+    for (epoll, set) in sets() {
+        let stays = on_exec && kernel::stays_open_on_exec(epoll);
+        if !stays && !seen.iter().any(|other| std::ptr::eq(*other, set)) {
+            seen.push(set);
+            set.changes.hold(more);
+        }
+    }
 }
 
 /// A program that is about to start may inherit the sets of this process.
@@ -106,7 +122,7 @@ impl EpollSet {
             }
         };
         let waits_for_nobody = self.sleepers.load(Acquire) == 0
-            && !self.shared.load(Acquire)
+            && !self.changes.are_shared()
             && !self.kernel_only.load(Acquire);
         let same = member
             .socket

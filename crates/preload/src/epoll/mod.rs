@@ -26,7 +26,7 @@ mod rings;
 mod shared;
 mod wait;
 
-pub(crate) use interest::{control, share_all, tell_all};
+pub(crate) use interest::{control, hold_all, share_all, tell_all};
 use rings::{Inner, Member, Origin, has_open_or_unread_ring};
 use shared::Changes;
 pub(crate) use wait::{Wait, wait};
@@ -55,8 +55,7 @@ pub(crate) struct EpollSet {
     sleepers: AtomicU32,
     /// No connection of the set is opened any more.
     kernel_only: AtomicBool,
-    /// Another process may have the set too.
-    shared: AtomicBool,
+    /// What other processes do to it.
     changes: Changes,
     descriptors: AtomicU32,
     spinner: Spinner,
@@ -89,7 +88,6 @@ impl EpollSet {
                     inner: Guarded::default(),
                     sleepers: AtomicU32::new(0),
                     kernel_only: AtomicBool::new(false),
-                    shared: AtomicBool::new(false),
                     changes: Changes::default(),
                     descriptors: AtomicU32::new(0),
                     spinner: Spinner::new(),
@@ -98,7 +96,6 @@ impl EpollSet {
         set.descriptors.store(1, Relaxed);
         set.sleepers.store(0, Relaxed);
         set.kernel_only.store(false, Relaxed);
-        set.shared.store(false, Relaxed);
         set.changes.reset();
         set.spinner.reset();
         forget(fd, table::replace(fd, Entry::Set(set)));
@@ -112,6 +109,7 @@ impl EpollSet {
         if self.descriptors.fetch_sub(1, AcqRel) != 1 {
             return;
         }
+        self.changes.hold(-1);
         let Some(mut inner) = self.inner.lock() else {
             return;
         };
@@ -192,7 +190,7 @@ impl EpollSet {
         }
     }
 
-    /// Opens the gate that `locked` is about, and looks at its ring from now on, unless somebody sleeps on the set.
+    /// Opens the gate that `half` is about, and looks at its ring from now on, unless somebody sleeps on the set.
     fn open(&self, socket: &'static Socket, fd: c_int, half: &ReceiveHalf<'_>, origin: Origin) {
         let Some(mut inner) = self.inner.lock() else {
             return;
@@ -253,6 +251,7 @@ impl EpollSet {
 
     /// Begins a sleep on the set, which is `epoll`. False: something has come, and no sleep has begun.
     pub(crate) fn begin_sleep(&'static self, epoll: c_int) -> bool {
+        self.notice_changes();
         close_before_sleep(self, epoll)
     }
 

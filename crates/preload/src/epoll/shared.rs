@@ -1,8 +1,9 @@
 //! Sets that two processes have after a fork. What one of them changes, the other one's records do not know: only the kernel does.
 //!
 //! Each process counts the changes that it makes itself, and all count together in a word that they share. When the two differ,
-//! somebody else has changed the set: from then on it is the kernel's, for this process. A child that only ends, or becomes another
-//! program, changes nothing.
+//! somebody else has changed the set: from then on it is the kernel's, for this process. The first wait of a process that did not
+//! make the set counts as a change: the maker opens no gates under a sleeper that it does not know of. A child that only ends, or
+//! becomes another program, changes nothing.
 
 use std::sync::atomic::{
     AtomicPtr, AtomicU32,
@@ -12,29 +13,40 @@ use std::sync::atomic::{
 use super::{EpollSet, WRITE_EVENTS, rings::Inner};
 use crate::guarded::Guarded;
 use crate::kernel::kernel;
+use crate::process;
 use crate::socket::Socket;
 
 const PAGE_BYTES: usize = 4096;
-/// A word that has been handed out is never used again: a set that was shared is rare.
-static WORDS: Guarded<(usize, usize)> = Guarded::new((0, 0));
+/// Where the next place is, and where the page ends. A place that has been handed out is never used again: a shared set is rare.
+static PLACES: Guarded<(usize, usize)> = Guarded::new((0, 0));
+
+/// What all processes know of a set.
+#[derive(Debug)]
+struct Common {
+    changes: AtomicU32,
+    /// Processes that have it. One that was killed stays counted.
+    holders: AtomicU32,
+}
 
 /// The count of changes of one set.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// By all processes; null while no other process has the set.
-    all: AtomicPtr<AtomicU32>,
+    /// By all processes; null while no other process ever had the set.
+    common: AtomicPtr<Common>,
     /// Those that this process knows of.
     known: AtomicU32,
+    /// The process that uses the set.
+    user: AtomicU32,
 }
 
 /// For a forked child.
 pub(super) fn unlock() {
-    WORDS.force_unlock();
+    PLACES.force_unlock();
 }
 
-fn new_word() -> Option<*mut AtomicU32> {
-    let mut words = WORDS.lock()?;
-    let (next, end) = &mut *words;
+fn new_place() -> Option<*mut Common> {
+    let mut places = PLACES.lock()?;
+    let (next, end) = &mut *places;
     if next == end {
         let kind = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -42,49 +54,72 @@ fn new_word() -> Option<*mut AtomicU32> {
         *next = usize::try_from(page).ok()?;
         *end = *next + PAGE_BYTES;
     }
-    let word = *next as *mut AtomicU32;
-    *next += size_of::<AtomicU32>();
-    Some(word)
+    let place = *next as *mut Common;
+    *next += size_of::<Common>();
+    Some(place)
 }
 
 impl Changes {
-    fn word(&self) -> Option<&'static AtomicU32> {
-        // SAFETY: null, or a word of a shared page that is never unmapped.
-        unsafe { self.all.load(Acquire).as_ref() }
+    fn common(&self) -> Option<&'static Common> {
+        // SAFETY: null, or a place on a shared page, zero at first, that is never unmapped.
+        unsafe { self.common.load(Acquire).as_ref() }
     }
 
     /// A new set, which nobody shares.
     pub(super) fn reset(&self) {
-        self.all.store(std::ptr::null_mut(), Relaxed);
+        self.common.store(std::ptr::null_mut(), Relaxed);
         self.known.store(0, Relaxed);
+        self.user.store(process::id(), Relaxed);
     }
 
     /// Another process is about to have the set. False: it cannot be watched.
     pub(super) fn share(&self) -> bool {
-        if self.word().is_none() {
-            let Some(word) = new_word() else {
+        if self.common().is_none() {
+            let Some(place) = new_place() else {
                 return false;
             };
-            self.all.store(word, Release);
+            self.common.store(place, Release);
+            self.hold(1);
         }
+        self.hold(1);
         true
+    }
+
+    /// So many more processes have the set, or fewer.
+    pub(super) fn hold(&self, more: i32) {
+        if let Some(common) = self.common() {
+            common.holders.fetch_add(more.cast_unsigned(), AcqRel);
+        }
+    }
+
+    /// Whether another process has the set.
+    #[inline]
+    pub(super) fn are_shared(&self) -> bool {
+        let common = self.common();
+        common.is_some_and(|common| common.holders.load(Acquire) > 1)
     }
 
     /// This process has changed the set.
     pub(super) fn note(&self) {
-        if let Some(word) = self.word() {
+        if let Some(common) = self.common() {
             self.known.fetch_add(1, Relaxed);
-            word.fetch_add(1, AcqRel);
+            common.changes.fetch_add(1, AcqRel);
         }
     }
 
-    /// Whether others have changed it.
+    /// Whether others have changed it, or we use what others may use. Who is left alone with a set is its user.
     #[inline]
     fn are_foreign(&self) -> bool {
-        let Some(word) = self.word() else {
+        let Some(common) = self.common() else {
             return false;
         };
-        word.load(Acquire) != self.known.load(Relaxed)
+        if self.user.load(Relaxed) != process::id() {
+            self.user.store(process::id(), Relaxed);
+            if common.holders.load(Acquire) > 1 {
+                common.changes.fetch_add(1, AcqRel);
+            }
+        }
+        common.changes.load(Acquire) != self.known.load(Relaxed)
     }
 }
 
