@@ -157,9 +157,9 @@ impl Server {
             return Ok(());
         }
         let socket = self.borrow_socket(sender, road.sender)?;
-        let own = self.borrow_socket(receiver, road.receiver).ok();
-        let own = own.as_ref().filter(|_| !sends).map(AsFd::as_fd);
-        road.bring_back(socket.as_fd(), own, patience)
+        let reader = self.borrow_socket(receiver, road.receiver).ok();
+        let reader = reader.as_ref().map(AsFd::as_fd);
+        road.bring_back(socket.as_fd(), reader, patience)
     }
 
     /// The pairing of a connection that another process offered, and the direction in which the end sends that the client shows to
@@ -277,13 +277,12 @@ impl Road<'_> {
         patience: Duration,
     ) -> Result<(), Refusal> {
         let unread = self.unread()?;
-        if self.sender.send.kernel_position.load(Relaxed) != unread.position {
+        // The kernel knows also of bytes that passed the library by.
+        let noted = self.sender.send.kernel_position.load(Relaxed);
+        let counted = sys::sent(socket, self.sender_connected);
+        if noted != unread.position || counted != Some(noted) {
             let reader = reader.ok_or(Refusal::Overtaken)?;
             return self.reorder(unread, socket, reader);
-        }
-        // The kernel knows also of bytes that passed the library by.
-        if sys::sent(socket, self.sender_connected) != Some(unread.position) {
-            return Err(Refusal::Overtaken);
         }
         let Unread {
             head,

@@ -1,13 +1,14 @@
 //! Bytes that went by the kernel after those in the ring, because the ring was full or not open, lie in the reader's queue already.
 //! They are taken out of it, and sent once more behind the ring's.
 //!
-//! The reader waits and holds its lock, the sender's lock is the agent's: nobody sends or takes anything meanwhile. It is done only with
+//! Who asks waits and holds its lock, the other's lock is the agent's: nobody sends or takes anything meanwhile. It is done only with
 //! few bytes, for which there is room beyond doubt. Should the kernel not take them all the same, the connection ends.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
+use millrace_shm::board::flags;
 use nix::sys::socket::{MsgFlags, Shutdown, getsockopt, recv, shutdown, sockopt};
 
 use super::{Refusal, Road, Unread, transmit};
@@ -33,8 +34,9 @@ impl Road<'_> {
         let first = unread.position.checked_sub(taken);
         let first = first.ok_or(Refusal::Corrupt)? as usize;
         let all = queued + u64::from(unread.bytes);
-        // Bytes that passed the library by may have come before those in the ring, or between them.
-        let is_sure = sent == send.kernel_position.load(Relaxed);
+        // Bytes that passed the library by may have come before those in the ring, or between them; but not when the ring was given up.
+        let given_up = self.sender.identity.flags.load(Relaxed) & flags::SEND_PINNED != 0;
+        let is_sure = given_up || sent == send.kernel_position.load(Relaxed);
         let is_read = receive.sleepers.load(Acquire) != 0;
         if !is_sure || is_read || all > BYTES_MAX || !has_room(sender, reader, all) {
             return Err(Refusal::Overtaken);
