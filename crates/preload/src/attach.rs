@@ -35,10 +35,11 @@ impl KernelOption {
     }
 }
 
-const KERNEL_OPTIONS: [KernelOption; 7] = [
+const KERNEL_OPTIONS: [KernelOption; 8] = [
     KernelOption::new(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1, Reason::LowWater),
     KernelOption::new(libc::SOL_SOCKET, libc::SO_OOBINLINE, 0, Reason::UrgentData),
     KernelOption::new(libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0, Reason::Zerocopy),
+    KernelOption::new(libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1, Reason::Unsupported),
     KernelOption::new(libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0, Reason::Unsupported),
     KernelOption::new(
         libc::SOL_SOCKET,

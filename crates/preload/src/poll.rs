@@ -233,6 +233,9 @@ pub(crate) fn poll(
         let ready: Vec<c_int> = watch.ready().collect();
         for entry in list.iter_mut().filter(|entry| ready.contains(&entry.fd)) {
             entry.revents |= entry.events & READ_EVENTS;
+            let failed =
+                table::socket(entry.fd).is_some_and(|socket| socket.error.load(Relaxed) != 0);
+            entry.revents |= if failed { libc::POLLERR } else { 0 };
         }
         list.iter().filter(|entry| entry.revents != 0).count() as c_int
     };

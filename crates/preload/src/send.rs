@@ -374,6 +374,12 @@ fn send_raw(
 /// Makes the program's own call, which has been announced in `row`.
 #[inline]
 fn end_raw(socket: &'static Socket, row: &'static Row, raw: &mut dyn FnMut() -> isize) -> Outcome {
+    let error = socket.error.swap(0, Relaxed);
+    if error != 0 && error != libc::EPIPE {
+        // The kernel told a receiving call of it, which had bytes to return. EPIPE comes again, with its signal.
+        account(socket, row, 0);
+        return Outcome::Errno(error);
+    }
     let result = raw();
     account(socket, row, result);
     Outcome::Handled(result)

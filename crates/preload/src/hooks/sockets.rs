@@ -142,6 +142,9 @@ fn pinning_option(level: c_int, name: c_int, value: Option<c_int>) -> Option<Rea
         }
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(Reason::Zerocopy),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => Some(Reason::UrgentData),
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if value.is_some_and(|value| value >= 0) => {
+            Some(Reason::Unsupported)
+        }
         (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING) => {
             Some(Reason::Unsupported)
         }
@@ -171,6 +174,8 @@ unsafe extern "C-unwind" fn setsockopt(
             socket.pin(reason);
             if reason == Reason::Ktls {
                 socket.bring_back(fd);
+            } else if name == libc::SO_PEEK_OFF {
+                socket.draw_back(fd);
             }
             thread::set_errno(errno);
         }
@@ -209,6 +214,18 @@ unsafe extern "C-unwind" fn getsockopt(
 ) -> c_int {
     // SAFETY: the program's own arguments.
     let result = unsafe { real::getsockopt(fd, level, name, value, bytes) };
+    if result == 0
+        && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some(socket) = table::socket(fd)
+    {
+        // SAFETY: the kernel has just written both.
+        let (told, bytes) = unsafe { (value.cast::<c_int>(), bytes.read_unaligned() as usize) };
+        // SAFETY: as above; the kernel writes the whole number or a part of it.
+        if bytes == size_of::<c_int>() && unsafe { told.read_unaligned() } == 0 {
+            // SAFETY: as above.
+            unsafe { told.write_unaligned(socket.error.swap(0, Relaxed)) };
+        }
+    }
     if result == 0
         && (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY)
         && let Some(socket) = table::socket(fd)
