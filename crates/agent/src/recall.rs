@@ -29,7 +29,7 @@ use millrace_shm::sys::thread_id;
 use millrace_wire::{End, Recall, Recalled, ToClient};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, send};
+use nix::sys::socket::{MsgFlags, getsockopt, send, setsockopt, sockopt};
 use nix::sys::stat::fstat;
 use tracing::debug;
 
@@ -364,6 +364,11 @@ impl Road<'_> {
 fn transmit(socket: BorrowedFd<'_>, bytes: &[u8], patience: Duration) -> usize {
     let deadline = Instant::now() + patience;
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    // The reader looks for the bytes at once: Nagle's algorithm must not hold them back.
+    let delays = matches!(getsockopt(&socket, sockopt::TcpNoDelay), Ok(false));
+    if delays {
+        let _ = setsockopt(&socket, sockopt::TcpNoDelay, &true);
+    }
     let mut sent = 0;
     while sent < bytes.len() {
         match send(socket.as_raw_fd(), &bytes[sent..], flags) {
@@ -379,6 +384,9 @@ fn transmit(socket: BorrowedFd<'_>, bytes: &[u8], patience: Duration) -> usize {
             }
             Err(_) => break,
         }
+    }
+    if delays {
+        let _ = setsockopt(&socket, sockopt::TcpNoDelay, &false);
     }
     sent
 }

@@ -4,7 +4,6 @@ use std::net::{TcpListener, TcpStream};
 use millrace_shm::board::{self, Board};
 use millrace_shm::segment;
 use millrace_stream::{ReceiveHalf, ReceivePlan};
-use nix::sys::socket::{setsockopt, sockopt};
 
 use super::*;
 
