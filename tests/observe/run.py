@@ -334,10 +334,12 @@ def dump_slow(site: Site) -> None:
         way = [packet for packet in packets if packet.source == source]
         shown = check_places(way, stream)
         comments = [packet.comment for packet in way]
-        assert counted(comments, "were gone") == 0, comments
+        gone = counted(comments, "were gone")
         # Before the dump 2000 bytes passed, by either road.
         ring = end[direction]["shm_bytes"]
-        assert ring - 2000 <= shown <= ring, (shown, ring)
+        assert ring - 2000 <= shown + gone <= ring, (shown, gone, ring)
+        # An onlooker who lost the processor may have missed an epoch.
+        assert gone <= ring // 5, comments
         sequences = [packet.sequence for packet in way]
         assert sequences == sorted(sequences)
     if shutil.which("tshark") is None:
