@@ -168,7 +168,7 @@ impl Gauges {
             ),
             (
                 "offers_waiting",
-                "Offers that wait for their other end.",
+                "Offers that wait for their other end, or for its word.",
                 self.offers_waiting as u64,
             ),
             ("segments", "Segments that exist.", self.connections as u64),

@@ -116,7 +116,7 @@ pub struct StatusReport {
     /// Programs for which it stays, connected or not; only in the background.
     #[serde(default)]
     pub awaited: usize,
-    /// Offers that wait for their other end.
+    /// Offers that wait for their other end, or for the word of either that it wants the segment still.
     pub offers_waiting: usize,
     /// Connections that were offered since it started.
     pub offers: u64,
