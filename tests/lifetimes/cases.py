@@ -167,6 +167,7 @@ def orphans() -> None:
             os._exit(0)
         for each in ends:
             each.close()
+    be_welcomed()
     ends = pair()
     child = idle_child()
     talk(*ends)
