@@ -178,8 +178,7 @@ impl Follower {
         Ok(Some(piece))
     }
 
-    /// Of `new` bytes the last, as many as are right. They are copied in parts, the newest first, and each part is looked at on its
-    /// own: however fast the sender is, the first part has a chance.
+    /// Of `new` bytes the last, as many as are right.
     fn copy(
         &mut self,
         index: usize,
@@ -188,45 +187,19 @@ impl Follower {
         before: &Words,
         fetch: &mut Fetch<'_>,
     ) -> io::Result<Vec<u8>> {
+        let tail = before.gate.tail;
         let Some(window) = window_of(before.gate, self.onlooker.ring_bytes()) else {
             return Ok(Vec::new());
         };
-        let wanted = new.min(window);
-        let (mut parts, mut kept) = (Vec::new(), 0);
-        while kept < wanted {
-            let tail = before.gate.tail.wrapping_sub(kept);
-            let bytes = (wanted - kept).min(PART_BYTES);
-            let mut part = self.copy_part(index, (tail, bytes), before.gate, fetch)?;
-            // The words are those that were read after the copy.
-            let after = self.seen(index);
-            let behind = placed(new, known, before, &after).saturating_sub(kept);
-            let keep = behind.min(part.len() as u32);
-            part.drain(..part.len() - keep as usize);
-            parts.push(part);
-            kept += keep;
-            if keep < bytes {
-                break;
-            }
-        }
-        parts.reverse();
-        Ok(parts.concat())
-    }
-
-    /// Of the `bytes` bytes before `tail` the last, as many as were not overwritten while they were copied.
-    fn copy_part(
-        &mut self,
-        index: usize,
-        (tail, bytes): (u32, u32),
-        gate: Gate,
-        fetch: &mut Fetch<'_>,
-    ) -> io::Result<Vec<u8>> {
-        let window = 1 << gate.window_log2;
+        let bytes = worth(new, window, before);
         let cursor = tail.wrapping_sub(bytes);
         let mut data = self
             .onlooker
             .fetch_ring(index, cursor, bytes, window, fetch)?;
         let after = self.words(fetch)?[index];
-        let mut keep = bytes.min(intact(tail, window, 0, &after));
+        let mut keep = bytes
+            .min(placed(new, known, before, &after))
+            .min(intact(tail, window, 0, &after));
         // An unread byte is safe, and one that is far enough from what the sender may write now.
         let safe = intact(tail, window, step_of(window), &after).max(unread(tail, window, &after));
         if keep > safe {
@@ -234,7 +207,7 @@ impl Follower {
                 .onlooker
                 .fetch_ring(index, cursor, bytes, window, fetch)?;
             let last = self.words(fetch)?[index];
-            let is_same = last.gate.epoch == gate.epoch && again == data;
+            let is_same = last.gate.epoch == before.gate.epoch && again == data;
             if !is_same || last.may_have_gone_by_kernel() || keep > intact(tail, window, 0, &last) {
                 keep = safe;
             }
@@ -255,18 +228,15 @@ impl Follower {
         if self.onlooker.connection_id() != self.connection_id {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok([0, 1].map(|direction| self.seen(direction)))
-    }
-
-    /// The words as they were read last.
-    fn seen(&self, direction: usize) -> Words {
-        let words = self.onlooker.words(direction);
-        Words {
-            gate: words.gate.load(),
-            switch: words.switch_position.load(Relaxed),
-            hint: words.kernel_hint.load(Relaxed),
-            head: words.head.load(Relaxed),
-        }
+        Ok([0, 1].map(|direction| {
+            let words = self.onlooker.words(direction);
+            Words {
+                gate: words.gate.load(),
+                switch: words.switch_position.load(Relaxed),
+                hint: words.kernel_hint.load(Relaxed),
+                head: words.head.load(Relaxed),
+            }
+        }))
     }
 }
 
@@ -305,8 +275,18 @@ fn placed(new: u32, known: &Direction, before: &Words, after: &Words) -> u32 {
 /// Epochs are counted modulo 2^26.
 const EPOCH_MASK: u32 = (1 << 26) - 1;
 
-/// Bytes that are copied between two looks at the words: a few microseconds.
-const PART_BYTES: u32 = 16_384;
+/// So many bytes are copied in no time.
+const QUICK_BYTES: u32 = 8192;
+
+/// How many of `new` bytes to copy. Whoever is behind copies little, because it must be done before the sender comes round.
+fn worth(new: u32, window: u32, before: &Words) -> u32 {
+    if new <= window / 2 {
+        new
+    } else {
+        new.min(window)
+            .min(before.unread().max(window / 4).max(QUICK_BYTES))
+    }
+}
 
 /// How many bytes before `tail` the sender had not written over when the words were read `after` they were copied, if it had written
 /// `step` bytes at most that it had not published.

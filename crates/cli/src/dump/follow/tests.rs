@@ -274,21 +274,6 @@ fn a_quiet_connection_loses_nothing_although_its_reader_is_quick() {
 }
 
 #[test]
-fn a_larger_window_begins_with_its_epoch() {
-    let ends = Ends::new();
-    let word = &ends.segment.words(0).gate;
-    word.open(word.load(), 10).unwrap();
-    let mut follower = ends.follower();
-    ends.close(0);
-    ends.look(&mut follower);
-    ends.open(0);
-    ends.send(0, b"elsewhere");
-    ends.take(0);
-    let piece = only(ends.look(&mut follower));
-    assert_eq!((piece.data.as_slice(), piece.lost), (&b"elsewhere"[..], 0));
-}
-
-#[test]
 fn unread_bytes_are_safe_however_many() {
     let ends = Ends::new();
     ends.open(0);
