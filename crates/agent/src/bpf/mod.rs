@@ -146,8 +146,11 @@ mod tests {
         match TcpSockets::load() {
             Ok(sockets) => Some(sockets),
             Err(error) => {
+                // A program that the kernel's verifier refuses is our fault; no permission, or no BTF, is the machine's.
+                let is_machine_s = [libc::EPERM, libc::ENOENT, libc::ENOSYS];
+                let cause = error.raw_os_error().unwrap_or(0);
+                assert!(is_machine_s.contains(&cause), "{error}");
                 eprintln!("skipped: no BPF iterator here: {error}");
-                assert!(!nix::unistd::geteuid().is_root() || error.raw_os_error().is_some());
                 None
             }
         }

@@ -66,7 +66,7 @@ static FREE: Guarded<Vec<&'static EpollSet>> = Guarded::new(Vec::new());
 /// For a forked child: whoever held these locks is not here.
 pub(crate) fn unlock_all() {
     FREE.force_unlock();
-    shared::unlock();
+    shared::begin_child();
     for fd in table::all() {
         if let Entry::Set(set) = table::get(fd) {
             set.inner.force_unlock();

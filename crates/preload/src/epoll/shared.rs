@@ -39,9 +39,12 @@ pub(super) struct Changes {
     user: AtomicU32,
 }
 
-/// For a forked child.
-pub(super) fn unlock() {
+/// For a forked child: the page is shared with its parent, which goes on handing out places of it.
+pub(super) fn begin_child() {
     PLACES.force_unlock();
+    if let Some(mut places) = PLACES.lock() {
+        *places = (0, 0);
+    }
 }
 
 fn new_place() -> Option<*mut Common> {

@@ -250,6 +250,12 @@ fn returned(result: isize) -> c_int {
     result as c_int
 }
 
+/// Whether a seccomp mode (as `prctl` counts them: 1 strict, 2 by a filter) comes into force. Without a filter it is a question only.
+fn installs_filter(mode: usize, filter: usize) -> bool {
+    mode == libc::SECCOMP_MODE_STRICT as usize
+        || mode == libc::SECCOMP_MODE_FILTER as usize && filter != 0
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(
     what: c_int,
@@ -258,7 +264,7 @@ unsafe extern "C-unwind" fn prctl(
     c: libc::c_ulong,
     d: libc::c_ulong,
 ) -> c_int {
-    if what == libc::PR_SET_SECCOMP {
+    if what == libc::PR_SET_SECCOMP && installs_filter(a as usize, b as usize) {
         process::enter_sandbox();
     }
     // SAFETY: the program's own arguments.
@@ -284,7 +290,7 @@ unsafe extern "C-unwind" fn syscall(
             }
         }
         libc::SYS_close => drop_descriptor(a as c_int),
-        libc::SYS_seccomp => process::enter_sandbox(),
+        libc::SYS_seccomp if installs_filter(a + 1, c) => process::enter_sandbox(),
         _ => {}
     }
     // SAFETY: the program's own arguments.
