@@ -31,9 +31,12 @@ fn main() -> ExitCode {
     let outcome = run();
     // Whatever happened, nothing that was started here stays behind.
     match (outcome, process::end_descendants()) {
-        (Ok(()), 0) => ExitCode::SUCCESS,
+        (Ok(()), left) if left.is_empty() => ExitCode::SUCCESS,
         (Ok(()), left) => {
-            eprintln!("error: {left} processes were left behind, and are killed now");
+            eprintln!("error: these processes were left behind, and are killed now:");
+            for line in left {
+                eprintln!("  {line}");
+            }
             ExitCode::FAILURE
         }
         (Err(error), _) => {

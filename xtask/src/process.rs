@@ -153,14 +153,15 @@ impl Drop for Program {
     }
 }
 
-/// Kills every descendant of ours that is still there, and collects them; returns how many there were.
-pub(crate) fn end_descendants() -> usize {
+/// Kills every descendant of ours that is still there, and collects them; returns their command lines.
+pub(crate) fn end_descendants() -> Vec<String> {
     while sys::reap(-1).is_ok_and(|exit| exit.is_some()) {}
     let ours = i32::try_from(std::process::id()).unwrap_or(0);
     let left: Vec<Process> = descendants(ours)
         .into_iter()
         .filter(|p| p.pid != ours)
         .collect();
+    let names = left.iter().map(Process::command_line).collect();
     for process in &left {
         sys::signal(process.pid, libc::SIGKILL);
     }
@@ -169,7 +170,7 @@ pub(crate) fn end_descendants() -> usize {
     while sys::reap(-1).is_ok() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    left.len()
+    names
 }
 
 /// A line of `/proc/PID/stat`.
@@ -196,6 +197,13 @@ impl Process {
             children_ticks: number(13)? + number(14)?,
             started: number(19)?,
         })
+    }
+
+    /// Its number, and its words with spaces between them; a process that has ended has no words.
+    fn command_line(&self) -> String {
+        let words = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let line = String::from_utf8_lossy(&words).replace('\0', " ");
+        format!("{} {}", self.pid, line.trim_end())
     }
 
     fn processor_time(&self) -> Duration {
