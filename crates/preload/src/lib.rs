@@ -11,7 +11,7 @@
 //! 5. `attach` joins those that the agent has paired.
 //!
 //! `spin` decides how long to look before sleeping; `thread` and `process` hold what belongs to a thread and to a process;
-//! `signals` notices handlers that ran while we looked.
+//! `signals` notices handlers that ran while we looked; `memory` is a heap apart from the program's.
 
 mod attach;
 mod client;
@@ -20,6 +20,7 @@ mod file;
 mod guarded;
 mod hooks;
 mod kernel;
+mod memory;
 mod pass;
 mod poll;
 mod process;

@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 use libc::{c_int, fd_set, nfds_t, pollfd, timespec};
+use smallvec::SmallVec;
 
 use crate::epoll::EpollSet;
 use crate::kernel::kernel;
@@ -21,8 +22,8 @@ const SPIN_NS_BEFORE_KERNEL: u64 = 2_000;
 /// What a call waits for that may be in a ring.
 #[derive(Debug, Default)]
 struct Watch {
-    sockets: Vec<(c_int, &'static Socket)>,
-    sets: Vec<(c_int, &'static EpollSet)>,
+    sockets: SmallVec<[(c_int, &'static Socket); 16]>,
+    sets: SmallVec<[(c_int, &'static EpollSet); 4]>,
 }
 
 impl Watch {
@@ -230,7 +231,7 @@ pub(crate) fn poll(
         if result < 0 {
             return returned(result);
         }
-        let ready: Vec<c_int> = watch.ready().collect();
+        let ready: SmallVec<[c_int; 32]> = watch.ready().collect();
         for entry in list.iter_mut().filter(|entry| ready.contains(&entry.fd)) {
             entry.revents |= entry.events & READ_EVENTS;
             let failed =
@@ -258,12 +259,12 @@ impl Bits {
         self.words.is_null() || crate::user::can_write(self.words.cast(), self.bytes())
     }
 
-    fn copy(self) -> Vec<u64> {
+    fn copy(self) -> SmallVec<[u64; 16]> {
         if self.words.is_null() {
-            return Vec::new();
+            return SmallVec::new();
         }
         // SAFETY: `is_usable` has been asked.
-        unsafe { std::slice::from_raw_parts(self.words, self.bytes() / 8) }.to_vec()
+        unsafe { std::slice::from_raw_parts(self.words, self.bytes() / 8) }.into()
     }
 
     fn put(self, words: &[u64]) {

@@ -13,7 +13,7 @@ use millrace_wire::{Mode, Reason};
 
 use crate::socket::{Socket, forget, phase};
 use crate::table::{self, Entry};
-use crate::{client, epoll, kernel, real, socket, spin, thread};
+use crate::{client, epoll, kernel, memory, real, socket, spin, thread};
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// We may be in another PID namespace than processes with which we share end records: numbers mean nothing between us.
@@ -161,10 +161,12 @@ extern "C" fn before_fork() {
         }
         row.identity.join(child);
     }
+    memory::lock_for_fork();
 }
 
 /// After it, in the parent.
 extern "C" fn after_fork_in_parent() {
+    memory::unlock_after_fork();
     client::resume_introductions();
 }
 
@@ -216,6 +218,7 @@ fn sockets() -> Vec<&'static Socket> {
 }
 
 extern "C" fn begin_child() {
+    memory::unlock_after_fork();
     let parent = PROCESS.swap(kernel::process_id(), Relaxed);
     // Not so in a new PID namespace, and when the parent has gone already.
     if kernel::kernel!(libc::SYS_getppid) != parent as isize {

@@ -1,6 +1,10 @@
 //! A program's buffers, used up from the front.
 
 use libc::iovec;
+use smallvec::SmallVec;
+
+/// Buffers for one call of the kernel.
+pub(crate) type List = SmallVec<[iovec; 16]>;
 
 /// A cursor over an array of buffers. The memory is the program's: nothing is known of it.
 #[derive(Clone, Debug)]
@@ -31,15 +35,15 @@ impl<'a> Vectors<'a> {
     }
 
     /// What is left, as an array.
-    pub(crate) fn list(&self) -> Vec<iovec> {
+    pub(crate) fn list(&self) -> List {
         self.part(0, usize::MAX)
     }
 
     /// `bytes` bytes, or what there is, of what is left, after the first `skipped`.
-    pub(crate) fn part(&self, skipped: usize, mut bytes: usize) -> Vec<iovec> {
+    pub(crate) fn part(&self, skipped: usize, mut bytes: usize) -> List {
         let mut cursor = self.clone();
         cursor.skip(skipped);
-        let mut list = Vec::with_capacity(self.rest.len());
+        let mut list = List::new();
         loop {
             let (base, length) = cursor.chunk();
             let length = length.min(bytes);

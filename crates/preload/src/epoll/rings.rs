@@ -338,7 +338,8 @@ impl Inner {
     /// Tells the kernel the registrations that it has not got yet. Returns the connections that are members no longer.
     pub(super) fn tell_kernel(&mut self, epoll: c_int) -> Vec<&'static Socket> {
         let mut gone = Vec::new();
-        for fd in std::mem::take(&mut self.untold) {
+        let mut untold = std::mem::take(&mut self.untold);
+        for fd in untold.drain(..) {
             let Some(member) = self.members.get_mut(&fd) else {
                 continue;
             };
@@ -356,6 +357,7 @@ impl Inner {
                 }
             }
         }
+        self.untold = untold;
         gone
     }
 

@@ -46,7 +46,7 @@ impl Socket {
             row: AtomicPtr::new(std::ptr::null_mut()),
             own_row: Row::default(),
             segment: UnsafeCell::new(None),
-            sets: Guarded::new(Vec::new()),
+            sets: Guarded::default(),
             spinner: Spinner::new(),
             looked_at: AtomicU64::new(0),
             looked_head: AtomicU32::new(0),

@@ -22,6 +22,7 @@ use millrace_shm::lock::Held;
 use millrace_shm::segment::Segment;
 use millrace_stream::{ReceiveHalf, SendHalf};
 use millrace_wire::Reason;
+use smallvec::SmallVec;
 
 use crate::epoll::EpollSet;
 mod life;
@@ -70,7 +71,7 @@ pub(crate) struct Socket {
     /// Valid from Paired on; changed only with both locks held.
     segment: UnsafeCell<Option<Segment>>,
     /// Wait sets of this process that watch this connection.
-    pub(crate) sets: Guarded<Vec<&'static EpollSet>>,
+    pub(crate) sets: Guarded<SmallVec<[&'static EpollSet; 2]>>,
     pub(crate) spinner: Spinner,
     /// When, of `spin::clock`, the reader was last looked at, and the head that it had then.
     pub(crate) looked_at: AtomicU64,
