@@ -82,6 +82,17 @@ def connections(road: Road) -> list[dict[str, Any]]:
         return []
 
 
+def roads(millrace: Path, environment: dict[str, str]) -> list[str]:
+    """Of each connection that the environment's agent knows: `ring` where both ends are on it, else the reasons why not."""
+    listing = subprocess.run([millrace, "ps", "--json"], capture_output=True, timeout=10, check=True, env=environment)
+    found = []
+    for connection in parsed(listing.stdout):
+        ends = connection["ends"]
+        is_ring = len(ends) == 2 and all(end["road"] == "shm" and end["reason"] == "none" for end in ends)
+        found.append("ring" if is_ring else "/".join(end["reason"] for end in ends))
+    return sorted(found)
+
+
 def parsed(listing: bytes) -> list[dict[str, Any]]:
     """The connections that `millrace ps --json` printed."""
     answer = json.loads(listing)

@@ -33,17 +33,6 @@ AT_A_TIME = 3
 MODES = ("eager", "default")
 
 
-def _roads(millrace: Path, environment: dict[str, str]) -> str:
-    """Of each connection: `ring` where both ends are on it, else the reasons why not."""
-    listing = subprocess.run([millrace, "ps", "--json"], capture_output=True, timeout=10, check=True, env=environment)
-    found = []
-    for connection in road.parsed(listing.stdout):
-        ends = connection["ends"]
-        is_ring = len(ends) == 2 and all(end["road"] == "shm" and end["reason"] == "none" for end in ends)
-        found.append("ring" if is_ring else "/".join(end["reason"] for end in ends))
-    return " ".join(sorted(found))
-
-
 def _run(millrace: Path, name: str, mode: str) -> list[str]:
     """Runs one case; returns what was wrong."""
     directory = Path(tempfile.mkdtemp(prefix="millrace-lifetimes-"))
@@ -63,7 +52,7 @@ def _run(millrace: Path, name: str, mode: str) -> list[str]:
         timer = threading.Timer(CASE_S, process.kill)
         timer.start()
         for _ in process.stdout:
-            process.stdin.write(_roads(millrace, environment) + "\n")
+            process.stdin.write(" ".join(road.roads(millrace, environment)) + "\n")
             process.stdin.flush()
         code = process.wait()
         timer.cancel()

@@ -67,6 +67,13 @@ static SUITES: &[Suite] = &[
         full_minutes: 3,
     },
     Suite {
+        name: "traps",
+        sample: &["tests/traps/run.py"],
+        sample_minutes: 4,
+        full: &["tests/traps/run.py"],
+        full_minutes: 4,
+    },
+    Suite {
         name: "kills",
         sample: &["tests/kills/run.py", "--rounds", "48", "--seconds", "120"],
         sample_minutes: 5,

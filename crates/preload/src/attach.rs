@@ -8,7 +8,8 @@ use millrace_wire::Reason;
 
 use crate::kernel;
 use crate::socket::{Socket, phase, reset_row};
-use crate::{client, process, thread};
+use crate::thread::Busy;
+use crate::{client, process};
 
 /// A socket option under which only the kernel serves the program right; it may have been set before the connection began.
 struct KernelOption {
@@ -68,8 +69,8 @@ impl Socket {
         if !self.is_held_alone() {
             return false;
         }
-        let receive_held = row.receive.lock.lock(thread::id());
-        let send_held = row.send.lock.lock(thread::id());
+        let (receive_held, _receiving) = Busy::lock(&row.receive.lock);
+        let (send_held, _sending) = Busy::lock(&row.send.lock);
         let attached = self.attach_locked(fd, row);
         row.send.lock.unlock(send_held);
         row.receive.lock.unlock(receive_held);

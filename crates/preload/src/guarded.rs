@@ -5,9 +5,9 @@ use std::ops::{Deref, DerefMut};
 
 use millrace_shm::lock::{Held, OwnerLock};
 
-use crate::thread;
+use crate::thread::Busy;
 
-/// A value and its lock. A signal handler that interrupted the lock's owner does not get in.
+/// A value and its lock. Handlers of the owner's signals wait; those that go around us do not get in.
 #[derive(Debug, Default)]
 pub(crate) struct Guarded<T> {
     lock: OwnerLock,
@@ -28,13 +28,12 @@ impl<T> Guarded<T> {
     /// Waits for the lock. None: this very thread holds it, below on its stack, and we run in a signal handler.
     #[inline]
     pub(crate) fn lock(&self) -> Option<Guard<'_, T>> {
-        match self.lock.lock(thread::id()) {
-            Held::Nested => None,
-            held => Some(Guard {
-                guarded: self,
-                held,
-            }),
-        }
+        let (held, busy) = Busy::lock(&self.lock);
+        (held != Held::Nested).then_some(Guard {
+            guarded: self,
+            held,
+            _busy: busy,
+        })
     }
 
     /// Makes the lock free whoever held it: in a forked child, whose other threads are gone.
@@ -48,6 +47,7 @@ impl<T> Guarded<T> {
 pub(crate) struct Guard<'a, T> {
     guarded: &'a Guarded<T>,
     held: Held,
+    _busy: Busy,
 }
 
 impl<T> Deref for Guard<'_, T> {

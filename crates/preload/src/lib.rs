@@ -11,11 +11,13 @@
 //! 5. `attach` joins those that the agent has paired.
 //!
 //! `spin` decides how long to look before sleeping; `thread` and `process` hold what belongs to a thread and to a process;
-//! `signals` notices handlers that ran while we looked; `memory` is a heap apart from the program's.
+//! `signals` notices handlers that ran while we looked; `memory` is a heap apart from the program's, and
+//! `fault` ends a copy whose buffer is not there any more.
 
 mod attach;
 mod client;
 mod epoll;
+mod fault;
 mod file;
 mod guarded;
 mod hooks;

@@ -13,7 +13,7 @@ use millrace_wire::{Mode, Reason};
 
 use crate::socket::{Socket, forget, phase};
 use crate::table::{self, Entry};
-use crate::{client, epoll, kernel, memory, real, socket, spin, thread};
+use crate::{client, epoll, kernel, memory, real, signals, socket, spin, thread};
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// We may be in another PID namespace than processes with which we share end records: numbers mean nothing between us.
@@ -118,6 +118,7 @@ pub(crate) fn start() {
     };
     if watched == 0 {
         table::create();
+        signals::watch_faults();
     }
 }
 
@@ -168,6 +169,7 @@ extern "C" fn before_fork() {
 extern "C" fn after_fork_in_parent() {
     memory::unlock_after_fork();
     client::resume_introductions();
+    thread::end_fork();
 }
 
 /// `fork`, which runs the handlers above, and tells them neither the child's number nor that there is none.
@@ -227,7 +229,7 @@ extern "C" fn begin_child() {
             FOREIGN.store(true, Relaxed);
         }
     }
-    thread::forget_id();
+    thread::begin_child();
     socket::unlock_all();
     epoll::unlock_all();
     client::forget_parent();
@@ -345,6 +347,17 @@ pub(crate) fn copy_descriptor(fd: c_int, target: c_int) {
         Entry::Unknown | Entry::Unconnected(_) => {}
     }
     forget(target, table::replace(target, entry));
+    leave_standard_streams(target);
+}
+
+/// Below the descriptors of standard input, output and error there are streams, opened or not.
+#[inline]
+fn leave_standard_streams(fd: c_int) {
+    if fd <= libc::STDERR_FILENO
+        && let Some(socket) = table::socket(fd)
+    {
+        socket.leave_to_streams(fd);
+    }
 }
 
 /// The kernel gave the program a new descriptor: whatever we knew of that number was closed behind our back.
@@ -358,6 +371,7 @@ pub(crate) fn new_descriptor(fd: c_int, entry: Entry) {
 pub(crate) fn new_connection(fd: c_int, family: c_int, active: bool) {
     if fd >= 0 && !is_borrowed() {
         Socket::track(fd, family, active);
+        leave_standard_streams(fd);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
 use crate::spin::{self, Spin, cycles};
 use crate::vectors::Vectors;
-use crate::{Outcome, kernel, real, table, thread};
+use crate::{Outcome, fault, kernel, real, table, thread};
 
 /// Flags that the ring can honour. MSG_MORE and MSG_NOSIGNAL change nothing on it; MSG_EOR and MSG_CONFIRM mean nothing to TCP.
 const RING_FLAGS: c_int =
@@ -33,6 +33,9 @@ const BULK_BYTES: u64 = 8 << 20;
 const NS_BETWEEN_QUESTIONS: u64 = 10_000_000;
 /// [`ROOM_WAIT_NS`] when the program asked not to block.
 const ROOM_WAIT_NONBLOCKING_NS: u64 = 20_000;
+
+/// The kernel copies what is sent into pieces of memory of at most this many bytes.
+const KERNEL_STEP_BYTES: usize = 32 << 10;
 
 /// One program's call.
 #[derive(Debug)]
@@ -206,11 +209,28 @@ fn ask_for_more(socket: &Socket) {
 /// Takes the kernel's own count of what went by it: bytes that passed around the library count too.
 #[cold]
 fn begin_epoch(socket: &Socket, fd: c_int, locked: &Locked<SendHalf<'_>>, gate: Gate) {
-    // A handler that sends by the kernel between the count and its use would be counted out.
-    let _blocked = thread::BlockedSignals::new();
+    // The half is locked: no handler that sends by the kernel comes between the count and its use.
     let counted = locked.half.kernel_position();
     let position = kernel::sent(fd, socket.active.load(Relaxed)).unwrap_or(counted);
     locked.half.begin_epoch(gate, position);
+}
+
+/// Whether the memory is there of what the kernel would take at once: it takes all of that or nothing.
+fn is_there(vectors: &Vectors<'_>) -> bool {
+    let mut cursor = vectors.clone();
+    let mut left = KERNEL_STEP_BYTES;
+    loop {
+        let (source, length) = cursor.chunk();
+        let part = length.min(left);
+        if part == 0 {
+            return true;
+        }
+        if !crate::user::can_read(source, part) {
+            return false;
+        }
+        cursor.advance(part);
+        left -= part;
+    }
 }
 
 /// Copies up to `bytes` to the ring and publishes them at once.
@@ -221,29 +241,25 @@ fn ring_step(
     (bytes, window): (u32, u32),
     vectors: &mut Vectors<'_>,
 ) -> Step {
+    if (bytes as usize) < vectors.remaining() && !is_there(vectors) {
+        return Step::Fault;
+    }
     let mut cursor = vectors.clone();
     let mut copied = 0;
     while copied < bytes {
         let (source, length) = cursor.chunk();
         let part = (bytes - copied).min(u32::try_from(length).unwrap_or(u32::MAX));
-        if !crate::user::can_read(source, part as usize) {
-            break;
+        let to = gate.tail.wrapping_add(copied);
+        let is_there = crate::user::can_read(source, part as usize)
+            // SAFETY: the memory is the program's buffer; a part that is not there ends the copy.
+            && fault::guarded(|| unsafe { locked.segment().write(locked.direction, to, window, source, part) });
+        if !is_there {
+            // As in the kernel, nothing of this part has been sent.
+            crate::user::forget();
+            return Step::Fault;
         }
-        // SAFETY: the memory is the program's buffer, and has just been found readable.
-        unsafe {
-            locked.segment().write(
-                locked.direction,
-                gate.tail.wrapping_add(copied),
-                window,
-                source,
-                part,
-            )
-        };
         cursor.advance(part as usize);
         copied += part;
-    }
-    if copied == 0 {
-        return Step::Fault;
     }
     let words = locked.segment().words(locked.direction);
     let here = spin::processor();

@@ -2,12 +2,35 @@
 
 use std::cell::Cell;
 
+use libc::{c_int, c_void, siginfo_t};
+use millrace_shm::lock::{Held, OwnerLock};
 use millrace_shm::sys;
 
 use crate::kernel::kernel;
+use crate::signals;
+
+/// What is looked at in every call, at one address.
+struct Local {
+    id: Cell<u32>,
+    /// Locks held, and other work that a signal handler must not find half done.
+    busy: Cell<u32>,
+    /// A signal waits for the end of that work, in `WAITING`.
+    waits: Cell<bool>,
+}
+
+/// A signal that has come, and the mask of those that were blocked before it.
+#[derive(Clone, Copy)]
+struct Waiting {
+    signal: c_int,
+    info: siginfo_t,
+    mask: u64,
+}
 
 thread_local! {
-    static ID: Cell<u32> = const { Cell::new(0) };
+    static LOCAL: Local = const {
+        Local { id: Cell::new(0), busy: Cell::new(0), waits: Cell::new(false) }
+    };
+    static WAITING: Cell<Option<Waiting>> = const { Cell::new(None) };
     static PREEMPTIONS: Cell<i64> = const { Cell::new(0) };
     static INTERRUPTS: Cell<u32> = const { Cell::new(0) };
     static STRICT_INTERRUPTS: Cell<u32> = const { Cell::new(0) };
@@ -16,19 +39,156 @@ thread_local! {
 /// The thread's number, as the kernel knows it.
 #[inline]
 pub(crate) fn id() -> u32 {
-    let id = ID.get();
-    if id != 0 { id } else { learn_id() }
+    LOCAL.with(Local::id)
 }
 
+impl Local {
+    #[inline]
+    fn id(&self) -> u32 {
+        match self.id.get() {
+            0 => self.learn_id(),
+            id => id,
+        }
+    }
+
+    #[cold]
+    fn learn_id(&self) -> u32 {
+        self.id.set(sys::thread_id());
+        self.id.get()
+    }
+}
+
+/// In a forked child: the thread has a new number, and a signal that waits is for the parent.
+pub(crate) fn begin_child() {
+    LOCAL.with(|local| {
+        local.id.set(0);
+        local.busy.set(0);
+        if local.waits.replace(false)
+            && let Some(waiting) = WAITING.take()
+        {
+            set_mask(waiting.mask);
+        }
+    });
+}
+
+/// After a fork, during which introductions and the heap stood still, in the parent.
+pub(crate) fn end_fork() {
+    LOCAL.with(|local| {
+        local.busy.set(0);
+        if local.waits.get() {
+            deliver(local);
+        }
+    });
+}
+
+/// While it exists, this thread's signal handlers wait: they find no lock held, and may leave by `siglongjmp`.
+#[derive(Debug)]
+pub(crate) struct Busy(*const Local);
+
+impl Busy {
+    #[inline]
+    pub(crate) fn new() -> Busy {
+        LOCAL.with(|local| {
+            local.busy.set(local.busy.get() + 1);
+            Busy(local)
+        })
+    }
+
+    #[inline]
+    fn local(&self) -> &Local {
+        // SAFETY: this thread's, which does not leave this thread; it has no destructor that would end it before.
+        unsafe { &*self.0 }
+    }
+
+    /// Takes a lock for this thread, whose handlers run while it has to wait for it.
+    #[inline]
+    pub(crate) fn lock(lock: &OwnerLock) -> (Held, Busy) {
+        let busy = Busy::new();
+        match lock.try_lock(busy.local().id()) {
+            Some(held) => (held, busy),
+            None => {
+                drop(busy);
+                Busy::lock_contended(lock)
+            }
+        }
+    }
+
+    #[cold]
+    fn lock_contended(lock: &OwnerLock) -> (Held, Busy) {
+        let mut turn = 0;
+        loop {
+            let busy = Busy::new();
+            if let Some(held) = lock.lock_in_turn(busy.local().id(), turn) {
+                return (held, busy);
+            }
+            turn += 1;
+        }
+    }
+}
+
+impl Drop for Busy {
+    #[inline]
+    fn drop(&mut self) {
+        let local = self.local();
+        let busy = local.busy.get().saturating_sub(1);
+        local.busy.set(busy);
+        if busy == 0 && local.waits.get() {
+            deliver(local);
+        }
+    }
+}
+
+/// A signal has come. True: it is kept, with all others, until this thread is busy no more.
+pub(crate) fn must_wait(signal: c_int, info: *const siginfo_t, context: *mut c_void) -> bool {
+    LOCAL.with(|local| {
+        if local.busy.get() == 0 || local.waits.get() {
+            return false;
+        }
+        let context = context.cast::<libc::ucontext_t>();
+        // SAFETY: the kernel gives both to a handler with SA_SIGINFO. Of the mask it knows eight bytes, which hold when the
+        // handler returns.
+        let (info, mask) = unsafe { (*info, &mut *(&raw mut (*context).uc_sigmask).cast::<u64>()) };
+        let mask = std::mem::replace(mask, u64::MAX);
+        WAITING.set(Some(Waiting { signal, info, mask }));
+        local.waits.set(true);
+        true
+    })
+}
+
+/// Lets the signal that waits come, as it was, and then all others.
 #[cold]
-fn learn_id() -> u32 {
-    ID.set(sys::thread_id());
-    ID.get()
+fn deliver(local: &Local) {
+    local.waits.set(false);
+    let Some(waiting) = WAITING.take() else {
+        return;
+    };
+    if signals::run_kept(waiting.signal, &waiting.info, waiting.mask) {
+        return;
+    }
+    send_again(waiting.signal, &raw const waiting.info);
+    set_mask(waiting.mask);
 }
 
-/// In a forked child: the thread has a new number.
-pub(crate) fn forget_id() {
-    ID.set(0);
+/// Sends a signal that has come to this thread once more, as it was.
+pub(crate) fn send_again(signal: c_int, info: *const siginfo_t) {
+    kernel!(
+        libc::SYS_rt_tgsigqueueinfo,
+        crate::kernel::process_id(),
+        sys::thread_id(),
+        signal,
+        info
+    );
+}
+
+/// Blocks these signals of this thread, and no others.
+pub(crate) fn set_mask(mask: u64) {
+    kernel!(
+        libc::SYS_rt_sigprocmask,
+        libc::SIG_SETMASK,
+        &raw const mask,
+        0usize,
+        size_of::<u64>()
+    );
 }
 
 /// Whether the scheduler has taken the processor away from this thread since the last question.
@@ -98,12 +258,6 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        kernel!(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const self.0,
-            0usize,
-            size_of::<u64>()
-        );
+        set_mask(self.0);
     }
 }

@@ -51,47 +51,61 @@ impl OwnerLock {
     /// Takes the lock for `thread`.
     #[inline]
     pub fn lock(&self, thread: u32) -> Held {
+        match self.try_lock(thread) {
+            Some(held) => held,
+            None => self.lock_contended(thread),
+        }
+    }
+
+    /// Takes the lock for `thread` if it can be had at once.
+    #[inline]
+    pub fn try_lock(&self, thread: u32) -> Option<Held> {
         // Acquire: pairs with the Release in `unlock`; the last owner's writes are visible after it.
         match self
             .0
             .compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed)
         {
-            Ok(_) => Held::Owned,
-            Err(owner) if owner == thread => Held::Nested,
-            Err(_) => self.lock_contended(thread),
+            Ok(_) => Some(Held::Owned),
+            Err(owner) if owner == thread => Some(Held::Nested),
+            Err(_) => None,
         }
     }
 
     #[cold]
     fn lock_contended(&self, thread: u32) -> Held {
-        let mut yields = 0u32;
+        let mut turn = 0;
         loop {
-            for _ in 0..SPINS_BEFORE_YIELD {
-                if self.0.load(Ordering::Relaxed) == 0
-                    && self
-                        .0
-                        .compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed)
-                        .is_ok()
-                {
-                    return Held::Owned;
-                }
-                std::hint::spin_loop();
+            if let Some(held) = self.lock_in_turn(thread, turn) {
+                return held;
             }
-            yield_now();
-            yields += 1;
-            if yields.is_multiple_of(YIELDS_BEFORE_QUESTION) {
-                let owner = self.0.load(Ordering::Relaxed);
-                if owner != 0
-                    && !thread_exists(owner)
-                    && self
-                        .0
-                        .compare_exchange(owner, thread, Ordering::Acquire, Ordering::Relaxed)
-                        .is_ok()
-                {
-                    return Held::Inherited;
-                }
+            turn += 1;
+        }
+    }
+
+    /// Waits for the lock a moment, in the `turn`th turn of the same caller. None: it is still taken.
+    #[cold]
+    pub fn lock_in_turn(&self, thread: u32, turn: u32) -> Option<Held> {
+        for _ in 0..SPINS_BEFORE_YIELD {
+            if self.0.load(Ordering::Relaxed) == 0 && self.succeed(0, thread) {
+                return Some(Held::Owned);
+            }
+            std::hint::spin_loop();
+        }
+        yield_now();
+        if (turn + 1).is_multiple_of(YIELDS_BEFORE_QUESTION) {
+            let owner = self.0.load(Ordering::Relaxed);
+            if owner != 0 && !thread_exists(owner) && self.succeed(owner, thread) {
+                return Some(Held::Inherited);
             }
         }
+        None
+    }
+
+    fn succeed(&self, owner: u32, thread: u32) -> bool {
+        // Acquire: as in `lock`.
+        self.0
+            .compare_exchange(owner, thread, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// Gives the lock back, unless it is still needed below on the stack.

@@ -1,19 +1,14 @@
 //! The C library's streams on sockets: it reads, writes and closes them without passing here.
 
 use libc::{FILE, c_char, c_int};
-use millrace_wire::Reason;
 
 use crate::process::drop_descriptor;
 use crate::{real, table, thread};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-    // The C library reads and writes streams without passing here.
     if let Some(socket) = table::socket(fd) {
-        let errno = thread::errno();
-        socket.pin(Reason::Stdio);
-        socket.bring_back(fd);
-        thread::set_errno(errno);
+        socket.leave_to_streams(fd);
     }
     // SAFETY: the program's own arguments.
     unsafe { real::fdopen(fd, mode) }

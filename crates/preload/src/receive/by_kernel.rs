@@ -30,8 +30,7 @@ pub(super) fn take_from_kernel(
     limit: u64,
 ) -> isize {
     let flags = call.flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
-    // A handler that reads the same connection between the call and its accounting would count wrong.
-    let _blocked = thread::BlockedSignals::new();
+    // The half is locked: no handler that reads the same connection comes between the call and its accounting.
     let (target, length) = progress.vectors.chunk();
     let bytes = length.min(usize::try_from(limit).unwrap_or(usize::MAX));
     let taken = kernel::receive_now(call.fd, target, bytes, flags);

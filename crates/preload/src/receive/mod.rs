@@ -9,7 +9,7 @@ use millrace_stream::{ReceiveHalf, ReceivePlan, step_of};
 use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
 use crate::vectors::Vectors;
-use crate::{Outcome, spin, thread, user};
+use crate::{Outcome, fault, spin, thread, user};
 
 mod by_kernel;
 mod peek;
@@ -278,9 +278,9 @@ fn take_from_ring(
     let wanted = u32::try_from(progress.wanted - progress.got).unwrap_or(u32::MAX);
     let bytes = CHAOS.cut(available.min(wanted).min(step_of(window)));
     let copied = copy_from_ring(call, locked, progress, (0, bytes as usize), (head, window));
-    if copied == 0 {
+    let Some(copied) = copied else {
         return Step::End(-(libc::EFAULT as isize));
-    }
+    };
     if !locked.half.commit(head, copied as u32) {
         return Step::Again;
     }
@@ -291,7 +291,8 @@ fn take_from_ring(
     Step::More
 }
 
-/// Copies `bytes` bytes of the ring from `head` on to the call's memory, `skipped` bytes on. Fewer: the memory is not there.
+/// Copies `bytes` bytes of the ring from `head` on to the call's memory, `skipped` bytes on. None: some of the memory is not there; as
+/// in the kernel, nothing is taken then.
 #[inline]
 fn copy_from_ring(
     call: &Call<'_>,
@@ -299,9 +300,9 @@ fn copy_from_ring(
     progress: &Progress<'_>,
     (skipped, bytes): (usize, usize),
     (head, window): (u32, u32),
-) -> usize {
+) -> Option<usize> {
     if call.has(libc::MSG_TRUNC) {
-        return bytes;
+        return Some(bytes);
     }
     let mut cursor = progress.vectors.clone();
     cursor.skip(skipped);
@@ -309,20 +310,20 @@ fn copy_from_ring(
     while copied < bytes {
         let (target, length) = cursor.chunk();
         let part = (bytes - copied).min(length);
-        if !user::can_write(target, part) {
-            break;
-        }
         let from = head.wrapping_add(copied as u32);
-        // SAFETY: the memory is the program's buffer, and has just been found writable.
-        unsafe {
-            locked
-                .segment()
-                .read(locked.direction, from, window, target, part as u32)
+        let read = || {
+            let segment = locked.segment();
+            // SAFETY: the memory is the program's buffer; a part that is not there ends the copy.
+            unsafe { segment.read(locked.direction, from, window, target, part as u32) }
         };
+        if !user::can_write(target, part) || !fault::guarded(read) {
+            user::forget();
+            return None;
+        }
         cursor.advance(part);
         copied += part;
     }
-    copied
+    Some(copied)
 }
 
 /// Lets the sender know where we run, so that it does not wait for room on our own processor.

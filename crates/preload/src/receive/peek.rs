@@ -37,8 +37,8 @@ pub(super) fn peek(
         wanted - before - middle
     };
     let copied = match copy_from_ring(call, &locked, progress, (before, middle), (head, window)) {
-        0 if middle > 0 && before == 0 => return Step::End(-(libc::EFAULT as isize)),
-        copied => copied,
+        None if before == 0 => return Step::End(-(libc::EFAULT as isize)),
+        copied => copied.unwrap_or(0),
     };
     let mut list = progress.vectors.part(0, before);
     if copied == middle {

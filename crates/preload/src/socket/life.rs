@@ -17,6 +17,7 @@ use super::{Socket, phase};
 use crate::guarded::Guarded;
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
+use crate::thread::Busy;
 use crate::{client, kernel, process, thread};
 
 /// Recycled objects.
@@ -115,8 +116,8 @@ impl Socket {
             row.identity.owner.store(0, Relaxed);
         }
         self.leave_sets();
-        let receive_held = row.receive.lock.lock(thread::id());
-        let send_held = row.send.lock.lock(thread::id());
+        let (receive_held, _receiving) = Busy::lock(&row.receive.lock);
+        let (send_held, _sending) = Busy::lock(&row.send.lock);
         let was = self.phase.swap(phase::CLOSED, SeqCst);
         if was == phase::ATTACHED && last {
             self.end_ring(fd);
@@ -222,6 +223,15 @@ impl Socket {
             kernel::reset_on_close(fd);
             kernel::kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
         }
+    }
+
+    /// The C library will read and write the connection by a stream, without passing through its exported functions.
+    #[cold]
+    pub(crate) fn leave_to_streams(&'static self, fd: c_int) {
+        let errno = thread::errno();
+        self.pin(Reason::Stdio);
+        self.bring_back(fd);
+        thread::set_errno(errno);
     }
 
     /// Tries to have the kernel send again what lies in the ring unread. Where that cannot be done, it is read from the ring.

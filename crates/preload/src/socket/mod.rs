@@ -31,7 +31,8 @@ pub(crate) use life::{forget, reset_row, unlock_all};
 
 use crate::guarded::Guarded;
 use crate::spin::Spinner;
-use crate::{client, kernel, process, table, thread};
+use crate::thread::Busy;
+use crate::{client, kernel, process, table};
 
 /// Calls on a connection that others hold, too, after which they are looked for again.
 const CALLS_PER_LOOK: u32 = 16;
@@ -195,7 +196,7 @@ impl Socket {
     #[inline]
     pub(crate) fn lock_send(&'static self, fd: c_int) -> Option<Locked<SendHalf<'static>>> {
         let row = self.row();
-        let held = row.send.lock.lock(thread::id());
+        let (held, busy) = Busy::lock(&row.send.lock);
         if !self.is_attached() || !table::is(fd, self) {
             row.send.lock.unlock(held);
             return None;
@@ -207,6 +208,7 @@ impl Socket {
             half,
             lock: &row.send.lock,
             held,
+            _busy: busy,
             segment,
             direction: self.send_direction(),
         })
@@ -216,7 +218,7 @@ impl Socket {
     #[inline]
     pub(crate) fn lock_receive(&'static self, fd: c_int) -> Option<Locked<ReceiveHalf<'static>>> {
         let row = self.row();
-        let held = row.receive.lock.lock(thread::id());
+        let (held, busy) = Busy::lock(&row.receive.lock);
         if !self.is_attached() || !table::is(fd, self) {
             row.receive.lock.unlock(held);
             return None;
@@ -229,6 +231,7 @@ impl Socket {
             half,
             lock: &row.receive.lock,
             held,
+            _busy: busy,
             segment,
             direction,
         })
@@ -409,6 +412,7 @@ pub(crate) struct Locked<H> {
     pub(crate) half: H,
     lock: &'static millrace_shm::lock::OwnerLock,
     held: Held,
+    _busy: Busy,
     segment: Option<&'static Segment>,
     pub(crate) direction: usize,
 }

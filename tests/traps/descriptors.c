@@ -1,0 +1,221 @@
+/* Descriptors that are copied, closed, passed and used again. */
+#include "traps.h"
+#include <sys/resource.h>
+
+static Pair the_pair;
+
+static void *receive_once(void *answer) {
+    char buffer[16];
+    *(ssize_t *)answer = recv(the_pair.far, buffer, sizeof buffer, 0);
+    return NULL;
+}
+
+/* The file outlives its descriptor while a call is under way. */
+static void closed_under_a_sleeper(void) {
+    ssize_t answer = -2;
+    the_pair = on_the_ring();
+    pthread_t thread = start_thread(receive_once, &answer);
+    pause_ms(50);
+    close(the_pair.far);
+    must(send(the_pair.near, "late", 4, 0) == 4, "send");
+    pthread_join(thread, NULL);
+    observe_result("recv", answer);
+}
+
+static void replaced_under_a_sleeper(void) {
+    ssize_t answer = -2;
+    the_pair = on_the_ring();
+    Pair other = connected();
+    talk_until_on_ring(other, 2);
+    pthread_t thread = start_thread(receive_once, &answer);
+    pause_ms(50);
+    must(dup2(other.far, the_pair.far) == the_pair.far, "dup2");
+    must(send(other.near, "to the other", 12, 0) == 12, "send");
+    pause_ms(20);
+    must(send(the_pair.near, "late", 4, 0) == 4, "send");
+    pthread_join(thread, NULL);
+    char buffer[32];
+    observe_result("recv", answer);
+    observe_result("the other", recv(the_pair.far, buffer, sizeof buffer, 0));
+}
+
+static void copies_of_every_kind(void) {
+    Pair pair = on_the_ring();
+    int copies[] = {dup(pair.near), dup2(pair.near, 70), dup3(pair.near, 71, O_CLOEXEC), fcntl(pair.near, F_DUPFD, 72),
+                    fcntl(pair.near, F_DUPFD_CLOEXEC, 73)};
+    close(pair.near);
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
+        talk(copies[i], pair.far);
+        talk(pair.far, copies[i]);
+        observe("flags %d", fcntl(copies[i], F_GETFD));
+        close(copies[i]);
+    }
+    char byte;
+    observe_result("recv", recv(pair.far, &byte, 1, 0));
+}
+
+/* Closed past the library; the number is used again. */
+static void closed_by_system_call(void) {
+    for (int i = 0; i < 5; i++) {
+        Pair pair = on_the_ring();
+        syscall(SYS_close, pair.near);
+        syscall(SYS_close, pair.far);
+        Pair again = connected();
+        observe("same numbers %d", again.near == pair.near || again.near == pair.far);
+        talk(again.near, again.far);
+        talk(again.far, again.near);
+        close(again.near);
+        close(again.far);
+    }
+}
+
+static void everything_is_closed(void) {
+    Pair pair = on_the_ring();
+    int closed = 0;
+    for (int fd = 3; fd < 1024; fd++)
+        closed += close(fd) == 0;
+    observe("closed %d", closed);
+    (void)pair;
+    pair = on_the_ring();
+    observe_result("close_range", close_range(3, ~0U, 0));
+    pair = on_the_ring();
+    closefrom(3);
+    pair = on_the_ring();
+    talk(pair.near, pair.far);
+    observe("talked on %d and %d", pair.near, pair.far);
+}
+
+/* How many descriptors there are room for. */
+static void descriptors_run_out(void) {
+    Pair pair = on_the_ring();
+    struct rlimit limit = {64, 64};
+    must(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+    int made = 0;
+    while (socket(AF_INET, SOCK_STREAM, 0) >= 0)
+        made++;
+    observe_result("socket", -1);
+    observe("%d sockets", made);
+    talk(pair.near, pair.far);
+    observe_result("accept4", accept4(pair.near, NULL, NULL, 0));
+    talk(pair.far, pair.near);
+    observe("talked");
+}
+
+static void send_descriptor(int through, int fd) {
+    char byte = 'd';
+    struct iovec vector = {&byte, 1};
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof fd)];
+    } control = {0};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct cmsghdr *message = CMSG_FIRSTHDR(&header);
+    *message = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fd)};
+    memcpy(CMSG_DATA(message), &fd, sizeof fd);
+    must(sendmsg(through, &header, 0) == 1, "sendmsg");
+}
+
+static int receive_descriptor(int through) {
+    char byte;
+    struct iovec vector = {&byte, 1};
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    must(recvmsg(through, &header, 0) == 1, "recvmsg");
+    int fd;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof fd);
+    return fd;
+}
+
+/* A connection in use is given to another process, which goes on with it. */
+static void passed_to_another_process(void) {
+    int through[2];
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, through) == 0, "socketpair");
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = receive_descriptor(through[1]);
+        char buffer[64];
+        for (ssize_t part; (part = recv(fd, buffer, sizeof buffer, 0)) > 0;)
+            must(send(fd, buffer, part, 0) == part, "send");
+        _exit(6);
+    }
+    Pair pair = on_the_ring();
+    must(send(pair.near, "before", 6, 0) == 6, "send");
+    send_descriptor(through[0], pair.far);
+    close(pair.far);
+    char buffer[64];
+    observe_result("recv", recv(pair.near, buffer, 6, MSG_WAITALL));
+    for (int i = 0; i < 100; i++) {
+        must(send(pair.near, buffer, 6, 0) == 6, "send");
+        must(recv(pair.near, buffer, 6, MSG_WAITALL) == 6 && memcmp(buffer, "before", 6) == 0, "recv");
+    }
+    shutdown(pair.near, SHUT_WR);
+    int status;
+    waitpid(child, &status, 0);
+    observe("the child ended with %d", WEXITSTATUS(status));
+}
+
+/* Passed to oneself: two numbers, one connection. */
+static void passed_to_itself(void) {
+    int through[2];
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, through) == 0, "socketpair");
+    Pair pair = on_the_ring();
+    send_descriptor(through[0], pair.far);
+    Pair copy = {pair.near, receive_descriptor(through[1])};
+    for (int i = 0; i < 10; i++) {
+        talk(copy.near, copy.far);
+        talk(pair.far, pair.near);
+        talk(copy.far, copy.near);
+        talk(pair.near, pair.far);
+    }
+    observe("talked");
+}
+
+static void taken_by_pidfd(void) {
+    Pair pair = on_the_ring();
+    int ready[2];
+    must(pipe(ready) == 0, "pipe");
+    pid_t parent = getpid();
+    pid_t child = fork();
+    if (child == 0) {
+        close(pair.near);
+        close(pair.far);
+        int process = syscall(SYS_pidfd_open, parent, 0);
+        int fd = syscall(SYS_pidfd_getfd, process, pair.far, 0);
+        must(fd >= 0, "pidfd_getfd");
+        must(write(ready[1], "x", 1) == 1, "ready");
+        char buffer[64];
+        for (ssize_t part; (part = recv(fd, buffer, sizeof buffer, 0)) > 0;)
+            must(send(fd, buffer, part, 0) == part, "send");
+        _exit(8);
+    }
+    char buffer[64] = "taken";
+    must(read(ready[0], buffer + 32, 1) == 1, "ready");
+    close(pair.far);
+    for (int i = 0; i < 100; i++) {
+        must(send(pair.near, buffer, 6, 0) == 6, "send");
+        must(recv(pair.near, buffer, 6, MSG_WAITALL) == 6 && strcmp(buffer, "taken") == 0, "recv");
+    }
+    shutdown(pair.near, SHUT_WR);
+    int status;
+    waitpid(child, &status, 0);
+    observe("the child ended with %d", WEXITSTATUS(status));
+}
+
+int main(int argc, char **argv) {
+    static const Case cases[] = {
+        CASE(closed_under_a_sleeper),
+        CASE(replaced_under_a_sleeper),
+        CASE(copies_of_every_kind),
+        CASE(closed_by_system_call),
+        CASE(everything_is_closed),
+        CASE(descriptors_run_out),
+        CASE(passed_to_another_process),
+        CASE(passed_to_itself),
+        CASE(taken_by_pidfd),
+        {0},
+    };
+    return run_cases(cases, argc, argv);
+}

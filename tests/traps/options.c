@@ -1,0 +1,217 @@
+/* Options, time-outs, and what can be asked of a connection. */
+#include "traps.h"
+#include <linux/sockios.h>
+
+static long now_ms(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+static void time_outs(void) {
+    Pair pair = on_the_ring();
+    struct timeval time = {0, 60000};
+    char byte;
+    static char much[1 << 20];
+    must(setsockopt(pair.far, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0, "SO_RCVTIMEO");
+    must(setsockopt(pair.near, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time) == 0, "SO_SNDTIMEO");
+    long start = now_ms();
+    observe_result("recv", recv(pair.far, &byte, 1, 0));
+    observe("too early %d, too late %d", now_ms() - start < 60, now_ms() - start > 2000);
+    start = now_ms();
+    ssize_t sent;
+    while ((sent = send(pair.near, much, sizeof much, 0)) > 0)
+        ;
+    observe_result("send", sent);
+    observe("too early %d", now_ms() - start < 60);
+    socklen_t length = sizeof time;
+    getsockopt(pair.far, SOL_SOCKET, SO_RCVTIMEO, &time, &length);
+    observe("%ld us", (long)time.tv_usec);
+}
+
+static void questions(void) {
+    Pair pair = on_the_ring();
+    int value, type, error;
+    socklen_t length = sizeof type;
+    struct sockaddr_in name, peer;
+    must(send(pair.near, "twelve bytes", 12, 0) == 12, "send");
+    ioctl(pair.far, FIONREAD, &value);
+    observe("FIONREAD %d", value);
+    char buffer[16];
+    must(recv(pair.far, buffer, 5, 0) == 5, "recv");
+    ioctl(pair.far, SIOCINQ, &value);
+    observe("SIOCINQ %d", value);
+    must(recv(pair.far, buffer, 7, 0) == 7, "recv");
+    pause_ms(60);
+    ioctl(pair.near, SIOCOUTQ, &value);
+    observe("SIOCOUTQ %d", value);
+    observe_result("SIOCATMARK", ioctl(pair.far, SIOCATMARK, &value));
+    observe("%d", value);
+    getsockopt(pair.far, SOL_SOCKET, SO_TYPE, &type, &length);
+    getsockopt(pair.far, SOL_SOCKET, SO_ERROR, &error, &length);
+    observe("type %d, error %d", type, error);
+    length = sizeof name;
+    getsockname(pair.near, (struct sockaddr *)&name, &length);
+    getpeername(pair.far, (struct sockaddr *)&peer, &length);
+    observe("the same address %d", memcmp(&name, &peer, length) == 0);
+    struct tcp_info info;
+    length = sizeof info;
+    getsockopt(pair.far, IPPROTO_TCP, TCP_INFO, &info, &length);
+    observe("state %d", info.tcpi_state);
+    observe_result("pread", pread(pair.far, buffer, 1, 0));
+    observe_result("pwrite", pwrite(pair.near, buffer, 1, 0));
+    observe_result("lseek", lseek(pair.near, 0, SEEK_CUR));
+}
+
+static void no_delay_is_the_program_s(void) {
+    Pair pair = on_the_ring();
+    int values[] = {0, 1, 0};
+    for (int i = 0; i < 4; i++) {
+        int value = -1;
+        socklen_t length = sizeof value;
+        getsockopt(pair.near, IPPROTO_TCP, TCP_NODELAY, &value, &length);
+        observe("TCP_NODELAY %d", value);
+        if (i < 3)
+            setsockopt(pair.near, IPPROTO_TCP, TCP_NODELAY, &values[i], sizeof value);
+        talk(pair.near, pair.far);
+    }
+}
+
+/* What comes beside the bytes: of each kind, set on one end before or after it is on the ring. */
+static void control_messages(void) {
+    static const struct {
+        int level, name;
+    } options[] = {{IPPROTO_TCP, TCP_INQ}, {SOL_SOCKET, SO_TIMESTAMP}, {SOL_SOCKET, SO_TIMESTAMPNS}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        for (int early = 0; early < 2; early++) {
+            Pair pair = early ? connected() : on_the_ring();
+            int on = 1;
+            observe_result("setsockopt", setsockopt(pair.far, options[i].level, options[i].name, &on, sizeof on));
+            // The kernel begins to stamp a little later.
+            pause_ms(50);
+            talk(pair.near, pair.far);
+            talk(pair.far, pair.near);
+            must(send(pair.near, "twelve bytes", 12, 0) == 12, "send");
+            pause_ms(20);
+            char buffer[4], control[256];
+            struct iovec vector = {buffer, sizeof buffer};
+            struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+            observe_result("recvmsg", recvmsg(pair.far, &header, 0));
+            for (struct cmsghdr *at = CMSG_FIRSTHDR(&header); at != NULL; at = CMSG_NXTHDR(&header, at)) {
+                int value = 0;
+                memcpy(&value, CMSG_DATA(at), sizeof value);
+                observe("level %d type %d: %d", at->cmsg_level, at->cmsg_type, at->cmsg_type == TCP_CM_INQ ? value : -1);
+            }
+            close(pair.near);
+            close(pair.far);
+        }
+    }
+}
+
+static int listening(struct sockaddr_in *address, int level, int name) {
+    int on = 5;
+    socklen_t length = sizeof *address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (name != 0)
+        observe_result("on the listener", setsockopt(listener, level, name, &on, sizeof on));
+    must(bind(listener, (struct sockaddr *)address, length) == 0 && listen(listener, 5) == 0, "listen");
+    must(getsockname(listener, (struct sockaddr *)address, &length) == 0, "getsockname");
+    return listener;
+}
+
+static void fast_open(void) {
+    struct sockaddr_in address;
+    for (int way = 0; way < 2; way++) {
+        int listener = listening(&address, IPPROTO_TCP, TCP_FASTOPEN), on = 1;
+        Pair pair = {.near = socket(AF_INET, SOCK_STREAM, 0)};
+        if (way == 0) {
+            observe_result("sendto", sendto(pair.near, "first", 5, MSG_FASTOPEN, (struct sockaddr *)&address, sizeof address));
+        } else {
+            observe_result("option", setsockopt(pair.near, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, &on, sizeof on));
+            observe_result("connect", connect(pair.near, (struct sockaddr *)&address, sizeof address));
+            observe_result("write", write(pair.near, "first", 5));
+        }
+        pair.far = accept(listener, NULL, NULL);
+        char buffer[8];
+        observe_result("recv", recv(pair.far, buffer, 5, MSG_WAITALL));
+        talk(pair.near, pair.far);
+        talk(pair.far, pair.near);
+        observe("talked");
+        close(listener);
+        close(pair.near);
+        close(pair.far);
+    }
+}
+
+/* Options of the listener are those of its connections. */
+static void inherited_from_the_listener(void) {
+    struct sockaddr_in address;
+    int listener = listening(&address, SOL_SOCKET, SO_RCVLOWAT);
+    Pair pair = {.near = socket(AF_INET, SOCK_STREAM, 0)};
+    must(connect(pair.near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    pair.far = accept(listener, NULL, NULL);
+    talk(pair.near, pair.far);
+    talk(pair.far, pair.near);
+    struct pollfd fd = {pair.far, POLLIN, 0};
+    must(send(pair.near, "four", 4, 0) == 4, "send");
+    observe_result("poll", poll(&fd, 1, 100));
+    must(send(pair.near, "more", 4, 0) == 4, "send");
+    observe_result("poll", poll(&fd, 1, -1));
+}
+
+static volatile sig_atomic_t signals;
+
+static void count(int number) {
+    (void)number;
+    signals++;
+}
+
+static void signal_driven(void) {
+    Pair pair = on_the_ring();
+    handle(SIGIO, count, SA_RESTART);
+    fcntl(pair.far, F_SETOWN, getpid());
+    fcntl(pair.far, F_SETFL, O_ASYNC | O_NONBLOCK);
+    for (int i = 0; i < 3; i++) {
+        int before = signals;
+        must(send(pair.near, "io", 2, 0) == 2, "send");
+        for (int patience = 200; signals == before && patience > 0; patience--)
+            pause_ms(5);
+        observe("a signal came %d", signals > before);
+        char buffer[8];
+        observe_result("recv", recv(pair.far, buffer, sizeof buffer, 0));
+        observe_result("recv", recv(pair.far, buffer, sizeof buffer, 0));
+    }
+}
+
+static void dissolved_and_connected_again(void) {
+    struct sockaddr_in address;
+    struct sockaddr nobody = {.sa_family = AF_UNSPEC};
+    Pair pair = on_the_ring();
+    char byte;
+    must(send(pair.far, "unread", 6, 0) == 6, "send");
+    observe_result("dissolve", connect(pair.near, &nobody, sizeof nobody));
+    observe_result("send", send(pair.near, "x", 1, MSG_NOSIGNAL));
+    observe_result("recv", recv(pair.far, &byte, 1, 0));
+    int listener = listening(&address, 0, 0);
+    observe_result("connect", connect(pair.near, (struct sockaddr *)&address, sizeof address));
+    Pair again = {pair.near, accept(listener, NULL, NULL)};
+    talk(again.near, again.far);
+    talk(again.far, again.near);
+    observe("talked");
+}
+
+int main(int argc, char **argv) {
+    static const Case cases[] = {
+        CASE(time_outs),
+        CASE(questions),
+        CASE(no_delay_is_the_program_s),
+        CASE(control_messages),
+        CASE(fast_open),
+        CASE(inherited_from_the_listener),
+        CASE(signal_driven),
+        CASE(dissolved_and_connected_again),
+        {0},
+    };
+    return run_cases(cases, argc, argv);
+}

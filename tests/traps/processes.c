@@ -1,0 +1,252 @@
+/* Processes that begin, end, and become other programs with connections in hand. */
+#include "traps.h"
+#include <pty.h>
+#include <sched.h>
+#include <spawn.h>
+
+extern char **environ;
+
+static int status_of(pid_t child) {
+    int status;
+    must(waitpid(child, &status, 0) == child, "waitpid");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/* Echoes to the end. */
+static void echo(int fd) {
+    char buffer[4096];
+    ssize_t part;
+    while ((part = recv(fd, buffer, sizeof buffer, 0)) > 0)
+        must(send(fd, buffer, part, 0) == part, "echo");
+}
+
+/* Messages to the echo and back, of many sizes. */
+static void ask_echo(int fd, int messages) {
+    static char out[6000], in[6000];
+    int wrong = 0;
+    for (int i = 0; i < messages; i++) {
+        size_t size = 1 + (size_t)i * 97 % sizeof out;
+        memset(out, 'a' + i % 26, size);
+        must(send(fd, out, size, 0) == (ssize_t)size, "send");
+        must(recv(fd, in, size, MSG_WAITALL) == (ssize_t)size, "recv");
+        wrong += memcmp(in, out, size) != 0;
+    }
+    observe("%d messages, %d wrong", messages, wrong);
+}
+
+/* The child echoes on the far end; the parent lets go of it, and talks. */
+static void use(Pair pair, pid_t child) {
+    must(child >= 0, "fork");
+    if (child == 0) {
+        close(pair.near);
+        echo(pair.far);
+        _exit(7);
+    }
+    close(pair.far);
+    ask_echo(pair.near, 300);
+    shutdown(pair.near, SHUT_WR);
+    char byte;
+    observe_result("after the end", recv(pair.near, &byte, 1, 0));
+    observe("the child ended with %d", status_of(child));
+}
+
+static void fork_by_library(void) {
+    Pair pair = on_the_ring();
+    use(pair, fork());
+}
+
+static void fork_without_handlers(void) {
+    Pair pair = on_the_ring();
+    use(pair, _Fork());
+}
+
+static void fork_by_system_call(void) {
+    Pair pair = on_the_ring();
+    use(pair, syscall(SYS_fork));
+}
+
+static void fork_by_clone_call(void) {
+    Pair pair = on_the_ring();
+    use(pair, syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+}
+
+static int cloned(void *argument) {
+    Pair pair = *(Pair *)argument;
+    close(pair.near);
+    echo(pair.far);
+    return 7;
+}
+
+static void fork_by_clone_function(void) {
+    static char stack[1 << 16];
+    Pair pair = on_the_ring();
+    use(pair, clone(cloned, stack + sizeof stack, SIGCHLD, &pair));
+}
+
+static void fork_with_a_terminal(void) {
+    int terminal;
+    Pair pair = on_the_ring();
+    use(pair, forkpty(&terminal, NULL, NULL, NULL));
+}
+
+static void daemon_echoes(void) {
+    Pair pair = on_the_ring();
+    pid_t child = fork();
+    if (child == 0) {
+        close(pair.near);
+        must(daemon(1, 1) == 0, "daemon");
+        echo(pair.far);
+        _exit(0);
+    }
+    observe("the middle one ended with %d", status_of(child));
+    close(pair.far);
+    ask_echo(pair.near, 300);
+    shutdown(pair.near, SHUT_WR);
+    char byte;
+    observe_result("after the end", recv(pair.near, &byte, 1, 0));
+}
+
+/* The child's own new connection, made after a fork past the library. */
+static void new_connection_in_a_child(void) {
+    Pair old = on_the_ring();
+    pid_t child = syscall(SYS_fork);
+    if (child == 0) {
+        Pair pair = connected();
+        talk(pair.near, pair.far);
+        talk(pair.far, pair.near);
+        close(old.far);
+        _exit(3);
+    }
+    observe("the child ended with %d", status_of(child));
+    talk(old.near, old.far);
+    observe("talked");
+}
+
+/* Parent and child take turns on the same end. */
+static void both_use_one_end(void) {
+    Pair pair = on_the_ring();
+    int turn[2], back[2];
+    char byte = 0;
+    must(pipe(turn) == 0 && pipe(back) == 0, "pipe");
+    pid_t child = fork();
+    for (int i = 0; i < 100; i++) {
+        if (child == 0) {
+            must(read(turn[0], &byte, 1) == 1, "turn");
+            talk(pair.far, pair.near);
+            must(write(back[1], &byte, 1) == 1, "back");
+        } else {
+            talk(pair.near, pair.far);
+            must(write(turn[1], &byte, 1) == 1, "turn");
+            must(read(back[0], &byte, 1) == 1, "back");
+        }
+    }
+    if (child == 0)
+        _exit(5);
+    observe("the child ended with %d", status_of(child));
+    talk(pair.near, pair.far);
+    observe("talked");
+}
+
+static void spawned_cat_echoes(void) {
+    Pair pair = on_the_ring();
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, pair.far, 0);
+    posix_spawn_file_actions_adddup2(&actions, pair.far, 1);
+    posix_spawn_file_actions_addclose(&actions, pair.near);
+    posix_spawn_file_actions_addclose(&actions, pair.far);
+    char *argv[] = {"cat", NULL};
+    pid_t child;
+    must(posix_spawn(&child, "/bin/cat", &actions, NULL, argv, environ) == 0, "posix_spawn");
+    close(pair.far);
+    ask_echo(pair.near, 100);
+    shutdown(pair.near, SHUT_WR);
+    observe("cat ended with %d", status_of(child));
+}
+
+static void exec_in_a_child_of_vfork(void) {
+    Pair pair = on_the_ring();
+    for (int i = 0; i < 10; i++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            close(pair.near);
+            dup2(pair.far, 0);
+            execl("/bin/true", "true", NULL);
+            _exit(9);
+        }
+        observe("true ended with %d", status_of(child));
+        talk(pair.near, pair.far);
+        talk(pair.far, pair.near);
+    }
+}
+
+static void exec_that_fails(void) {
+    Pair pair = on_the_ring();
+    observe_result("execl", execl("/nowhere", "nowhere", NULL));
+    talk(pair.near, pair.far);
+    talk(pair.far, pair.near);
+    observe("system ended with %d", WEXITSTATUS(system("exit 4")));
+    talk(pair.near, pair.far);
+    observe("talked");
+}
+
+/* Half of what was sent is read before the exec, the rest after it. */
+static void exec_with_bytes_unread(void) {
+    Pair pair = on_the_ring();
+    char line[32], number[16];
+    must(send(pair.near, "one\ntwo\nthree\n", 14, 0) == 14, "send");
+    observe_result("recv", recv(pair.far, line, 4, 0));
+    pid_t child = fork();
+    if (child == 0) {
+        close(pair.near);
+        dup2(pair.far, 0);
+        snprintf(number, sizeof number, "%d", pair.far);
+        execl("/bin/cat", "cat", NULL);
+        _exit(9);
+    }
+    close(pair.far);
+    must(send(pair.near, "four\n", 5, 0) == 5, "send");
+    shutdown(pair.near, SHUT_WR);
+    observe("cat ended with %d", status_of(child));
+}
+
+static void parent_ends_first(void) {
+    Pair pair = on_the_ring();
+    int done[2];
+    must(pipe(done) == 0, "pipe");
+    if (fork() == 0) {
+        close(pair.far);
+        pid_t parent = fork();
+        if (parent != 0)
+            _exit(0);
+        pause_ms(50);
+        ask_echo(pair.near, 300);
+        must(write(done[1], "x", 1) == 1, "done");
+        _exit(0);
+    }
+    close(pair.near);
+    echo(pair.far);
+    char byte;
+    observe_result("the grandchild", read(done[0], &byte, 1));
+}
+
+int main(int argc, char **argv) {
+    static const Case cases[] = {
+        CASE(fork_by_library),
+        CASE(fork_without_handlers),
+        CASE(fork_by_system_call),
+        CASE(fork_by_clone_call),
+        CASE(fork_by_clone_function),
+        CASE(fork_with_a_terminal),
+        CASE(daemon_echoes),
+        CASE(new_connection_in_a_child),
+        CASE(both_use_one_end),
+        CASE(spawned_cat_echoes),
+        CASE(exec_in_a_child_of_vfork),
+        CASE(exec_that_fails),
+        CASE(exec_with_bytes_unread),
+        CASE(parent_ends_first),
+        {0},
+    };
+    return run_cases(cases, argc, argv);
+}

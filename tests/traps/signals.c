@@ -1,0 +1,229 @@
+/* Signal handlers, and threads that are cancelled. */
+#include "traps.h"
+
+static Pair the_pair;
+static volatile sig_atomic_t handled;
+static sigjmp_buf way_out;
+
+static void count(int number) {
+    (void)number;
+    handled++;
+}
+
+static void leave(int number) {
+    (void)number;
+    siglongjmp(way_out, 1);
+}
+
+static void send_one(int number) {
+    int error = errno;
+    (void)number;
+    if (send(the_pair.near, "h", 1, MSG_DONTWAIT) == 1)
+        handled++;
+    errno = error;
+}
+
+static void *send_later(void *ms) {
+    pause_ms(*(int *)ms);
+    must(send(the_pair.near, "late", 4, 0) == 4, "send");
+    return NULL;
+}
+
+/* What each waiting call does when a handler runs in it, and 4 bytes come later. */
+static void interrupted(int flags) {
+    static int later_ms = 80;
+    char buffer[16];
+    the_pair = on_the_ring();
+    handle(SIGALRM, count, flags);
+    int epoll = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    epoll_ctl(epoll, EPOLL_CTL_ADD, the_pair.far, &event);
+    for (int call = 0; call < 4; call++) {
+        struct itimerval once = {{0, 0}, {0, 20000}};
+        struct pollfd fd = {the_pair.far, POLLIN, 0};
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(the_pair.far, &set);
+        handled = 0;
+        pthread_t thread = start_thread(send_later, &later_ms);
+        setitimer(ITIMER_REAL, &once, NULL);
+        switch (call) {
+        case 0: observe_result("recv", recv(the_pair.far, buffer, sizeof buffer, MSG_PEEK)); break;
+        case 1: observe_result("poll", poll(&fd, 1, -1)); break;
+        case 2: observe_result("select", select(the_pair.far + 1, &set, NULL, NULL, NULL)); break;
+        case 3: observe_result("epoll_wait", epoll_wait(epoll, &event, 1, -1)); break;
+        }
+        observe("handled %d", handled);
+        pthread_join(thread, NULL);
+        observe_result("then recv", recv(the_pair.far, buffer, sizeof buffer, 0));
+    }
+}
+
+static void interrupts_waits(void) { interrupted(0); }
+static void restarts_waits(void) { interrupted(SA_RESTART); }
+
+/* A handler that sends on the connection on which its thread sends and receives: no byte is lost or doubled. */
+static void handler_uses_the_connection(void) {
+    the_pair = on_the_ring();
+    handle(SIGALRM, send_one, SA_RESTART);
+    timer_every_us(200);
+    long sent = 0, got = 0, wrong = 0;
+    char out[4096], in[8192];
+    memset(out, 'm', sizeof out);
+    for (int i = 0; i < 20000; i++) {
+        size_t size = 1 + (size_t)i * 7 % sizeof out;
+        must(send(the_pair.near, out, size, 0) == (ssize_t)size, "send");
+        sent += size;
+        ssize_t part = recv(the_pair.far, in, sizeof in, 0);
+        must(part > 0, "recv");
+        for (ssize_t at = 0; at < part; at++)
+            wrong += in[at] != 'm' && in[at] != 'h';
+        got += part;
+    }
+    timer_every_us(0);
+    shutdown(the_pair.near, SHUT_WR);
+    for (ssize_t part; (part = recv(the_pair.far, in, sizeof in, 0)) > 0;)
+        got += part;
+    observe("missing %ld, wrong %ld, handled %s", sent + handled - got, wrong, handled > 0 ? "some" : "none");
+}
+
+static void *read_to_the_end(void *descriptor) {
+    static char buffer[1 << 16];
+    ssize_t part;
+    while ((part = recv(*(int *)descriptor, buffer, sizeof buffer, 0)) > 0)
+        ;
+    return (void *)part;
+}
+
+/* A handler that leaves calls in the middle: another thread can use the connection, and the stream ends. */
+static void siglongjmp_out_of_sends(void) {
+    static char message[3000];
+    the_pair = on_the_ring();
+    handle(SIGALRM, leave, SA_NODEFER);
+    pthread_t reader = start_thread(read_to_the_end, &the_pair.far);
+    volatile int left = 0;
+    if (sigsetjmp(way_out, 1) != 0)
+        left++;
+    while (left < 2000) {
+        struct itimerval once = {{0, 0}, {0, 50 + left % 40}};
+        setitimer(ITIMER_REAL, &once, NULL);
+        for (;;)
+            send(the_pair.near, message, 1 + left % sizeof message, 0);
+    }
+    struct itimerval never = {0};
+    setitimer(ITIMER_REAL, &never, NULL);
+    static int at_once_ms = 0;
+    pthread_join(start_thread(send_later, &at_once_ms), NULL);
+    shutdown(the_pair.near, SHUT_WR);
+    void *end;
+    pthread_join(reader, &end);
+    observe("left %d times, the reader ended with %ld", left, (long)end);
+}
+
+static void siglongjmp_out_of_a_wait(void) {
+    char byte;
+    the_pair = on_the_ring();
+    handle(SIGALRM, leave, 0);
+    volatile int left = 0;
+    if (sigsetjmp(way_out, 1) != 0)
+        left++;
+    while (left < 20) {
+        struct itimerval once = {{0, 0}, {0, 3000}};
+        setitimer(ITIMER_REAL, &once, NULL);
+        recv(the_pair.far, &byte, 1, 0);
+    }
+    talk(the_pair.near, the_pair.far);
+    talk(the_pair.far, the_pair.near);
+    observe("left %d times, and talked", left);
+}
+
+static void *receive_one(void *unused) {
+    char byte;
+    (void)unused;
+    recv(the_pair.far, &byte, 1, 0);
+    return NULL;
+}
+
+static void thread_cancelled_in_a_wait(void) {
+    the_pair = on_the_ring();
+    for (int i = 0; i < 5; i++) {
+        void *end;
+        pthread_t thread = start_thread(receive_one, NULL);
+        pause_ms(i * 5);
+        pthread_cancel(thread);
+        pthread_join(thread, &end);
+        observe("%s", end == PTHREAD_CANCELED ? "cancelled" : "ended");
+    }
+    talk(the_pair.near, the_pair.far);
+    talk(the_pair.far, the_pair.near);
+    observe("talked");
+}
+
+static void show_action(int number) {
+    struct sigaction action;
+    must(sigaction(number, NULL, &action) == 0, "sigaction");
+    int usr2 = sigismember(&action.sa_mask, SIGUSR2);
+    observe("handler is %s, flags %x, blocks SIGUSR2 %d", action.sa_handler == count ? "count" : "another", action.sa_flags, usr2);
+}
+
+static void actions_are_shown_as_installed(void) {
+    struct sigaction action = {.sa_handler = count};
+    int flags[] = {0, SA_RESTART, SA_SIGINFO, SA_NODEFER | SA_RESTART, SA_RESETHAND, SA_ONSTACK};
+    sigaddset(&action.sa_mask, SIGUSR2);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        action.sa_flags = flags[i];
+        must(sigaction(SIGUSR1, &action, NULL) == 0, "sigaction");
+        show_action(SIGUSR1);
+    }
+    raise(SIGUSR1);
+    signal(SIGUSR1, count);
+    show_action(SIGUSR1);
+    observe("handled %d", handled);
+}
+
+static volatile sig_atomic_t out_of_order, expected, foreign;
+
+static void in_order(int number, siginfo_t *info, void *context) {
+    (void)number;
+    (void)context;
+    out_of_order += info->si_value.sival_int != expected;
+    foreign += info->si_pid != getpid() || info->si_code != SI_QUEUE;
+    expected = info->si_value.sival_int + 1;
+    handled++;
+}
+
+static void *queue_signals(void *target) {
+    for (int i = 0; i < 20000; i++) {
+        union sigval value = {.sival_int = i};
+        while (pthread_sigqueue(*(pthread_t *)target, SIGRTMIN, value) == EAGAIN)
+            pause_ms(1);
+    }
+    return NULL;
+}
+
+/* Signals of real time come as they were sent, in their order, however busy their thread is. */
+static void queued_signals_keep_their_order(void) {
+    the_pair = on_the_ring();
+    struct sigaction action = {.sa_sigaction = in_order, .sa_flags = SA_SIGINFO | SA_RESTART};
+    must(sigaction(SIGRTMIN, &action, NULL) == 0, "sigaction");
+    pthread_t self = pthread_self(), thread = start_thread(queue_signals, &self);
+    while (handled < 20000)
+        talk(the_pair.near, the_pair.far);
+    pthread_join(thread, NULL);
+    observe("handled %d, out of order %d, foreign %d", handled, out_of_order, foreign);
+}
+
+int main(int argc, char **argv) {
+    static const Case cases[] = {
+        CASE(interrupts_waits),
+        CASE(restarts_waits),
+        CASE(handler_uses_the_connection),
+        CASE(siglongjmp_out_of_sends),
+        CASE(siglongjmp_out_of_a_wait),
+        CASE(thread_cancelled_in_a_wait),
+        CASE(actions_are_shown_as_installed),
+        CASE(queued_signals_keep_their_order),
+        {0},
+    };
+    return run_cases(cases, argc, argv);
+}
