@@ -8,13 +8,10 @@ use std::sync::atomic::Ordering::Acquire;
 
 use libc::{c_int, epoll_event};
 
-use super::EpollSet;
+use super::{EpollSet, SPECIAL};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 use crate::{kernel, real, user};
-
-/// EPOLLEXCLUSIVE, EPOLLWAKEUP, EPOLLONESHOT and EPOLLET: what is registered with these takes effect at once.
-const SPECIAL: u32 = 0xf000_0000;
 
 /// `epoll_ctl`.
 ///

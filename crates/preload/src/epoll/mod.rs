@@ -36,6 +36,8 @@ const READ_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const WRITE_EVENTS: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
+/// EPOLLEXCLUSIVE, EPOLLWAKEUP, EPOLLONESHOT and EPOLLET: what is registered with these takes effect at once.
+const SPECIAL: u32 = 0xf000_0000;
 /// While the rings have something to report, the kernel is asked so often, in nanoseconds.
 const NS_BEFORE_KERNEL: u64 = 20_000;
 /// Longer by so much, in nanoseconds, for each registration that it must be told first: ten times what that costs…
@@ -156,7 +158,9 @@ impl EpollSet {
                 }
             }
             (_, Some(event)) => {
-                let ambiguous = inner.add(fd, Member::new(socket, event));
+                let mut member = Member::new(socket, event);
+                member.is_secret = self.changes.are_shared();
+                let ambiguous = inner.add(fd, member);
                 if let (Some(mut sets), Some(socket)) = (sets, socket) {
                     if !sets.iter().any(|set| std::ptr::eq(*set, self)) {
                         sets.push(self);
@@ -164,6 +168,10 @@ impl EpollSet {
                     drop(sets);
                     self.watch(&mut inner, epoll, fd, socket);
                     drop(inner);
+                    if self.changes.are_shared() {
+                        // Whoever else has the set knows nothing of this registration.
+                        socket.draw_back(fd);
+                    }
                     if ambiguous || event.events & ONE_SHOT != 0 || self.kernel_only.load(Acquire) {
                         socket.pin(Reason::EpollAmbiguous);
                         socket.draw_back(fd);
@@ -196,7 +204,8 @@ impl EpollSet {
             return;
         };
         let watched = inner.descriptor_of(fd, socket);
-        if watched.is_some() && self.sleepers.load(Acquire) > 0 {
+        let is_secret = |fd| inner.is_secret(fd) && self.changes.are_shared();
+        if watched.is_some() && self.sleepers.load(Acquire) > 0 || watched.is_some_and(is_secret) {
             return;
         }
         if half.try_open()

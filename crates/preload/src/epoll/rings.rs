@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use libc::{c_int, epoll_event};
 
-use super::{EDGE, QUIET_LOOKS_MAX, READ_EVENTS, WRITE_EVENTS};
+use super::{EDGE, ONE_SHOT, QUIET_LOOKS_MAX, READ_EVENTS, SPECIAL, WRITE_EVENTS};
 use crate::kernel::{self, kernel};
 use crate::socket::Socket;
 use crate::spin;
@@ -27,6 +27,8 @@ pub(super) struct Inner {
     cursor: usize,
     /// When, of [`spin::clock`], the kernel was last asked.
     pub(super) kernel_seen: u64,
+    /// It had something to report, and may have it still: its level-triggered registrations say the same again.
+    pub(super) kernel_reports: bool,
     /// How often the kernel has been asked in vain since it last knew of something.
     pub(super) kernel_misses: u32,
 }
@@ -70,6 +72,8 @@ pub(super) struct Member {
     pub(super) told: u32,
     /// It is among the untold.
     untold: bool,
+    /// Registered while another process had the set, which does not know of it.
+    pub(super) is_secret: bool,
     /// Its place among the active ones.
     slot: Option<u32>,
 }
@@ -82,6 +86,7 @@ impl Member {
             wanted: Some(event.events),
             told: event.events,
             untold: false,
+            is_secret: false,
             slot: None,
         }
     }
@@ -218,6 +223,11 @@ impl Inner {
         });
     }
 
+    /// Whether `fd` is a member of which another process with the set does not know.
+    pub(super) fn is_secret(&self, fd: c_int) -> bool {
+        self.members.get(&fd).is_some_and(|member| member.is_secret)
+    }
+
     /// Whether the member `fd` has something to report now.
     pub(super) fn is_member_ready(&self, fd: c_int) -> bool {
         let slot = self.members.get(&fd).and_then(|member| member.slot);
@@ -261,36 +271,66 @@ impl Inner {
         kept
     }
 
-    /// Looks at every active ring and adds what it finds to the first `from_kernel` of `events`. An event for data that is there
-    /// already is one event. Returns how many there are now.
-    pub(super) fn collect(&mut self, events: &mut [epoll_event], from_kernel: usize) -> usize {
+    /// Looks at every active ring and adds what it finds to the first `from_kernel` of `events`, which the kernel reports of `epoll`.
+    /// What both have to say of one registration is one event. Returns how many there are now.
+    pub(super) fn collect(
+        &mut self,
+        epoll: c_int,
+        events: &mut [epoll_event],
+        from_kernel: usize,
+    ) -> usize {
         let mut count = from_kernel;
         let mut index = 0;
+        // The first that found no room.
+        let mut refused = None;
+        let mut one_shots = false;
         let total = self.active.len();
-        while index < total.min(self.active.len()) && count < events.len() {
-            let position = (self.cursor + index) % self.active.len();
-            index += 1;
-            let active = &mut self.active[position];
-            match active.event() {
-                Some(event) => {
-                    active.quiet = 0;
+        while index < total && (count < events.len() || from_kernel > 0) {
+            let active = &mut self.active[(self.cursor + index) % total];
+            one_shots |= active.events & ONE_SHOT != 0;
+            if let Some(event) = active.event() {
+                active.quiet = 0;
+                let mut known = events[..from_kernel].iter_mut();
+                if let Some(known) = known.find(|known| known.u64 == event.u64) {
+                    known.events |= event.events;
                     active.note_reported();
-                    let data = event.u64;
-                    let mut known = events[..from_kernel].iter_mut();
-                    if let Some(known) = known.find(|known| known.u64 == data) {
-                        known.events |= event.events;
-                    } else {
-                        events[count] = event;
-                        count += 1;
-                    }
+                } else if count < events.len() {
+                    events[count] = event;
+                    count += 1;
+                    active.note_reported();
+                } else {
+                    refused = refused.or(Some(index));
                 }
-                None => active.quiet += 1,
+            } else {
+                active.quiet += 1;
             }
+            index += 1;
         }
-        if !self.active.is_empty() {
-            self.cursor = (self.cursor + index) % self.active.len();
+        if total > 0 {
+            self.cursor = (self.cursor + refused.unwrap_or(index)) % total;
+        }
+        if one_shots {
+            self.disarm(epoll, &events[..count], from_kernel);
         }
         count
+    }
+
+    /// A one-shot registration of which `events` tell is off until it is changed: here, and in the kernel, which has done that already
+    /// with those that it reported, the first `from_kernel`.
+    pub(super) fn disarm(&mut self, epoll: c_int, events: &[epoll_event], from_kernel: usize) {
+        for active in &mut self.active {
+            if active.events & ONE_SHOT == 0 {
+                continue;
+            }
+            let mut reported = events.iter();
+            if let Some(place) = reported.position(|event| event.u64 == active.data) {
+                active.events &= SPECIAL;
+                if place >= from_kernel {
+                    let data = active.data;
+                    register(epoll, libc::EPOLL_CTL_MOD, active.fd, active.events, data);
+                }
+            }
+        }
     }
 
     /// Leaves connections that have been quiet for long to the kernel, so that a busy set looks at few.
@@ -389,6 +429,8 @@ impl Active {
         let mut events = 0;
         let read = self.events & READ_EVENTS;
         let edge = self.events & EDGE != 0;
+        // Writability alone the kernel reports, when there is a moment to report.
+        let once = self.events & (EDGE | ONE_SHOT) != 0;
         if read != 0
             && let Some(tail) = self.socket.peek_receive()?.ready()
             && !(edge && self.reported == Some(tail))
@@ -396,7 +438,7 @@ impl Active {
             events = read;
         }
         let write = self.events & WRITE_EVENTS;
-        if write != 0 && (events != 0 || !edge) && self.is_writable() {
+        if write != 0 && (events != 0 || !once) && self.is_writable() {
             events |= write;
         }
         (events != 0).then_some(epoll_event {

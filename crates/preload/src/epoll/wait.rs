@@ -106,7 +106,7 @@ fn look(
     let mut from_kernel = 0;
     let due = now.wrapping_sub(inner.kernel_seen) > spin::cycles(patience_ns);
     // Who does not wait asks for all that there is now.
-    if due || call.timeout_ns == Some(0) || inner.kernel_hinted() {
+    if due || call.timeout_ns == Some(0) || inner.kernel_reports || inner.kernel_hinted() {
         inner.retire_quiet();
         if !inner.untold.is_empty() {
             drop(inner);
@@ -115,13 +115,14 @@ fn look(
         }
         inner.kernel_seen = now;
         from_kernel = ask_kernel(call, events);
+        inner.kernel_reports = from_kernel > 0;
         inner.kernel_misses = if from_kernel > 0 {
             0
         } else {
             inner.kernel_misses.saturating_add(1)
         };
     }
-    let count = inner.collect(events, from_kernel);
+    let count = inner.collect(call.epoll, events, from_kernel);
     (count > 0).then_some(count as c_int)
 }
 
@@ -197,6 +198,8 @@ fn sleep_and_wake(
     } else {
         inner.undo_nudges(call.epoll, &mut events[..count])
     };
+    inner.kernel_reports = true;
+    inner.disarm(call.epoll, &events[..kept], kept);
     drop(inner);
     reopen_gates(set);
     (kept > 0).then_some(kept as c_int)
