@@ -256,14 +256,20 @@ pub(crate) fn end() {
     }
     epoll::hold_all(-1, false);
     for socket in sockets() {
+        let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) else {
+            continue;
+        };
         let identity = &socket.row().identity;
-        if !outlives_others(socket.row()) {
-            identity.leave(holder());
-            if identity.owner.load(Relaxed) == id() {
-                identity.owner.store(0, Relaxed);
-            }
-        } else if let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) {
+        if outlives_others(socket.row()) {
             socket.end_for_exit(fd);
+            continue;
+        }
+        if client::is_listed_here(socket) {
+            socket.hand_over(fd);
+        }
+        identity.leave(holder());
+        if identity.owner.load(Relaxed) == id() {
+            identity.owner.store(0, Relaxed);
         }
     }
 }

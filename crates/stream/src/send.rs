@@ -196,6 +196,12 @@ impl<'a> SendHalf<'a> {
         let bytes = tail.wrapping_sub(self.words.head.load(Acquire));
         bytes.min(self.segment.ring_bytes())
     }
+
+    /// The processor on which the receiver last took bytes, as it says; zero when unknown.
+    #[must_use]
+    pub fn reader_processor(&self) -> u32 {
+        self.words.receiver_cpu.load(Relaxed)
+    }
 }
 
 /// The window of a gate, in bytes, if the agent has granted it.

@@ -234,10 +234,15 @@ fn offer(fd: c_int, socket: &'static Socket) {
     }
 }
 
+/// Whether the end record lies on this process's board: a forked child's lies on its parent's.
+pub(crate) fn is_listed_here(socket: &Socket) -> bool {
+    row_index(socket.row()).is_some()
+}
+
 /// Whether the end record lies on this process's board. One that began before there was a board, or on the board of a parent that has let
 /// go of it, is moved.
 fn has_row_here(socket: &'static Socket) -> bool {
-    if row_index(socket.row()).is_some() {
+    if is_listed_here(socket) {
         return true;
     }
     socket.is_held_alone() && take_row().is_some_and(|row| socket.move_to(row))

@@ -47,6 +47,12 @@ unsafe extern "C-unwind" fn connect(
     address: *const sockaddr,
     bytes: socklen_t,
 ) -> c_int {
+    if let Some(socket) = table::socket(fd)
+        && socket.is_attached()
+        && is_unspecified(address, bytes)
+    {
+        socket.flush_before_reset(fd);
+    }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::connect(fd, address, bytes) };
     let errno = thread::errno();

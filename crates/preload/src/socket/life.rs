@@ -15,10 +15,13 @@ use millrace_wire::Reason;
 
 use super::{Socket, phase};
 use crate::guarded::Guarded;
-use crate::spin::Spinner;
+use crate::spin::{self, Spinner};
 use crate::table::{self, Entry};
 use crate::thread::Busy;
 use crate::{client, kernel, process, thread};
+
+/// How long an end that leaves waits for a reader that is awake, in nanoseconds.
+const FLUSH_WAIT_NS: u64 = 20_000;
 
 /// Recycled objects.
 static FREE: Guarded<Vec<&'static Socket>> = Guarded::new(Vec::new());
@@ -160,16 +163,44 @@ impl Socket {
         let Some(segment) = (unsafe { (*self.segment.get()).as_ref() }) else {
             return;
         };
+        let send = SendHalf::new(self.row(), segment, self.send_direction());
+        self.flush(fd, &send);
+        send.announce_end();
         let half = ReceiveHalf::new(self.row(), segment, 1 - self.send_direction());
         half.leave();
-        SendHalf::new(self.row(), segment, self.send_direction()).announce_end();
         if half.unread() != 0 {
             kernel::reset_on_close(fd);
         }
     }
 
+    /// Nothing is sent from here any more, and soon nobody can be asked to send anything again: what the reader does not take from the
+    /// ring at once is sent again by the kernel, where that can be done. It then has it whatever becomes of itself. The half is locked.
+    fn flush(&self, fd: c_int, half: &SendHalf<'_>) {
+        half.leave();
+        if half.unread() != 0 && !self.is_taken_soon(half) {
+            client::recall(self, fd, true);
+        }
+    }
+
+    /// Waits a moment, less than asking the agent takes, for a reader that is at work on the ring.
+    fn is_taken_soon(&self, half: &SendHalf<'_>) -> bool {
+        let Some(mut spin) = self.room_spinner.begin(FLUSH_WAIT_NS, 1) else {
+            return false;
+        };
+        loop {
+            if half.unread() == 0 {
+                spin.hit();
+                return true;
+            }
+            if half.reader_processor() == spin::processor() || !spin.go_on() {
+                return false;
+            }
+        }
+    }
+
     /// The program dissolved the connection (`connect` to AF_UNSPEC): its descriptors may be connected again.
     pub(crate) fn dissolve(&'static self) {
+        self.pin(Reason::NotEstablished);
         let family = if self.family.load(Relaxed) == 4 {
             libc::AF_INET
         } else {
@@ -180,7 +211,15 @@ impl Socket {
             if let Some(locked) = self.lock_receive(fd) {
                 locked.half.discard();
             }
+            self.show_no_delay(fd);
             forget(fd, table::replace(fd, Entry::Unconnected(family)));
+        }
+    }
+
+    /// The program is about to dissolve the connection.
+    pub(crate) fn flush_before_reset(&'static self, fd: c_int) {
+        if let Some(locked) = self.lock_send(fd) {
+            self.flush(fd, &locked.half);
         }
     }
 
@@ -199,11 +238,8 @@ impl Socket {
             self.bring_back(fd);
             self.send_on(fd);
             self.show_no_delay(fd);
-        } else if let Some(locked) = self.lock_receive(fd) {
-            locked.half.leave();
-            if locked.half.unread() != 0 {
-                kernel::reset_on_close(fd);
-            }
+        } else {
+            self.end_for_exit(fd);
         }
     }
 
@@ -271,15 +307,27 @@ impl Socket {
             words
                 .sender_flags
                 .fetch_or(millrace_shm::segment::ENDED, Relaxed);
-            locked.half.leave();
+            self.flush(fd, &locked.half);
             locked.half.announce_end();
         }
     }
 
-    /// The process ends and with it this connection.
+    /// The process ends, or becomes another program, and with it this connection ends.
     pub(crate) fn end_for_exit(&'static self, fd: c_int) {
-        if self.is_attached() {
+        let send = self.lock_send(fd);
+        let receive = self.lock_receive(fd);
+        if send.is_some() && receive.is_some() {
             self.end_ring(fd);
+        }
+    }
+
+    /// The process ends, and others keep the connection. The agent knows of it by this process only: nothing is left in the rings.
+    pub(crate) fn hand_over(&'static self, fd: c_int) {
+        if self.is_attached() {
+            self.draw_back(fd);
+            if let Some(locked) = self.lock_send(fd) {
+                self.flush(fd, &locked.half);
+            }
         }
     }
 
