@@ -1,6 +1,6 @@
 //! Joining: a paired connection's end takes its segment into use.
 
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use libc::c_int;
 use millrace_shm::board::{Row, flags, state};
@@ -64,7 +64,12 @@ impl Socket {
         client::hold_still(|| self.attach(fd))
     }
 
+    /// Introductions stand still, so nobody else joins it. The locks of its halves may be waited for only before it is attached: after
+    /// that, their holders may wait for the introductions.
     fn attach(&'static self, fd: c_int) -> bool {
+        if self.phase.load(Acquire) != phase::PAIRED {
+            return self.is_attached();
+        }
         let row = self.row();
         if !self.is_held_alone() {
             return false;
@@ -168,4 +173,20 @@ fn keep_history(old: &Row, new: &Row) {
         to.store(from.load(Relaxed), Relaxed);
     }
     to.state.store(state::KERNEL, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever holds the lock may be waiting for the introductions, which stand still here.
+    #[test]
+    fn one_that_has_joined_meanwhile_is_not_waited_for() {
+        let socket = Socket::allocate();
+        socket.phase.store(phase::ATTACHED, SeqCst);
+        let held = socket.row().send.lock.lock(thread::id());
+        let joins = std::thread::spawn(|| socket.try_attach(-1));
+        assert!(joins.join().unwrap());
+        socket.row().send.lock.unlock(held);
+    }
 }

@@ -160,26 +160,24 @@ fn send_step(
             if first {
                 begin_epoch(socket, call.fd, &locked, gate);
             }
+            let part = (CHAOS.cut(bytes.min(step_of(window))), window);
+            let step = ring_step(&locked, gate, part, vectors);
+            drop(locked);
             if window == SMALL_RING_BYTES && want > window as usize {
                 ask_for_more(socket);
             }
-            ring_step(
-                &locked,
-                gate,
-                (CHAOS.cut(bytes.min(step_of(window))), window),
-                vectors,
-            )
+            step
         }
         Ok(SendPlan::Full { gate, head, widens }) => {
-            let sent = socket.row().send.ring_bytes.load(Relaxed);
-            if !widens && (gate.window_log2 == SMALL_RING_BYTES.ilog2() || sent > BULK_BYTES) {
-                ask_for_more(socket);
-            }
             // What will be replaced by a larger window as soon as it is drained is no room.
             let from = if widens { gate.tail } else { head };
             let waited = wait_for_room(socket, call, locked, gate, from);
             if !waited && let Some(locked) = socket.lock_send(call.fd) {
                 locked.half.overflow(gate);
+            }
+            let sent = socket.row().send.ring_bytes.load(Relaxed);
+            if !widens && (gate.window_log2 == SMALL_RING_BYTES.ilog2() || sent > BULK_BYTES) {
+                ask_for_more(socket);
             }
             Step::Again
         }
@@ -195,7 +193,8 @@ fn send_step(
     }
 }
 
-/// The ring is small for what is sent: asks the agent for a larger one, but not again and again.
+/// The ring is small for what is sent: asks the agent for a larger one, but not again and again. The half is not locked: whoever holds the
+/// introductions still may wait for its lock.
 #[cold]
 fn ask_for_more(socket: &Socket) {
     let now = spin::clock();

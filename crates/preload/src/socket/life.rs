@@ -32,7 +32,8 @@ pub(crate) fn unlock_all() {
 }
 
 impl Socket {
-    fn allocate() -> &'static Socket {
+    /// One that nobody knows of yet.
+    pub(crate) fn allocate() -> &'static Socket {
         if let Some(socket) = FREE.lock().and_then(|mut free| free.pop()) {
             return socket;
         }
