@@ -270,6 +270,16 @@ pub(crate) fn peer_has_closed(fd: c_int) -> bool {
     events_now(fd, libc::POLLRDHUP) != 0
 }
 
+/// Whether the connection has an error for the next call, or neither direction is left.
+pub(crate) fn has_failed(fd: c_int) -> bool {
+    events_now(fd, 0) != 0
+}
+
+/// Whether neither direction is left.
+pub(crate) fn has_hung_up(fd: c_int) -> bool {
+    events_now(fd, 0) & libc::POLLHUP != 0
+}
+
 /// Whether a write would not wait: there is room, or an error.
 pub(crate) fn is_writable(fd: c_int) -> bool {
     events_now(fd, libc::POLLOUT) != 0

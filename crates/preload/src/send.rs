@@ -10,6 +10,7 @@ use millrace_stream::{SendHalf, SendPlan, step_of};
 use millrace_wire::Reason;
 
 use crate::client::{self, CHAOS};
+use crate::receive::keep_error;
 use crate::socket::{Locked, Socket};
 use crate::spin::{self, Spin, cycles};
 use crate::vectors::Vectors;
@@ -415,6 +416,11 @@ fn send_rest(
     call: &Call<'_>,
     vectors: &Vectors<'_>,
 ) -> isize {
+    if kernel::has_failed(call.fd) {
+        // The kernel tells of an error once: the next call takes it.
+        account(socket, row, 0);
+        return 0;
+    }
     let errno = thread::errno();
     let mut list = vectors.list();
     // SAFETY: pointers and integers, for which zero is a value.
@@ -424,6 +430,9 @@ fn send_rest(
     // SAFETY: the program's own buffers.
     let result =
         unsafe { real::sendmsg(call.fd, &raw const header, call.flags | libc::MSG_NOSIGNAL) };
+    if result < 0 {
+        keep_error(socket, thread::errno());
+    }
     account(socket, row, result);
     thread::set_errno(errno);
     result

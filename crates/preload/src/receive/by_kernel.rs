@@ -1,6 +1,6 @@
 //! What a receiving call gets, or learns, from the kernel.
 
-use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use libc::c_int;
 use millrace_shm::board::{ReceiveState, Row};
@@ -10,6 +10,9 @@ use super::{Call, Progress, Step};
 use crate::client::CHAOS;
 use crate::socket::{Locked, Socket};
 use crate::{Outcome, kernel, real, spin, thread};
+
+/// How often a send that is under way is looked at before an end of stream is believed.
+const LOOKS_FOR_ERROR: u32 = 1000;
 
 /// Takes the kernel's own count of what has been taken from it: somebody may have read around the library.
 /// False: our count was right.
@@ -91,6 +94,12 @@ pub(super) fn end_raw(
         socket.spinner.slept(started);
     }
     account(socket, call, row, result);
+    if result == 0 && !call.list.is_empty() {
+        return match ending(socket, call.fd) {
+            0 => Outcome::Handled(0),
+            error => Outcome::Errno(error),
+        };
+    }
     Outcome::Handled(result)
 }
 
@@ -157,11 +166,33 @@ pub(super) fn gather_rest(
     thread::set_errno(errno);
 }
 
-/// The kernel told of an error where there are bytes for the program: the next call that has none returns it.
-pub(super) fn keep_error(socket: &Socket, error: i32) {
-    if !matches!(error, libc::EAGAIN | libc::EINTR | libc::EFAULT) {
-        socket.error.store(error, Relaxed);
+/// The kernel told of an error, which it does once, where there was something else to return: the next call that has nothing returns it.
+pub(crate) fn keep_error(socket: &Socket, error: i32) {
+    if !matches!(error, 0 | libc::EAGAIN | libc::EINTR | libc::EFAULT) {
+        socket.error.store(error, Release);
     }
+}
+
+/// The error that was kept for a receiving call, or zero. EPIPE is for sends: the stream had ended before.
+pub(super) fn kept_error(socket: &Socket) -> i32 {
+    match socket.error.load(Acquire) {
+        0 | libc::EPIPE => 0,
+        _ => socket.error.swap(0, Relaxed),
+    }
+}
+
+/// What a receiving call comes to for which the kernel had the end of the stream: the error that went before it, if it was kept.
+#[cold]
+pub(super) fn ending(socket: &Socket, fd: c_int) -> i32 {
+    let raw = &socket.row().send.raw;
+    for _ in 0..LOOKS_FOR_ERROR {
+        // A send that the kernel has just told has not kept it yet. On a connection that is gone none waits.
+        if raw.load(Acquire) == 0 || !kernel::has_hung_up(fd) {
+            break;
+        }
+        millrace_shm::sys::yield_now();
+    }
+    kept_error(socket)
 }
 
 /// Makes the program's own call, which only the kernel can serve, on a drained ring whose gate is closed for good.

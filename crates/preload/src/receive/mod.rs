@@ -9,13 +9,16 @@ use millrace_stream::{ReceiveHalf, ReceivePlan, step_of};
 use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
 use crate::vectors::Vectors;
-use crate::{Outcome, fault, spin, thread, user};
+use crate::{Outcome, fault, kernel, spin, thread, user};
 
 mod by_kernel;
 mod peek;
 
-pub(crate) use by_kernel::by_kernel;
-use by_kernel::{await_kernel, end_raw, gather_rest, look_in_kernel, recount, take_from_kernel};
+use by_kernel::{
+    await_kernel, end_raw, ending, gather_rest, kept_error, look_in_kernel, recount,
+    take_from_kernel,
+};
+pub(crate) use by_kernel::{by_kernel, keep_error};
 
 /// Flags that the ring can honour.
 const RING_FLAGS: c_int = libc::MSG_DONTWAIT
@@ -141,6 +144,7 @@ fn receive_joined(
                     return Outcome::Handled(result);
                 }
                 if result < 0 {
+                    keep_error(socket, thread::errno());
                     return done(socket, call, &progress);
                 }
             }
@@ -149,9 +153,18 @@ fn receive_joined(
                 gather_rest(socket, call, row, &mut progress);
                 return done(socket, call, &progress);
             }
-            Step::End(_) | Step::Gone if progress.got > 0 => return done(socket, call, &progress),
+            Step::End(result) if progress.got > 0 => {
+                keep_error(socket, -(result as i32));
+                return done(socket, call, &progress);
+            }
+            Step::Gone if progress.got > 0 => return done(socket, call, &progress),
             Step::End(result) if result < 0 => return Outcome::Errno(-(result as i32)),
-            Step::End(result) => return Outcome::Handled(result),
+            Step::End(_) => {
+                return match ending(socket, call.fd) {
+                    0 => Outcome::Handled(0),
+                    error => Outcome::Errno(error),
+                };
+            }
             Step::Gone => return Outcome::PassThrough,
         }
     }
@@ -218,16 +231,18 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
                     Step::Again
                 }
                 error if error == -(libc::EAGAIN as isize) && may_wait => Step::AwaitKernel,
-                ending => Step::End(ending),
+                end => Step::End(end),
             }
         }
         Ok(ReceivePlan::Empty { gate }) => {
             step_empty(socket, call, &locked, progress, (gate.tail, may_wait))
         }
         Ok(ReceivePlan::Kernel) => {
-            let error = socket.error.swap(0, Relaxed);
-            if error != 0 {
-                return Step::End(-(error as isize));
+            if socket.error.load(Relaxed) != 0 && kernel::unread(call.fd) == 0 {
+                let error = kept_error(socket);
+                if error != 0 {
+                    return Step::End(-(error as isize));
+                }
             }
             socket.row().receive.sleepers.fetch_add(1, SeqCst);
             Step::Raw(socket.row())
