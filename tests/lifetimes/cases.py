@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import shutil
 import signal
 import socket
@@ -227,6 +228,34 @@ def heap_of_its_own() -> None:
     os.execve(handle, ["heap"], os.environ)
 
 
+def registered_early() -> None:
+    """A wait set that had a socket before it was connected hears of what comes by the ring."""
+    for flags in (select.EPOLLIN, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET):
+        near = socket.socket()
+        waiter = select.epoll()
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            waiter.register(near, flags)
+            near.connect(listener.getsockname())
+            far, _ = listener.accept()
+        deadline = time.monotonic() + RING_S
+        roads: list[str] = []
+        while roads != ["ring"] and time.monotonic() < deadline:
+            for _ in range(TALKS):
+                near.sendall(b"question")
+                assert far.recv(8) == b"question"
+                far.sendall(b"answer")
+                while not any(events & select.EPOLLIN for _, events in waiter.poll(RING_S)):
+                    assert time.monotonic() < deadline + RING_S, "the set does not tell of the answer"
+                assert near.recv(6) == b"answer"
+            roads = look()
+        assert roads == ["ring"], f"not on the ring: {roads}"
+        near.close()
+        far.close()
+        waiter.close()
+
+
 CASES = {
     case.__name__.replace("_", "-"): case
     for case in (
@@ -240,6 +269,7 @@ CASES = {
         handed_over,
         killed_in_a_row,
         heap_of_its_own,
+        registered_early,
     )
 }
 

@@ -193,7 +193,7 @@ fn row_index(row: &Row) -> Option<u32> {
 
 /// A connection begins. In the eager modes it is offered at once.
 pub(crate) fn tracked(fd: c_int, socket: &'static Socket) {
-    if is_eager() {
+    if is_eager() && socket.phase.load(Relaxed) == phase::FRESH {
         offer(fd, socket);
     }
 }

@@ -80,7 +80,7 @@ pub(crate) fn tell_all() {
     }
 }
 
-fn sets() -> impl Iterator<Item = (c_int, &'static EpollSet)> {
+pub(super) fn sets() -> impl Iterator<Item = (c_int, &'static EpollSet)> {
     table::all().filter_map(|fd| match table::get(fd) {
         Entry::Set(set) => Some((fd, set)),
         _ => None,

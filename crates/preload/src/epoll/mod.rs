@@ -21,11 +21,13 @@ use crate::socket::{Socket, forget};
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
 
+mod early;
 mod interest;
 mod rings;
 mod shared;
 mod wait;
 
+pub(crate) use early::{adopt, disown};
 pub(crate) use interest::{control, hold_all, share_all, tell_all};
 use rings::{Inner, Member, Origin, has_open_or_unread_ring};
 use shared::Changes;
@@ -176,6 +178,10 @@ impl EpollSet {
                         socket.pin(Reason::EpollAmbiguous);
                         socket.draw_back(fd);
                     }
+                } else {
+                    early::note(&mut inner, fd);
+                    drop(inner);
+                    early::look_again(fd);
                 }
             }
             _ => {}

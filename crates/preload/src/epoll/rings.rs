@@ -70,6 +70,8 @@ pub(super) struct Member {
     pub(super) wanted: Option<u32>,
     /// The events that the kernel has.
     pub(super) told: u32,
+    /// It was no connection yet when it was registered, and has not become one since.
+    pub(super) is_early: bool,
     /// It is among the untold.
     untold: bool,
     /// Registered while another process had the set, which does not know of it.
@@ -85,6 +87,7 @@ impl Member {
             data: event.u64,
             wanted: Some(event.events),
             told: event.events,
+            is_early: false,
             untold: false,
             is_secret: false,
             slot: None,
@@ -134,6 +137,12 @@ impl Inner {
                 self.by_data.remove(&member.data);
             }
         }
+    }
+
+    /// Whether another member carries the same data word as the member `fd`.
+    pub(super) fn is_ambiguous(&self, fd: c_int) -> bool {
+        let data = self.members.get(&fd).map(|member| member.data);
+        data.and_then(|data| self.by_data.get(&data)) > Some(&1)
     }
 
     /// Takes note of a registration that the kernel has not got yet. Its data word stays the same.

@@ -18,7 +18,7 @@ use crate::guarded::Guarded;
 use crate::spin::{self, Spinner};
 use crate::table::{self, Entry};
 use crate::thread::Busy;
-use crate::{client, kernel, process, thread};
+use crate::{client, epoll, kernel, process, thread};
 
 /// How long an end that leaves waits for a reader that is awake, in nanoseconds.
 const FLUSH_WAIT_NS: u64 = 20_000;
@@ -95,7 +95,10 @@ impl Socket {
             .row
             .store(std::ptr::from_ref(row).cast_mut(), Relaxed);
         socket.phase.store(phase::FRESH, SeqCst);
-        forget(fd, table::replace(fd, Entry::Socket(socket)));
+        match table::replace(fd, Entry::Socket(socket)) {
+            Entry::Unconnected(_) if active => epoll::adopt(fd, socket),
+            entry => forget(fd, entry),
+        }
         client::tracked(fd, socket);
     }
 
@@ -199,7 +202,8 @@ impl Socket {
         }
     }
 
-    /// The program dissolved the connection (`connect` to AF_UNSPEC): its descriptors may be connected again.
+    /// The program dissolved the connection (`connect` to AF_UNSPEC): its descriptor may be connected again. Where wait sets have it, only
+    /// the kernel knows what it will be to them.
     pub(crate) fn dissolve(&'static self) {
         self.pin(Reason::NotEstablished);
         let family = if self.family.load(Relaxed) == 4 {
@@ -207,13 +211,19 @@ impl Socket {
         } else {
             libc::AF_INET6
         };
+        let is_watched = self.sets.lock().is_none_or(|sets| !sets.is_empty());
         let descriptors: Vec<c_int> = table::all().filter(|fd| table::is(*fd, self)).collect();
         for fd in descriptors {
             if let Some(locked) = self.lock_receive(fd) {
                 locked.half.discard();
             }
             self.show_no_delay(fd);
-            forget(fd, table::replace(fd, Entry::Unconnected(family)));
+            let entry = if is_watched {
+                Entry::Unknown
+            } else {
+                Entry::Unconnected(family)
+            };
+            forget(fd, table::replace(fd, entry));
         }
     }
 
@@ -349,7 +359,8 @@ pub(crate) fn forget(fd: c_int, entry: Entry) {
     match entry {
         Entry::Socket(socket) => socket.remove_descriptor(fd),
         Entry::Set(set) => set.remove_descriptor(),
-        Entry::Unknown | Entry::Unconnected(_) => {}
+        Entry::Unconnected(_) => epoll::disown(fd),
+        Entry::Unknown => {}
     }
 }
 

@@ -1,0 +1,84 @@
+//! Sockets that a set has before they are connected, as nginx does it with its upstreams: a member learns of its connection when that
+//! begins.
+
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Relaxed, SeqCst},
+    fence,
+};
+
+use libc::c_int;
+use millrace_wire::Reason;
+
+use super::rings::Inner;
+use super::{EpollSet, ONE_SHOT, interest::sets};
+use crate::socket::Socket;
+use crate::table::{self, Entry};
+
+/// Whether this process ever registered such a socket.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Notes whether the member `fd`, just registered, has no connection yet.
+pub(super) fn note(inner: &mut Inner, fd: c_int) {
+    if let (Entry::Unconnected(_), Some(member)) = (table::get(fd), inner.members.get_mut(&fd)) {
+        member.is_early = true;
+        ANY.store(true, Relaxed);
+    }
+}
+
+/// The socket `fd` is a connection from now on: sets that have it know that. Must be called after the change in the table.
+pub(crate) fn adopt(fd: c_int, socket: &'static Socket) {
+    // Pairs with the fence in `look_again`: one of us sees the other.
+    fence(SeqCst);
+    if ANY.load(Relaxed) {
+        for (_, set) in sets() {
+            set.adopt(fd, socket);
+        }
+    }
+}
+
+/// After a registration: another thread may have connected the socket meanwhile.
+pub(super) fn look_again(fd: c_int) {
+    // Pairs with the fence in `adopt`.
+    fence(SeqCst);
+    if let Some(socket) = table::socket(fd) {
+        adopt(fd, socket);
+    }
+}
+
+/// The socket `fd` has another meaning from now on, and was never connected.
+pub(crate) fn disown(fd: c_int) {
+    if ANY.load(Relaxed) {
+        for (_, set) in sets() {
+            if let Some(mut inner) = set.inner.lock()
+                && let Some(member) = inner.members.get_mut(&fd)
+            {
+                member.is_early = false;
+            }
+        }
+    }
+}
+
+impl EpollSet {
+    fn adopt(&'static self, fd: c_int, socket: &'static Socket) {
+        let Some(mut sets) = socket.sets.lock() else {
+            return;
+        };
+        let Some(mut inner) = self.inner.lock() else {
+            return;
+        };
+        let Some(member) = inner.members.get_mut(&fd).filter(|member| member.is_early) else {
+            return;
+        };
+        member.is_early = false;
+        member.socket = Some(socket);
+        let is_one_shot = member.told & ONE_SHOT != 0;
+        let ambiguous = inner.is_ambiguous(fd);
+        sets.push(self);
+        drop(inner);
+        drop(sets);
+        if ambiguous || is_one_shot || self.kernel_only.load(Acquire) {
+            socket.pin(Reason::EpollAmbiguous);
+        }
+    }
+}
