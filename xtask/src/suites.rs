@@ -21,7 +21,7 @@ use crate::{machine, markdown};
 /// A suite, and how long it may take.
 struct Suite {
     name: &'static str,
-    /// For `make test`.
+    /// For `make test`; empty where it has no part in that.
     sample: &'static [&'static str],
     sample_minutes: u64,
     /// For `make test-all`.
@@ -98,6 +98,23 @@ static SUITES: &[Suite] = &[
         full_minutes: 4,
     },
     Suite {
+        name: "real programs",
+        sample: &[
+            "tests/programs/run.py",
+            "--placements",
+            "loopback",
+            "redis",
+            "memcached",
+            "nginx",
+            "PostgreSQL",
+            "OpenSSH",
+            "Node.js",
+        ],
+        sample_minutes: 4,
+        full: &["tests/programs/run.py"],
+        full_minutes: 60,
+    },
+    Suite {
         name: "public suites, eager",
         sample: &[
             "tests/suites/run.py",
@@ -113,6 +130,40 @@ static SUITES: &[Suite] = &[
         ],
         sample_minutes: 5,
         full: &["tests/suites/run.py", "--mode", "eager"],
+        full_minutes: 120,
+    },
+    Suite {
+        name: "public suites, chaos",
+        sample: &[
+            "tests/suites/run.py",
+            "--mode",
+            "chaos:7",
+            "--plain-runs",
+            "1",
+            "cpython:test_socket",
+            "cpython:test_smtplib",
+        ],
+        sample_minutes: 4,
+        full: &["tests/suites/run.py", "--mode", "chaos:7", "--reuse-plain"],
+        full_minutes: 120,
+    },
+    Suite {
+        name: "public suites, eager without spinning",
+        sample: &[],
+        sample_minutes: 0,
+        full: &[
+            "tests/suites/run.py",
+            "--mode",
+            "eager-nospin",
+            "--reuse-plain",
+        ],
+        full_minutes: 120,
+    },
+    Suite {
+        name: "public suites, default",
+        sample: &[],
+        sample_minutes: 0,
+        full: &["tests/suites/run.py", "--reuse-plain"],
         full_minutes: 120,
     },
 ];
@@ -138,6 +189,8 @@ const LOOM: &[&str] = &[
 const LOGS: &str = "target/test";
 const STATE: &str = "target/test/state.json";
 const RESULTS: &str = "docs/results";
+/// What a suite writes beside them.
+const WRITTEN: &str = "docs/compatibility.md";
 
 /// What a suite's run has shown.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -160,12 +213,12 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
             other => return Err(other.unexpected().into()),
         }
     }
-    if let Some(name) = &only {
-        ensure!(
-            SUITES.iter().any(|suite| suite.name == name),
-            "there is no suite {name}"
-        );
-    }
+    let chosen: Vec<&Suite> = SUITES
+        .iter()
+        .filter(|suite| all || !suite.sample.is_empty())
+        .filter(|suite| only.as_deref().is_none_or(|n| n == suite.name))
+        .collect();
+    ensure!(!chosen.is_empty(), "there is no such suite");
     fs::create_dir_all(LOGS).context(LOGS)?;
     let mut state = if all && !restart {
         State::load()
@@ -173,10 +226,7 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
         State::new()
     };
     let mut outcomes = Vec::new();
-    for suite in SUITES
-        .iter()
-        .filter(|suite| only.as_deref().is_none_or(|n| n == suite.name))
-    {
+    for suite in chosen {
         let outcome = match state.passed(suite.name) {
             Some(outcome) => {
                 println!("{}: passed before, with this tree", suite.name);
@@ -410,7 +460,10 @@ fn tree() -> String {
     let list = ["ls-files", "--cached", "--others", "--exclude-standard"];
     let files = machine::capture("git", &list).unwrap_or_default();
     let mut hasher = DefaultHasher::new();
-    for path in files.lines().filter(|path| !path.starts_with(RESULTS)) {
+    for path in files
+        .lines()
+        .filter(|path| !path.starts_with(RESULTS) && *path != WRITTEN)
+    {
         path.hash(&mut hasher);
         fs::read(path).unwrap_or_default().hash(&mut hasher);
     }
