@@ -91,6 +91,21 @@ static SUITES: &[Suite] = &[
         full_minutes: 75,
     },
     Suite {
+        name: "hostile",
+        sample: &["tests/hostile/run.py", "--rounds", "20", "--seconds", "40"],
+        sample_minutes: 4,
+        full: &[
+            "tests/hostile/run.py",
+            "--seed",
+            "2",
+            "--rounds",
+            "3000",
+            "--seconds",
+            "1800",
+        ],
+        full_minutes: 40,
+    },
+    Suite {
         name: "observe",
         sample: &["tests/observe/run.py"],
         sample_minutes: 4,

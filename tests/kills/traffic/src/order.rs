@@ -3,7 +3,7 @@
 use std::io::{Read, Result, Write};
 use std::net::TcpStream;
 
-/// As text, `SLOT:SEED:MESSAGE_MAX:PAUSE_US:READ_PAUSE_US:SHAPE`, where SHAPE is 0, 1 or 2, as below.
+/// As text, `SLOT:SEED:MESSAGE_MAX:PAUSE_US:READ_PAUSE_US:SHAPE`, where SHAPE is a number, as below.
 #[derive(Clone, Copy)]
 pub(crate) struct Order {
     pub(crate) slot: u32,
@@ -26,10 +26,12 @@ pub(crate) enum Shape {
     Lockstep = 1,
     /// Only the client sends, and it reads nothing before it has done so.
     OneWay = 2,
+    /// As `Duplex`, and what the client sends is not looked at: it is hostile.
+    Heedless = 3,
 }
 
 const MAGIC: u32 = 0x4d69_6c72;
-const BYTES: usize = 32;
+pub(crate) const BYTES: usize = 32;
 
 impl Order {
     pub(crate) fn parse(text: &str) -> Option<Order> {
@@ -98,7 +100,12 @@ impl Order {
 }
 
 fn shape(number: u32) -> Option<Shape> {
-    [Shape::Duplex, Shape::Lockstep, Shape::OneWay]
-        .into_iter()
-        .find(|shape| *shape as u32 == number)
+    [
+        Shape::Duplex,
+        Shape::Lockstep,
+        Shape::OneWay,
+        Shape::Heedless,
+    ]
+    .into_iter()
+    .find(|shape| *shape as u32 == number)
 }
