@@ -36,6 +36,9 @@ const RECALL_WAIT_MS: u64 = 300;
 const WITHDRAW_WAIT_MS: u64 = 20;
 /// In the eager modes, milliseconds that a first call waits for its connection's introduction.
 const EAGER_WAIT_MS: u64 = 20;
+/// …unless so many introductions in a row were waited for in vain: the other ends are not under Millrace.
+const EAGER_VAIN_MAX: u32 = 100;
+static EAGER_VAIN: AtomicU32 = AtomicU32::new(0);
 /// Descriptors of ours are at or above this number where the limit allows.
 const HIGH_DESCRIPTOR: c_int = 900;
 
@@ -333,7 +336,8 @@ fn read_mail() {
 /// In the eager modes: waits a little for the introduction of a connection whose first call this is.
 #[cold]
 pub(crate) fn wait_eagerly(socket: &'static Socket) {
-    if !is_eager() || socket.calls.fetch_add(1, AcqRel) != 0 {
+    let is_first = is_eager() && socket.calls.fetch_add(1, AcqRel) == 0;
+    if !is_first || EAGER_VAIN.load(Relaxed) >= EAGER_VAIN_MAX {
         return;
     }
     let deadline = kernel::monotonic_ns() + EAGER_WAIT_MS * 1_000_000;
@@ -344,6 +348,13 @@ pub(crate) fn wait_eagerly(socket: &'static Socket) {
         glance();
         millrace_shm::sys::yield_now();
     }
+    let came = socket.phase.load(Acquire) != phase::OFFERED || socket.matched.load(Relaxed);
+    let vain = if came {
+        0
+    } else {
+        EAGER_VAIN.load(Relaxed) + 1
+    };
+    EAGER_VAIN.store(vain, Relaxed);
 }
 
 /// For a forked child: the parent's connection to the agent is the parent's; a new one is made when needed.
