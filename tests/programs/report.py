@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from placement import PLACEMENTS
 from program import Program
 
 Row = dict[str, Any]
+WHY_COLUMNS = 90
 
 HEAD = """# Compatibility
 
@@ -63,7 +65,7 @@ def document(programs: list[Program], rows: list[Row], facts: dict[str, Any]) ->
 
 
 def _failure(row: Row) -> str:
-    first = row["why"].splitlines()[0]
+    first = textwrap.shorten(row["why"].splitlines()[0], WHY_COLUMNS, placeholder="…")
     return f"- {row['program']}, {row['placement']}, {row['road']}: {first}"
 
 
