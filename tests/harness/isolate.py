@@ -95,6 +95,8 @@ def _watch_lifeline(lifeline: int, runner: subprocess.Popen[bytes]) -> None:
         runner.kill()
     except ProcessLookupError:
         pass
+    # Whichever of us has reaped the runner: with process 1 the kernel ends whatever it left behind.
+    os._exit(128 + signal.SIGTERM)
 
 
 def _init(lifeline: int, script: list[str]) -> int:
