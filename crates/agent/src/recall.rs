@@ -186,7 +186,8 @@ impl Server {
         is_its.then_some(row).ok_or(Refusal::Corrupt)
     }
 
-    /// A duplicate of the descriptor of an end that was proved; to be dropped at once. Its row says which number it has now.
+    /// A duplicate of the descriptor of an end that was proved; to be dropped at once. Its row says which number it has now, and who
+    /// has it where the process that offered it has let go.
     fn borrow_socket(&self, end: &PairedEnd, row: &Row) -> Result<OwnedFd, Refusal> {
         let client = self.clients.get(&end.client).ok_or(Refusal::Unpaired)?;
         let process = client.process.as_ref().ok_or(Refusal::Process)?;
@@ -199,14 +200,32 @@ impl Server {
             return Err(Refusal::Process);
         }
         let number = row.identity.fd.load(Relaxed).cast_signed();
-        let socket = sys::pidfd_getfd(pidfd.as_fd(), number).map_err(Refusal::Descriptor)?;
-        let inode = fstat(&socket).map_err(|errno| Refusal::Descriptor(errno.into()))?;
-        let cookie = sys::socket_cookie(socket.as_fd()).map_err(|_| Refusal::OtherSocket)?;
-        if inode.st_ino == end.inode && cookie == end.offer.cookie {
-            Ok(socket)
-        } else {
-            Err(Refusal::OtherSocket)
-        }
+        let own = take_socket(end, pidfd.as_fd(), number);
+        own.or_else(|refusal| {
+            let others = row
+                .identity
+                .processes
+                .iter()
+                .map(|process| process.load(Relaxed));
+            others
+                .filter_map(|process| i32::try_from(process).ok())
+                .filter(|process| *process > 0 && *process != client.pid)
+                .filter_map(|process| sys::pidfd_open(process).ok())
+                .find_map(|pidfd| take_socket(end, pidfd.as_fd(), number).ok())
+                .ok_or(refusal)
+        })
+    }
+}
+
+/// A duplicate of a process's descriptor, if that is the socket that was proved.
+fn take_socket(end: &PairedEnd, process: BorrowedFd<'_>, number: i32) -> Result<OwnedFd, Refusal> {
+    let socket = sys::pidfd_getfd(process, number).map_err(Refusal::Descriptor)?;
+    let inode = fstat(&socket).map_err(|errno| Refusal::Descriptor(errno.into()))?;
+    let cookie = sys::socket_cookie(socket.as_fd()).map_err(|_| Refusal::OtherSocket)?;
+    if inode.st_ino == end.inode && cookie == end.offer.cookie {
+        Ok(socket)
+    } else {
+        Err(Refusal::OtherSocket)
     }
 }
 

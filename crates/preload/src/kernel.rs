@@ -136,6 +136,29 @@ pub(crate) fn set_no_delay(fd: c_int, on: bool) {
     );
 }
 
+/// Does nothing for some milliseconds.
+pub(crate) fn pause(milliseconds: c_int) {
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(milliseconds) * 1_000_000,
+    };
+    if milliseconds > 0 {
+        kernel!(libc::SYS_nanosleep, &raw const time, 0usize);
+    }
+}
+
+/// Resets the connection now: whoever has it gets ECONNRESET, and no byte.
+pub(crate) fn reset(fd: c_int) {
+    // SAFETY: integers, for which zero is a value: AF_UNSPEC, which dissolves.
+    let nobody: libc::sockaddr = unsafe { std::mem::zeroed() };
+    kernel!(
+        libc::SYS_connect,
+        fd,
+        &raw const nobody,
+        size_of::<libc::sockaddr>()
+    );
+}
+
 /// Makes the kernel answer the last close with a reset, as it does when its own queue has unread bytes.
 pub(crate) fn reset_on_close(fd: c_int) {
     let linger = libc::linger {

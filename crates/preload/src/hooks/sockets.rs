@@ -51,7 +51,7 @@ unsafe extern "C-unwind" fn connect(
         && socket.is_attached()
         && is_unspecified(address, bytes)
     {
-        socket.flush_before_reset(fd);
+        socket.flush_all(fd);
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::connect(fd, address, bytes) };

@@ -23,6 +23,9 @@ use crate::{client, epoll, kernel, process, thread};
 /// How long an end that leaves waits for a reader that is awake, in nanoseconds.
 const FLUSH_WAIT_NS: u64 = 20_000;
 
+/// Milliseconds before each attempt of an end that leaves to have the agent send what its reader has not read.
+const FLUSH_PAUSES_MS: [c_int; 3] = [0, 2, 20];
+
 /// Recycled objects.
 static FREE: Guarded<Vec<&'static Socket>> = Guarded::new(Vec::new());
 
@@ -227,10 +230,17 @@ impl Socket {
         }
     }
 
-    /// The program is about to dissolve the connection.
-    pub(crate) fn flush_before_reset(&'static self, fd: c_int) {
-        if let Some(locked) = self.lock_send(fd) {
+    /// As [`Socket::flush`]. A reader that asks the agent at the same time holds its half, and needs ours: between attempts it gets it.
+    pub(crate) fn flush_all(&'static self, fd: c_int) {
+        for pause_ms in FLUSH_PAUSES_MS {
+            kernel::pause(pause_ms);
+            let Some(locked) = self.lock_send(fd) else {
+                return;
+            };
             self.flush(fd, &locked.half);
+            if locked.half.unread() == 0 {
+                return;
+            }
         }
     }
 
@@ -267,8 +277,7 @@ impl Socket {
         }
         client::recall(self, fd, false);
         if locked.half.unread() != 0 {
-            kernel::reset_on_close(fd);
-            kernel::kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
+            kernel::reset(fd);
         }
     }
 
@@ -318,7 +327,9 @@ impl Socket {
             words
                 .sender_flags
                 .fetch_or(millrace_shm::segment::ENDED, Relaxed);
-            self.flush(fd, &locked.half);
+        }
+        self.flush_all(fd);
+        if let Some(locked) = self.lock_send(fd) {
             locked.half.announce_end();
         }
     }
@@ -336,9 +347,7 @@ impl Socket {
     pub(crate) fn hand_over(&'static self, fd: c_int) {
         if self.is_attached() {
             self.draw_back(fd);
-            if let Some(locked) = self.lock_send(fd) {
-                self.flush(fd, &locked.half);
-            }
+            self.flush_all(fd);
         }
     }
 
