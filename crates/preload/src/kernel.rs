@@ -120,6 +120,11 @@ pub(crate) fn is_established(fd: c_int) -> bool {
     tcp_info(fd).is_some_and(|info| info.state == ESTABLISHED)
 }
 
+/// Whether the peer has sent its FIN, and we have not; and no reset has come.
+pub(crate) fn is_closed_by_peer_alone(fd: c_int) -> bool {
+    tcp_info(fd).is_some_and(|info| info.state == CLOSE_WAIT)
+}
+
 /// Sets TCP_NODELAY.
 ///
 /// While answers take the ring, nothing carries the acknowledgements of what went by the kernel, and Nagle's algorithm would hold
@@ -286,11 +291,6 @@ pub(crate) fn events_now(fd: c_int, events: i16) -> i16 {
         0usize
     );
     entry.revents
-}
-
-/// Whether the peer has sent its FIN, or the connection is gone.
-pub(crate) fn peer_has_closed(fd: c_int) -> bool {
-    events_now(fd, libc::POLLRDHUP) != 0
 }
 
 /// Whether the connection has an error for the next call, or neither direction is left.

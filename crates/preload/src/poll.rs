@@ -6,11 +6,12 @@
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 use libc::{c_int, fd_set, nfds_t, pollfd, timespec};
+use millrace_stream::ReceiveHalf;
 use smallvec::SmallVec;
 
 use crate::epoll::EpollSet;
-use crate::kernel::kernel;
-use crate::socket::Socket;
+use crate::kernel::{self, kernel};
+use crate::socket::{Locked, Socket};
 use crate::spin::{self, Spin};
 use crate::table::{self, Entry};
 use crate::{client, thread};
@@ -65,6 +66,24 @@ impl Watch {
                 .lock_receive(*fd)
                 .is_some_and(|locked| locked.half.kernel_hinted())
         })
+    }
+
+    /// Where a peer was killed and TCP would have reset the connection, that is what is reported. The sockets are those of `entries`, in
+    /// their order.
+    fn show_kills<'a>(&self, entries: impl Iterator<Item = &'a mut pollfd>) {
+        let mut sockets = self.sockets.iter().peekable();
+        for entry in entries {
+            let Some((fd, socket)) = sockets.next_if(|(fd, _)| *fd == entry.fd) else {
+                continue;
+            };
+            let by_ring = |locked: Locked<ReceiveHalf<'_>>| locked.half.ready().is_some();
+            let by_kernel = entry.revents & libc::POLLRDHUP != 0
+                || entry.revents & READ_EVENTS != 0
+                    && !socket.lock_receive(*fd).is_some_and(by_ring);
+            if by_kernel && socket.look_for_kill(*fd) {
+                entry.revents |= kernel::events_now(*fd, entry.events) | libc::POLLERR;
+            }
+        }
     }
 
     /// Closes every gate and keeps it closed until [`Watch::end_sleep`]. False: something has come; no sleep has begun.
@@ -209,7 +228,8 @@ pub(crate) fn poll(
     // SAFETY: just found writable; the program gives the array to this call.
     let list = unsafe { std::slice::from_raw_parts_mut(fds, length) };
     let mut watch = Watch::default();
-    for entry in list.iter().filter(|entry| entry.events & READ_EVENTS != 0) {
+    let reads = |entry: &pollfd| entry.events & READ_EVENTS != 0;
+    for entry in list.iter().filter(|entry| reads(entry)) {
         watch.add(entry.fd);
     }
     if watch.is_empty() {
@@ -240,7 +260,11 @@ pub(crate) fn poll(
         }
         list.iter().filter(|entry| entry.revents != 0).count() as c_int
     };
-    wait(&watch, timeout_ns, &mut ask, sleep)
+    let result = wait(&watch, timeout_ns, &mut ask, sleep);
+    if result > 0 {
+        watch.show_kills(list.iter_mut().filter(|entry| reads(entry)));
+    }
+    result
 }
 
 /// The descriptors of a program's `fd_set` below `count`, which may be larger than the C library's type.

@@ -24,8 +24,6 @@ const RING_FLAGS: c_int =
 const ROOM_WAIT_NS: u64 = 50_000;
 /// Steps without progress after which a send goes by the kernel.
 const FRUITLESS_STEPS_MAX: u32 = 64;
-/// A sender looks after its reader so often at most, in nanoseconds.
-const NS_BETWEEN_LOOKS: u64 = 1_000_000;
 /// How long it waits in all while the reader's progress is not on the ring, in nanoseconds.
 const ROOM_WAIT_MAX_NS: u64 = 2_000_000;
 /// A direction that has filled its ring and carried so much is bulk.
@@ -150,7 +148,7 @@ fn send_step(
     if CHAOS.strikes(6) {
         locked.half.leave();
     }
-    look_after_reader(socket, call.fd, &locked);
+    socket.look_after_reader(call.fd, &locked);
     match locked.half.plan(want) {
         Ok(SendPlan::Ring {
             gate,
@@ -271,21 +269,6 @@ fn ring_step(
     }
     *vectors = cursor;
     Step::Ring(copied as usize)
-}
-
-/// A reader that was killed leaves its gate open. When it has taken nothing since the last look, the kernel is asked whether it has gone;
-/// then the bytes go by the kernel, which answers as it does to a writer whose reader is gone.
-#[inline]
-fn look_after_reader(socket: &Socket, fd: c_int, locked: &Locked<SendHalf<'_>>) {
-    let now = spin::clock();
-    if now.wrapping_sub(socket.looked_at.load(Relaxed)) < spin::cycles(NS_BETWEEN_LOOKS) {
-        return;
-    }
-    socket.looked_at.store(now, Relaxed);
-    let head = locked.segment().read_head(locked.direction);
-    if socket.looked_head.swap(head, Relaxed) == head && kernel::peer_has_closed(fd) {
-        locked.half.leave();
-    }
 }
 
 /// Waits, unlocked, while the ring is full and its reader takes bytes. False: it is time to send by the kernel.

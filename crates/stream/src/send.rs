@@ -172,6 +172,12 @@ impl<'a> SendHalf<'a> {
         }
     }
 
+    /// Whether the next bytes may go by the ring.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.words.gate.load().open
+    }
+
     /// Begins a send by the kernel of about `bytes`; the lock may be dropped after it. The gate is closed first: kernel bytes
     /// between ring bytes of one epoch could not be told apart.
     #[inline]

@@ -228,8 +228,9 @@ unsafe extern "C-unwind" fn getsockopt(
         let (told, bytes) = unsafe { (value.cast::<c_int>(), bytes.read_unaligned() as usize) };
         // SAFETY: as above; the kernel writes the whole number or a part of it.
         if bytes == size_of::<c_int>() && unsafe { told.read_unaligned() } == 0 {
+            let error = socket.take_error(fd);
             // SAFETY: as above.
-            unsafe { told.write_unaligned(socket.error.swap(0, Relaxed)) };
+            unsafe { told.write_unaligned(error) };
         }
     }
     if result == 0

@@ -95,10 +95,7 @@ pub(super) fn end_raw(
     }
     account(socket, call, row, result);
     if result == 0 && !call.list.is_empty() {
-        return match ending(socket, call.fd) {
-            0 => Outcome::Handled(0),
-            error => Outcome::Errno(error),
-        };
+        return ending(socket, call.fd);
     }
     Outcome::Handled(result)
 }
@@ -181,9 +178,9 @@ pub(super) fn kept_error(socket: &Socket) -> i32 {
     }
 }
 
-/// What a receiving call comes to for which the kernel had the end of the stream: the error that went before it, if it was kept.
+/// What a receiving call comes to for which the kernel had the end of the stream: that, or the error that went before it.
 #[cold]
-pub(super) fn ending(socket: &Socket, fd: c_int) -> i32 {
+pub(super) fn ending(socket: &'static Socket, fd: c_int) -> Outcome {
     let raw = &socket.row().send.raw;
     for _ in 0..LOOKS_FOR_ERROR {
         // A send that the kernel has just told has not kept it yet. On a connection that is gone none waits.
@@ -192,7 +189,11 @@ pub(super) fn ending(socket: &Socket, fd: c_int) -> i32 {
         }
         millrace_shm::sys::yield_now();
     }
-    kept_error(socket)
+    socket.look_for_kill(fd);
+    match kept_error(socket) {
+        0 => Outcome::Handled(0),
+        error => Outcome::Errno(error),
+    }
 }
 
 /// Makes the program's own call, which only the kernel can serve, on a drained ring whose gate is closed for good.

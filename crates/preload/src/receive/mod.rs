@@ -159,12 +159,7 @@ fn receive_joined(
             }
             Step::Gone if progress.got > 0 => return done(socket, call, &progress),
             Step::End(result) if result < 0 => return Outcome::Errno(-(result as i32)),
-            Step::End(_) => {
-                return match ending(socket, call.fd) {
-                    0 => Outcome::Handled(0),
-                    error => Outcome::Errno(error),
-                };
-            }
+            Step::End(_) => return ending(socket, call.fd),
             Step::Gone => return Outcome::PassThrough,
         }
     }

@@ -26,6 +26,7 @@ use smallvec::SmallVec;
 
 use crate::epoll::EpollSet;
 mod life;
+mod peer;
 
 pub(crate) use life::{forget, reset_row, unlock_all};
 

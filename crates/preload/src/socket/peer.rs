@@ -1,0 +1,80 @@
+//! What became of the other end, where nobody could say so.
+//!
+//! A process that is killed leaves its gate open, and bytes in its ring that the kernel knows nothing of: it sends FIN, where TCP resets a
+//! connection of which bytes have not been read. Whoever shuts a direction down by purpose has said so in the segment before.
+
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+
+use libc::c_int;
+use millrace_shm::segment::ENDED;
+use millrace_stream::SendHalf;
+
+use super::{Locked, Socket};
+use crate::kernel::{self, kernel};
+use crate::spin;
+
+/// A sender looks after its reader so often at most, in nanoseconds.
+const NS_BETWEEN_LOOKS: u64 = 1_000_000;
+
+impl Socket {
+    /// Looks whether the reader has gone, now and then; then the bytes go by the kernel, which answers as it does to a writer whose
+    /// reader is gone.
+    #[inline]
+    pub(crate) fn look_after_reader(&'static self, fd: c_int, locked: &Locked<SendHalf<'_>>) {
+        let now = spin::clock();
+        if now.wrapping_sub(self.looked_at.load(Relaxed)) >= spin::cycles(NS_BETWEEN_LOOKS) {
+            self.looked_at.store(now, Relaxed);
+            self.look_now(fd, locked);
+        }
+    }
+
+    #[cold]
+    fn look_now(&'static self, fd: c_int, locked: &Locked<SendHalf<'_>>) {
+        let head = locked.segment().read_head(locked.direction);
+        let moves = self.looked_head.swap(head, Relaxed) != head;
+        let reads_on = moves && locked.half.unread() != 0 && peer_has_ended(locked);
+        if reads_on || !locked.half.is_open() {
+            return;
+        }
+        let events = kernel::events_now(fd, libc::POLLRDHUP | libc::POLLIN);
+        if events & !libc::POLLIN != 0 {
+            self.notice_kill(fd, locked);
+        }
+        if events != 0 {
+            // It has gone, or its end may be behind bytes that have no room here.
+            locked.half.leave();
+        }
+    }
+
+    /// The error that the kernel has told us of, and the program has not heard of.
+    pub(crate) fn take_error(&'static self, fd: c_int) -> c_int {
+        self.look_for_kill(fd);
+        self.error.swap(0, AcqRel)
+    }
+
+    /// As [`Socket::notice_kill`], of a connection that need not be attached.
+    pub(crate) fn look_for_kill(&'static self, fd: c_int) -> bool {
+        self.is_attached()
+            && self
+                .lock_send(fd)
+                .is_some_and(|locked| self.notice_kill(fd, &locked))
+    }
+
+    /// If the peer was killed with bytes of ours unread: the connection is reset, as far as the program can see. True: so it was.
+    fn notice_kill(&self, fd: c_int, locked: &Locked<SendHalf<'_>>) -> bool {
+        let was_killed = locked.half.unread() != 0
+            && !peer_has_ended(locked)
+            && kernel::is_closed_by_peer_alone(fd);
+        if was_killed {
+            self.error.store(libc::ECONNRESET, Release);
+            // From now on the kernel answers as on a connection of which the error has been told.
+            kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
+        }
+        was_killed
+    }
+}
+
+fn peer_has_ended(locked: &Locked<SendHalf<'_>>) -> bool {
+    let words = locked.segment().words(1 - locked.direction);
+    words.sender_flags.load(Relaxed) & ENDED != 0
+}
