@@ -74,6 +74,13 @@ static SUITES: &[Suite] = &[
         full_minutes: 4,
     },
     Suite {
+        name: "endings",
+        sample: &["tests/endings/run.py", "--cases", "200"],
+        sample_minutes: 4,
+        full: &["tests/endings/run.py"],
+        full_minutes: 30,
+    },
+    Suite {
         name: "kills",
         sample: &["tests/kills/run.py", "--rounds", "48", "--seconds", "120"],
         sample_minutes: 5,

@@ -1,0 +1,210 @@
+"""The two programs of `run.py`: one leaves a connection, the other one says what it sees of that. Orders come as lines of JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from typing import Any
+
+SOME = 6
+"""Messages of 100 bytes: so much fits into the smallest ring."""
+SETTLES = 8
+PATIENCE_MS = 3000
+READ = select.POLLIN | select.POLLRDHUP
+ALL = READ | select.POLLOUT | select.POLLPRI
+
+
+def say(word: Any) -> None:
+    """Tells the runner."""
+    print(json.dumps(word), flush=True)
+
+
+def fill(end: socket.socket, how: str) -> int:
+    """Sends nothing, some, or as much as goes; returns how much that was."""
+    if how == "none":
+        return 0
+    if how == "some":
+        return sum(end.send(bytes(100)) for _ in range(SOME))
+    sent = 0
+    for _ in range(SETTLES):
+        # Buffers grow when they are seen to be full.
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sent += end.send(bytes(16384), socket.MSG_DONTWAIT)
+        time.sleep(0.005)
+    return sent
+
+
+def talk(end: socket.socket, size: int, first: bool) -> None:
+    """Messages to and fro, the last of which the leaver gets: each end has then read last, and its ring is open."""
+    for _ in range(60):
+        if first:
+            end.sendall(bytes(size))
+        left = size
+        while left > 0:
+            left -= len(end.recv(left))
+        if not first:
+            end.sendall(bytes(size))
+    # Twice more, so that what came by the kernel has opened both rings.
+    for _ in range(2):
+        if first:
+            end.sendall(b"x")
+            end.recv(1)
+        else:
+            end.recv(1)
+            end.sendall(b"x")
+
+
+def leave(end: socket.socket, ending: str) -> None:
+    """Does what the case says; what a signal has to do is the runner's."""
+    if ending == "exit":
+        os._exit(0)
+    if ending == "linger":
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if ending in ("close", "linger"):
+        end.close()
+    if ending.startswith("shut-write"):
+        end.shutdown(socket.SHUT_WR)
+    if ending.startswith("shut-both"):
+        end.shutdown(socket.SHUT_RDWR)
+
+
+def leaver() -> None:
+    """Makes a connection for each case."""
+    kept = None
+    for line in sys.stdin:
+        case = json.loads(line)
+        if kept:
+            kept.close()
+        kept = end = socket.create_connection(("127.0.0.1", case["port"]))
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        talk(end, case["size"], True)
+        say("talked")
+        while sys.stdin.readline() == "talk\n":
+            talk(end, case["size"], True)
+            say("talked")
+        say(fill(end, case["to_survivor"]))
+        sys.stdin.readline()
+        leave(end, case["ending"])
+        say("left")
+
+
+class Survivor:
+    """One connection, and what is seen of it."""
+
+    def __init__(self, end: socket.socket, case: dict[str, Any]) -> None:
+        self._end, self._how, self._to_come = end, case["how"], 0
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._seen: list[Any] = []
+        self._set: select.epoll | None = None
+        if self._how in ("epoll", "edge"):
+            self._set = select.epoll()
+            self._set.register(end, READ | select.EPOLLOUT | (select.EPOLLET if self._how == "edge" else 0))
+
+    def close(self) -> None:
+        """Lets the connection go."""
+        if self._set:
+            self._set.close()
+        self._end.close()
+
+    def _note(self, what: str, result: Any) -> None:
+        self._seen.append(f"{what} {result}")
+
+    def _call(self, call: Any) -> Any:
+        try:
+            return call()
+        except OSError as error:
+            return errno.errorcode.get(error.errno or 0, str(error))
+
+    def look(self) -> None:
+        """Which events there are."""
+        if self._set and self._how == "epoll":
+            events = self._set.poll(0)
+            self._note("look", hex(events[0][1]) if events else "nothing")
+            return
+        poll = select.poll()
+        poll.register(self._end, ALL)
+        events = poll.poll(0)
+        self._note("look", hex(events[0][1]) if events else "nothing")
+
+    def wait(self) -> None:
+        """Sleeps in a call until the end, where that call would sleep."""
+        if self._how == "blocking":
+            got = self._call(lambda: self._end.recv(1 << 20))
+            self._note("recv", len(got) if isinstance(got, bytes) else got)
+            return
+        poll = self._set or select.poll()
+        if isinstance(poll, select.epoll):
+            # Writable it is in any case.
+            poll.modify(self._end, READ | (select.EPOLLET if self._how == "edge" else 0))
+            events = poll.poll(PATIENCE_MS / 1000)
+        else:
+            poll.register(self._end, READ)
+            events = poll.poll(PATIENCE_MS)
+        self._note("wait", hex(events[0][1]) if events else "nothing")
+
+    def read(self) -> None:
+        """Reads to the end."""
+        got, poll = 0, select.poll()
+        poll.register(self._end, select.POLLIN)
+        while True:
+            if not poll.poll(PATIENCE_MS):
+                how = "silence"
+                break
+            part = self._call(lambda: self._end.recv(1 << 16, socket.MSG_DONTWAIT))
+            if not isinstance(part, bytes) or not part:
+                how = part if isinstance(part, str) else "end"
+                break
+            got += len(part)
+        share = "all" if got >= self._to_come else "part" if got else "none"
+        self._note("read", f"{share} of {'nothing' if self._to_come == 0 else 'it'}, {how}")
+
+    def send(self) -> None:
+        """Sends a byte."""
+        self._note("send", self._call(lambda: self._end.send(b"x", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)))
+
+    def error(self) -> None:
+        """Asks for the error."""
+        self._note("error", self._end.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+
+    def judge(self, steps: list[str], to_come: int) -> list[Any]:
+        """Takes the steps; returns what was seen."""
+        self._to_come = to_come
+        for step in steps:
+            getattr(self, step)()
+        return self._seen
+
+
+def survivor() -> None:
+    """Serves one connection for each case."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        say(listener.getsockname()[1])
+        for line in sys.stdin:
+            case = json.loads(line)
+            end, _ = listener.accept()
+            one = Survivor(end, case)
+            talk(end, case["size"], False)
+            say("talked")
+            while sys.stdin.readline() == "talk\n":
+                talk(end, case["size"], False)
+                say("talked")
+            fill(end, case["to_leaver"])
+            say("filled")
+            if case["waits"]:
+                one.wait()
+            to_come = json.loads(sys.stdin.readline())
+            say(one.judge(case["steps"], to_come))
+            one.close()
+
+
+if __name__ == "__main__":
+    {"leave": leaver, "survive": survivor}[sys.argv[1]]()
