@@ -82,7 +82,7 @@ static SUITES: &[Suite] = &[
     },
     Suite {
         name: "kills",
-        sample: &["tests/kills/run.py", "--rounds", "48", "--seconds", "120"],
+        sample: &["tests/kills/run.py", "--rounds", "192", "--seconds", "180"],
         sample_minutes: 5,
         full: &[
             "tests/kills/run.py",
