@@ -184,7 +184,7 @@ mod tests {
     fn one_that_has_joined_meanwhile_is_not_waited_for() {
         let socket = Socket::allocate();
         socket.phase.store(phase::ATTACHED, SeqCst);
-        let held = socket.row().send.lock.lock(thread::id());
+        let (held, _busy) = Busy::lock(&socket.row().send.lock);
         let joins = std::thread::spawn(|| socket.try_attach(-1));
         assert!(joins.join().unwrap());
         socket.row().send.lock.unlock(held);
