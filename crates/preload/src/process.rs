@@ -13,7 +13,7 @@ use millrace_wire::{Mode, Reason};
 
 use crate::socket::{Socket, forget, phase};
 use crate::table::{self, Entry};
-use crate::{client, epoll, kernel, memory, real, signals, socket, spin, thread};
+use crate::{client, epoll, hooks, kernel, memory, real, signals, socket, spin, thread};
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// We may be in another PID namespace than processes with which we share end records: numbers mean nothing between us.
@@ -232,6 +232,7 @@ extern "C" fn begin_child() {
     thread::begin_child();
     socket::unlock_all();
     epoll::unlock_all();
+    hooks::unlock_all();
     client::forget_parent();
     for socket in sockets() {
         socket.row().identity.name(CHILD.load(Relaxed), holder());

@@ -132,6 +132,8 @@ real! {
         flags: c_int) -> c_int;
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
+    fileno(stream: *mut libc::FILE) -> c_int;
+    fileno_unlocked(stream: *mut libc::FILE) -> c_int;
     fclose(stream: *mut libc::FILE) -> c_int;
     freopen(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE;
     syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;

@@ -20,7 +20,7 @@ fn is_hidden(fd: c_int) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_hidden(fd) {
         return -1;
     }

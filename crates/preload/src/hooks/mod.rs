@@ -12,6 +12,8 @@ mod streams;
 mod variadic;
 mod wait;
 
+pub(crate) use streams::unlock_all;
+
 use crate::Outcome;
 use crate::thread;
 

@@ -67,7 +67,11 @@ fn into_vectors(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn read(
+    fd: c_int,
+    buffer: *mut c_void,
+    bytes: size_t,
+) -> ssize_t {
     // SAFETY: the program's own arguments.
     into_buffer(fd, buffer, bytes, 0, &mut || unsafe {
         real::read(fd, buffer, bytes)

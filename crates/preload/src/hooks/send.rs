@@ -55,7 +55,11 @@ fn from_vectors(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn write(
+    fd: c_int,
+    buffer: *const c_void,
+    bytes: size_t,
+) -> ssize_t {
     // SAFETY: the program's own arguments.
     from_buffer(fd, buffer, bytes, 0, &mut || unsafe {
         real::write(fd, buffer, bytes)
@@ -162,8 +166,26 @@ unsafe extern "C-unwind" fn sendmmsg(
         }
         // SAFETY: as above.
         unsafe { (*entry).msg_len = result as c_uint };
+        // SAFETY: the vectors of a message that has just been sent.
+        if result.cast_unsigned() < unsafe { length(&(*entry).msg_hdr) } {
+            // The rest of this message comes before the next one.
+            return index as c_int + 1;
+        }
     }
     count.min(1024) as c_int
+}
+
+/// How long a message is.
+///
+/// # Safety
+/// Its vectors are readable.
+unsafe fn length(header: &msghdr) -> usize {
+    if header.msg_iovlen == 0 {
+        return 0;
+    }
+    // SAFETY: by the caller's promise.
+    let list = unsafe { std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen) };
+    list.iter().map(|part| part.iov_len).sum()
 }
 
 #[unsafe(no_mangle)]

@@ -290,18 +290,17 @@ impl Socket {
         thread::set_errno(errno);
     }
 
-    /// Tries to have the kernel send again what lies in the ring unread. Where that cannot be done, it is read from the ring.
-    pub(crate) fn draw_back(&'static self, fd: c_int) {
-        if self.is_deaf.load(Relaxed) {
-            // The kernel would answer bytes that come now by a reset.
-            return;
+    /// Tries to have the kernel send again what lies in the ring unread. Where that cannot be done, it is read from the ring: false.
+    pub(crate) fn draw_back(&'static self, fd: c_int) -> bool {
+        let Some(locked) = self.lock_receive(fd) else {
+            return true;
+        };
+        locked.half.leave();
+        // To one that is deaf the kernel would answer bytes that come now by a reset.
+        if locked.half.unread() != 0 && !self.is_deaf.load(Relaxed) {
+            client::recall(self, fd, false);
         }
-        if let Some(locked) = self.lock_receive(fd) {
-            locked.half.leave();
-            if locked.half.unread() != 0 {
-                client::recall(self, fd, false);
-            }
-        }
+        locked.half.unread() == 0
     }
 
     /// Who sends next does not know of the ring, and may be gone when the reader has to leave it: what the reader has not
