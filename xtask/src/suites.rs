@@ -81,6 +81,13 @@ static SUITES: &[Suite] = &[
         full_minutes: 30,
     },
     Suite {
+        name: "sequences",
+        sample: &["tests/sequences/run.py", "--seeds", "300"],
+        sample_minutes: 6,
+        full: &["tests/sequences/run.py", "--total", "100000"],
+        full_minutes: 240,
+    },
+    Suite {
         name: "kills",
         sample: &["tests/kills/run.py", "--rounds", "192", "--seconds", "180"],
         sample_minutes: 5,

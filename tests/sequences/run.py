@@ -1,0 +1,143 @@
+#!/usr/bin/python3
+"""Runs differential sequences on the plain kernel and under Millrace, in namespaces of their own with an agent of their own.
+
+    tests/sequences/run.py [--modes MODE,...] [--seeds N] [--total N] [--jobs N]
+
+First what is kept, in every mode; then `--seeds` seeds, the same in every mode, or `--total` in all, other ones in each mode. With
+`--total`, what has been run with a build is not run again: an interrupted run goes on where it stopped, unless `--restart` is given.
+What known.txt names is run and told, and counts as skipped where it differs. Exits with 0 when nothing else differed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from harness import isolate, road  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+BUILT = road.REPOSITORY / "target/sequences"
+PROGRAM = BUILT / "release/sequences"
+PROGRESS = BUILT / "progress.json"
+MILLRACE = road.REPOSITORY / "target/release/millrace"
+LIBRARY = MILLRACE.with_name("libmillrace_preload.so")
+KNOWN = HERE / "known.txt"
+CHUNK = 500
+CLOSING = re.compile(r"^(\d+) sequences, (\d+) differ", re.MULTILINE)
+DIFFERS = re.compile(r"^sequence (\S+) differs:", re.MULTILINE)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--modes", default="eager,eager-nospin,chaos:7", help="values of MILLRACE_MODE (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=0, metavar="N", help="seeds 0..N in every mode")
+    parser.add_argument("--total", type=int, default=0, metavar="N", help="so many sequences in all modes together")
+    parser.add_argument("--jobs", type=int, metavar="N", help="sequences at a time (default: four per processor)")
+    parser.add_argument("--restart", action="store_true", help="forget what this build has run")
+    return parser.parse_args()
+
+
+@dataclass
+class Progress:
+    """What one build has run: for each piece of work how many sequences, and the names of those that differed."""
+
+    build: str
+    stored: bool
+    done: dict[str, dict] = field(default_factory=dict)
+
+    @staticmethod
+    def load(options: argparse.Namespace) -> Progress:
+        """What was stored for the programs as they are now, where the run is one that goes on."""
+        if not options.total:
+            return Progress("", False)
+        digest = hashlib.sha256(b"".join(path.read_bytes() for path in (MILLRACE, LIBRARY, PROGRAM))).hexdigest()
+        if PROGRESS.exists() and not options.restart:
+            stored = json.loads(PROGRESS.read_text())
+            if stored["build"] == digest:
+                return Progress(digest, True, stored["done"])
+        return Progress(digest, True)
+
+    def note(self, piece: str, count: int, differing: list[str]) -> None:
+        """A piece of work is done."""
+        self.done[piece] = {"count": count, "differing": differing}
+        if self.stored:
+            PROGRESS.write_text(json.dumps({"build": self.build, "done": self.done}))
+
+
+def _pieces(options: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
+    """The work: a name, a mode, and what to ask of the program."""
+    modes = options.modes.split(",")
+    pieces = [(f"kept {mode}", mode, ["--kept", "."]) for mode in modes]
+    share = -(-options.total // len(modes))
+    for index, mode in enumerate(modes):
+        first, last = (0, options.seeds) if not options.total else (index * share, min((index + 1) * share, options.total))
+        for start in range(first, last, CHUNK):
+            seeds = f"{start}..{min(start + CHUNK, last)}"
+            pieces.append((f"{seeds} {mode}", mode, ["--seeds", seeds]))
+    return pieces
+
+
+def _run(mode: str, work: list[str], jobs: int | None) -> tuple[int, list[str]]:
+    """Runs one piece; returns how many sequences it had and the names of those that differed."""
+    command = [str(PROGRAM), "--under", f"{MILLRACE} run --mode {mode} --", "--max-failures", "1000000", *work]
+    if jobs:
+        command += ["--jobs", str(jobs)]
+    result = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    closing = CLOSING.findall(result.stderr)
+    if result.returncode not in (0, 1) or not closing:
+        sys.exit(f"{' '.join(command)}: exit code {result.returncode}\n{result.stderr}")
+    print(result.stdout, end="", flush=True)
+    return int(closing[-1][0]), DIFFERS.findall(result.stdout)
+
+
+def _known() -> dict[str, str]:
+    """Sequences that are known to differ, and why."""
+    lines = (line.strip() for line in KNOWN.read_text().splitlines())
+    pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    return {name: why for name, why in pairs}
+
+
+def main() -> int:
+    """Runs what is asked for; returns the exit code."""
+    options = _arguments()
+    if not isolate.is_inside():
+        manifest = str(HERE / "Cargo.toml")
+        subprocess.run(
+            ["cargo", "build", "--release", "--quiet", "--manifest-path", manifest, "--target-dir", str(BUILT)], check=True
+        )
+    isolate.ensure()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    progress, known = Progress.load(options), _known()
+    total, failed, skipped = 0, [], []
+    with tempfile.TemporaryDirectory(prefix="millrace-sequences-") as directory:
+        with road.Agent(road.under(road.UNDER, "eager"), Path(directory) / "agent"):
+            for piece, mode, work in _pieces(options):
+                if piece not in progress.done:
+                    progress.note(piece, *_run(mode, work, options.jobs))
+                done = progress.done[piece]
+                total += done["count"]
+                for name in done["differing"]:
+                    (skipped if name in known else failed).append(f"{name} {mode}")
+                print(f"{piece}: {done['count']} sequences, {len(done['differing'])} differ", flush=True)
+    for name in skipped:
+        print(f"known to differ: {name}: {known[name.split()[0]]}")
+    for name in failed:
+        print(f"differed: {name}; to be kept in seeds.txt, or made small in kept/")
+    print(f"figure: {total} sequences in the modes {options.modes}")
+    print(f"{total - len(failed) - len(skipped)} passed, {len(failed)} failed, {len(skipped)} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
