@@ -156,8 +156,16 @@ impl Server {
         if road.is_drained()? {
             return Ok(());
         }
-        let socket = self.borrow_socket(sender, road.sender)?;
-        let reader = self.borrow_socket(receiver, road.receiver).ok();
+        let own = |end| self.borrow_number(end, client, recall.fd);
+        let socket = match self.borrow_socket(sender, road.sender) {
+            Err(_) if sends => own(sender),
+            borrowed => borrowed,
+        }?;
+        let reader = match self.borrow_socket(receiver, road.receiver) {
+            Err(_) if !sends => own(receiver),
+            borrowed => borrowed,
+        };
+        let reader = reader.ok();
         let reader = reader.as_ref().map(AsFd::as_fd);
         road.bring_back(socket.as_fd(), reader, patience)
     }
@@ -189,9 +197,33 @@ impl Server {
     /// A duplicate of the descriptor of an end that was proved; to be dropped at once. Its row says which number it has now, and who
     /// has it where the process that offered it has let go.
     fn borrow_socket(&self, end: &PairedEnd, row: &Row) -> Result<OwnedFd, Refusal> {
-        let client = self.clients.get(&end.client).ok_or(Refusal::Unpaired)?;
+        let number = row.identity.fd.load(Relaxed).cast_signed();
+        let own = self.borrow_number(end, end.client, number);
+        let Err(refusal @ (Refusal::Descriptor(_) | Refusal::OtherSocket)) = own else {
+            return own;
+        };
+        let holders = row.identity.processes.iter();
+        holders
+            .filter_map(|process| i32::try_from(process.load(Relaxed)).ok())
+            .filter(|process| *process > 0)
+            .filter_map(|process| sys::pidfd_open(process).ok())
+            .find_map(|pidfd| take_socket(end, pidfd.as_fd(), number).ok())
+            .ok_or(refusal)
+    }
+
+    /// As [`Server::borrow_socket`], from a client that says what number the end has there: one that has it from another process.
+    fn borrow_number(
+        &self,
+        end: &PairedEnd,
+        client: ClientId,
+        number: i32,
+    ) -> Result<OwnedFd, Refusal> {
+        if self.doomed.contains(&client) {
+            return Err(Refusal::Process);
+        }
+        let client = self.clients.get(&client).ok_or(Refusal::Unpaired)?;
         let process = client.process.as_ref().ok_or(Refusal::Process)?;
-        if self.doomed.contains(&end.client) || !process.shares_pid_namespace() {
+        if !process.shares_pid_namespace() {
             return Err(Refusal::Process);
         }
         let pidfd = sys::pidfd_open(client.pid).map_err(Refusal::Descriptor)?;
@@ -199,21 +231,7 @@ impl Server {
         if !process.is_unchanged() {
             return Err(Refusal::Process);
         }
-        let number = row.identity.fd.load(Relaxed).cast_signed();
-        let own = take_socket(end, pidfd.as_fd(), number);
-        own.or_else(|refusal| {
-            let others = row
-                .identity
-                .processes
-                .iter()
-                .map(|process| process.load(Relaxed));
-            others
-                .filter_map(|process| i32::try_from(process).ok())
-                .filter(|process| *process > 0 && *process != client.pid)
-                .filter_map(|process| sys::pidfd_open(process).ok())
-                .find_map(|pidfd| take_socket(end, pidfd.as_fd(), number).ok())
-                .ok_or(refusal)
-        })
+        take_socket(end, pidfd.as_fd(), number)
     }
 }
 

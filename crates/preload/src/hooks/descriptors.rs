@@ -99,20 +99,27 @@ fn controlled(fd: c_int, command: c_int, argument: usize, result: c_int) {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copy_descriptor(fd, result),
         libc::F_SETFL => {
-            let flags = argument as c_int;
-            set_nonblocking(fd, flags & libc::O_NONBLOCK != 0);
-            if flags & libc::O_ASYNC != 0
-                && let Some(socket) = table::socket(fd)
-            {
-                socket.pin(Reason::AsyncIo);
-            }
+            set_nonblocking(fd, argument as c_int & libc::O_NONBLOCK != 0);
         }
         _ => {}
     }
 }
 
+/// The program will have a signal whenever bytes come: those that are there must not come again.
+fn begin_signals(fd: c_int) {
+    if let Some(socket) = table::socket(fd) {
+        let errno = thread::errno();
+        socket.pin(Reason::AsyncIo);
+        socket.draw_back(fd);
+        thread::set_errno(errno);
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
+        begin_signals(fd);
+    }
     // SAFETY: the program's own arguments; an absent third one is not looked at.
     let result = unsafe { real::fcntl(fd, command, argument) };
     controlled(fd, command, argument, result);
@@ -129,6 +136,9 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) 
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     const SIOCATMARK: c_ulong = 0x8905;
     const FIOASYNC: c_ulong = 0x5452;
+    if request == FIOASYNC {
+        begin_signals(fd);
+    }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::ioctl(fd, request, argument) };
     let Some(socket) = table::socket(fd).filter(|_| result == 0) else {
@@ -155,7 +165,6 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
             // SAFETY: as above. Unread ring bytes come before any mark.
             unsafe { value.write_unaligned(0) };
         }
-        FIOASYNC => socket.pin(Reason::AsyncIo),
         _ => {}
     }
     result

@@ -131,6 +131,8 @@ impl Socket {
         let was = self.phase.swap(phase::CLOSED, SeqCst);
         if was == phase::ATTACHED && last {
             self.end_ring(fd);
+        } else if was == phase::ATTACHED && client::is_listed_here(self) {
+            self.leave_sent(fd);
         }
         if receive_held != Held::Nested && send_held != Held::Nested {
             self.set_segment(None);
@@ -177,6 +179,16 @@ impl Socket {
         half.leave();
         if half.unread() != 0 {
             kernel::reset_on_close(fd);
+        }
+    }
+
+    /// Others keep the connection, but the agent can borrow its descriptor here only: what was sent must not stay in the ring.
+    fn leave_sent(&self, fd: c_int) {
+        // SAFETY: both locks are held by the caller.
+        let segment = unsafe { (*self.segment.get()).as_ref() };
+        let half = segment.map(|segment| SendHalf::new(self.row(), segment, self.send_direction()));
+        if let Some(half) = half.filter(|half| half.unread() != 0) {
+            self.flush(fd, &half);
         }
     }
 
