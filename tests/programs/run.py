@@ -129,14 +129,14 @@ def main() -> int:
     roads = [road.PLAIN, *dict.fromkeys(road.under(options.under, mode) for mode in options.modes.split(","))]
     results = Path(options.results)
     results.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
+    began, commit = time.monotonic(), road.commit()
     with contextlib.ExitStack() as stack:
         agent = stack.enter_context(road.Agent(roads[1], results / "agent"))
         if any(placement.separate for placement in placements):
             stack.enter_context(Namespaces())
         rows = _run_all(chosen, placements, roads, agent.pids)
     facts = {
-        "commit": road.commit(),
+        "commit": commit,
         "date": time.strftime("%Y-%m-%d"),
         "seconds": round(time.monotonic() - began),
         **road.machine(),

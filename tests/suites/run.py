@@ -3,7 +3,7 @@
 
     tests/suites/run.py [--quick] [--mode MODE] [--under COMMAND] [SUITE[:UNIT] ...]
 
-Exits with 0 when every case did under Millrace what it does plain.
+Exits with 0 when every case did under Millrace what it does plain. A run of everything writes docs/results/suites.md.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import cpython  # noqa: E402
+import document  # noqa: E402
 import kernel  # noqa: E402
 import libevent  # noqa: E402
 import libuv  # noqa: E402
@@ -37,6 +38,7 @@ SUITES = {
     suite.name: suite
     for suite in (kernel.SUITE, cpython.SUITE, libuv.SUITE, libevent.SUITE, memcached.SUITE, redis.SUITE)
 }
+DOCUMENTED = road.REPOSITORY / "docs" / "results"
 FLAKY = Path(__file__).with_name("flaky.toml")
 END = "(the end of the unit)"
 CONFIRMED_CASES = 40
@@ -103,7 +105,10 @@ class Runner:
         )
         strays = process.end_strays(self.agents) if isolate.is_inside() else []
         cases = unit.parse(work)
-        if not part:
+        if part:
+            # The others may be listed as skipped, which says nothing about them.
+            cases = {case: cases.get(case, FAILED) for case in part}
+        else:
             cases[END] = (
                 "ran out of time"
                 if outcome.code is None
@@ -114,8 +119,6 @@ class Runner:
         (work / "result.json").write_text(
             json.dumps({"code": outcome.code, "strays": strays, "cases": cases}, indent=1)
         )
-        for case in part or []:
-            cases.setdefault(case, FAILED)
         return cases
 
 
@@ -175,7 +178,13 @@ def main() -> int:
     isolate.ensure()
     under = road.under(options.under, options.mode)
     results = Path(options.results) / f"{under.name.replace(' ', '-').replace(':', '-')}.json"
-    head = {"commit": road.commit(), "mode": under.name, "under": under.prefix, **road.machine()}
+    head = {
+        "commit": road.commit(),
+        "date": time.strftime("%Y-%m-%d"),
+        "mode": under.name,
+        "under": under.prefix,
+        **road.machine(),
+    }
     done: dict[str, dict[str, object]] = {}
     if options.resume and results.exists() and (old := json.loads(results.read_text()))["commit"] == head["commit"]:
         done = old["units"]
@@ -187,6 +196,8 @@ def main() -> int:
             if name not in done:
                 done[name] = runner.unit(suite, unit)
                 results.write_text(json.dumps({**head, "units": done}, indent=1))
+    if under.millrace and not options.suites and not options.quick:
+        document.record(head, done, list(SUITES.values()), DOCUMENTED)
     for name, result in done.items():
         total.add(report.named(name, result))
     report.summary(
