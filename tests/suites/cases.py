@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,13 +27,20 @@ def _steady(name: str) -> str:
     return _CHANGING.sub("N", name)
 
 
-def _put(cases: Cases, name: str, result: str) -> None:
-    """Adds a case; a name that comes twice is numbered."""
-    unique, count = name, 1
-    while unique in cases:
-        count += 1
-        unique = f"{name} #{count}"
-    cases[unique] = result
+class _Numbered(Cases):
+    """Cases of which several may have one name: those after the first are numbered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: Counter[str] = Counter()
+
+    def put(self, name: str, result: str) -> None:
+        """Adds a case."""
+        unique = name
+        while unique in self:
+            self._counts[name] += 1
+            unique = f"{name} #{self._counts[name] + 1}"
+        self[unique] = result
 
 
 def _lines(log: Path) -> Iterable[str]:
@@ -41,19 +49,19 @@ def _lines(log: Path) -> Iterable[str]:
 
 def junit(report: Path) -> Cases:
     """The JUnit XML that CPython's regrtest writes."""
-    cases: Cases = {}
+    cases = _Numbered()
     if not report.exists():
         return cases
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {child.tag for child in case}
         result = FAILED if kinds & {"error", "failure"} else SKIPPED if "skipped" in kinds else PASSED
-        _put(cases, case.get("name", "?"), result)
+        cases.put(case.get("name", "?"), result)
     return cases
 
 
 def tap(log: Path) -> Cases:
     """TAP as libuv and Perl's Test::More write it; the number belongs to the name only where no name is given."""
-    cases: Cases = {}
+    cases = _Numbered()
     for line in _lines(log):
         match = _TAP.match(line)
         if not match:
@@ -62,20 +70,20 @@ def tap(log: Path) -> Cases:
         if match[3].startswith("# "):
             name, directive = "", match[3][2:]
         skipped = directive.upper().startswith(("SKIP", "TODO"))
-        _put(cases, name.strip() or match[2], SKIPPED if skipped else PASSED if match[1] == "ok" else FAILED)
+        cases.put(name.strip() or match[2], SKIPPED if skipped else PASSED if match[1] == "ok" else FAILED)
     return cases
 
 
 def kselftest(log: Path) -> Cases:
     """TAP of the kernel's self-test harness: a skipped case has its name only in the `RUN` line before it."""
-    cases: Cases = {}
+    cases = _Numbered()
     name = ""
     for line in _lines(log):
         if match := _KSELFTEST_RUN.match(line):
             name = match[1]
         elif match := _TAP.match(line):
             skipped = "SKIP" in match[3]
-            _put(cases, name or match[3], SKIPPED if skipped else PASSED if match[1] == "ok" else FAILED)
+            cases.put(name or match[3], SKIPPED if skipped else PASSED if match[1] == "ok" else FAILED)
     return cases
 
 
@@ -95,20 +103,20 @@ def tinytest(log: Path) -> Cases:
 
 def perl(log: Path) -> Cases:
     """TAP of tests that put ports and test data into names."""
-    cases: Cases = {}
+    cases = _Numbered()
     for name, result in tap(log).items():
-        _put(cases, _steady(name.partition(" #")[0]), result)
+        cases.put(_steady(name.partition(" #")[0]), result)
     return cases
 
 
 def redis(log: Path) -> Cases:
     """The output of Redis's `runtest`."""
     results = {"ok": PASSED, "skip": SKIPPED, "ignore": SKIPPED}
-    cases: Cases = {}
+    cases = _Numbered()
     for line in _lines(log):
         if match := _REDIS.match(line):
             name = match[2].partition(" in tests/")[0] if match[1] in ("err", "exception") else match[2]
-            _put(cases, name, results.get(match[1], FAILED))
+            cases.put(name, results.get(match[1], FAILED))
     return cases
 
 
