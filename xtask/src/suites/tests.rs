@@ -1,0 +1,30 @@
+//! Tests of what a log's lines count as, and of the state file.
+
+use super::*;
+
+#[test]
+fn counts_of_cargo_and_of_other_suites_are_added() {
+    let log = "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
+               figure: 100000 sequences\n\
+               test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured\n\
+               10 passed, 2 failed, 3 skipped\n";
+    let expected = Outcome {
+        passed: 17,
+        failed: 3,
+        skipped: 4,
+        seconds: 0,
+        figures: vec!["100000 sequences".to_owned()],
+    };
+    assert_eq!(count(log), expected);
+}
+
+#[test]
+fn outcomes_survive_the_state_file() {
+    let outcome = Outcome {
+        passed: 3,
+        seconds: 7,
+        figures: vec!["x".into()],
+        ..count("")
+    };
+    assert_eq!(Outcome::from_json(&outcome.to_json()), Some(outcome));
+}
