@@ -23,6 +23,7 @@ check: ## format, lints, documentation, house rules, unit tests
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --quiet
 	$(CARGO) xtask tidy
 	$(CARGO) test --workspace --lib --bins --quiet
+	$(CARGO) test --package millrace-preload --lib --features coverage --quiet
 	if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; fi
 
 bench-sockets: ## the whole table of workloads with its bars; writes docs/benchmarks.md

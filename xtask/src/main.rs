@@ -1,6 +1,7 @@
 //! The project's own commands, by `cargo xtask COMMAND`. Not part of what is installed.
 
 mod bench;
+mod coverage;
 mod demo;
 mod load;
 mod machine;
@@ -24,6 +25,7 @@ cargo xtask COMMAND
   demo            real programs on both roads in turn, one table, under five minutes
   bench-sockets   every workload with its bar; writes docs/benchmarks.md (--help)
   test            the test suites, in seeded samples; `test --all` in full
+  coverage        which calls have run on the ring; writes docs/coverage.md
   tidy            the house rules that no other tool checks
   load            load generators that the benchmarks start";
 
@@ -64,6 +66,7 @@ fn run() -> Result<()> {
         "demo" => demo::command(&mut arguments),
         "bench-sockets" => bench::command(&mut arguments),
         "test" => suites::command(&mut arguments),
+        "coverage" => coverage::command(&mut arguments),
         "tidy" => tidy::command(&mut arguments),
         other => bail!("there is no command {other}\n\n{USAGE}"),
     }

@@ -14,8 +14,18 @@
 //! `signals` notices handlers that ran while we looked; `memory` is a heap apart from the program's, and
 //! `fault` ends a copy whose buffer is not there any more.
 
+/// Counts a call, in the build that counts; nothing otherwise.
+macro_rules! cover {
+    ($function:ident($($argument:expr),*)) => {
+        #[cfg(feature = "coverage")]
+        crate::coverage::$function($($argument),*);
+    };
+}
+
 mod attach;
 mod client;
+#[cfg(feature = "coverage")]
+mod coverage;
 mod epoll;
 mod fault;
 mod file;

@@ -102,6 +102,10 @@ pub(crate) fn start() {
     let Some(path) = variable(c"MILLRACE_AGENT").and_then(|path| CString::new(path).ok()) else {
         return;
     };
+    #[cfg(feature = "coverage")]
+    if let Some(path) = variable(c"MILLRACE_COVERAGE").and_then(|path| CString::new(path).ok()) {
+        crate::coverage::start(&path);
+    }
     let (mode, seed) = parse_mode(&variable(c"MILLRACE_MODE").unwrap_or_default());
     if let Some(budget_us) = variable(c"MILLRACE_SPIN_US").and_then(|text| text.parse().ok()) {
         SPIN_OVERRIDDEN.store(true, Relaxed);

@@ -145,7 +145,7 @@ impl EpollSet {
     }
 
     /// The connections of the set, each with the descriptor that it was registered by.
-    pub(super) fn connections(&self) -> Vec<(libc::c_int, &'static Socket)> {
+    pub(crate) fn connections(&self) -> Vec<(libc::c_int, &'static Socket)> {
         let Some(inner) = self.inner.lock() else {
             return Vec::new();
         };

@@ -21,6 +21,7 @@ fn is_hidden(fd: c_int) -> bool {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    cover!(touches("close", fd));
     if is_hidden(fd) {
         return -1;
     }
@@ -31,6 +32,7 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    cover!(touches_all("close_range", first));
     const CLOEXEC: c_int = 4;
     split_range(first, last, &mut |first, last| {
         if flags & CLOEXEC == 0 {
@@ -43,6 +45,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    cover!(touches_all("closefrom", first.max(0).cast_unsigned()));
     split_range(
         first.max(0).cast_unsigned(),
         c_uint::MAX,
@@ -56,6 +59,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    cover!(touches("dup", fd));
     // SAFETY: the program's own arguments.
     let copy = unsafe { real::dup(fd) };
     copy_descriptor(fd, copy);
@@ -71,6 +75,7 @@ fn make_way(fd: c_int, target: c_int) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(fd: c_int, target: c_int) -> c_int {
+    cover!(touches("dup2", fd));
     client::move_away(target);
     make_way(fd, target);
     // SAFETY: the program's own arguments.
@@ -81,6 +86,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, target: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, target: c_int, flags: c_int) -> c_int {
+    cover!(touches("dup3", fd));
     if flags & !libc::O_CLOEXEC == 0 {
         client::move_away(target);
         make_way(fd, target);
@@ -117,6 +123,7 @@ fn begin_signals(fd: c_int) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    cover!(touches("fcntl", fd));
     if command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
         begin_signals(fd);
     }
@@ -128,12 +135,14 @@ unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) ->
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    cover!(touches("fcntl64", fd));
     // SAFETY: the program's own arguments.
     unsafe { fcntl(fd, command, argument) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    cover!(touches("ioctl", fd));
     const SIOCATMARK: c_ulong = 0x8905;
     const FIOASYNC: c_ulong = 0x5452;
     if request == FIOASYNC {
@@ -192,18 +201,21 @@ unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fork() -> pid_t {
+    cover!(touches_all("fork", 0));
     // SAFETY: no arguments.
     process::handled_fork(|| unsafe { real::fork() })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Fork() -> pid_t {
+    cover!(touches_all("_Fork", 0));
     // SAFETY: no arguments.
     process::bare_fork(|| unsafe { real::_Fork() })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
+    cover!(touches_all("_exit", 0));
     process::end();
     // SAFETY: does not return.
     unsafe { millrace_shm::sys::call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
@@ -212,6 +224,7 @@ unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
+    cover!(touches_all("_Exit", 0));
     // SAFETY: does not return.
     unsafe { _exit(status) }
 }

@@ -20,18 +20,21 @@ unsafe extern "C-unwind" fn execve(
     arguments: Strings,
     environment: Strings,
 ) -> c_int {
+    cover!(touches_all("execve", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::execve(path, arguments, environment) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+    cover!(touches_all("execv", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::execv(path, arguments) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+    cover!(touches_all("execvp", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::execvp(file, arguments) })
 }
@@ -42,12 +45,14 @@ unsafe extern "C-unwind" fn execvpe(
     arguments: Strings,
     environment: Strings,
 ) -> c_int {
+    cover!(touches_all("execvpe", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::execvpe(file, arguments, environment) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
+    cover!(touches_all("fexecve", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::fexecve(fd, arguments, environment) })
 }
@@ -60,6 +65,7 @@ unsafe extern "C-unwind" fn execveat(
     environment: Strings,
     flags: c_int,
 ) -> c_int {
+    cover!(touches_all("execveat", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::execveat(directory, path, arguments, environment, flags) })
 }

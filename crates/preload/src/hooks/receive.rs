@@ -72,6 +72,7 @@ pub(super) unsafe extern "C-unwind" fn read(
     buffer: *mut c_void,
     bytes: size_t,
 ) -> ssize_t {
+    cover!(receives("read", fd, 0));
     // SAFETY: the program's own arguments.
     into_buffer(fd, buffer, bytes, 0, &mut || unsafe {
         real::read(fd, buffer, bytes)
@@ -85,6 +86,7 @@ unsafe extern "C-unwind" fn __read_chk(
     bytes: size_t,
     room: size_t,
 ) -> ssize_t {
+    cover!(receives("__read_chk", fd, 0));
     check_room(bytes, room);
     // SAFETY: the program's own arguments.
     into_buffer(fd, buffer, bytes, 0, &mut || unsafe {
@@ -99,6 +101,7 @@ unsafe extern "C-unwind" fn recv(
     bytes: size_t,
     flags: c_int,
 ) -> ssize_t {
+    cover!(receives("recv", fd, flags));
     // SAFETY: the program's own arguments.
     into_buffer(fd, buffer, bytes, flags, &mut || unsafe {
         real::recv(fd, buffer, bytes, flags)
@@ -113,6 +116,7 @@ unsafe extern "C-unwind" fn __recv_chk(
     room: size_t,
     flags: c_int,
 ) -> ssize_t {
+    cover!(receives("__recv_chk", fd, flags));
     check_room(bytes, room);
     // SAFETY: the program's own arguments.
     into_buffer(fd, buffer, bytes, flags, &mut || unsafe {
@@ -137,6 +141,7 @@ unsafe extern "C-unwind" fn recvfrom(
     address: *mut sockaddr,
     address_bytes: *mut socklen_t,
 ) -> ssize_t {
+    cover!(receives("recvfrom", fd, flags));
     let mut raw_ran = false;
     let result = into_buffer(fd, buffer, bytes, flags, &mut || {
         raw_ran = true;
@@ -164,6 +169,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     address: *mut sockaddr,
     address_bytes: *mut socklen_t,
 ) -> ssize_t {
+    cover!(receives("__recvfrom_chk", fd, flags));
     check_room(bytes, room);
     // SAFETY: the program's own arguments.
     unsafe { recvfrom(fd, buffer, bytes, flags, address, address_bytes) }
@@ -171,6 +177,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    cover!(receives("readv", fd, 0));
     // SAFETY: the program's own arguments.
     into_vectors(
         fd,
@@ -183,6 +190,7 @@ unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    cover!(receives("recvmsg", fd, flags));
     // SAFETY: the program's own arguments.
     let own = || unsafe { real::recvmsg(fd, message, flags) };
     let Some(socket) = table::socket(fd) else {
@@ -221,6 +229,7 @@ unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
+    cover!(receives("recvmmsg", fd, flags));
     // On a stream, one message at a time is what the kernel does too.
     if table::socket(fd).is_none() || !timeout.is_null() || flags & libc::MSG_ERRQUEUE != 0 {
         // SAFETY: the program's own arguments.
@@ -268,6 +277,7 @@ unsafe extern "C-unwind" fn preadv2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
+    cover!(receives("preadv2", fd, 0));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::preadv2(fd, list, count, offset, flags) };
     let Some(flags) = stream_flags(offset, flags) else {
@@ -299,6 +309,7 @@ unsafe extern "C-unwind" fn preadv64v2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
+    cover!(receives("preadv64v2", fd, 0));
     // SAFETY: the program's own arguments.
     unsafe { preadv2(fd, list, count, offset, flags) }
 }

@@ -60,6 +60,7 @@ pub(super) unsafe extern "C-unwind" fn write(
     buffer: *const c_void,
     bytes: size_t,
 ) -> ssize_t {
+    cover!(sends("write", fd, 0));
     // SAFETY: the program's own arguments.
     from_buffer(fd, buffer, bytes, 0, &mut || unsafe {
         real::write(fd, buffer, bytes)
@@ -73,6 +74,7 @@ unsafe extern "C-unwind" fn send(
     bytes: size_t,
     flags: c_int,
 ) -> ssize_t {
+    cover!(sends("send", fd, flags));
     // SAFETY: the program's own arguments.
     from_buffer(fd, buffer, bytes, flags, &mut || unsafe {
         real::send(fd, buffer, bytes, flags)
@@ -88,6 +90,7 @@ unsafe extern "C-unwind" fn sendto(
     address: *const sockaddr,
     address_bytes: socklen_t,
 ) -> ssize_t {
+    cover!(sends("sendto", fd, flags));
     // An established TCP socket ignores the address, but checks that it can be read: the kernel's own call does when there is one.
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendto(fd, buffer, bytes, flags, address, address_bytes) };
@@ -102,6 +105,7 @@ unsafe extern "C-unwind" fn sendto(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    cover!(sends("writev", fd, 0));
     // SAFETY: the program's own arguments.
     from_vectors(
         fd,
@@ -114,6 +118,7 @@ unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) 
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    cover!(sends("sendmsg", fd, flags));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendmsg(fd, message, flags) };
     let socket = table::socket(fd);
@@ -143,6 +148,7 @@ unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
+    cover!(sends("sendmmsg", fd, flags));
     if table::socket(fd).is_none() {
         for index in 0..count.min(1024) as usize {
             let entry = messages.wrapping_add(index);
@@ -196,6 +202,7 @@ unsafe extern "C-unwind" fn pwritev2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
+    cover!(sends("pwritev2", fd, 0));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::pwritev2(fd, list, count, offset, flags) };
     if let Some(flags) = stream_flags(offset, flags) {
@@ -221,6 +228,7 @@ unsafe extern "C-unwind" fn pwritev64v2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
+    cover!(sends("pwritev64v2", fd, 0));
     // SAFETY: the program's own arguments.
     unsafe { pwritev2(fd, list, count, offset, flags) }
 }
@@ -232,6 +240,7 @@ unsafe extern "C-unwind" fn sendfile(
     offset: *mut off_t,
     bytes: size_t,
 ) -> ssize_t {
+    cover!(sends("sendfile", out, 0));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendfile(out, input, offset, bytes) };
     match table::socket(out) {
@@ -250,6 +259,7 @@ unsafe extern "C-unwind" fn sendfile64(
     offset: *mut off_t,
     bytes: size_t,
 ) -> ssize_t {
+    cover!(sends("sendfile64", out, 0));
     // SAFETY: the program's own arguments.
     unsafe { sendfile(out, input, offset, bytes) }
 }
@@ -263,6 +273,8 @@ unsafe extern "C-unwind" fn splice(
     bytes: size_t,
     flags: c_uint,
 ) -> ssize_t {
+    cover!(sends("splice", out, 0));
+    cover!(receives("splice", input, 0));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::splice(input, input_offset, out, out_offset, bytes, flags) };
     if let Some(socket) = table::socket(out) {

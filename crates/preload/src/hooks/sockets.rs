@@ -120,6 +120,7 @@ unsafe extern "C-unwind" fn accept4(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    cover!(touches("shutdown", fd));
     if let Some(socket) = table::socket(fd)
         && socket.is_joined(fd)
     {
@@ -170,6 +171,7 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     bytes: socklen_t,
 ) -> c_int {
+    cover!(touches("setsockopt", fd));
     if let Some(socket) = table::socket(fd) {
         let is_int = bytes as usize >= size_of::<c_int>()
             && user::can_read(value.cast(), size_of::<c_int>());
@@ -218,6 +220,7 @@ unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     bytes: *mut socklen_t,
 ) -> c_int {
+    cover!(touches("getsockopt", fd));
     // SAFETY: the program's own arguments.
     let result = unsafe { real::getsockopt(fd, level, name, value, bytes) };
     if result == 0

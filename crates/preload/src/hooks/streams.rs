@@ -108,6 +108,7 @@ fn reads(mode: *const c_char) -> bool {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+    cover!(touches("fdopen", fd));
     let Some(socket) = table::socket(fd) else {
         // SAFETY: the program's own arguments.
         return unsafe { real::fdopen(fd, mode) };
@@ -160,6 +161,7 @@ fn close_below<T>(stream: *mut FILE, work: impl FnOnce() -> T) -> T {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
+    cover!(touches_stream("fclose", stream));
     // SAFETY: the program's own argument.
     close_below(stream, || unsafe { real::fclose(stream) })
 }
@@ -170,6 +172,7 @@ unsafe extern "C-unwind" fn freopen(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
+    cover!(touches_stream("freopen", stream));
     // SAFETY: the program's own arguments.
     close_below(stream, || unsafe { real::freopen(path, mode, stream) })
 }
@@ -180,6 +183,7 @@ unsafe extern "C-unwind" fn freopen64(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
+    cover!(touches_stream("freopen64", stream));
     // SAFETY: the program's own arguments.
     unsafe { freopen(path, mode, stream) }
 }

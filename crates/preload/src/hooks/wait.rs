@@ -26,6 +26,7 @@ fn from_timespec(timeout: *const timespec) -> Option<u64> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+    cover!(polls("poll", fds, count as usize, from_ms(timeout_ms)));
     // SAFETY: the program's own arguments.
     polling::poll(fds, count, from_ms(timeout_ms), &mut || unsafe {
         real::poll(fds, count, timeout_ms)
@@ -39,6 +40,12 @@ unsafe extern "C-unwind" fn __poll_chk(
     timeout_ms: c_int,
     room: usize,
 ) -> c_int {
+    cover!(polls(
+        "__poll_chk",
+        fds,
+        count as usize,
+        from_ms(timeout_ms)
+    ));
     check_room(count, room);
     // SAFETY: the program's own arguments.
     unsafe { poll(fds, count, timeout_ms) }
@@ -51,6 +58,7 @@ unsafe extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    cover!(polls("ppoll", fds, count as usize, from_timespec(timeout)));
     // SAFETY: the program's own arguments.
     let mut sleep = || unsafe { real::ppoll(fds, count, timeout, mask) };
     polling::poll(fds, count, from_timespec(timeout), &mut sleep)
@@ -64,6 +72,12 @@ unsafe extern "C-unwind" fn __ppoll_chk(
     mask: *const sigset_t,
     room: usize,
 ) -> c_int {
+    cover!(polls(
+        "__ppoll_chk",
+        fds,
+        count as usize,
+        from_timespec(timeout)
+    ));
     check_room(count, room);
     // SAFETY: the program's own arguments.
     unsafe { ppoll(fds, count, timeout, mask) }
@@ -99,6 +113,7 @@ unsafe extern "C-unwind" fn select(
                 .saturating_add(value.tv_usec.max(0).cast_unsigned() * 1000),
         )
     };
+    cover!(selects("select", read, count, timeout_ns));
     // SAFETY: the program's own arguments.
     polling::select(count, [read, write, except], timeout_ns, &mut || unsafe {
         real::select(count, read, write, except, timeout)
@@ -114,6 +129,7 @@ unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    cover!(selects("pselect", read, count, from_timespec(timeout)));
     // SAFETY: the program's own arguments.
     let mut sleep = || unsafe { real::pselect(count, read, write, except, timeout, mask) };
     polling::select(
@@ -131,6 +147,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
+    cover!(touches("epoll_ctl", fd));
     // SAFETY: the program's own arguments.
     unsafe { epoll::control(set, operation, fd, event) }
 }
@@ -149,6 +166,7 @@ unsafe extern "C-unwind" fn epoll_wait(
     count: c_int,
     timeout_ms: c_int,
 ) -> c_int {
+    cover!(waits_on("epoll_wait", epoll, from_ms(timeout_ms)));
     let call = Wait {
         epoll,
         events,
@@ -170,6 +188,7 @@ unsafe extern "C-unwind" fn epoll_pwait(
     timeout_ms: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    cover!(waits_on("epoll_pwait", epoll, from_ms(timeout_ms)));
     let call = Wait {
         epoll,
         events,
@@ -191,6 +210,7 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    cover!(waits_on("epoll_pwait2", epoll, from_timespec(timeout)));
     let call = Wait {
         epoll,
         events,
