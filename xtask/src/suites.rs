@@ -123,6 +123,13 @@ static SUITES: &[Suite] = &[
         full_minutes: 40,
     },
     Suite {
+        name: "fuzz",
+        sample: &["tests/fuzz/run.py", "--seconds", "8"],
+        sample_minutes: 6,
+        full: &["tests/fuzz/run.py", "--seconds", "900"],
+        full_minutes: 75,
+    },
+    Suite {
         name: "observe",
         sample: &["tests/observe/run.py"],
         sample_minutes: 4,

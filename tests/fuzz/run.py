@@ -1,0 +1,87 @@
+#!/usr/bin/python3
+"""Fuzzes message formats, streams, rings with a hostile peer, and the agent, led by what an input reaches.
+
+    tests/fuzz/run.py [--seconds N] [--seed N] [--only TARGET]
+    tests/fuzz/run.py --only TARGET --input FILE
+
+Each target begins with the inputs in `corpus/TARGET`, where there are any; a failing one is kept in `target/fuzz/found/TARGET`.
+Exits with 0 when none failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BUILT = HERE.parents[1] / "target/fuzz"
+TARGETS = ("codec", "stream", "ring", "agent")
+LONGEST = {"codec": 256, "stream": 4096, "ring": 4096, "agent": 1024}
+COUNTERS = (
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Ccodegen-units=1",
+)
+"""What `-Zsanitizer` of a nightly compiler would ask for, and every compiler can do."""
+SLACK_S = 120
+
+
+def _build() -> None:
+    # The counters are for the programs, not for what runs at build time.
+    environment = dict(os.environ, CARGO_ENCODED_RUSTFLAGS="\x1f".join(COUNTERS))
+    host = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True).stdout
+    triple = next(line.split()[1] for line in host.splitlines() if line.startswith("host:"))
+    command = ["cargo", "build", "--release", "--quiet", "--manifest-path", str(HERE / "Cargo.toml"), "--target", triple]
+    subprocess.run([*command, "--target-dir", str(BUILT)], check=True, env=environment)
+    for target in TARGETS:
+        shutil.copy2(BUILT / triple / "release" / target, BUILT / target)
+
+
+def _fuzz(target: str, seconds: int, seed: int) -> bool:
+    found = BUILT / "found" / target
+    found.mkdir(parents=True, exist_ok=True)
+    kept = HERE / "corpus" / target
+    with tempfile.TemporaryDirectory(prefix="millrace-fuzz-") as fresh:
+        inputs = [fresh, *([str(kept)] if kept.exists() else [])]
+        options = [f"-max_total_time={seconds}", f"-seed={seed}", f"-max_len={LONGEST[target]}", "-timeout=60"]
+        command = [str(BUILT / target), *options, "-print_final_stats=1", f"-artifact_prefix={found}/", *inputs]
+        environment = dict(os.environ, TMPDIR=fresh)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=seconds + SLACK_S, env=environment
+        )
+    runs = re.search(r"stat::number_of_executed_units:\s*(\d+)", ended.stderr)
+    reached = re.findall(r"cov: (\d+)", ended.stderr)
+    print(f"figure: {target}: {runs[1] if runs else '?'} inputs in {seconds} s, {reached[-1] if reached else '?'} edges reached")
+    if ended.returncode != 0:
+        print(f"FAILED {target}, exit code {ended.returncode}\n{ended.stderr[-6000:]}")
+    return ended.returncode == 0
+
+
+def main() -> int:
+    """Fuzzes; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=60, help="for each target (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the first mutations (default: %(default)s)")
+    parser.add_argument("--only", choices=TARGETS)
+    parser.add_argument("--input", help="run this input, and no other")
+    options = parser.parse_args()
+    _build()
+    if options.input:
+        return subprocess.run([BUILT / options.only, options.input], check=False).returncode
+    chosen = [options.only] if options.only else TARGETS
+    good = [_fuzz(target, options.seconds, options.seed) for target in chosen]
+    print(f"{sum(good)} passed, {len(good) - sum(good)} failed, 0 skipped")
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

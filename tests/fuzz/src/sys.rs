@@ -1,0 +1,110 @@
+//! Copies to and from rings, the word that a gate is, and the agent's socket.
+
+use std::io::{Error, Result};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+
+use millrace_shm::gate::GateWord;
+use millrace_shm::segment::Segment;
+
+pub(crate) fn write(segment: &Segment, (direction, tail): (usize, u32), window: u32, bytes: &[u8]) {
+    // SAFETY: there are that many bytes.
+    unsafe { segment.write(direction, tail, window, bytes.as_ptr(), bytes.len() as u32) };
+}
+
+pub(crate) fn read(
+    segment: &Segment,
+    (direction, head): (usize, u32),
+    window: u32,
+    target: &mut [u8],
+) {
+    // SAFETY: there is that much room.
+    unsafe {
+        segment.read(
+            direction,
+            head,
+            window,
+            target.as_mut_ptr(),
+            target.len() as u32,
+        )
+    };
+}
+
+pub(crate) fn gate_word(gate: &GateWord) -> &AtomicU64 {
+    // SAFETY: the gate is one 64-bit atomic word, and transparent.
+    unsafe { &*std::ptr::from_ref(gate).cast() }
+}
+
+/// Connects to a socket of sequenced packets; its calls do not wait.
+pub(crate) fn connect(path: &Path) -> Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: plain arguments.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    if fd < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made it for us.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: integers, for which zero is a value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (place, byte) in address
+        .sun_path
+        .iter_mut()
+        .zip(path.as_os_str().as_encoded_bytes())
+    {
+        *place = byte.cast_signed();
+    }
+    let bytes = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: an address of that length.
+    let result = unsafe { libc::connect(fd, (&raw const address).cast(), bytes) };
+    if result != 0 {
+        return Err(Error::last_os_error());
+    }
+    Ok(socket)
+}
+
+/// Sends a packet. False: it did not go.
+pub(crate) fn transmit(socket: &OwnedFd, bytes: &[u8]) -> bool {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: a buffer of that length.
+    unsafe {
+        libc::send(
+            socket.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            flags,
+        ) >= 0
+    }
+}
+
+/// Takes a packet, without what comes beside it.
+pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> isize {
+    let flags = libc::MSG_DONTWAIT;
+    // SAFETY: a buffer of that length.
+    unsafe {
+        libc::recv(
+            socket.as_raw_fd(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            flags,
+        )
+    }
+}
+
+/// SO_COOKIE, or SO_NETNS_COOKIE.
+pub(crate) fn cookie(socket: &impl AsRawFd, option: i32) -> u64 {
+    let (mut value, mut bytes) = (0u64, size_of::<u64>() as libc::socklen_t);
+    // SAFETY: a word of that size. Where the kernel has no such option it stays zero.
+    unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw mut value).cast(),
+            &raw mut bytes,
+        );
+    }
+    value
+}
