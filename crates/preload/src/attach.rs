@@ -178,7 +178,6 @@ fn keep_history(old: &Row, new: &Row) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::thread;
 
     /// Whoever holds the lock may be waiting for the introductions, which stand still here.
     #[test]
