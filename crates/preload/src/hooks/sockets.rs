@@ -221,6 +221,11 @@ unsafe extern "C-unwind" fn getsockopt(
     bytes: *mut socklen_t,
 ) -> c_int {
     cover!(touches("getsockopt", fd));
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO)
+        && let Some(socket) = table::socket(fd)
+    {
+        socket.look_for_kill(fd);
+    }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::getsockopt(fd, level, name, value, bytes) };
     if result == 0
