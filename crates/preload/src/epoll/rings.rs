@@ -27,7 +27,7 @@ pub(super) struct Inner {
     cursor: usize,
     /// When, of [`spin::clock`], the kernel was last asked.
     pub(super) kernel_seen: u64,
-    /// It had something to report, and may have it still: its level-triggered registrations say the same again.
+    /// It had something to report that the rings do not, and may have it still: its level-triggered registrations say the same again.
     pub(super) kernel_reports: bool,
     /// How often the kernel has been asked in vain since it last knew of something.
     pub(super) kernel_misses: u32,
@@ -293,6 +293,8 @@ impl Inner {
         // The first that found no room.
         let mut refused = None;
         let mut one_shots = false;
+        // Reports of the kernel that say no more than the rings do.
+        let mut covered = 0;
         let total = self.active.len();
         while index < total && (count < events.len() || from_kernel > 0) {
             let active = &mut self.active[(self.cursor + index) % total];
@@ -301,6 +303,7 @@ impl Inner {
                 active.quiet = 0;
                 let mut known = events[..from_kernel].iter_mut();
                 if let Some(known) = known.find(|known| known.u64 == event.u64) {
+                    covered += usize::from(known.events & !WRITE_EVENTS == 0);
                     known.events |= event.events;
                     active.note_reported();
                 } else if count < events.len() {
@@ -315,6 +318,7 @@ impl Inner {
             }
             index += 1;
         }
+        self.kernel_reports &= covered < from_kernel;
         if total > 0 {
             self.cursor = (self.cursor + refused.unwrap_or(index)) % total;
         }
