@@ -15,6 +15,8 @@ use crate::spin;
 
 /// A sender looks after its reader so often at most, in nanoseconds.
 const NS_BETWEEN_LOOKS: u64 = 1_000_000;
+/// Between whose looks there is less, that sender is busy.
+const NS_OF_BUSY: u64 = 2_000_000;
 
 impl Socket {
     /// Looks whether the reader has gone, now and then; then the bytes go by the kernel, which answers as it does to a writer whose
@@ -22,17 +24,19 @@ impl Socket {
     #[inline]
     pub(crate) fn look_after_reader(&'static self, fd: c_int, locked: &Locked<SendHalf<'_>>) {
         let now = spin::clock();
-        if now.wrapping_sub(self.looked_at.load(Relaxed)) >= spin::cycles(NS_BETWEEN_LOOKS) {
+        let age = now.wrapping_sub(self.looked_at.load(Relaxed));
+        if age >= spin::cycles(NS_BETWEEN_LOOKS) {
             self.looked_at.store(now, Relaxed);
-            self.look_now(fd, locked);
+            self.look_now(fd, locked, age < spin::cycles(NS_OF_BUSY));
         }
     }
 
     #[cold]
-    fn look_now(&'static self, fd: c_int, locked: &Locked<SendHalf<'_>>) {
+    fn look_now(&'static self, fd: c_int, locked: &Locked<SendHalf<'_>>, busy: bool) {
         let head = locked.segment().read_head(locked.direction);
         let moves = self.looked_head.swap(head, Relaxed) != head;
-        let reads_on = moves && locked.half.unread() != 0 && peer_has_ended(locked);
+        // Whoever took something a moment ago is asked about when it takes nothing more.
+        let reads_on = moves && (busy || locked.half.unread() != 0 && peer_has_ended(locked));
         if reads_on || !locked.half.is_open() {
             return;
         }
