@@ -126,7 +126,9 @@ impl<'a> ReceiveHalf<'a> {
         };
         let position = self.state().kernel_position.load(Relaxed);
         let switch = self.words.switch_position.load(Relaxed);
-        switch.saturating_sub(position) + u64::from(bytes)
+        switch
+            .saturating_sub(position)
+            .saturating_add(u64::from(bytes))
     }
 
     /// Bytes in the ring that have not been read.
