@@ -5,14 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import select
-import shutil
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 TALKS = 100
 LATE_S = 15.0
@@ -219,15 +215,6 @@ def killed_in_a_row() -> None:
     assert look() == [], "connections are listed that are no more"
 
 
-def heap_of_its_own() -> None:
-    """Calls that a signal handler may make use nothing of the program's heap, whose lock that signal may have found held."""
-    program = Path(tempfile.mkdtemp()) / "heap"
-    subprocess.run(["cc", "-O2", "-fno-builtin", "-o", program, Path(__file__).with_name("heap.c")], check=True)
-    handle = os.open(program, os.O_RDONLY)
-    shutil.rmtree(program.parent)
-    os.execve(handle, ["heap"], os.environ)
-
-
 def registered_early() -> None:
     """A wait set that had a socket before it was connected hears of what comes by the ring."""
     for flags in (select.EPOLLIN, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET):
@@ -268,7 +255,6 @@ CASES = {
         orphans,
         handed_over,
         killed_in_a_row,
-        heap_of_its_own,
         registered_early,
     )
 }
