@@ -1,9 +1,26 @@
 //! What we ask of the kernel about a connection, without touching `errno`.
 
 use std::mem::{offset_of, size_of};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use libc::c_int;
 use millrace_wire::Address;
+
+use crate::spin;
+
+/// When, of [`spin::clock`], this process last did something by the kernel that the peer of a connection hears of.
+static TOLD_AT: AtomicU64 = AtomicU64::new(0);
+
+/// The process has just done such a thing: what it sends by rings from now on comes after it.
+pub(crate) fn note_told() {
+    TOLD_AT.store(spin::clock(), Relaxed);
+}
+
+/// When that was; zero: never.
+#[inline]
+pub(crate) fn told_at() -> u64 {
+    TOLD_AT.load(Relaxed)
+}
 
 /// Calls the kernel; a negative result is a negated error number.
 macro_rules! kernel {

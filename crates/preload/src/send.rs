@@ -30,6 +30,8 @@ const ROOM_WAIT_MAX_NS: u64 = 2_000_000;
 const BULK_BYTES: u64 = 8 << 20;
 /// After asking for a larger ring, nanoseconds until the next time.
 const NS_BETWEEN_QUESTIONS: u64 = 10_000_000;
+/// The reader's progress is looked at so often, in nanoseconds, to keep the times of unread messages.
+const NS_BETWEEN_STAMP_LOOKS: u64 = 1_000;
 /// [`ROOM_WAIT_NS`] when the program asked not to block.
 const ROOM_WAIT_NONBLOCKING_NS: u64 = 20_000;
 
@@ -141,14 +143,14 @@ fn send_step(
     };
     if locked.is_nested() || *fruitless > FRUITLESS_STEPS_MAX {
         // What we interrupted may be copying to the same place; and a gate that never holds still is a hostile reader's.
-        locked.half.begin_kernel(want);
-        return Step::Kernel(socket.row());
+        return Step::Kernel(begin_raw(socket, &locked, want));
     }
     *fruitless += 1;
     if CHAOS.strikes(6) {
         locked.half.leave();
     }
-    socket.look_after_reader(call.fd, &locked);
+    let now = spin::clock();
+    socket.look_after_reader(call.fd, &locked, now);
     match locked.half.plan(want) {
         Ok(SendPlan::Ring {
             gate,
@@ -160,7 +162,7 @@ fn send_step(
                 begin_epoch(socket, call.fd, &locked, gate);
             }
             let part = (CHAOS.cut(bytes.min(step_of(window))), window);
-            let step = ring_step(&locked, gate, part, vectors);
+            let step = ring_step(&locked, gate, part, vectors, now);
             drop(locked);
             if window == SMALL_RING_BYTES && want > window as usize {
                 ask_for_more(socket);
@@ -180,10 +182,7 @@ fn send_step(
             }
             Step::Again
         }
-        Ok(SendPlan::Kernel) => {
-            locked.half.begin_kernel(want);
-            Step::Kernel(socket.row())
-        }
+        Ok(SendPlan::Kernel) => Step::Kernel(begin_raw(socket, &locked, want)),
         Err(_) => {
             drop(locked);
             socket.corrupt(call.fd);
@@ -238,6 +237,7 @@ fn ring_step(
     gate: Gate,
     (bytes, window): (u32, u32),
     vectors: &mut Vectors<'_>,
+    now: u64,
 ) -> Step {
     if (bytes as usize) < vectors.remaining() && !is_there(vectors) {
         return Step::Fault;
@@ -264,9 +264,13 @@ fn ring_step(
     if words.sender_cpu.load(Relaxed) != here {
         words.sender_cpu.store(here, Relaxed);
     }
+    let tail = gate.tail.wrapping_add(copied);
+    locked.half.stamp(tail, now, kernel::told_at());
     if !locked.half.commit(gate, copied) {
         return Step::Again;
     }
+    let between = cycles(NS_BETWEEN_STAMP_LOOKS);
+    locked.half.look_after_stamps(now, between);
     *vectors = cursor;
     Step::Ring(copied as usize)
 }
@@ -343,6 +347,10 @@ pub(crate) fn by_kernel(
 /// kernel's own count takes the place of ours.
 fn end_unjoined(row: &Row, result: isize) {
     count_kernel_message(&row.send, result);
+    // A peer without Millrace does not look at any ring.
+    if row.identity.reason.load(Relaxed) != Reason::NotBothEnds as u8 {
+        kernel::note_told();
+    }
     row.send.raw.fetch_sub(1, SeqCst);
 }
 
@@ -365,9 +373,16 @@ fn send_raw(
     let Some(locked) = socket.lock_send(fd) else {
         return Outcome::PassThrough;
     };
-    locked.half.begin_kernel(bytes);
+    let row = begin_raw(socket, &locked, bytes);
     drop(locked);
-    end_raw(socket, socket.row(), raw)
+    end_raw(socket, row, raw)
+}
+
+/// Announces that bytes go by the kernel.
+fn begin_raw(socket: &Socket, locked: &Locked<SendHalf<'_>>, bytes: usize) -> &'static Row {
+    locked.half.stamp_kernel(spin::clock());
+    locked.half.begin_kernel(bytes);
+    socket.row()
 }
 
 /// Makes the program's own call, which has been announced in `row`.
@@ -387,6 +402,7 @@ fn end_raw(socket: &'static Socket, row: &'static Row, raw: &mut dyn FnMut() -> 
 fn account(socket: &Socket, row: &Row, result: isize) {
     let send = &row.send;
     count_kernel_message(send, result);
+    kernel::note_told();
     socket.sent_by_kernel.store(true, Release);
     // Release: pairs with the Acquire in `SendHalf::plan`; the position comes before the count goes down.
     send.raw.fetch_sub(1, Release);

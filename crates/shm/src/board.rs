@@ -120,7 +120,9 @@ pub struct SendState {
     pub kernel_messages: AtomicU64,
     /// Agent: binary logarithm of the part of the large ring that may be used, in bytes; zero: only the small ring. Not guarded.
     pub granted_log2: AtomicU32,
-    padding: [u32; 17],
+    /// When, of the processor's counter, the receiver's head was last looked at for the sake of the stamps.
+    pub looked_at: AtomicU64,
+    padding: [u64; 7],
 }
 
 /// The receiving half of an end. Guarded by `lock`, except where said.

@@ -17,9 +17,11 @@ use crate::{Mapping, sys};
 
 #[cfg(not(loom))]
 mod onlooker;
+mod stamps;
 
 #[cfg(not(loom))]
 pub use onlooker::{Fetch, Onlooker};
+pub use stamps::Stamps;
 
 /// Layout version, negotiated through the control protocol.
 pub const SEGMENT_VERSION: u16 = 1;
@@ -49,7 +51,9 @@ pub struct DirectionWords {
     pub sender_cpu: AtomicU32,
     /// Sender: [`ENDED`] once it has shut its direction down on purpose.
     pub sender_flags: AtomicU32,
-    padding: [u64; 12],
+    /// Sender, a hint: when it last sent.
+    pub stamps: Stamps,
+    padding: [u64; 8],
     /// Receiver: free-running count of bytes taken from the ring, modulo 2^32.
     pub head: AtomicU32,
     /// Receiver, a hint: processor that read last, plus one.

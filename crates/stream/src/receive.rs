@@ -150,6 +150,28 @@ impl<'a> ReceiveHalf<'a> {
         self.words.kernel_hint.load(Relaxed) > self.state().kernel_position.load(Relaxed)
     }
 
+    /// When, of the processor's counter, the first bytes behind `reported` came (None: the first unread ones), as far as the sender has
+    /// told.
+    #[must_use]
+    pub fn came_by_ring(&self, reported: Option<u32>, now: u64) -> Option<u64> {
+        let taken = reported.unwrap_or(self.state().head.load(Relaxed));
+        self.words.stamps.first_publish(taken, self.tail(), now)
+    }
+
+    /// When the first of the bytes came that the kernel has, if it has some, as far as the sender has told.
+    #[must_use]
+    pub fn came_by_kernel(&self, now: u64) -> Option<u64> {
+        self.kernel_hinted()
+            .then(|| self.words.stamps.first_by_kernel(now))?
+    }
+
+    /// Whether bytes lie in the ring that the sender wrote after it had used the kernel elsewhere, and that after `seen`.
+    #[inline]
+    #[must_use]
+    pub fn follows_kernel(&self, seen: u64, now: u64) -> bool {
+        self.words.stamps.used_kernel_after(seen, now) && !self.is_drained()
+    }
+
     /// Takes `bytes` that have been copied from `head` on. False: somebody else took them; plan again.
     #[inline]
     pub fn commit(&self, head: u32, bytes: u32) -> bool {

@@ -158,6 +158,37 @@ impl<'a> SendHalf<'a> {
         true
     }
 
+    /// Leaves word of when the next publish was made: at `now` of the processor's counter, after which the tail is `tail`; and of when this
+    /// process last used the kernel, for whatever connection.
+    #[inline]
+    pub fn stamp(&self, tail: u32, now: u64, elsewhere: u64) {
+        let head = self.state().head_seen.load(Relaxed);
+        self.words.stamps.note_publish(tail, head, now, elsewhere);
+    }
+
+    /// After a publish: looks whether the receiver has taken what the stamps tell of, unless that was done less than `between` ago.
+    #[inline]
+    pub fn look_after_stamps(&self, now: u64, between: u64) {
+        let state = self.state();
+        if !self
+            .words
+            .stamps
+            .is_oldest_taken(state.head_seen.load(Relaxed))
+            && now.wrapping_sub(state.looked_at.load(Relaxed)) > between
+        {
+            state.looked_at.store(now, Relaxed);
+            self.look_at_head();
+        }
+    }
+
+    /// Leaves word of when bytes went by the kernel, where there are no older ones that the receiver has not taken.
+    pub fn stamp_kernel(&self, now: u64) {
+        let told = self.words.kernel_hint.load(Relaxed);
+        if self.words.kernel_taken.load(Relaxed) >= told {
+            self.words.stamps.note_kernel(now);
+        }
+    }
+
     /// Closes the gate from our side, so that the following bytes go by the kernel.
     pub fn overflow(&self, gate: Gate) {
         // A lost race means that the receiver closed it: the same outcome.

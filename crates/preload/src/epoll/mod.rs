@@ -21,6 +21,7 @@ use crate::socket::{Socket, forget};
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
 
+mod collect;
 mod early;
 mod interest;
 mod rings;

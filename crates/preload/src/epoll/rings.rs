@@ -14,8 +14,7 @@ use crate::spin;
 #[derive(Debug, Default)]
 pub(super) struct Inner {
     pub(super) members: HashMap<c_int, Member, BuildHasherDefault<WordHasher>>,
-    /// How many members carry the same data word.
-    by_data: HashMap<u64, u32, BuildHasherDefault<WordHasher>>,
+    by_data: HashMap<u64, Sharers, BuildHasherDefault<WordHasher>>,
     pub(super) active: Vec<Active>,
     /// Connections that the last sleep closed and that were in use before it.
     pub(super) warm: Vec<(c_int, &'static Socket)>,
@@ -23,14 +22,24 @@ pub(super) struct Inner {
     pub(super) untold: Vec<c_int>,
     /// Members whose registration asks for more than the program did, to wake a sleeper.
     pub(super) nudged: Vec<c_int>,
-    /// Where the next look begins, so that every connection has its turn.
-    cursor: usize,
     /// When, of [`spin::clock`], the kernel was last asked.
     pub(super) kernel_seen: u64,
     /// It had something to report that the rings do not, and may have it still: its level-triggered registrations say the same again.
     pub(super) kernel_reports: bool,
     /// How often the kernel has been asked in vain since it last knew of something.
     pub(super) kernel_misses: u32,
+    /// Its reports left no room for all of the rings'.
+    pub(super) rings_refused: bool,
+    /// When, of [`spin::clock`], the program was last told of something.
+    pub(super) reported_at: u64,
+}
+
+/// The members that carry the same data word.
+#[derive(Clone, Copy, Debug)]
+struct Sharers {
+    count: u32,
+    /// The one that came last.
+    fd: c_int,
 }
 
 /// For descriptors and data words: numbers of the program's own, of which nobody makes colliding ones.
@@ -98,14 +107,16 @@ impl Member {
 /// A member whose ring is looked at.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Active {
-    socket: &'static Socket,
+    pub(super) socket: &'static Socket,
     fd: c_int,
     pub(super) events: u32,
     data: u64,
     /// Edge-triggered: the tail that has been reported.
-    reported: Option<u32>,
+    pub(super) reported: Option<u32>,
+    /// Level-triggered, and reported when the program was last told of something: its place among those, as the kernel's list has it.
+    pub(super) listed: Option<u64>,
     origin: Origin,
-    quiet: u32,
+    pub(super) quiet: u32,
 }
 
 /// What made a member active.
@@ -122,18 +133,20 @@ impl Inner {
     pub(super) fn add(&mut self, fd: c_int, member: Member) -> bool {
         self.remove(fd);
         self.members.insert(fd, member);
-        let same = self.by_data.entry(member.data).or_insert(0);
-        *same += 1;
-        *same > 1
+        let sharers = self.by_data.entry(member.data);
+        let sharers = sharers.or_insert(Sharers { count: 0, fd });
+        sharers.count += 1;
+        sharers.fd = fd;
+        sharers.count > 1
     }
 
     pub(super) fn remove(&mut self, fd: c_int) {
         self.deactivate(fd);
         if let Some(member) = self.members.remove(&fd)
-            && let Some(same) = self.by_data.get_mut(&member.data)
+            && let Some(sharers) = self.by_data.get_mut(&member.data)
         {
-            *same -= 1;
-            if *same == 0 {
+            sharers.count -= 1;
+            if sharers.count == 0 {
                 self.by_data.remove(&member.data);
             }
         }
@@ -142,7 +155,14 @@ impl Inner {
     /// Whether another member carries the same data word as the member `fd`.
     pub(super) fn is_ambiguous(&self, fd: c_int) -> bool {
         let data = self.members.get(&fd).map(|member| member.data);
-        data.and_then(|data| self.by_data.get(&data)) > Some(&1)
+        let sharers = data.and_then(|data| self.by_data.get(&data));
+        sharers.is_some_and(|sharers| sharers.count > 1)
+    }
+
+    /// The connection that carries this data word.
+    pub(super) fn socket_of(&self, data: u64) -> Option<&'static Socket> {
+        let sharers = self.by_data.get(&data)?;
+        self.members.get(&sharers.fd)?.socket
     }
 
     /// Takes note of a registration that the kernel has not got yet. Its data word stays the same.
@@ -198,6 +218,7 @@ impl Inner {
                 events: member.wanted.unwrap_or(0),
                 data: member.data,
                 reported: None,
+                listed: None,
                 origin,
                 quiet: 0,
             });
@@ -280,68 +301,13 @@ impl Inner {
         kept
     }
 
-    /// Looks at every active ring and adds what it finds to the first `from_kernel` of `events`, which the kernel reports of `epoll`.
-    /// What both have to say of one registration is one event. Returns how many there are now.
-    pub(super) fn collect(
-        &mut self,
-        epoll: c_int,
-        events: &mut [epoll_event],
-        from_kernel: usize,
-    ) -> usize {
-        let mut count = from_kernel;
-        let mut index = 0;
-        // The first that found no room.
-        let mut refused = None;
-        let mut one_shots = false;
-        // Reports of the kernel that say no more than the rings do.
-        let mut covered = 0;
-        let total = self.active.len();
-        while index < total && (count < events.len() || from_kernel > 0) {
-            let active = &mut self.active[(self.cursor + index) % total];
-            one_shots |= active.events & ONE_SHOT != 0;
-            if let Some(event) = active.event() {
-                active.quiet = 0;
-                let mut known = events[..from_kernel].iter_mut();
-                if let Some(known) = known.find(|known| known.u64 == event.u64) {
-                    covered += usize::from(known.events & !WRITE_EVENTS == 0);
-                    known.events |= event.events;
-                    active.note_reported();
-                } else if count < events.len() {
-                    events[count] = event;
-                    count += 1;
-                    active.note_reported();
-                } else {
-                    refused = refused.or(Some(index));
-                }
-            } else {
-                active.quiet += 1;
-            }
-            index += 1;
-        }
-        self.kernel_reports &= covered < from_kernel;
-        if total > 0 {
-            self.cursor = (self.cursor + refused.unwrap_or(index)) % total;
-        }
-        if one_shots {
-            self.disarm(epoll, &events[..count], from_kernel);
-        }
-        count
-    }
-
-    /// A one-shot registration of which `events` tell is off until it is changed: here, and in the kernel, which has done that already
-    /// with those that it reported, the first `from_kernel`.
-    pub(super) fn disarm(&mut self, epoll: c_int, events: &[epoll_event], from_kernel: usize) {
+    /// A one-shot registration of which `events` tell is off until it is changed: here, and in the kernel.
+    pub(super) fn disarm(&mut self, epoll: c_int, events: &[epoll_event]) {
         for active in &mut self.active {
-            if active.events & ONE_SHOT == 0 {
-                continue;
-            }
-            let mut reported = events.iter();
-            if let Some(place) = reported.position(|event| event.u64 == active.data) {
+            let data = active.data;
+            if active.events & ONE_SHOT != 0 && events.iter().any(|event| event.u64 == data) {
                 active.events &= SPECIAL;
-                if place >= from_kernel {
-                    let data = active.data;
-                    register(epoll, libc::EPOLL_CTL_MOD, active.fd, active.events, data);
-                }
+                register(epoll, libc::EPOLL_CTL_MOD, active.fd, active.events, data);
             }
         }
     }
@@ -419,11 +385,14 @@ impl Inner {
         self.active.iter().any(|active| active.event().is_some())
     }
 
-    /// Whether the kernel has, or will soon have, something to say of an active connection: bytes, or an ending.
-    pub(super) fn kernel_hinted(&self) -> bool {
+    /// Whether the kernel has, or will soon have, something to say of an active connection: bytes, or an ending; or of another one, before
+    /// what a ring has to say.
+    pub(super) fn kernel_hinted(&self, now: u64) -> bool {
         self.active.iter().any(|active| {
             let half = active.socket.peek_receive();
-            half.is_some_and(|half| half.kernel_hinted())
+            half.is_some_and(|half| {
+                half.kernel_hinted() || half.follows_kernel(self.kernel_seen, now)
+            })
         })
     }
 
@@ -438,7 +407,7 @@ impl Inner {
 impl Active {
     /// What is to be reported for the connection now. Edges of writability are the kernel's to report.
     #[inline]
-    fn event(&self) -> Option<epoll_event> {
+    pub(super) fn event(&self) -> Option<epoll_event> {
         let mut events = 0;
         let read = self.events & READ_EVENTS;
         let edge = self.events & EDGE != 0;
@@ -458,10 +427,6 @@ impl Active {
             events,
             u64: self.data,
         })
-    }
-
-    fn note_reported(&mut self) {
-        self.reported = self.socket.peek_receive().map(|half| half.tail());
     }
 
     /// Whether the kernel would take bytes. Its queue is as empty as when last looked at, unless something was sent by it since.

@@ -103,26 +103,33 @@ fn look(
     } else {
         NS_BEFORE_KERNEL + NS_PER_UNTOLD * inner.untold.len().min(UNTOLD_MAX) as u64
     };
-    let mut from_kernel = 0;
+    let (mut from_kernel, mut asked) = (0, 0);
+    // When the kernel's reports left the rings no room, it is the rings' turn.
+    let rings_first = std::mem::take(&mut inner.rings_refused) && inner.is_ready();
     let due = now.wrapping_sub(inner.kernel_seen) > spin::cycles(patience_ns);
     // Who does not wait asks for all that there is now.
-    if due || call.timeout_ns == Some(0) || inner.kernel_reports || inner.kernel_hinted() {
+    let due = due || call.timeout_ns == Some(0) || inner.kernel_reports;
+    if !rings_first && (due || inner.kernel_hinted(now)) {
         inner.retire_quiet();
         if !inner.untold.is_empty() {
             drop(inner);
             set.tell_kernel_by(call.epoll);
             inner = set.inner.lock()?;
         }
-        inner.kernel_seen = now;
+        asked = std::mem::replace(&mut inner.kernel_seen, now);
         from_kernel = ask_kernel(call, events);
-        inner.kernel_reports = from_kernel > 0;
         inner.kernel_misses = if from_kernel > 0 {
             0
         } else {
             inner.kernel_misses.saturating_add(1)
         };
     }
-    let count = inner.collect(call.epoll, events, from_kernel);
+    let (count, one_shots) = inner.collect(events, from_kernel, (asked, now));
+    // It may still have what it reported before.
+    inner.kernel_reports |= rings_first;
+    if one_shots {
+        inner.disarm(call.epoll, &events[..count]);
+    }
     (count > 0).then_some(count as c_int)
 }
 
@@ -199,7 +206,7 @@ fn sleep_and_wake(
         inner.undo_nudges(call.epoll, &mut events[..count])
     };
     inner.kernel_reports = true;
-    inner.disarm(call.epoll, &events[..kept], kept);
+    inner.disarm(call.epoll, &events[..kept]);
     drop(inner);
     reopen_gates(set);
     (kept > 0).then_some(kept as c_int)

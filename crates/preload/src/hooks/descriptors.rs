@@ -25,9 +25,14 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_hidden(fd) {
         return -1;
     }
+    let is_connection = table::socket(fd).is_some();
     drop_descriptor(fd);
     // SAFETY: the program's own arguments.
-    unsafe { real::close(fd) }
+    let result = unsafe { real::close(fd) };
+    if is_connection {
+        kernel::note_told();
+    }
+    result
 }
 
 #[unsafe(no_mangle)]

@@ -63,6 +63,7 @@ unsafe extern "C-unwind" fn connect(
         Entry::Socket(socket) if result == 0 && is_unspecified(address, bytes) => socket.dissolve(),
         _ => {}
     }
+    kernel::note_told();
     thread::set_errno(errno);
     result
 }
@@ -136,7 +137,9 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
         thread::set_errno(errno);
     }
     // SAFETY: the program's own arguments.
-    unsafe { real::shutdown(fd, how) }
+    let result = unsafe { real::shutdown(fd, how) };
+    kernel::note_told();
+    result
 }
 
 /// Options that take the connection, or a direction of it, to the kernel's road.

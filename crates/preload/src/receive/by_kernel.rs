@@ -119,11 +119,23 @@ pub(super) fn account(socket: &'static Socket, call: &Call<'_>, row: &Row, resul
     let took = count_message(receive, call, result);
     // Release: pairs with the Acquire in `ReceiveHalf::try_open`; the position comes before the count goes down.
     receive.sleepers.fetch_sub(1, Release);
-    if took && !CHAOS.strikes(3) {
+    if took {
         let errno = thread::errno();
-        socket.open_gate(call.fd);
+        if let Some(locked) = socket.lock_receive(call.fd) {
+            tell_taken(&locked, receive);
+        }
+        if !CHAOS.strikes(3) {
+            socket.open_gate(call.fd);
+        }
         thread::set_errno(errno);
     }
+}
+
+/// Lets the sender know how much has been taken from the kernel.
+pub(super) fn tell_taken(locked: &Locked<ReceiveHalf<'_>>, receive: &ReceiveState) {
+    let words = locked.segment().words(locked.direction);
+    let position = receive.kernel_position.load(Relaxed);
+    words.kernel_taken.store(position, Relaxed);
 }
 
 /// After ring bytes: what the kernel has behind them, or all of the rest with MSG_WAITALL.

@@ -16,7 +16,7 @@ mod peek;
 
 use by_kernel::{
     await_kernel, end_raw, ending, gather_rest, kept_error, look_in_kernel, recount,
-    take_from_kernel,
+    take_from_kernel, tell_taken,
 };
 pub(crate) use by_kernel::{by_kernel, keep_error};
 
@@ -217,9 +217,7 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
         Ok(ReceivePlan::KernelUpTo { limit }) => {
             match take_from_kernel(socket, call, progress, limit) {
                 taken if taken > 0 => {
-                    let words = locked.segment().words(locked.direction);
-                    let position = socket.row().receive.kernel_position.load(Relaxed);
-                    words.kernel_taken.store(position, Relaxed);
+                    tell_taken(&locked, &socket.row().receive);
                     Step::More
                 }
                 error if error == -(libc::EAGAIN as isize) && recount(socket, call.fd) => {

@@ -22,8 +22,12 @@ impl Socket {
     /// Looks whether the reader has gone, now and then; then the bytes go by the kernel, which answers as it does to a writer whose
     /// reader is gone.
     #[inline]
-    pub(crate) fn look_after_reader(&'static self, fd: c_int, locked: &Locked<SendHalf<'_>>) {
-        let now = spin::clock();
+    pub(crate) fn look_after_reader(
+        &'static self,
+        fd: c_int,
+        locked: &Locked<SendHalf<'_>>,
+        now: u64,
+    ) {
         let age = now.wrapping_sub(self.looked_at.load(Relaxed));
         if age >= spin::cycles(NS_BETWEEN_LOOKS) {
             self.looked_at.store(now, Relaxed);

@@ -1,0 +1,151 @@
+//! What the rings of a set have to report, and in which order.
+//!
+//! The kernel reports connections in the order in which they became ready. Those that it has just reported and that are level-triggered
+//! stay in its list, before what comes later. Rings are put in that order by the times that their senders leave in them; so are the
+//! kernel's own reports, as far as their senders have told when.
+
+use libc::epoll_event;
+use smallvec::SmallVec;
+
+use super::rings::{Active, Inner};
+use super::{EDGE, ONE_SHOT, WRITE_EVENTS};
+
+/// An event, when it came, and the active member that it is of, where that has it in its ring.
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    event: epoll_event,
+    came: u64,
+    slot: Option<usize>,
+}
+
+type Reports = SmallVec<[Report; 64]>;
+
+impl Inner {
+    /// Looks at every active ring and adds what it finds to the first `from_kernel` of `events`, which the kernel reports now and did not
+    /// when last asked, at `asked`. What both have to say of one registration is one event. Returns how many there are now, and whether
+    /// one-shot registrations may be among them.
+    pub(super) fn collect(
+        &mut self,
+        events: &mut [epoll_event],
+        from_kernel: usize,
+        (asked, now): (u64, u64),
+    ) -> (usize, bool) {
+        let (mut rings, one_shots) = self.ready_rings();
+        let mut count = from_kernel;
+        if rings.is_empty() {
+            self.kernel_reports = from_kernel > 0;
+        } else {
+            self.date(&mut rings, from_kernel, now);
+            let room = events.len() - from_kernel;
+            let mut reports = self.date_kernel(&events[..from_kernel], asked, now);
+            self.merge(&mut reports, &mut rings);
+            self.rings_refused = from_kernel > 0 && rings.len() > room;
+            rings.truncate(room);
+            count = from_kernel + rings.len();
+            reports.extend(rings);
+            if from_kernel > 0 {
+                // Of those that came at the same time the kernel's are the first, in its order.
+                reports.sort_by_key(|report| report.came);
+            }
+            for (index, report) in reports.iter().enumerate() {
+                events[index] = report.event;
+                if let Some(slot) = report.slot {
+                    self.active[slot].note_reported(now + index as u64);
+                }
+            }
+        }
+        if count > 0 {
+            self.reported_at = now;
+        }
+        (count, one_shots)
+    }
+
+    /// The active members that have something to report, and whether some active one is one-shot.
+    fn ready_rings(&mut self) -> (Reports, bool) {
+        let mut rings = Reports::new();
+        let mut one_shots = false;
+        for (slot, active) in self.active.iter_mut().enumerate() {
+            one_shots |= active.events & ONE_SHOT != 0;
+            if let Some(event) = active.event() {
+                active.quiet = 0;
+                rings.push(Report {
+                    event,
+                    came: 0,
+                    slot: Some(slot),
+                });
+            } else {
+                active.quiet += 1;
+                active.listed = None;
+            }
+        }
+        (rings, one_shots)
+    }
+
+    /// Puts `rings` in order, where there is more than one report.
+    fn date(&self, rings: &mut Reports, from_kernel: usize, now: u64) {
+        if rings.len() + from_kernel < 2 {
+            return;
+        }
+        for report in &mut *rings {
+            let active = report.slot.map(|slot| &self.active[slot]);
+            report.came = active.map_or(now, |active| active.came(now));
+        }
+        rings.sort_unstable_by_key(|report| (report.came, report.slot));
+    }
+
+    /// The kernel's reports, and when each came, as far as that is known: not before the kernel was last asked, and in its own order.
+    fn date_kernel(&self, events: &[epoll_event], asked: u64, now: u64) -> Reports {
+        let mut latest = asked.max(self.reported_at);
+        let reports = events.iter().map(|event| {
+            let socket = self.socket_of(event.u64);
+            let told = socket.and_then(|socket| socket.peek_receive()?.came_by_kernel(now));
+            let came = told.unwrap_or(latest);
+            latest = latest.max(came);
+            Report {
+                event: *event,
+                came,
+                slot: None,
+            }
+        });
+        reports.collect()
+    }
+
+    /// Takes those out of `rings` that the kernel reports, too.
+    fn merge(&mut self, reports: &mut Reports, rings: &mut Reports) {
+        let from_kernel = reports.len();
+        // Reports of the kernel that say no more than the rings do.
+        let mut covered = 0;
+        if from_kernel > 0 {
+            rings.retain(|ring| {
+                let data = ring.event.u64;
+                let mut known = reports.iter_mut();
+                let Some(known) = known.find(|known| known.event.u64 == data) else {
+                    return true;
+                };
+                covered += usize::from(known.event.events & !WRITE_EVENTS == 0);
+                known.event.events |= ring.event.events;
+                known.came = known.came.min(ring.came);
+                known.slot = ring.slot;
+                false
+            });
+        }
+        self.kernel_reports = covered < from_kernel;
+    }
+}
+
+impl Active {
+    /// When it became ready, which it is.
+    fn came(&self, now: u64) -> u64 {
+        let by_ring = || {
+            let reported = self.reported.filter(|_| self.events & EDGE != 0);
+            self.socket.peek_receive()?.came_by_ring(reported, now)
+        };
+        self.listed.or_else(by_ring).unwrap_or(now)
+    }
+
+    /// Takes note of a report that the program gets, in the order of `place`.
+    fn note_reported(&mut self, place: u64) {
+        self.reported = self.socket.peek_receive().map(|half| half.tail());
+        self.listed = (self.events & EDGE == 0).then_some(place);
+    }
+}
