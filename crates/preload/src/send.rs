@@ -149,6 +149,7 @@ fn send_step(
     if CHAOS.strikes(6) {
         locked.half.leave();
     }
+    locked.segment().words(locked.direction).will_write();
     let now = spin::clock();
     socket.look_after_reader(call.fd, &locked, now);
     match locked.half.plan(want) {

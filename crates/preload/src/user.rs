@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::kernel::kernel;
 
 const PAGE: usize = 4096;
-/// Pages that a thread remembers: each has one place that it can be in.
-const PAGES: usize = 512;
+/// Pages that a thread remembers: each belongs to one row, which is a cache line, and the last used is the first in it.
+const ROWS: usize = 128;
+const PLACES: usize = 8;
 /// Longer buffers, in pages, are remembered as ranges.
 const SHORT_PAGES: usize = 8;
 const RANGES: usize = 4;
@@ -21,18 +22,22 @@ const MADV_POPULATE_WRITE: i32 = 23;
 /// Counts the program's changes to its address space.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
+/// Page numbers plus one.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Row([usize; PLACES]);
+
 /// What one thread has found good for one kind of access.
 struct Known {
     epoch: u32,
-    /// Page numbers plus one.
-    pages: [usize; PAGES],
+    rows: [Row; ROWS],
     ranges: [(usize, usize); RANGES],
     next_range: usize,
 }
 
 const NOTHING: Known = Known {
     epoch: 0,
-    pages: [0; PAGES],
+    rows: [Row([0; PLACES]); ROWS],
     ranges: [(0, 0); RANGES],
     next_range: 0,
 };
@@ -66,7 +71,37 @@ fn is_covered(known: &UnsafeCell<Known>, start: usize, bytes: usize, advice: i32
     known.covers(start, bytes, advice)
 }
 
+impl Row {
+    #[inline]
+    fn has(&mut self, page: usize) -> bool {
+        self.0[0] == page + 1 || self.brings_forward(page)
+    }
+
+    fn brings_forward(&mut self, page: usize) -> bool {
+        let place = self.0.iter().position(|known| *known == page + 1);
+        if let Some(place) = place {
+            self.0[..=place].rotate_right(1);
+        }
+        place.is_some()
+    }
+
+    /// In the place of the one that was used longest ago.
+    fn put(&mut self, page: usize) {
+        if !self.has(page) {
+            self.0.rotate_right(1);
+            self.0[0] = page + 1;
+        }
+    }
+}
+
 impl Known {
+    #[inline]
+    fn row(&mut self, page: usize) -> &mut Row {
+        // Buffers of one kind often lie a power of two apart: all bits of the number have a say.
+        let mixed = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &mut self.rows[(mixed >> (u64::BITS - ROWS.ilog2())) as usize]
+    }
+
     #[inline]
     fn covers(&mut self, start: usize, bytes: usize, advice: i32) -> bool {
         if bytes == 0 {
@@ -78,7 +113,7 @@ impl Known {
         let (first_page, last_page) = (start / PAGE, last / PAGE);
         let known = self.epoch == EPOCH.load(Relaxed)
             && if last_page - first_page < SHORT_PAGES {
-                (first_page..=last_page).all(|page| self.pages[page % PAGES] == page + 1)
+                (first_page..=last_page).all(|page| self.row(page).has(page))
             } else {
                 let mut ranges = self.ranges.iter();
                 ranges.any(|(low, high)| *low <= first_page && last_page < *high)
@@ -100,7 +135,7 @@ impl Known {
         }
         if high - low <= SHORT_PAGES {
             for page in low..high {
-                self.pages[page % PAGES] = page + 1;
+                self.row(page).put(page);
             }
         } else if let Some(range) = self
             .ranges

@@ -75,6 +75,14 @@ const _: () = assert!(
 );
 const _: () = assert!(SMALL_RINGS_OFFSET + 2 * SMALL_RING_BYTES as usize <= HEADER_BYTES);
 
+impl DirectionWords {
+    /// Sender: asks for its cache line, which the reader has: one transfer is less than two.
+    #[inline]
+    pub fn will_write(&self) {
+        sys::will_write((&raw const self.gate).cast());
+    }
+}
+
 /// Size of a whole segment with large rings of `ring_bytes` each.
 #[must_use]
 pub fn segment_bytes(ring_bytes: u32) -> usize {

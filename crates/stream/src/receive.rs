@@ -20,6 +20,8 @@ pub enum ReceivePlan {
         bytes: u32,
         /// The part of the ring in use, in bytes.
         window: u32,
+        /// The gate is open: nothing comes behind them by the kernel so far.
+        open: bool,
     },
     /// The kernel's queue has the next `limit` bytes, on arrival; behind them come the ring's. Read no more than that.
     KernelUpTo {
@@ -86,6 +88,7 @@ impl<'a> ReceiveHalf<'a> {
                 head,
                 bytes,
                 window,
+                open: gate.open,
             }),
             Some(limit) => Ok(ReceivePlan::KernelUpTo { limit }),
             None => Err(Corrupt),

@@ -116,6 +116,7 @@ impl Honest {
                     head,
                     bytes,
                     window,
+                    ..
                 } => {
                     self.check_runs(1, head, (bytes, window));
                     self.buffer.read(&self.segment, 1, head, (bytes, window));

@@ -12,6 +12,7 @@ use crate::vectors::Vectors;
 use crate::{Outcome, fault, kernel, spin, thread, user};
 
 mod by_kernel;
+mod gathering;
 mod peek;
 
 use by_kernel::{
@@ -19,6 +20,7 @@ use by_kernel::{
     take_from_kernel, tell_taken,
 };
 pub(crate) use by_kernel::{by_kernel, keep_error};
+pub(crate) use gathering::Gathering;
 
 /// Flags that the ring can honour.
 const RING_FLAGS: c_int = libc::MSG_DONTWAIT
@@ -30,6 +32,9 @@ const RING_FLAGS: c_int = libc::MSG_DONTWAIT
 
 /// Steps without progress after which a connection is given up.
 const FRUITLESS_STEPS_MAX: u32 = 1000;
+
+/// A call that found less than this many bytes returns with them: every further look takes the gate away from its sender.
+const LOOK_AGAIN_BYTES: u32 = 4096;
 
 /// One program's call.
 #[derive(Debug)]
@@ -51,8 +56,23 @@ struct Progress<'a> {
     got: usize,
     wanted: usize,
     spun: bool,
+    /// It took the little that the ring had.
+    took_all: bool,
     /// Steps without progress.
     fruitless: u32,
+}
+
+impl<'a> Progress<'a> {
+    fn new(vectors: Vectors<'a>) -> Progress<'a> {
+        Progress {
+            wanted: vectors.remaining(),
+            vectors,
+            got: 0,
+            spun: false,
+            took_all: false,
+            fruitless: 0,
+        }
+    }
 }
 
 enum Step {
@@ -113,13 +133,10 @@ fn receive_joined(
     if wanted == 0 {
         return receive_nothing(socket, call, raw);
     }
-    let mut progress = Progress {
-        vectors,
-        got: 0,
-        wanted,
-        spun: false,
-        fruitless: 0,
-    };
+    if !call.has(libc::MSG_DONTWAIT) && !socket.is_nonblocking() {
+        socket.gathering.rest();
+    }
+    let mut progress = Progress::new(vectors);
     loop {
         match step(socket, call, &mut progress) {
             Step::Again => {
@@ -184,7 +201,9 @@ fn receive_nothing(
 }
 
 fn done(socket: &'static Socket, call: &Call<'_>, progress: &Progress<'_>) -> Outcome {
-    let receive = &socket.row().receive;
+    let row = socket.row();
+    let receive = &row.receive;
+    socket.gathering.note(&row.send, progress.took_all);
     if !call.has(libc::MSG_PEEK) {
         receive
             .ring_messages
@@ -213,7 +232,11 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
             head,
             bytes,
             window,
-        }) => take_from_ring(call, &locked, progress, (head, bytes, window)),
+            open,
+        }) => {
+            let is_all = open && bytes < LOOK_AGAIN_BYTES && !call.has(libc::MSG_WAITALL);
+            take_from_ring(call, &locked, progress, (head, bytes, window), is_all)
+        }
         Ok(ReceivePlan::KernelUpTo { limit }) => {
             match take_from_kernel(socket, call, progress, limit) {
                 taken if taken > 0 => {
@@ -282,6 +305,7 @@ fn take_from_ring(
     locked: &Locked<ReceiveHalf<'_>>,
     progress: &mut Progress<'_>,
     (head, available, window): (u32, u32, u32),
+    is_all: bool,
 ) -> Step {
     let wanted = u32::try_from(progress.wanted - progress.got).unwrap_or(u32::MAX);
     let bytes = CHAOS.cut(available.min(wanted).min(step_of(window)));
@@ -296,7 +320,12 @@ fn take_from_ring(
     progress.vectors.skip(copied);
     note_processor(locked);
     progress.got += copied;
-    Step::More
+    progress.took_all = is_all && copied == available as usize;
+    if progress.took_all {
+        Step::Enough
+    } else {
+        Step::More
+    }
 }
 
 /// Copies `bytes` bytes of the ring from `head` on to the call's memory, `skipped` bytes on. None: some of the memory is not there; as

@@ -15,6 +15,7 @@ use millrace_wire::Reason;
 
 use super::{Socket, phase};
 use crate::guarded::Guarded;
+use crate::receive::Gathering;
 use crate::spin::{self, Spinner};
 use crate::table::{self, Entry};
 use crate::thread::Busy;
@@ -58,6 +59,7 @@ impl Socket {
             spinner: Spinner::new(),
             looked_at: AtomicU64::new(0),
             looked_head: AtomicU32::new(0),
+            gathering: Gathering::default(),
             room_spinner: Spinner::new(),
             asked_at: AtomicU64::new(0),
             error: AtomicI32::new(0),
@@ -88,6 +90,7 @@ impl Socket {
         socket.questions.store(0, Relaxed);
         socket.spinner.reset();
         socket.room_spinner.reset();
+        socket.gathering.reset();
         socket.asked_at.store(0, Relaxed);
         socket.error.store(0, Relaxed);
         socket.is_deaf.store(false, Relaxed);

@@ -31,6 +31,7 @@ mod peer;
 pub(crate) use life::{forget, reset_row, unlock_all};
 
 use crate::guarded::Guarded;
+use crate::receive::Gathering;
 use crate::spin::Spinner;
 use crate::thread::Busy;
 use crate::{client, kernel, process, table};
@@ -78,6 +79,7 @@ pub(crate) struct Socket {
     /// When, of `spin::clock`, the reader was last looked at, and the head that it had then.
     pub(crate) looked_at: AtomicU64,
     pub(crate) looked_head: AtomicU32,
+    pub(crate) gathering: Gathering,
     /// For senders that wait for room.
     pub(crate) room_spinner: Spinner,
     /// When, of `spin::clock`, a larger ring was last asked for.
@@ -194,7 +196,7 @@ impl Socket {
     }
 
     /// Locks the sending half. None: not attached (any more), or `fd` is not this connection any more.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_send(&'static self, fd: c_int) -> Option<Locked<SendHalf<'static>>> {
         let row = self.row();
         let (held, busy) = Busy::lock(&row.send.lock);
@@ -216,7 +218,7 @@ impl Socket {
     }
 
     /// Locks the receiving half, as [`Socket::lock_send`] does.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_receive(&'static self, fd: c_int) -> Option<Locked<ReceiveHalf<'static>>> {
         let row = self.row();
         let (held, busy) = Busy::lock(&row.receive.lock);

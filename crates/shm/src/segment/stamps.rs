@@ -45,7 +45,7 @@ impl Stamps {
         oldest == 0 || head.wrapping_sub((oldest >> 32) as u32).cast_signed() >= 0
     }
 
-    /// Sender, before it publishes: at `now` the tail becomes `tail`; the receiver has taken all up to `head`, if not more; and the sender's
+    /// Sender, before it publishes: at `now` the tail becomes `tail`; the receiver has taken all up to `head`, if not more; the sender's
     /// process last used the kernel at `elsewhere`. Both times are of the processor's counter.
     #[inline]
     pub fn note_publish(&self, tail: u32, head: u32, now: u64, elsewhere: u64) {

@@ -241,6 +241,7 @@ impl End<'_> {
                 head,
                 bytes,
                 window,
+                ..
             } => {
                 let count = chaos.cut(bytes.min(target.len() as u32));
                 sys::read(self.segment, head, window, &mut target[..count as usize]);
