@@ -21,16 +21,26 @@ struct Report {
 type Reports = SmallVec<[Report; 64]>;
 
 impl Inner {
+    /// Whether it is the rings' turn, because the kernel's reports have left them no room, and they have something to report.
+    pub(super) fn is_rings_turn(&mut self) -> bool {
+        std::mem::take(&mut self.rings_refused)
+            && self
+                .active
+                .iter()
+                .any(|active| active.event_alone().is_some())
+    }
+
     /// Looks at every active ring and adds what it finds to the first `from_kernel` of `events`, which the kernel reports now and did not
-    /// when last asked, at `asked`. What both have to say of one registration is one event. Returns how many there are now, and whether
-    /// one-shot registrations may be among them.
+    /// when last asked, at `asked`; None: it was not asked, though it has more to say. What both have to say of one registration is one
+    /// event. Returns how many there are now, and whether one-shot registrations may be among them.
     pub(super) fn collect(
         &mut self,
         events: &mut [epoll_event],
         from_kernel: usize,
-        (asked, now): (u64, u64),
+        (asked, now): (Option<u64>, u64),
     ) -> (usize, bool) {
-        let (mut rings, one_shots) = self.ready_rings();
+        let (mut rings, one_shots) = self.ready_rings(asked.is_none());
+        let asked = asked.unwrap_or(now);
         let mut count = from_kernel;
         if rings.is_empty() {
             self.kernel_reports = from_kernel > 0;
@@ -60,13 +70,19 @@ impl Inner {
         (count, one_shots)
     }
 
-    /// The active members that have something to report, and whether some active one is one-shot.
-    fn ready_rings(&mut self) -> (Reports, bool) {
+    /// The active members that have something to report, and whether some active one is one-shot; `alone`: only those of which the kernel
+    /// has nothing to say.
+    fn ready_rings(&mut self, alone: bool) -> (Reports, bool) {
         let mut rings = Reports::new();
         let mut one_shots = false;
         for (slot, active) in self.active.iter_mut().enumerate() {
             one_shots |= active.events & ONE_SHOT != 0;
-            if let Some(event) = active.event() {
+            let event = if alone {
+                active.event_alone()
+            } else {
+                active.event()
+            };
+            if let Some(event) = event {
                 active.quiet = 0;
                 rings.push(Report {
                     event,
@@ -134,6 +150,12 @@ impl Inner {
 }
 
 impl Active {
+    /// What is to be reported, if the kernel has nothing to add.
+    fn event_alone(&self) -> Option<epoll_event> {
+        let half = self.socket.peek_receive()?;
+        self.event().filter(|_| !half.kernel_hinted())
+    }
+
     /// When it became ready, which it is.
     fn came(&self, now: u64) -> u64 {
         let by_ring = || {

@@ -103,20 +103,19 @@ fn look(
     } else {
         NS_BEFORE_KERNEL + NS_PER_UNTOLD * inner.untold.len().min(UNTOLD_MAX) as u64
     };
-    let (mut from_kernel, mut asked) = (0, 0);
-    // When the kernel's reports left the rings no room, it is the rings' turn.
-    let rings_first = std::mem::take(&mut inner.rings_refused) && inner.is_ready();
+    let rings_turn = inner.is_rings_turn();
+    let (mut from_kernel, mut asked) = (0, (!rings_turn).then_some(0));
     let due = now.wrapping_sub(inner.kernel_seen) > spin::cycles(patience_ns);
     // Who does not wait asks for all that there is now.
     let due = due || call.timeout_ns == Some(0) || inner.kernel_reports;
-    if !rings_first && (due || inner.kernel_hinted(now)) {
+    if !rings_turn && (due || inner.kernel_hinted(now)) {
         inner.retire_quiet();
         if !inner.untold.is_empty() {
             drop(inner);
             set.tell_kernel_by(call.epoll);
             inner = set.inner.lock()?;
         }
-        asked = std::mem::replace(&mut inner.kernel_seen, now);
+        asked = Some(std::mem::replace(&mut inner.kernel_seen, now));
         from_kernel = ask_kernel(call, events);
         inner.kernel_misses = if from_kernel > 0 {
             0
@@ -126,7 +125,7 @@ fn look(
     }
     let (count, one_shots) = inner.collect(events, from_kernel, (asked, now));
     // It may still have what it reported before.
-    inner.kernel_reports |= rings_first;
+    inner.kernel_reports |= rings_turn;
     if one_shots {
         inner.disarm(call.epoll, &events[..count]);
     }
