@@ -201,8 +201,33 @@ static void dissolved_and_connected_again(void) {
     observe("talked");
 }
 
+static ssize_t queue_of(int fd, int queue, char *bytes, size_t length) {
+    must(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &(int){1}, sizeof(int)) == 0, "repair");
+    must(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &queue, sizeof queue) == 0, "queue");
+    ssize_t got = recv(fd, bytes, length, MSG_PEEK | MSG_DONTWAIT);
+    must(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &(int){0}, sizeof(int)) == 0, "no repair");
+    return got;
+}
+
+/* Whoever copies a connection's state finds what has been received and not read. */
+static void state_to_copy(void) {
+    Pair pair = on_the_ring();
+    char bytes[64];
+    must(send(pair.near, "unread", 6, 0) == 6 && send(pair.far, "others", 6, 0) == 6, "send");
+    usleep(2000);
+    ssize_t got = queue_of(pair.far, TCP_RECV_QUEUE, bytes, sizeof bytes);
+    observe("received and not read: %.*s", (int)got, bytes);
+    got = queue_of(pair.near, TCP_RECV_QUEUE, bytes, sizeof bytes);
+    observe("received and not read: %.*s", (int)got, bytes);
+    observe_result("recv", recv(pair.far, bytes, sizeof bytes, 0));
+    observe_result("recv", recv(pair.near, bytes, sizeof bytes, 0));
+    talk(pair.near, pair.far);
+    talk(pair.far, pair.near);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
+        CASE(state_to_copy),
         CASE(time_outs),
         CASE(questions),
         CASE(no_delay_is_the_program_s),

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import isolate, road  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
+LIBRARIES = {"uring": ["-luring"]}
 BUILT = road.REPOSITORY / "target/traps"
 CASE_S = 60.0
 AT_A_TIME = 2
@@ -36,7 +37,9 @@ def _build() -> dict[str, Path]:
     cases = {}
     for source in sorted(HERE.glob("*.c")):
         program = BUILT / source.stem
-        subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Wno-unused-function", "-pthread", "-o", program, source], check=True)
+        libraries = LIBRARIES.get(source.stem, [])
+        flags = ["-O1", "-Wall", "-Wextra", "-Wno-unused-function", "-pthread"]
+        subprocess.run(["cc", *flags, "-o", program, source, *libraries], check=True)
         names = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
         cases.update({f"{source.stem}:{name}": program for name in names})
     return cases

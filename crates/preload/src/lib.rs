@@ -44,6 +44,7 @@ mod socket;
 mod spin;
 mod table;
 mod thread;
+mod uring;
 mod user;
 mod vectors;
 

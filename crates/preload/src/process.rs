@@ -325,16 +325,21 @@ pub(crate) fn enter_sandbox() {
     if !table::exists() || is_borrowed() {
         return;
     }
+    leave_rings(Reason::Sandboxed, |socket, fd| socket.bring_back(fd));
+    table::abandon();
+}
+
+/// Every connection takes the kernel's road from now on; `empty` deals with what lies unread in its ring.
+pub(crate) fn leave_rings(reason: Reason, empty: impl Fn(&'static Socket, c_int)) {
     let errno = thread::errno();
-    client::stop(Reason::Sandboxed);
+    client::stop(reason);
     epoll::share_all();
     for socket in sockets() {
-        socket.pin(Reason::Sandboxed);
+        socket.pin(reason);
         if let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) {
-            socket.bring_back(fd);
+            empty(socket, fd);
         }
     }
-    table::abandon();
     thread::set_errno(errno);
 }
 

@@ -25,8 +25,8 @@ pub(crate) use session::list;
 
 use crate::guarded::Guarded;
 use crate::kernel::{self, kernel};
-use crate::process;
 use crate::socket::{Socket, phase};
+use crate::{process, uring};
 
 /// After a failed attempt to reach the agent, nanoseconds until the next.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -222,6 +222,7 @@ pub(crate) fn count(fd: c_int, socket: &'static Socket, bytes: usize) {
 
 #[cold]
 fn offer(fd: c_int, socket: &'static Socket) {
+    uring::look();
     if STOPPED.load(Relaxed) || !has_row_here(socket) {
         return;
     }

@@ -8,7 +8,7 @@ use crate::process::{
     set_nonblocking,
 };
 use crate::table::Entry;
-use crate::{client, kernel, process, real, table, thread, user};
+use crate::{client, kernel, process, real, table, thread, uring, user};
 
 /// Our connection to the agent is not the program's: for it, the number is free.
 fn is_hidden(fd: c_int) -> bool {
@@ -310,12 +310,7 @@ unsafe extern "C-unwind" fn syscall(
     f: usize,
 ) -> libc::c_long {
     match number {
-        libc::SYS_io_uring_setup => {
-            client::stop(Reason::IoUring);
-            for socket in table::all().filter_map(table::socket) {
-                socket.pin(Reason::IoUring);
-            }
-        }
+        libc::SYS_io_uring_setup => uring::begin(),
         libc::SYS_close => drop_descriptor(a as c_int),
         libc::SYS_seccomp if installs_filter(a + 1, c) => process::enter_sandbox(),
         _ => {}

@@ -9,6 +9,7 @@ mod send;
 mod signals;
 mod sockets;
 mod streams;
+mod uring;
 mod variadic;
 mod wait;
 

@@ -185,8 +185,12 @@ unsafe extern "C-unwind" fn setsockopt(
             socket.pin(reason);
             if reason == Reason::Ktls {
                 socket.bring_back(fd);
-            } else if name == libc::SO_PEEK_OFF {
+            } else if name == libc::SO_PEEK_OFF || reason == Reason::Repair {
                 socket.draw_back(fd);
+            }
+            if reason == Reason::Repair {
+                // Whoever copies the connection's state has the kernel's only.
+                socket.flush_all(fd);
             }
             thread::set_errno(errno);
         }

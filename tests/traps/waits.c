@@ -1,0 +1,284 @@
+/* What wait sets of every kind say of connections, and when. */
+#include "traps.h"
+
+/* Neither end waits for an acknowledgement before it sends on. */
+static Pair prompt_pair(void) {
+    Pair pair = on_the_ring();
+    must(setsockopt(pair.near, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)) == 0, "setsockopt");
+    must(setsockopt(pair.far, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)) == 0, "setsockopt");
+    return pair;
+}
+
+static int add(int set, int fd, unsigned events) {
+    struct epoll_event event = {events, {.fd = fd}};
+    return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+}
+
+static void observe_wait(const char *what, int set, int timeout_ms) {
+    struct epoll_event event = {0};
+    int count = epoll_wait(set, &event, 1, timeout_ms);
+    observe("%s: %d events %x", what, count, count > 0 ? event.events : 0);
+}
+
+static void say(int fd, size_t bytes) {
+    char message[64] = {0};
+    must(send(fd, message, bytes, 0) == (ssize_t)bytes, "send");
+    usleep(2000);
+}
+
+/* Reads what is there; returns how much. */
+static ssize_t drain(int fd) {
+    char bytes[65536];
+    ssize_t total = 0, got;
+    while ((got = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0)
+        total += got;
+    return total;
+}
+
+static void every_message_is_an_edge(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0);
+    char byte;
+    must(add(set, pair.far, EPOLLIN | EPOLLET) == 0, "add");
+    for (int round = 0; round < 3; round++) {
+        say(pair.near, 7);
+        observe_wait("first", set, 1000);
+        observe_wait("the same", set, 0);
+        say(pair.near, 7);
+        observe_wait("second", set, 1000);
+        must(recv(pair.far, &byte, 1, 0) == 1, "recv");
+        observe_wait("after a part was read", set, 0);
+        observe("drained %zd", drain(pair.far));
+        observe_wait("empty", set, 0);
+    }
+    must(epoll_ctl(set, EPOLL_CTL_MOD, pair.far, &(struct epoll_event){EPOLLIN | EPOLLET, {0}}) == 0, "modify");
+    observe_wait("modified, empty", set, 0);
+    say(pair.near, 3);
+    drain(pair.far);
+    say(pair.near, 3);
+    must(epoll_ctl(set, EPOLL_CTL_MOD, pair.far, &(struct epoll_event){EPOLLIN | EPOLLET, {0}}) == 0, "modify");
+    observe_wait("modified, full", set, 1000);
+    must(epoll_ctl(set, EPOLL_CTL_MOD, pair.far, &(struct epoll_event){EPOLLIN | EPOLLET, {0}}) == 0, "modify");
+    observe_wait("modified again", set, 1000);
+}
+
+static void armed_once(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0);
+    must(add(set, pair.far, EPOLLIN | EPOLLONESHOT) == 0, "add");
+    for (int round = 0; round < 3; round++) {
+        say(pair.near, 7);
+        observe_wait("armed", set, 1000);
+        say(pair.near, 7);
+        observe_wait("not armed", set, 20);
+        must(epoll_ctl(set, EPOLL_CTL_MOD, pair.far, &(struct epoll_event){EPOLLIN | EPOLLONESHOT, {0}}) == 0, "modify");
+        observe_wait("armed again", set, 1000);
+        observe("drained %zd", drain(pair.far));
+        must(epoll_ctl(set, EPOLL_CTL_MOD, pair.far, &(struct epoll_event){EPOLLIN | EPOLLONESHOT, {0}}) == 0, "modify");
+    }
+}
+
+static void a_set_in_a_set(void) {
+    Pair pair = prompt_pair();
+    int inner = epoll_create1(0), outer = epoll_create1(0);
+    must(add(inner, pair.far, EPOLLIN) == 0 && add(outer, inner, EPOLLIN) == 0, "add");
+    for (int round = 0; round < 3; round++) {
+        struct pollfd item = {.fd = outer, .events = POLLIN};
+        observe("poll %d", poll(&item, 1, 0));
+        say(pair.near, 7);
+        observe("poll %d %x", poll(&item, 1, 1000), item.revents);
+        observe_wait("outer", outer, 1000);
+        observe_wait("inner", inner, 1000);
+        observe("drained %zd", drain(pair.far));
+        observe_wait("outer, empty", outer, 0);
+    }
+    Pair late = prompt_pair();
+    must(add(inner, late.far, EPOLLIN) == 0, "add");
+    say(late.near, 7);
+    observe_wait("outer, of a later member", outer, 1000);
+}
+
+static void in_two_sets(void) {
+    Pair pair = prompt_pair();
+    int sets[] = {epoll_create1(0), epoll_create1(0)};
+    must(add(sets[0], pair.far, EPOLLIN) == 0, "add");
+    say(pair.near, 7);
+    observe_wait("one set", sets[0], 1000);
+    must(add(sets[1], pair.far, EPOLLIN | EPOLLET) == 0, "add");
+    for (int round = 0; round < 3; round++) {
+        say(pair.near, 7);
+        observe_wait("first set", sets[0], 1000);
+        observe_wait("second set", sets[1], 1000);
+        observe("drained %zd", drain(pair.far));
+        observe_wait("first set, empty", sets[0], 0);
+    }
+    close(sets[1]);
+    say(pair.near, 7);
+    observe_wait("one set again", sets[0], 1000);
+}
+
+static atomic_int woken;
+static Pair exclusive;
+
+static void *wait_alone(void *set) {
+    struct epoll_event event;
+    char byte;
+    while (epoll_wait(*(int *)set, &event, 1, -1) == 1) {
+        ssize_t got = recv(exclusive.far, &byte, 1, MSG_DONTWAIT);
+        if (got == 1)
+            atomic_fetch_add(&woken, 1);
+        else if (got == 0)
+            break;
+    }
+    return NULL;
+}
+
+/* Of sets that wait exclusively at least one is woken for every message. */
+static void one_of_several_is_woken(void) {
+    exclusive = prompt_pair();
+    int sets[3];
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) {
+        sets[i] = epoll_create1(0);
+        must(add(sets[i], exclusive.far, EPOLLIN | EPOLLEXCLUSIVE) == 0, "add");
+        threads[i] = start_thread(wait_alone, &sets[i]);
+    }
+    observe_result("modify", epoll_ctl(sets[0], EPOLL_CTL_MOD, exclusive.far, &(struct epoll_event){EPOLLIN, {0}}));
+    for (int i = 0; i < 100; i++) {
+        must(send(exclusive.near, "!", 1, 0) == 1, "send");
+        for (int patience = 0; atomic_load(&woken) <= i && patience < 2000; patience++)
+            usleep(500);
+    }
+    observe("served %d", atomic_load(&woken));
+    close(exclusive.near);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static ssize_t fill(int fd) {
+    static char block[65536];
+    ssize_t total = 0, sent;
+    while ((sent = send(fd, block, sizeof block, MSG_DONTWAIT)) > 0)
+        total += sent;
+    return total;
+}
+
+static void writable_when_there_is_room(unsigned more) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0);
+    must(add(set, pair.near, EPOLLOUT | EPOLLIN | more) == 0, "add");
+    observe_wait("empty", set, 1000);
+    for (int round = 0; round < 5; round++) {
+        ssize_t sent = 0, got = 0;
+        /* The reader's queue grows as it is filled. */
+        for (int quiet = 0; quiet < 5; quiet++) {
+            ssize_t more_sent = fill(pair.near);
+            sent += more_sent;
+            quiet = more_sent > 0 ? -1 : quiet;
+            usleep(2000);
+        }
+        struct pollfd item = {.fd = pair.near, .events = POLLOUT};
+        observe("full: poll %d", poll(&item, 1, 0));
+        observe_wait("full", set, 20);
+        while (got < sent) {
+            got += drain(pair.far);
+            usleep(200);
+        }
+        observe("poll %d", poll(&item, 1, 1000));
+        observe_wait("room", set, 1000);
+    }
+}
+
+static void writable_by_level(void) { writable_when_there_is_room(0); }
+
+static void writable_by_edge(void) { writable_when_there_is_room(EPOLLET); }
+
+/* What one direction has sent is read before its end, and the other direction goes on. */
+static void half_closed(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0);
+    must(add(set, pair.far, EPOLLIN | EPOLLRDHUP) == 0, "add");
+    say(pair.near, 33);
+    observe_result("shutdown", shutdown(pair.near, SHUT_WR));
+    usleep(2000);
+    observe_wait("bytes and the end", set, 1000);
+    observe_result("send", send(pair.near, "x", 1, MSG_NOSIGNAL));
+    observe("drained %zd", drain(pair.far));
+    observe_wait("the end", set, 1000);
+    char byte;
+    observe_result("recv", recv(pair.far, &byte, 1, 0));
+    for (int round = 0; round < 3; round++) {
+        say(pair.far, 9);
+        observe("the other direction: %zd", drain(pair.near));
+    }
+    close(pair.far);
+    observe_result("recv", recv(pair.near, &byte, 1, 0));
+}
+
+/* Calls that succeed leave errno as it was. */
+static void errno_stays(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0);
+    char bytes[128];
+    struct epoll_event event;
+    must(add(set, pair.far, EPOLLIN) == 0, "add");
+    for (int round = 0; round < 200; round++) {
+        struct pollfd item = {.fd = pair.far, .events = POLLIN};
+        errno = 77;
+        ssize_t sent = send(pair.near, bytes, 1 + round % sizeof bytes, 0);
+        int polled = poll(&item, 1, 1000), waited = epoll_wait(set, &event, 1, 1000);
+        ssize_t got = recv(pair.far, bytes, sizeof bytes, 0);
+        if (sent != got || polled != 1 || waited != 1 || errno != 77)
+            observe("round %d: %zd %d %d %zd, errno %d", round, sent, polled, waited, got, errno);
+    }
+    observe("errno %d", errno);
+}
+
+enum { SENDERS = 3, MESSAGES = 400 };
+
+static void *send_many(void *fd) {
+    for (int i = 0; i < MESSAGES; i++)
+        must(send(*(int *)fd, "message", 7, 0) == 7, "send");
+    return NULL;
+}
+
+/* Threads are in calls on the connection when it begins, and when it joins. */
+static void in_a_call_from_the_first_byte(void) {
+    for (int round = 0; round < 20; round++) {
+        Pair pair = connected();
+        pthread_t threads[SENDERS];
+        for (int i = 0; i < SENDERS; i++)
+            threads[i] = start_thread(send_many, &pair.near);
+        char bytes[64];
+        int wrong = 0, total = 0;
+        while (total < SENDERS * MESSAGES * 7) {
+            ssize_t got = recv(pair.far, bytes, sizeof bytes, 0);
+            must(got > 0, "recv");
+            for (ssize_t i = 0; i < got; i++)
+                wrong += bytes[i] != "message"[(total + i) % 7];
+            total += got;
+        }
+        for (int i = 0; i < SENDERS; i++)
+            pthread_join(threads[i], NULL);
+        if (wrong)
+            observe("wrong bytes: %d", wrong);
+        close(pair.near);
+        observe_result("recv", recv(pair.far, bytes, sizeof bytes, 0));
+        close(pair.far);
+    }
+}
+
+int main(int argc, char **argv) {
+    const Case cases[] = {CASE(every_message_is_an_edge),
+                          CASE(armed_once),
+                          CASE(a_set_in_a_set),
+                          CASE(in_two_sets),
+                          CASE(one_of_several_is_woken),
+                          CASE(writable_by_level),
+                          CASE(writable_by_edge),
+                          CASE(half_closed),
+                          CASE(errno_stays),
+                          CASE(in_a_call_from_the_first_byte),
+                          {0}};
+    return run_cases(cases, argc, argv);
+}
