@@ -4,7 +4,7 @@
 //! stay in its list, before what comes later. Rings are put in that order by the times that their senders leave in them; so are the
 //! kernel's own reports, as far as their senders have told when.
 
-use libc::epoll_event;
+use libc::{c_int, epoll_event};
 use smallvec::SmallVec;
 
 use super::rings::{Active, Inner};
@@ -16,6 +16,7 @@ struct Report {
     event: epoll_event,
     came: u64,
     slot: Option<usize>,
+    by_kernel: bool,
 }
 
 type Reports = SmallVec<[Report; 64]>;
@@ -32,18 +33,22 @@ impl Inner {
 
     /// Looks at every active ring and adds what it finds to the first `from_kernel` of `events`, which the kernel reports now and did not
     /// when last asked, at `asked`; None: it was not asked, though it has more to say. What both have to say of one registration is one
-    /// event. Returns how many there are now, and whether one-shot registrations may be among them.
+    /// event. Returns how many there are now.
     pub(super) fn collect(
         &mut self,
+        epoll: c_int,
         events: &mut [epoll_event],
         from_kernel: usize,
         (asked, now): (Option<u64>, u64),
-    ) -> (usize, bool) {
+    ) -> usize {
         let (mut rings, one_shots) = self.ready_rings(asked.is_none());
         let asked = asked.unwrap_or(now);
         let mut count = from_kernel;
         if rings.is_empty() {
             self.kernel_reports = from_kernel > 0;
+            if one_shots {
+                self.disarm(epoll, &events[..count], |_| true);
+            }
         } else {
             self.date(&mut rings, from_kernel, now);
             let room = events.len() - from_kernel;
@@ -63,11 +68,14 @@ impl Inner {
                     self.active[slot].note_reported(now + index as u64);
                 }
             }
+            if one_shots {
+                self.disarm(epoll, &events[..count], |place| reports[place].by_kernel);
+            }
         }
         if count > 0 {
             self.reported_at = now;
         }
-        (count, one_shots)
+        count
     }
 
     /// The active members that have something to report, and whether some active one is one-shot; `alone`: only those of which the kernel
@@ -88,6 +96,7 @@ impl Inner {
                     event,
                     came: 0,
                     slot: Some(slot),
+                    by_kernel: false,
                 });
             } else {
                 active.quiet += 1;
@@ -121,6 +130,7 @@ impl Inner {
                 event: *event,
                 came,
                 slot: None,
+                by_kernel: true,
             }
         });
         reports.collect()

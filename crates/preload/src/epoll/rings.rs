@@ -301,13 +301,25 @@ impl Inner {
         kept
     }
 
-    /// A one-shot registration of which `events` tell is off until it is changed: here, and in the kernel.
-    pub(super) fn disarm(&mut self, epoll: c_int, events: &[epoll_event]) {
+    /// One-shot registrations of which `events` tell are off until they are changed. The kernel, `epoll`, has done that with those that it
+    /// reported itself, and must not hear of them: a change would arm them for errors.
+    pub(super) fn disarm(
+        &mut self,
+        epoll: c_int,
+        events: &[epoll_event],
+        by_kernel: impl Fn(usize) -> bool,
+    ) {
         for active in &mut self.active {
-            let data = active.data;
-            if active.events & ONE_SHOT != 0 && events.iter().any(|event| event.u64 == data) {
+            if active.events & ONE_SHOT == 0 {
+                continue;
+            }
+            let mut reported = events.iter();
+            if let Some(place) = reported.position(|event| event.u64 == active.data) {
                 active.events &= SPECIAL;
-                register(epoll, libc::EPOLL_CTL_MOD, active.fd, active.events, data);
+                if !by_kernel(place) {
+                    let data = active.data;
+                    register(epoll, libc::EPOLL_CTL_MOD, active.fd, active.events, data);
+                }
             }
         }
     }

@@ -123,12 +123,9 @@ fn look(
             inner.kernel_misses.saturating_add(1)
         };
     }
-    let (count, one_shots) = inner.collect(events, from_kernel, (asked, now));
+    let count = inner.collect(call.epoll, events, from_kernel, (asked, now));
     // It may still have what it reported before.
     inner.kernel_reports |= rings_turn;
-    if one_shots {
-        inner.disarm(call.epoll, &events[..count]);
-    }
     (count > 0).then_some(count as c_int)
 }
 
@@ -205,7 +202,7 @@ fn sleep_and_wake(
         inner.undo_nudges(call.epoll, &mut events[..count])
     };
     inner.kernel_reports = true;
-    inner.disarm(call.epoll, &events[..kept]);
+    inner.disarm(call.epoll, &events[..kept], |_| true);
     drop(inner);
     reopen_gates(set);
     (kept > 0).then_some(kept as c_int)
