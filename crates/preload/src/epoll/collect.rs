@@ -8,7 +8,7 @@ use libc::{c_int, epoll_event};
 use smallvec::SmallVec;
 
 use super::rings::{Active, Inner};
-use super::{EDGE, ONE_SHOT, WRITE_EVENTS};
+use super::{EDGE, ONE_SHOT, READ_EVENTS, WRITE_EVENTS};
 
 /// An event, when it came, and the active member that it is of, where that has it in its ring.
 #[derive(Clone, Copy, Debug)]
@@ -160,10 +160,13 @@ impl Inner {
 }
 
 impl Active {
-    /// What is to be reported, if the kernel has nothing to add.
+    /// What is to be reported, if the kernel has nothing to add: where the ring has no bytes for a reader, the kernel may have some.
     fn event_alone(&self) -> Option<epoll_event> {
         let half = self.socket.peek_receive()?;
-        self.event().filter(|_| !half.kernel_hinted())
+        let is_whole =
+            |event: &epoll_event| event.events & READ_EVENTS == self.events & READ_EVENTS;
+        self.event()
+            .filter(|event| is_whole(event) && !half.kernel_hinted())
     }
 
     /// When it became ready, which it is.
