@@ -160,13 +160,12 @@ impl Inner {
 }
 
 impl Active {
-    /// What is to be reported, if the kernel has nothing to add: where the ring has no bytes for a reader, the kernel may have some.
+    /// What is to be reported, if it is of bytes in the ring, and the kernel has nothing to add.
     fn event_alone(&self) -> Option<epoll_event> {
         let half = self.socket.peek_receive()?;
-        let is_whole =
-            |event: &epoll_event| event.events & READ_EVENTS == self.events & READ_EVENTS;
+        let is_readable = |event: &epoll_event| event.events & READ_EVENTS != 0;
         self.event()
-            .filter(|event| is_whole(event) && !half.kernel_hinted())
+            .filter(|event| is_readable(event) && !half.kernel_hinted())
     }
 
     /// When it became ready, which it is.

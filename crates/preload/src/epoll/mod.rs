@@ -163,7 +163,8 @@ impl EpollSet {
             (_, Some(event)) => {
                 let mut member = Member::new(socket, event);
                 member.is_secret = self.changes.are_shared();
-                let ambiguous = inner.add(fd, member);
+                let ambiguous = inner.add(fd, member)
+                    || socket.is_some_and(|socket| inner.has_by_another(fd, socket));
                 if let (Some(mut sets), Some(socket)) = (sets, socket) {
                     if !sets.iter().any(|set| std::ptr::eq(*set, self)) {
                         sets.push(self);

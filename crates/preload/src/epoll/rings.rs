@@ -205,6 +205,16 @@ impl Inner {
         members.find(|(_, member)| is_it(member)).map(|(fd, _)| *fd)
     }
 
+    /// Whether `socket` is a member by another descriptor than `fd`, too.
+    pub(super) fn has_by_another(&self, fd: c_int, socket: &'static Socket) -> bool {
+        let is_it = |found: &Socket| std::ptr::eq(found, socket);
+        socket.has_copies()
+            && self
+                .members
+                .iter()
+                .any(|(other, member)| *other != fd && member.socket.is_some_and(is_it))
+    }
+
     /// Looks at the ring of the member `fd` from now on.
     pub(super) fn activate(&mut self, fd: c_int, origin: Origin) {
         let Some(member) = self.members.get_mut(&fd) else {

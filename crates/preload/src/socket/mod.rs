@@ -106,6 +106,11 @@ impl Socket {
         !std::ptr::eq(self.row(), &raw const self.own_row)
     }
 
+    /// Whether several descriptors of this process are the connection.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.descriptors.load(Relaxed) > 1
+    }
+
     /// Whether a direction is pinned to the kernel's road.
     pub(crate) fn is_pinned(&self) -> bool {
         let pinned = flags::SEND_PINNED | flags::RECEIVE_PINNED;
