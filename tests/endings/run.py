@@ -27,6 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import isolate, road  # noqa: E402
 
 ENDINGS = ("kill", "exit", "close", "linger", "shut-write", "shut-both", "shut-write-kill", "shut-both-kill")
+HALVED_ENDINGS = ("kill", "close", "shut-write", "shut-write-kill")
+"""Those that come also after the survivor has shut its sending direction down."""
 STATES = {
     "idle": ("none", "none"),
     "leaver behind": ("some", "none"),
@@ -37,7 +39,7 @@ STATES = {
     "both blocked": ("full", "full"),
 }
 SIZES = {"small": 64, "large": 16 * 1024}
-WAYS = ("blocking", "poll", "epoll", "edge")
+WAYS = ("blocking", "poll", "epoll", "edge", "reader", "edge writer")
 STEPS = {
     "reads": ("look", "read", "read", "error", "send", "send", "look"),
     "sends": ("send", "send", "send", "look", "read", "error"),
@@ -71,8 +73,6 @@ def comparable(case: dict[str, Any], seen: list[str]) -> list[str]:
         # Whether there is room depends on the sizes that the kernel's buffers have grown to.
         hidden |= POLLOUT
         seen = [word.replace("EAGAIN", "1") for word in seen]
-    if case["ending"] == "kill" and case["to_leaver"] == "some" and case["how"] in ("epoll", "edge"):
-        hidden |= POLLERR | POLLHUP
     # Whoever sleeps while one thing happens after the other wakes at the first or at the second.
     at_wake = POLLERR | POLLHUP if case["ending"].startswith("shut-") and case["to_leaver"] != "none" else 0
     masks = {"look": hidden, "wait": hidden | at_wake}
@@ -86,19 +86,26 @@ def comparable(case: dict[str, Any], seen: list[str]) -> list[str]:
 def cases() -> list[dict[str, Any]]:
     """All of them."""
     found = []
-    for ending, state, ring, how, waits, order in itertools.product(
-        ENDINGS, STATES, SIZES, WAYS, (False, True), STEPS
+    for ending, state, ring, how, waits, order, halved in itertools.product(
+        ENDINGS, STATES, SIZES, WAYS, (False, True), STEPS, (False, True)
     ):
+        if halved and ending not in HALVED_ENDINGS:
+            continue
         to_leaver, to_survivor = STATES[state]
         if waits and to_survivor != "none":
             continue
+        if waits and how == "edge writer" and to_leaver == "full":
+            # There are other edges than that of the ending: whenever a buffer has grown.
+            continue
         found.append(
             {
-                "name": f"{ending}, {state}, {ring} ring, {how}, {'waits' if waits else 'comes later'}, {order}",
+                "name": f"{ending}, {state}, {ring} ring, {how}, {'waits' if waits else 'comes later'}, {order}"
+                + (", survivor shut" if halved else ""),
                 "ending": ending,
                 "size": SIZES[ring],
                 "how": how,
                 "waits": waits,
+                "halved": halved,
                 "steps": STEPS[order],
                 "to_leaver": to_leaver,
                 "to_survivor": to_survivor,

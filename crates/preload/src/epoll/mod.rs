@@ -24,6 +24,7 @@ use crate::table::{self, Entry};
 mod collect;
 mod early;
 mod interest;
+mod kills;
 mod rings;
 mod shared;
 mod wait;

@@ -22,6 +22,8 @@ pub(super) struct Inner {
     pub(super) untold: Vec<c_int>,
     /// Members whose registration asks for more than the program did, to wake a sleeper.
     pub(super) nudged: Vec<c_int>,
+    /// Edge-triggered members of which the kernel will report once more what has been reported.
+    pub(super) told_twice: Vec<c_int>,
     /// When, of [`spin::clock`], the kernel was last asked.
     pub(super) kernel_seen: u64,
     /// It had something to report that the rings do not, and may have it still: its level-triggered registrations say the same again.
@@ -142,6 +144,7 @@ impl Inner {
 
     pub(super) fn remove(&mut self, fd: c_int) {
         self.deactivate(fd);
+        self.told_twice.retain(|told| *told != fd);
         if let Some(member) = self.members.remove(&fd)
             && let Some(sharers) = self.by_data.get_mut(&member.data)
         {
@@ -157,6 +160,14 @@ impl Inner {
         let data = self.members.get(&fd).map(|member| member.data);
         let sharers = data.and_then(|data| self.by_data.get(&data));
         sharers.is_some_and(|sharers| sharers.count > 1)
+    }
+
+    /// The connection that alone carries this data word, its descriptor, and the events that the program registered.
+    pub(super) fn only_one_of(&self, data: u64) -> Option<(c_int, &'static Socket, u32)> {
+        let sharers = self.by_data.get(&data)?;
+        let member = self.members.get(&sharers.fd)?;
+        let socket = member.socket.filter(|_| sharers.count == 1)?;
+        Some((sharers.fd, socket, member.wanted?))
     }
 
     /// The connection that carries this data word.

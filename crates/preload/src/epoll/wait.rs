@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::AcqRel;
 
 use libc::{c_int, epoll_event, sigset_t};
 
+use super::kills::Suspects;
 use super::rings::Origin;
 use super::{EpollSet, NS_BEFORE_KERNEL, NS_PER_UNTOLD, SPIN_NS_BEFORE_KERNEL, UNTOLD_MAX};
 use crate::kernel::kernel;
@@ -105,6 +106,7 @@ fn look(
     };
     let rings_turn = inner.is_rings_turn();
     let (mut from_kernel, mut asked) = (0, (!rings_turn).then_some(0));
+    let mut suspects = Suspects::new();
     let due = now.wrapping_sub(inner.kernel_seen) > spin::cycles(patience_ns);
     // Who does not wait asks for all that there is now.
     let due = due || call.timeout_ns == Some(0) || inner.kernel_reports;
@@ -117,6 +119,8 @@ fn look(
         }
         asked = Some(std::mem::replace(&mut inner.kernel_seen, now));
         from_kernel = ask_kernel(call, events);
+        from_kernel = inner.drop_told_twice(&mut events[..from_kernel]);
+        suspects = inner.suspects(&events[..from_kernel]);
         inner.kernel_misses = if from_kernel > 0 {
             0
         } else {
@@ -126,6 +130,8 @@ fn look(
     let count = inner.collect(call.epoll, events, from_kernel, (asked, now));
     // It may still have what it reported before.
     inner.kernel_reports |= rings_turn;
+    drop(inner);
+    set.show_kills(&suspects, &mut events[..count]);
     (count > 0).then_some(count as c_int)
 }
 
@@ -201,9 +207,12 @@ fn sleep_and_wake(
     } else {
         inner.undo_nudges(call.epoll, &mut events[..count])
     };
+    let kept = inner.drop_told_twice(&mut events[..kept]);
+    let suspects = inner.suspects(&events[..kept]);
     inner.kernel_reports = true;
     inner.disarm(call.epoll, &events[..kept], |_| true);
     drop(inner);
+    set.show_kills(&suspects, &mut events[..kept]);
     reopen_gates(set);
     (kept > 0).then_some(kept as c_int)
 }

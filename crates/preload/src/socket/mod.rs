@@ -261,6 +261,16 @@ impl Socket {
         ))
     }
 
+    /// As [`Socket::peek_receive`], of the sending half.
+    fn peek_send(&'static self) -> Option<SendHalf<'static>> {
+        if !self.is_attached() {
+            return None;
+        }
+        // SAFETY: as in `peek_receive`.
+        let segment = unsafe { (*self.segment.get()).as_ref() }?;
+        Some(SendHalf::new(self.row(), segment, self.send_direction()))
+    }
+
     /// The processor on which the peer last published, as it says; zero when unknown.
     #[inline]
     pub(crate) fn sender_processor(&'static self) -> u32 {

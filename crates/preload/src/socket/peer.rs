@@ -68,6 +68,12 @@ impl Socket {
                 .is_some_and(|locked| self.notice_kill(fd, &locked))
     }
 
+    /// Whether it is worth to look for that: bytes of ours are unread, or an error has been found before. For wait sets, as
+    /// [`Socket::peek_receive`].
+    pub(crate) fn may_be_reset(&'static self) -> bool {
+        self.error.load(Relaxed) != 0 || self.peek_send().is_some_and(|half| half.unread() != 0)
+    }
+
     /// If the peer was killed with bytes of ours unread: the connection is reset, as far as the program can see. True: so it was.
     fn notice_kill(&self, fd: c_int, locked: &Locked<SendHalf<'_>>) -> bool {
         let was_killed = locked.half.unread() != 0

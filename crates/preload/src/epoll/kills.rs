@@ -1,0 +1,90 @@
+//! Members whose peer was killed with bytes of ours unread in its ring: the kernel reports a FIN, where TCP would have had a reset.
+//!
+//! Whatever the kernel reports is looked at, for the FIN is among it. Where our ring is drained, that costs two loads. *Limit*: of a
+//! member that is registered for neither reading nor writing the kernel reports nothing when a FIN comes.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use libc::{c_int, epoll_event};
+use smallvec::SmallVec;
+
+use super::rings::Inner;
+use super::{EDGE, EpollSet};
+use crate::kernel;
+use crate::socket::Socket;
+
+/// What `poll` knows, too.
+const COMMON_EVENTS: u32 = 0x3fff;
+
+/// A member of which the kernel reports something, behind which there may be a reset.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Suspect {
+    fd: c_int,
+    socket: &'static Socket,
+    registered: u32,
+    data: u64,
+}
+
+pub(super) type Suspects = SmallVec<[Suspect; 4]>;
+
+impl Inner {
+    /// Those of which the kernel reports `events`. Members that share a data word cannot be told apart.
+    pub(super) fn suspects(&self, events: &[epoll_event]) -> Suspects {
+        let members = events.iter().filter_map(|event| {
+            let (fd, socket, registered) = self.only_one_of(event.u64)?;
+            socket.may_be_reset().then_some(Suspect {
+                fd,
+                socket,
+                registered,
+                data: event.u64,
+            })
+        });
+        members.collect()
+    }
+
+    /// Takes out of the kernel's `events` what it reports because of a shutdown of ours. Returns how many are left.
+    pub(super) fn drop_told_twice(&mut self, events: &mut [epoll_event]) -> usize {
+        if self.told_twice.is_empty() {
+            return events.len();
+        }
+        let mut kept = 0;
+        for index in 0..events.len() {
+            let event = events[index];
+            let fd = self.only_one_of(event.u64).map(|(fd, ..)| fd);
+            let place = self.told_twice.iter().position(|told| Some(*told) == fd);
+            if let Some(place) = place {
+                self.told_twice.swap_remove(place);
+            } else {
+                events[kept] = event;
+                kept += 1;
+            }
+        }
+        kept
+    }
+}
+
+impl EpollSet {
+    /// Adds to `events`, which the program gets, what TCP would have reported of those `suspects` whose connections are reset. The set is
+    /// not locked.
+    pub(super) fn show_kills(&self, suspects: &[Suspect], events: &mut [epoll_event]) {
+        for suspect in suspects {
+            let Suspect { fd, socket, .. } = *suspect;
+            let is_new = socket.look_for_kill(fd);
+            if !is_new && socket.error.load(Relaxed) == 0 {
+                continue;
+            }
+            let wanted = i16::try_from(suspect.registered & COMMON_EVENTS).unwrap_or(0);
+            let now = u32::from(kernel::events_now(fd, wanted).cast_unsigned());
+            let its = events.iter_mut().find(|event| event.u64 == suspect.data);
+            if let Some(event) = its {
+                event.events |= now | libc::EPOLLERR as u32;
+            }
+            if is_new
+                && suspect.registered & EDGE != 0
+                && let Some(mut inner) = self.inner.lock()
+            {
+                inner.told_twice.push(fd);
+            }
+        }
+    }
+}
