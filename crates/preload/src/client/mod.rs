@@ -74,7 +74,7 @@ pub(crate) fn configure(path: CString, mode: Mode, chaos_seed: u64) {
         *client = Some(Client {
             path,
             fd: None,
-            recalled: None,
+            owes_answer: false,
             retry_at_ns: 0,
             next_offer: 1,
             boards: Boards::new(),
@@ -272,23 +272,16 @@ pub(crate) fn withdraw(offer_id: u64) {
 /// (`sends`) sends on no more. Waits for the answer, [`RECALL_WAIT_MS`] at most. The caller looks into the ring to see what became of it.
 /// A forked child asks for connections of its parent, too.
 pub(crate) fn recall(socket: &Socket, fd: c_int, sends: bool) {
-    let offer_id = socket.offer_id.load(Relaxed);
-    let message = ToAgent::Recall(Recall {
-        offer_id,
+    let recall = Recall {
+        offer_id: socket.offer_id.load(Relaxed),
         connection_id: socket.row().identity.connection_id.load(Relaxed),
         fd,
         sends,
-    });
+    };
     if let Some(mut guard) = CLIENT.lock()
         && let Some(client) = guard.as_mut()
-        && client.reach()
-        && client.send(&message)
     {
-        client.recalled = None;
-        let deadline = kernel::monotonic_ns() + RECALL_WAIT_MS * 1_000_000;
-        while client.recalled != Some(offer_id) && kernel::monotonic_ns() < deadline {
-            client.wait_for_mail();
-        }
+        client.recall(recall);
     }
 }
 
@@ -368,6 +361,7 @@ pub(crate) fn forget_parent() {
         && let Some(client) = guard.as_mut()
     {
         client.fd = None;
+        client.owes_answer = false;
         client.retry_at_ns = 0;
         client.offers.clear();
         client.rows_free.clear();

@@ -9,15 +9,15 @@ use libc::c_int;
 use millrace_shm::board::{Board, Row, address_words, state};
 use millrace_shm::segment::Segment;
 use millrace_wire::{
-    End, Family, Hello, MAX_BYTES, Mode, Offer, Reason, SEGMENT_VERSION, Take, ToAgent, ToClient,
-    VERSION_MAX, VERSION_MIN, Welcome, Withdraw,
+    End, Family, Hello, MAX_BYTES, Mode, Offer, Reason, Recall, SEGMENT_VERSION, Take, ToAgent,
+    ToClient, VERSION_MAX, VERSION_MIN, Welcome, Withdraw,
 };
 
 use super::boards::Boards;
 use super::link::{connect, passed_descriptor};
 use super::{
-    BOARD, DESCRIPTOR, LEAVING, MAIL_SEEN, MODE, OFFER_AFTER_BYTES, OFFER_AFTER_CALLS, RETRY_NS,
-    STOPPED, WITHDRAW_WAIT_MS, board, is_eager, row_index, stop,
+    BOARD, DESCRIPTOR, LEAVING, MAIL_SEEN, MODE, OFFER_AFTER_BYTES, OFFER_AFTER_CALLS,
+    RECALL_WAIT_MS, RETRY_NS, STOPPED, WITHDRAW_WAIT_MS, board, is_eager, row_index, stop,
 };
 use crate::kernel::{self, kernel};
 use crate::socket::{Socket, phase};
@@ -28,8 +28,8 @@ use crate::{process, spin, table};
 pub(super) struct Client {
     pub(super) path: CString,
     pub(super) fd: Option<OwnedFd>,
-    /// The recall that was answered last.
-    pub(super) recalled: Option<u64>,
+    /// A recall has been asked for and not answered yet; there is one at a time.
+    pub(super) owes_answer: bool,
     pub(super) retry_at_ns: u64,
     pub(super) next_offer: u32,
     pub(super) boards: Boards,
@@ -132,6 +132,7 @@ impl Client {
     pub(super) fn lose_agent(&mut self) {
         DESCRIPTOR.store(u32::MAX, Relaxed);
         self.fd = None;
+        self.owes_answer = false;
         // Connections that have their end records on the board go on. Rows of a new agent's board are new.
         BOARD.store(std::ptr::null_mut(), Relaxed);
         self.boards.vacate_unused(None);
@@ -250,6 +251,28 @@ impl Client {
         }
     }
 
+    /// Waits for the answer that the agent owes, if it does, [`RECALL_WAIT_MS`] at most.
+    fn wait_for_answer(&mut self) {
+        let deadline = kernel::monotonic_ns() + RECALL_WAIT_MS * 1_000_000;
+        while self.owes_answer && kernel::monotonic_ns() < deadline {
+            self.wait_for_mail();
+        }
+    }
+
+    /// Asks for a recall and waits for the answer. While an older one is not answered, nothing is asked: an agent that stands still holds
+    /// a program that sends no more up once, and not for each of its connections. A reader has more to lose.
+    pub(super) fn recall(&mut self, recall: Recall) {
+        if recall.sends {
+            self.read_mail();
+        } else {
+            self.wait_for_answer();
+        }
+        if !self.owes_answer && self.reach() && self.send(&ToAgent::Recall(recall)) {
+            self.owes_answer = true;
+            self.wait_for_answer();
+        }
+    }
+
     pub(super) fn read_mail(&mut self) {
         while let Some((message, fd)) = self.receive() {
             match message {
@@ -302,7 +325,7 @@ impl Client {
                         socket.phase.store(phase::KERNEL, Relaxed);
                     }
                 }
-                ToClient::Recalled(recalled) => self.recalled = Some(recalled.offer_id),
+                ToClient::Recalled(_) => self.owes_answer = false,
                 ToClient::Unsupported(_) => stop(Reason::NoAgent),
                 ToClient::Answer(_) => {}
             }
