@@ -102,6 +102,12 @@ impl Pairings {
         }
     }
 
+    /// The pairings of a client, and the direction in which it sends in each.
+    pub(crate) fn of_client(&self, client: ClientId) -> impl Iterator<Item = (&Pairing, usize)> {
+        let keys = self.by_offer.range((client, 0)..=(client, u64::MAX));
+        keys.filter_map(|(&key, _)| self.get(key))
+    }
+
     /// Forgets the pairings of a client.
     pub(crate) fn end_client(&mut self, client: ClientId) {
         while let Some((&key, _)) = self.by_offer.range((client, 0)..=(client, u64::MAX)).next() {

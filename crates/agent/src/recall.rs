@@ -38,6 +38,7 @@ use crate::pairings::{PairedEnd, Pairing};
 use crate::server::Server;
 use crate::sys;
 
+mod last;
 mod reorder;
 
 /// How long a recall waits for the sender's lock, and then for room in its kernel socket.

@@ -337,6 +337,7 @@ impl Server {
 
     fn bury_doomed(&mut self) {
         while let Some(id) = self.doomed.pop() {
+            self.send_last(id);
             let Some(client) = self.clients.remove(&id) else {
                 continue;
             };

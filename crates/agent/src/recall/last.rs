@@ -1,0 +1,70 @@
+//! What a reader that is gone has left unread, after it had shut its own direction down.
+//!
+//! The kernel has sent its FIN before, and says nothing when the process is killed; TCP would reset the connection. So what is unread is
+//! sent by the kernel: a socket that nobody has answers it with the reset. Should somebody have it still (a forked child, or a client that
+//! lives and has lost us), the bytes come to it in order, for both locks are ours meanwhile.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use millrace_shm::lock::Held;
+use millrace_shm::segment::ENDED;
+use millrace_shm::sys::thread_id;
+use tracing::debug;
+
+use super::{Asker, Refusal, Road};
+use crate::offers::{ClientId, OfferKey};
+use crate::server::Server;
+
+impl Server {
+    /// A client is gone: has what it has not read sent by the kernel, where its peers would not hear of its end otherwise.
+    pub(crate) fn send_last(&mut self, client: ClientId) {
+        let ended = self
+            .pairings
+            .of_client(client)
+            .filter(|(pairing, direction)| {
+                let flags = &pairing.segment.words(*direction).sender_flags;
+                flags.load(Relaxed) & ENDED != 0
+            });
+        let ended: Vec<OfferKey> = ended
+            .map(|(pairing, direction)| pairing.ends[direction].key())
+            .collect();
+        for key in ended {
+            let start = Instant::now();
+            if let Err(refusal) = self.send_last_of(key, start) {
+                debug!(client = key.0.0, offer = key.1, "not sent: {refusal}");
+            }
+            let now = Instant::now();
+            self.patience.spend(now, now - start);
+        }
+    }
+
+    fn send_last_of(&self, key: OfferKey, now: Instant) -> Result<(), Refusal> {
+        let found = self.pairings.get(key);
+        let (pairing, its_direction) = found.ok_or(Refusal::Unpaired)?;
+        let direction = 1 - its_direction;
+        let [receiver, sender] = [its_direction, direction].map(|index| &pairing.ends[index]);
+        let road = Road {
+            sender: self.row_of(sender, pairing.connection_id)?,
+            receiver: self.row_of(receiver, pairing.connection_id)?,
+            segment: &pairing.segment,
+            direction,
+            sender_connected: sender.offer.end == millrace_wire::End::Active,
+            asker: Asker::Reader,
+        };
+        road.segment.words(direction).gate.close_now();
+        if road.is_drained()? {
+            return Ok(());
+        }
+        let socket = self.borrow_socket(sender, road.sender)?;
+        let patience = self.patience.at(now);
+        let lock = &road.receiver.receive.lock;
+        if !lock.try_lock_for(thread_id(), patience) {
+            return Err(Refusal::Locked);
+        }
+        let outcome = road.bring_back(socket.as_fd(), None, patience);
+        lock.unlock(Held::Owned);
+        outcome
+    }
+}
