@@ -14,6 +14,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,15 +52,20 @@ PLAIN_RUNS = 4
 """TCP may give several answers: so often it is asked before one of ours is called wrong."""
 AGAIN = 3
 """A sender that learns of a kill within the time in which it does not look yet is asked so often again."""
+NEED_AGENT = ("shut-write-kill", "shut-both-kill")
+"""The agent sees to it that the survivor hears of these; so long may that take."""
+AGENT_S = 0.1
 RING_S = 5.0
+MUTE = "mute"
+"""The mode in which the agent stands still while the leaver ends: some of the cases."""
 
 
 POLLOUT, POLLERR, POLLHUP = 0x4, 0x8, 0x10
 
 
-def limit(case: dict[str, Any]) -> dict[str, Any] | None:
+def limit(case: dict[str, Any], mode: str) -> dict[str, Any] | None:
     """The case that a survivor under Millrace takes this one for, where that is a known limit; README.md says why."""
-    if case["ending"] == "shut-write-kill" and case["to_leaver"] == "some":
+    if mode == MUTE and case["ending"] in NEED_AGENT and case["to_leaver"] == "some":
         return {**case, "to_leaver": "none"}
     if case["ending"] == "shut-both" and case["to_leaver"] == "full":
         return {**case, "ending": "shut-both-kill"}
@@ -114,6 +120,11 @@ def cases() -> list[dict[str, Any]]:
     return found
 
 
+def is_for_mute(case: dict[str, Any]) -> bool:
+    """Whether the case is run in MUTE, too: these take long."""
+    return case["size"] == SIZES["small"] and case["how"] in ("poll", "edge")
+
+
 class Program:
     """One of the two programs."""
 
@@ -146,14 +157,29 @@ class Program:
         self.is_dead = True
 
 
+def start_agent(millrace: Path, socket: Path) -> subprocess.Popen[bytes]:
+    """An agent of a road's own, which answers."""
+    agent = subprocess.Popen([millrace, "agent", "--socket", socket, "--log", "warn"], env=dict(os.environ, MILLRACE="off"))
+    deadline = time.monotonic() + RING_S
+    while not socket.exists():
+        assert agent.poll() is None and time.monotonic() < deadline, "no agent"
+        time.sleep(0.01)
+    return agent
+
+
 class Road:
     """Both programs, on one road."""
 
     def __init__(self, mode: str, millrace: Path, socket: Path) -> None:
         self.mode = mode
         self._millrace = millrace
+        self._agent: subprocess.Popen[bytes] | None = None
+        if mode == MUTE:
+            socket = socket.with_name("mute.sock")
+            self._agent = start_agent(millrace, socket)
         self._environment = dict(os.environ, MILLRACE_AGENT=str(socket))
-        self._prefix = [] if mode == "plain" else [str(millrace), "run", "--mode", mode, "--"]
+        under = [str(millrace), "run", "--mode", "eager" if mode == MUTE else mode, "--"]
+        self._prefix = [] if mode == "plain" else under
         self._survivor = self._start("survive")
         self._port = self._survivor.hear()
         self._leaver = self._start("leave")
@@ -165,6 +191,13 @@ class Road:
         """Ends both."""
         for program in (self._leaver, self._survivor):
             program.kill()
+        if self._agent:
+            self._agent.kill()
+            self._agent.wait()
+
+    def _tell_agent(self, number: signal.Signals) -> None:
+        if self._agent:
+            self._agent.send_signal(number)
 
     def _is_on_ring(self) -> bool:
         if self.mode == "plain":
@@ -193,6 +226,7 @@ class Road:
             assert time.monotonic() < deadline, f"{case['name']}: not on the ring"
             for program in (leaver, survivor):
                 program.tell("talk")
+        self._tell_agent(signal.SIGSTOP)
         survivor.tell("fill")
         survivor.hear()
         leaver.tell("fill")
@@ -206,8 +240,11 @@ class Road:
             leaver.kill()
         elif case["ending"] == "exit":
             leaver.wait()
+        if case["ending"] in NEED_AGENT and case["to_leaver"] == "some":
+            time.sleep(AGENT_S)
         survivor.tell(to_come)
         seen: list[str] = survivor.hear()
+        self._tell_agent(signal.SIGCONT)
         return seen
 
 
@@ -220,7 +257,7 @@ def judge(case: dict[str, Any], plain_road: Road, plain: list[list[str]], road: 
     seen = road.run(case)
     if is_among(seen, plain):
         return "passed"
-    if other := limit(case):
+    if other := limit(case, road.mode):
         answers = [plain_road.run(other)]
         # A sender may be late here, too.
         if is_among(seen, answers) or any(is_among(road.run(case), answers) for _ in range(AGAIN)):
@@ -242,7 +279,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="what the cases are drawn from (default: %(default)s)")
     parser.add_argument("--cases", type=int, default=10**6, help="how many (default: all)")
-    parser.add_argument("--modes", default="eager,default", help="values of MILLRACE_MODE, with commas (default: %(default)s)")
+    parser.add_argument("--modes", default=f"eager,default,{MUTE}", help="values of MILLRACE_MODE, with commas (default: %(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose names have this text")
     parser.add_argument(
         "--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace", help="the program to test"
@@ -261,6 +298,8 @@ def main() -> int:
         for case in chosen:
             plain = [roads[0].run(case)]
             for other in roads[1:]:
+                if other.mode == MUTE and not is_for_mute(case):
+                    continue
                 outcome = judge(case, roads[0], plain, other)
                 counts[outcome] += 1
                 if outcome == "failed":

@@ -36,6 +36,8 @@ pub(crate) use kernel;
 
 /// TCP_ESTABLISHED of `include/net/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
+/// TCP_CLOSE: nothing is left of the connection.
+const CLOSE: u8 = 7;
 /// TCP_CLOSE_WAIT: the peer has sent its FIN.
 const CLOSE_WAIT: u8 = 8;
 
@@ -140,6 +142,14 @@ pub(crate) fn is_established(fd: c_int) -> bool {
 /// Whether the peer has sent its FIN, and we have not; and no reset has come.
 pub(crate) fn is_closed_by_peer_alone(fd: c_int) -> bool {
     tcp_info(fd).is_some_and(|info| info.state == CLOSE_WAIT)
+}
+
+/// Whether both ends have sent their FIN and no reset has come, so far as what has been received tells: `taken` bytes have been taken
+/// from the kernel, and the FIN counts as one more.
+pub(crate) fn is_over_by_fin(fd: c_int, taken: u64) -> bool {
+    tcp_info(fd).is_some_and(|info| {
+        info.state == CLOSE && info.bytes_received.checked_sub(unread(fd)) == Some(taken + 1)
+    })
 }
 
 /// Sets TCP_NODELAY.

@@ -99,7 +99,7 @@ fn send_joined(
                     Outcome::Errno(libc::EFAULT)
                 };
             }
-            Step::Kernel(row) if sent == 0 => return end_raw(socket, row, raw),
+            Step::Kernel(row) if sent == 0 => return end_raw(socket, call.fd, row, raw),
             Step::Kernel(row) => {
                 let rest = send_rest(socket, row, call, &vectors);
                 return done(socket, sent + rest.max(0).cast_unsigned());
@@ -376,7 +376,7 @@ fn send_raw(
     };
     let row = begin_raw(socket, &locked, bytes);
     drop(locked);
-    end_raw(socket, row, raw)
+    end_raw(socket, fd, row, raw)
 }
 
 /// Announces that bytes go by the kernel.
@@ -388,7 +388,16 @@ fn begin_raw(socket: &Socket, locked: &Locked<SendHalf<'_>>, bytes: usize) -> &'
 
 /// Makes the program's own call, which has been announced in `row`.
 #[inline]
-fn end_raw(socket: &'static Socket, row: &'static Row, raw: &mut dyn FnMut() -> isize) -> Outcome {
+fn end_raw(
+    socket: &'static Socket,
+    fd: c_int,
+    row: &'static Row,
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
+    if row.identity.flags.load(Relaxed) & flags::SEND_PINNED != 0 {
+        // The program may have shut this direction down: then the kernel does not tell of a reset that it does not know of.
+        socket.look_for_kill(fd);
+    }
     let error = socket.error.swap(0, Relaxed);
     if error != 0 && error != libc::EPIPE {
         // The kernel told a receiving call of it, which had bytes to return. EPIPE comes again, with its signal.

@@ -92,6 +92,8 @@ pub mod flags {
     pub const HIDDEN_NO_DELAY: u32 = 16;
     /// Both directions are pinned because two processes use the end, and for no other cause: it ends when one is left.
     pub const FORKED: u32 = 32;
+    /// The peer was found killed with unread bytes: an error that is told once.
+    pub const PEER_KILLED: u32 = 64;
 }
 
 /// The sending half of an end. Guarded by `lock`, except where said.

@@ -3,9 +3,10 @@
 //! A process that is killed leaves its gate open, and bytes in its ring that the kernel knows nothing of: it sends FIN, where TCP resets a
 //! connection of which bytes have not been read. Whoever shuts a direction down by purpose has said so in the segment before.
 
-use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use libc::c_int;
+use millrace_shm::board::flags;
 use millrace_shm::segment::ENDED;
 use millrace_stream::SendHalf;
 
@@ -75,16 +76,29 @@ impl Socket {
     }
 
     /// If the peer was killed with bytes of ours unread: the connection is reset, as far as the program can see. True: so it was.
+    ///
+    /// Of several processes that have the connection one hears of that. One that is killed meanwhile leaves it to the others, or to nobody.
     fn notice_kill(&self, fd: c_int, locked: &Locked<SendHalf<'_>>) -> bool {
-        let was_killed = locked.half.unread() != 0
-            && !peer_has_ended(locked)
-            && kernel::is_closed_by_peer_alone(fd);
-        if was_killed {
+        if locked.half.unread() == 0 || peer_has_ended(locked) {
+            return false;
+        }
+        let identity = &self.row().identity;
+        if kernel::is_closed_by_peer_alone(fd) {
             self.error.store(libc::ECONNRESET, Release);
+            identity.flags.fetch_or(flags::PEER_KILLED, AcqRel);
             // From now on the kernel answers as on a connection of which the error has been told.
             kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
+            return true;
         }
-        was_killed
+        // This end had shut its own direction down, and the kernel was not seen between the two endings.
+        let taken = self.row().receive.kernel_position.load(Acquire);
+        let is_new = identity.flags.load(Relaxed) & flags::PEER_KILLED == 0
+            && kernel::is_over_by_fin(fd, taken)
+            && identity.flags.fetch_or(flags::PEER_KILLED, AcqRel) & flags::PEER_KILLED == 0;
+        if is_new {
+            self.error.store(libc::ECONNRESET, Release);
+        }
+        is_new
     }
 }
 
