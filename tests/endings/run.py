@@ -46,6 +46,10 @@ STEPS = {
     "sends": ("send", "send", "send", "look", "read", "error"),
     "asks": ("error", "look", "read", "send", "send", "read"),
 }
+HOLDERS = {"is stopped": ("kill",), "is told": ("kill",), "races": ("kill",), "sleeps": ("kill", "exit", "close", "shut-write")}
+"""When one of two processes that have the survivor's end is killed, and the endings with which that is tried: stopped before the leaver's
+kill, after it has been told of that, in the moment of it; or before the ending, while it sleeps in a call."""
+RACE_S = 0.0005
 ASLEEP_S = 0.05
 """After which a survivor that was to wait sleeps, likely; else the case is one of those that do not wait."""
 PLAIN_RUNS = 4
@@ -112,11 +116,37 @@ def cases() -> list[dict[str, Any]]:
                 "how": how,
                 "waits": waits,
                 "halved": halved,
+                "holder": None,
                 "steps": STEPS[order],
                 "to_leaver": to_leaver,
                 "to_survivor": to_survivor,
             }
         )
+    return found + cases_of_two()
+
+
+def cases_of_two() -> list[dict[str, Any]]:
+    """Those in which two processes have the survivor's end. One of them is killed; the other one says what it sees."""
+    found = []
+    for (holder, endings), state, how, order in itertools.product(HOLDERS.items(), STATES, WAYS, STEPS):
+        to_leaver, to_survivor = STATES[state]
+        if "full" in (to_leaver, to_survivor) or (to_survivor != "none" and holder != "sleeps"):
+            continue
+        found += [
+            {
+                "name": f"{ending}, {state}, small ring, {how}, another holder {holder}, {order}",
+                "ending": ending,
+                "size": SIZES["small"],
+                "how": how,
+                "waits": False,
+                "halved": False,
+                "holder": holder,
+                "steps": STEPS[order],
+                "to_leaver": to_leaver,
+                "to_survivor": to_survivor,
+            }
+            for ending in endings
+        ]
     return found
 
 
@@ -146,10 +176,17 @@ class Program:
         line = self._child.stdout.readline()
         return json.loads(line) if line else None
 
-    def kill(self) -> None:
-        """Kills it and waits for that."""
+    def stop(self) -> None:
+        """Has it stand still."""
+        self._child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._child.pid, os.WSTOPPED)
+
+    def kill(self, waits: bool = True) -> None:
+        """Kills it."""
         self._child.kill()
-        self.wait()
+        self.is_dead = True
+        if waits:
+            self.wait()
 
     def wait(self) -> None:
         """Waits for its end."""
@@ -212,6 +249,9 @@ class Road:
 
     def run(self, case: dict[str, Any]) -> list[str]:
         """Runs a case; returns what the survivor saw."""
+        if self._survivor.is_dead:
+            self._survivor = self._start("survive")
+            self._port = self._survivor.hear()
         if self._leaver.is_dead:
             self._leaver = self._start("leave")
         leaver, survivor = self._leaver, self._survivor
@@ -229,6 +269,12 @@ class Road:
         self._tell_agent(signal.SIGSTOP)
         survivor.tell("fill")
         survivor.hear()
+        if case["holder"]:
+            # Both say something, in whatever order.
+            survivor.hear()
+            time.sleep(ASLEEP_S)
+        if case["holder"] == "sleeps":
+            survivor.kill()
         leaver.tell("fill")
         to_come = leaver.hear()
         if case["waits"]:
@@ -236,9 +282,15 @@ class Road:
         if case["ending"] != "kill":
             leaver.tell("leave")
             leaver.hear()
+        if case["holder"] == "is stopped":
+            survivor.stop()
         if case["ending"].endswith("kill"):
-            leaver.kill()
+            leaver.kill(waits=case["holder"] != "races")
         elif case["ending"] == "exit":
+            leaver.wait()
+        if case["holder"] not in (None, "sleeps"):
+            time.sleep({"is told": ASLEEP_S, "races": random.random() * RACE_S}.get(case["holder"], 0))
+            survivor.kill()
             leaver.wait()
         if case["ending"] in NEED_AGENT and case["to_leaver"] == "some":
             time.sleep(AGENT_S)
@@ -262,6 +314,8 @@ def judge(case: dict[str, Any], plain_road: Road, plain: list[list[str]], road: 
         # A sender may be late here, too.
         if is_among(seen, answers) or any(is_among(road.run(case), answers) for _ in range(AGAIN)):
             return "limit"
+    if case["holder"] == "races":
+        plain += [plain_road.run({**case, "holder": holder}) for holder in ("sleeps", "is told")]
     while len(plain) < PLAIN_RUNS:
         plain.append(plain_road.run(case))
     if is_among(seen, plain):
