@@ -3,9 +3,9 @@
 //!
 //! The reader has shut its gate, holds the lock of its receiving half, and waits for the answer. The agent takes the sender's
 //! descriptor for a moment (`pidfd_getfd`), and that end's send lock, so that nothing overtakes. A sender asks for the same before it
-//! becomes a program that nobody could ask: then it holds its own lock, and the agent takes the reader's. Everything in rows and segment
-//! is the clients' word, and it is theirs alone to suffer from: what is sent comes from the ring that both of them write, and goes to
-//! its reader.
+//! becomes a program that nobody could ask: then it holds its own lock, and the agent takes the reader's. For a reader that is gone nobody
+//! asks (`last`). Everything in rows and segment is the clients' word, and it is theirs alone to suffer from: what is sent comes from the
+//! ring that both of them write, and goes to its reader.
 //!
 //! Limits:
 //! - the right to trace the sender's process is needed: the same user and no ban by Yama, or root;

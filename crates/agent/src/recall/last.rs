@@ -6,7 +6,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_shm::lock::Held;
 use millrace_shm::segment::ENDED;
@@ -16,6 +16,9 @@ use tracing::debug;
 use super::{Asker, Refusal, Road};
 use crate::offers::{ClientId, OfferKey};
 use crate::server::Server;
+
+/// So long one client's end may hold the agent up, whatever its segments say. What is left then, nobody sends.
+const TIME_MAX: Duration = Duration::from_millis(100);
 
 impl Server {
     /// A client is gone: has what it has not read sent by the kernel, where its peers would not hear of its end otherwise.
@@ -30,8 +33,12 @@ impl Server {
         let ended: Vec<OfferKey> = ended
             .map(|(pairing, direction)| pairing.ends[direction].key())
             .collect();
+        let deadline = Instant::now() + TIME_MAX;
         for key in ended {
             let start = Instant::now();
+            if start > deadline {
+                return;
+            }
             if let Err(refusal) = self.send_last_of(key, start) {
                 debug!(client = key.0.0, offer = key.1, "not sent: {refusal}");
             }
