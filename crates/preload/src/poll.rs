@@ -30,7 +30,7 @@ struct Watch {
 impl Watch {
     fn add(&mut self, fd: c_int) {
         match table::get(fd) {
-            Entry::Socket(socket) if socket.is_joined(fd) => self.sockets.push((fd, socket)),
+            Entry::Socket(socket) if socket.is_joined_now(fd) => self.sockets.push((fd, socket)),
             Entry::Set(set) => {
                 set.tell_kernel_by(fd);
                 self.sets.push((fd, set));

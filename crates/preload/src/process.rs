@@ -388,6 +388,9 @@ pub(crate) fn new_connection(fd: c_int, family: c_int, active: bool) {
     if fd >= 0 && !is_borrowed() {
         Socket::track(fd, family, active);
         leave_standard_streams(fd);
+        if let Some(socket) = table::socket(fd).filter(|_| !active) {
+            client::join_accepted(socket, fd);
+        }
     }
 }
 

@@ -34,8 +34,10 @@ const RETRY_NS: u64 = 1_000_000_000;
 const RECALL_WAIT_MS: u64 = 300;
 /// Milliseconds that a close waits for the agent, when a segment may be on its way. Only one that stands still needs them.
 const WITHDRAW_WAIT_MS: u64 = 20;
-/// In the eager modes, milliseconds that a first call waits for its connection's introduction.
+/// In the eager modes, milliseconds that a first call waits for its connection's introduction…
 const EAGER_WAIT_MS: u64 = 20;
+/// …when it may not block, and before that an `accept`: the program has others to serve, the connection's other end perhaps among them.
+const EAGER_WAIT_SHORT_MS: u64 = 2;
 /// …unless so many introductions in a row were waited for in vain: the other ends are not under Millrace.
 const EAGER_VAIN_MAX: u32 = 100;
 static EAGER_VAIN: AtomicU32 = AtomicU32::new(0);
@@ -327,28 +329,50 @@ fn read_mail() {
     }
 }
 
-/// In the eager modes: waits a little for the introduction of a connection whose first call this is.
+/// In the eager modes: waits a little for the introduction of a connection whose first call that moves bytes this is.
 #[cold]
-pub(crate) fn wait_eagerly(socket: &'static Socket) {
+pub(crate) fn wait_eagerly(socket: &'static Socket, fd: c_int) {
     let is_first = is_eager() && socket.calls.fetch_add(1, AcqRel) == 0;
-    if !is_first || EAGER_VAIN.load(Relaxed) >= EAGER_VAIN_MAX {
+    if !is_first || !may_be_introduced(fd) {
         return;
     }
-    let deadline = kernel::monotonic_ns() + EAGER_WAIT_MS * 1_000_000;
-    while socket.phase.load(Acquire) == phase::OFFERED
-        && !socket.matched.load(Relaxed)
-        && kernel::monotonic_ns() < deadline
-    {
-        glance();
-        millrace_shm::sys::yield_now();
-    }
-    let came = socket.phase.load(Acquire) != phase::OFFERED || socket.matched.load(Relaxed);
-    let vain = if came {
+    let status = kernel::status_flags(fd).unwrap_or(0);
+    let patience_ms = if status & libc::O_NONBLOCK != 0 {
+        EAGER_WAIT_SHORT_MS
+    } else {
+        EAGER_WAIT_MS
+    };
+    let vain = if wait_for_introduction(socket, patience_ms) {
         0
     } else {
         EAGER_VAIN.load(Relaxed) + 1
     };
     EAGER_VAIN.store(vain, Relaxed);
+}
+
+/// In the eager modes: joins a connection that has been accepted, if its other end is there to be introduced. Otherwise its first calls
+/// would have to do that, and the program's next steps would be further apart than they are.
+pub(crate) fn join_accepted(socket: &'static Socket, fd: c_int) {
+    if is_eager() && may_be_introduced(fd) && wait_for_introduction(socket, EAGER_WAIT_SHORT_MS) {
+        socket.is_joined_now(fd);
+    }
+}
+
+/// Whether there is hope for an introduction: others were not waited for in vain, and neither end has shut down.
+fn may_be_introduced(fd: c_int) -> bool {
+    EAGER_VAIN.load(Relaxed) < EAGER_VAIN_MAX && kernel::is_established(fd)
+}
+
+/// Waits so long for the introduction of a connection that has been offered. False: it has not come.
+fn wait_for_introduction(socket: &Socket, patience_ms: u64) -> bool {
+    let deadline = kernel::monotonic_ns() + patience_ms * 1_000_000;
+    let is_awaited =
+        || socket.phase.load(Acquire) == phase::OFFERED && !socket.matched.load(Relaxed);
+    while is_awaited() && kernel::monotonic_ns() < deadline {
+        glance();
+        millrace_shm::sys::yield_now();
+    }
+    !is_awaited()
 }
 
 /// For a forked child: the parent's connection to the agent is the parent's; a new one is made when needed.

@@ -123,7 +123,7 @@ unsafe extern "C-unwind" fn accept4(
 unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     cover!(touches("shutdown", fd));
     if let Some(socket) = table::socket(fd)
-        && socket.is_joined(fd)
+        && socket.is_joined_now(fd)
     {
         let errno = thread::errno();
         if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {

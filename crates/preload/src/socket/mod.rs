@@ -156,16 +156,24 @@ impl Socket {
         }
     }
 
-    /// Whether calls on the connection go by the locks and the ring: attached already, or now that the agent has paired it.
+    /// Whether a call that moves bytes goes by the locks and the ring. In the eager modes the first one waits a little for that.
     #[inline]
     pub(crate) fn is_joined(&'static self, fd: c_int) -> bool {
+        if self.phase.load(Acquire) == phase::OFFERED {
+            client::wait_eagerly(self, fd);
+        }
+        self.is_joined_now(fd)
+    }
+
+    /// Whether calls on the connection go by the locks and the ring: attached already, or now that the agent has paired it.
+    #[inline]
+    pub(crate) fn is_joined_now(&'static self, fd: c_int) -> bool {
         match self.phase.load(Acquire) {
             phase::ATTACHED => {
                 self.claim();
                 true
             }
             phase::OFFERED => {
-                client::wait_eagerly(self);
                 client::glance();
                 if self.matched.load(Relaxed) {
                     client::take(self);
