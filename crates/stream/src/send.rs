@@ -6,7 +6,7 @@ use millrace_shm::board::{Row, SendState, flags};
 use millrace_shm::gate::Gate;
 use millrace_shm::segment::{DirectionWords, Segment, is_window, window_log2};
 
-use crate::Corrupt;
+use crate::{Corrupt, step_of};
 
 /// What to do with the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl<'a> SendHalf<'a> {
             if used > window {
                 return Err(Corrupt);
             }
-            if used == window {
+            if window - used < whole_of(want, window) {
                 let widens = gate.window_log2 < window_log2(state.granted_log2.load(Relaxed));
                 return Ok(SendPlan::Full { gate, head, widens });
             }
@@ -239,6 +239,15 @@ impl<'a> SendHalf<'a> {
     pub fn reader_processor(&self) -> u32 {
         self.words.receiver_cpu.load(Relaxed)
     }
+}
+
+/// How much of a message goes at once: what is short goes whole. Threads that send at the same time on one connection do not come between
+/// its parts, as in the kernel.
+fn whole_of(want: usize, window: u32) -> u32 {
+    u32::try_from(want)
+        .ok()
+        .filter(|want| *want <= window.min(step_of(window)))
+        .unwrap_or(1)
 }
 
 /// The window of a gate, in bytes, if the agent has granted it.

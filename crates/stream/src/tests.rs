@@ -195,3 +195,22 @@ fn a_head_beyond_the_tail_is_noticed() {
     pipe.sender.1.words(0).head.store(77, Relaxed);
     assert_eq!(pipe.send_half().plan(8192), Err(Corrupt));
 }
+
+/// Another thread's message would come between the parts.
+#[test]
+fn a_short_message_goes_whole_or_waits_for_room() {
+    let pipe = Pipe::new();
+    assert!(pipe.receive_half().try_open());
+    let half = pipe.send_half();
+    let planned = |want| match half.plan(want) {
+        Ok(SendPlan::Ring { gate, bytes, .. }) => Some((gate, bytes)),
+        Ok(SendPlan::Full { .. }) => None,
+        other => panic!("{other:?}"),
+    };
+    let (gate, bytes) = planned(3000).unwrap();
+    assert_eq!(bytes, 3000);
+    assert!(half.commit(gate, bytes));
+    assert_eq!(planned(2000), None);
+    assert_eq!(planned(1000).unwrap().1, 1000);
+    assert_eq!(planned(5000).unwrap().1, RING - 3000);
+}
