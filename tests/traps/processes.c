@@ -190,6 +190,61 @@ static void exec_that_fails(void) {
     observe("talked");
 }
 
+enum { BY_FORK, BY_VFORK, BY_SPAWN, BY_SYSTEM };
+
+/* Starts a shell command that has the connection as its descriptor 9, which stays ours, too; waits for its end. */
+static int run_beside_us(int how, int fd, char *command) {
+    char *argv[] = {"sh", "-c", command, NULL};
+    pid_t child = -1;
+    if (how == BY_SYSTEM) {
+        must(dup2(fd, 9) == 9, "dup2");
+        int status = system(command);
+        close(9);
+        return WEXITSTATUS(status);
+    }
+    if (how == BY_SPAWN) {
+        posix_spawn_file_actions_t actions;
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_adddup2(&actions, fd, 9);
+        must(posix_spawn(&child, "/bin/sh", &actions, NULL, argv, environ) == 0, "posix_spawn");
+        return status_of(child);
+    }
+    child = how == BY_FORK ? fork() : vfork();
+    if (child == 0) {
+        dup2(fd, 9);
+        execv("/bin/sh", argv);
+        _exit(9);
+    }
+    return status_of(child);
+}
+
+/* A program that is started reads and writes a connection that we go on using. */
+static void beside_us(int how) {
+    Pair pair = on_the_ring();
+    char bytes[64];
+    setsockopt(pair.near, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    setsockopt(pair.far, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    for (int round = 0; round < 4; round++) {
+        must(send(pair.near, "for the child\n", 14, 0) == 14, "send");
+        observe("ended with %d", run_beside_us(how, pair.far, "dd bs=1 count=14 status=none <&9 | tr a-z A-Z"));
+        must(send(pair.near, "before, ", 8, 0) == 8, "send");
+        observe("ended with %d", run_beside_us(how, pair.near, "printf 'the child, ' >&9"));
+        must(send(pair.near, "after", 5, 0) == 5, "send");
+        ssize_t got = recv(pair.far, bytes, 24, MSG_WAITALL);
+        observe("%.*s", (int)got, bytes);
+        talk(pair.near, pair.far);
+        talk(pair.far, pair.near);
+    }
+}
+
+static void forked_program_beside_us(void) { beside_us(BY_FORK); }
+
+static void vforked_program_beside_us(void) { beside_us(BY_VFORK); }
+
+static void spawned_program_beside_us(void) { beside_us(BY_SPAWN); }
+
+static void shell_command_beside_us(void) { beside_us(BY_SYSTEM); }
+
 /* Half of what was sent is read before the exec, the rest after it. */
 static void exec_with_bytes_unread(void) {
     Pair pair = on_the_ring();
@@ -243,6 +298,10 @@ int main(int argc, char **argv) {
         CASE(both_use_one_end),
         CASE(spawned_cat_echoes),
         CASE(exec_in_a_child_of_vfork),
+        CASE(forked_program_beside_us),
+        CASE(vforked_program_beside_us),
+        CASE(spawned_program_beside_us),
+        CASE(shell_command_beside_us),
         CASE(exec_that_fails),
         CASE(exec_with_bytes_unread),
         CASE(parent_ends_first),

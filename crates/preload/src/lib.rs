@@ -42,6 +42,7 @@ mod send;
 mod signals;
 mod socket;
 mod spin;
+mod started;
 mod table;
 mod thread;
 mod uring;

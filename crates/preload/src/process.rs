@@ -13,7 +13,7 @@ use millrace_wire::{Mode, Reason};
 
 use crate::socket::{Socket, forget, phase};
 use crate::table::{self, Entry};
-use crate::{client, epoll, hooks, kernel, memory, real, signals, socket, spin, thread};
+use crate::{client, epoll, hooks, kernel, memory, real, signals, socket, spin, started, thread};
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// We may be in another PID namespace than processes with which we share end records: numbers mean nothing between us.
@@ -286,6 +286,7 @@ pub(crate) fn end() {
 pub(crate) fn leave_for_exec() -> Vec<&'static Socket> {
     epoll::tell_all();
     if is_borrowed() {
+        started::by_child_of_vfork();
         return Vec::new();
     }
     epoll::hold_all(-1, true);
@@ -296,14 +297,14 @@ pub(crate) fn leave_for_exec() -> Vec<&'static Socket> {
         };
         let inherited =
             table::all().any(|fd| table::is(fd, socket) && kernel::stays_open_on_exec(fd));
-        if !outlives_others(socket.row()) {
-            if inherited {
-                socket.leave_to_others(fd);
-            }
+        if outlives_others(socket.row()) {
+            socket.leave_ring(fd, inherited);
+        } else if inherited {
+            // It still counts as a holder.
+            socket.leave_to_program(fd);
+        } else {
             socket.row().identity.leave(holder());
             left.push(socket);
-        } else {
-            socket.leave_ring(fd, inherited);
         }
     }
     left
@@ -353,8 +354,11 @@ pub(crate) fn drop_descriptor(fd: c_int) {
 
 /// `target` now is what `fd` is.
 pub(crate) fn copy_descriptor(fd: c_int, target: c_int) {
-    if target < 0 || fd == target || is_borrowed() {
+    if target < 0 || fd == target {
         return;
+    }
+    if is_borrowed() {
+        return started::copied_by_child_of_vfork(fd);
     }
     let entry = table::get(fd);
     match entry {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr,
-    nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
-    timeval,
+    nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 /// A function of the C library, looked up once.
@@ -96,6 +96,12 @@ real! {
     preadv2(fd: c_int, vectors: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     recv(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t;
     recvfrom(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int, address: *mut sockaddr, address_bytes: *mut socklen_t) -> ssize_t;
+    posix_spawn(child: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    posix_spawnp(child: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, target: c_int) -> c_int;
+    system(command: *const c_char) -> c_int;
     io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int;
     io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
     io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use millrace_wire::Reason;
 
 use crate::kernel::kernel;
+use crate::socket::Socket;
 use crate::{process, spin, table};
 
 /// The process's memory is looked at so often at most, in nanoseconds.
@@ -21,13 +22,8 @@ static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 /// The process gets one, or has one.
 pub(crate) fn begin() {
     if table::exists() && !process::is_borrowed() {
-        process::leave_rings(Reason::IoUring, |socket, fd| {
-            if let Some(locked) = socket.lock_send(fd) {
-                locked.half.leave();
-            }
-            // What cannot be sent again is read from the ring, by calls of the C library.
-            socket.draw_back(fd);
-        });
+        // What cannot be sent again is read from the ring, by calls of the C library.
+        process::leave_rings(Reason::IoUring, Socket::leave_rings);
     }
 }
 

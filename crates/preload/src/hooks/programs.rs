@@ -1,8 +1,8 @@
-//! A program that replaces itself: the rings of this process end with its memory.
+//! A program that replaces itself: the rings of this process end with its memory. And programs that it starts beside itself.
 
-use libc::{c_char, c_int};
+use libc::{c_char, c_int, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use crate::{process, real};
+use crate::{process, real, started};
 
 type Strings = *const *const c_char;
 
@@ -68,4 +68,70 @@ unsafe extern "C-unwind" fn execveat(
     cover!(touches_all("execveat", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::execveat(directory, path, arguments, environment, flags) })
+}
+
+type SpawnStrings = *const *mut c_char;
+
+/// Starts a program by `spawn`, which is to say its number.
+fn start(child: *mut pid_t, spawn: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
+    started::around(|| {
+        let mut number = 0;
+        let result = spawn(&raw mut number);
+        if result == 0 && !child.is_null() {
+            // SAFETY: the program's own place for it.
+            unsafe { child.write(number) };
+        }
+        (result, (result == 0).then_some(number))
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawn(
+    child: *mut pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: SpawnStrings,
+    environment: SpawnStrings,
+) -> c_int {
+    cover!(touches_all("posix_spawn", 0));
+    // SAFETY: the program's own arguments.
+    start(child, |child| unsafe {
+        real::posix_spawn(child, path, actions, attributes, arguments, environment)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawnp(
+    child: *mut pid_t,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: SpawnStrings,
+    environment: SpawnStrings,
+) -> c_int {
+    cover!(touches_all("posix_spawnp", 0));
+    // SAFETY: the program's own arguments.
+    start(child, |child| unsafe {
+        real::posix_spawnp(child, file, actions, attributes, arguments, environment)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
+    actions: *mut posix_spawn_file_actions_t,
+    fd: c_int,
+    target: c_int,
+) -> c_int {
+    started::will_be_copied(fd);
+    // SAFETY: the program's own arguments.
+    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, target) }
+}
+
+/// The program has ended when this returns.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    cover!(touches_all("system", 0));
+    // SAFETY: the program's own arguments.
+    started::around(|| (unsafe { real::system(command) }, None))
 }

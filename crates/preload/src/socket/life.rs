@@ -259,11 +259,16 @@ impl Socket {
         }
     }
 
-    /// The process becomes another program, which gets a connection that other processes hold too. Who used it so far goes to the
-    /// kernel's road for good. A child that did not may be a program that has no use for it: it changes nothing that lasts.
-    pub(crate) fn leave_to_others(&'static self, fd: c_int) {
-        if self.row().identity.owner.load(Relaxed) == process::id() {
-            self.pin(Reason::Forked);
+    /// Another program gets a connection that this process, or others, keep: the rings are left until one of them is alone with it.
+    pub(crate) fn leave_to_program(&'static self, fd: c_int) {
+        self.pin_while_shared();
+        self.leave_rings(fd);
+    }
+
+    /// What lies unread is sent again by the kernel, where that can be done, and what comes and goes from now on is the kernel's.
+    pub(crate) fn leave_rings(&'static self, fd: c_int) {
+        if let Some(locked) = self.lock_send(fd) {
+            locked.half.leave();
         }
         self.draw_back(fd);
     }

@@ -320,14 +320,20 @@ impl Socket {
                 identity.owner.store(process::id(), Relaxed);
             }
         } else if !is_pinned {
-            let pinned = flags::SEND_PINNED | flags::RECEIVE_PINNED;
-            let _ = identity.flags.fetch_update(AcqRel, Acquire, |word| {
-                (word & pinned == 0).then_some(word | pinned | flags::FORKED)
-            });
-            // Nobody's: whoever is left comes here.
-            identity.owner.store(0, Relaxed);
-            self.pin(Reason::Forked);
+            self.pin_while_shared();
         }
+    }
+
+    /// Both directions take the kernel's road until one holder is left.
+    fn pin_while_shared(&'static self) {
+        let identity = &self.row().identity;
+        let pinned = flags::SEND_PINNED | flags::RECEIVE_PINNED;
+        let _ = identity.flags.fetch_update(AcqRel, Acquire, |word| {
+            (word & pinned == 0).then_some(word | pinned | flags::FORKED)
+        });
+        // Nobody's: whoever is left claims it.
+        identity.owner.store(0, Relaxed);
+        self.pin(Reason::Forked);
     }
 
     /// The other users are gone: what was pinned for their sake is not any more. They may have been killed before they counted what they

@@ -44,6 +44,13 @@ impl Identity {
         })
     }
 
+    /// Whether the holder is known by this number or token.
+    #[must_use]
+    pub fn is_held_by(&self, process: u32) -> bool {
+        let mut places = self.processes.iter();
+        places.any(|place| place.load(Ordering::Relaxed) == process)
+    }
+
     /// The end's first and only holder.
     pub fn hold_alone(&self, process: u32) {
         for place in &self.processes {

@@ -1,0 +1,81 @@
+//! Programs that are started beside this one, and get connections that it keeps.
+//!
+//! They know the kernel's road only, or will find out for themselves what else there is. As after a fork, both use the connection as the
+//! kernel has it until one of them is left. Which connections they get is seen from `FD_CLOEXEC`, and from the copies that are made for them.
+
+use libc::{c_int, pid_t};
+use millrace_shm::board::holders;
+use millrace_wire::Reason;
+
+use crate::socket::Socket;
+use crate::{kernel, process, table, thread};
+
+/// In a child of `vfork`, which shares our memory: it is about to become another program.
+pub(crate) fn by_child_of_vfork() {
+    for (fd, socket) in inherited() {
+        share(fd, socket, kernel::process_id());
+    }
+}
+
+/// In a child of `vfork`: `fd` has been copied, for the program that it will be.
+pub(crate) fn copied_by_child_of_vfork(fd: c_int) {
+    if let Some(socket) = table::socket(fd) {
+        share(fd, socket, kernel::process_id());
+    }
+}
+
+/// A program that is started later gets a copy of `fd`.
+pub(crate) fn will_be_copied(fd: c_int) {
+    if let Some(socket) = table::socket(fd) {
+        let errno = thread::errno();
+        socket.pin(Reason::PassedFd);
+        socket.leave_rings(fd);
+        thread::set_errno(errno);
+    }
+}
+
+/// Runs `start`, which starts a program and returns its number, if it can be known and the program still runs.
+pub(crate) fn around<T>(start: impl FnOnce() -> (T, Option<pid_t>)) -> T {
+    if !table::exists() || process::is_borrowed() {
+        return start().0;
+    }
+    let token = holders::token(thread::id());
+    let errno = thread::errno();
+    let shared: Vec<&'static Socket> = inherited()
+        .into_iter()
+        .map(|(fd, socket)| {
+            share(fd, socket, token);
+            socket
+        })
+        .collect();
+    thread::set_errno(errno);
+    let (result, child) = start();
+    let child = child.and_then(|child| u32::try_from(child).ok());
+    for socket in shared {
+        let identity = &socket.row().identity;
+        match child {
+            Some(child) => identity.name(token, child),
+            None => drop(identity.leave(token)),
+        }
+    }
+    result
+}
+
+/// The connections that a program gets that is started now.
+fn inherited() -> Vec<(c_int, &'static Socket)> {
+    let mut found: Vec<(c_int, &'static Socket)> = table::all()
+        .filter_map(|fd| table::socket(fd).map(|socket| (fd, socket)))
+        .filter(|(fd, socket)| socket.is_attached() && kernel::stays_open_on_exec(*fd))
+        .collect();
+    found.sort_by_key(|(_, socket)| std::ptr::from_ref(*socket) as usize);
+    found.dedup_by(|a, b| std::ptr::eq(a.1, b.1));
+    found
+}
+
+fn share(fd: c_int, socket: &'static Socket, with: u32) {
+    let identity = &socket.row().identity;
+    if socket.is_attached() && !identity.is_held_by(with) {
+        identity.join(with);
+        socket.leave_to_program(fd);
+    }
+}
