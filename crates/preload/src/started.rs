@@ -1,7 +1,7 @@
 //! Programs that are started beside this one, and get connections that it keeps.
 //!
-//! They know the kernel's road only, or will find out for themselves what else there is. As after a fork, both use the connection as the
-//! kernel has it until one of them is left. Which connections they get is seen from `FD_CLOEXEC`, and from the copies that are made for them.
+//! They know the kernel's road only, or will find out for themselves what else there is. As after a fork, both use the connection as
+//! the kernel has it until one of them is left. Which connections they get is seen from `FD_CLOEXEC`, and from copies made for them.
 
 use libc::{c_int, pid_t};
 use millrace_shm::board::holders;

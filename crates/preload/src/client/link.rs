@@ -1,11 +1,14 @@
 //! The socket to the agent.
 
 use std::ffi::CString;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use libc::c_int;
+use millrace_wire::{
+    Hello, MAX_BYTES, Mode, Recall, SEGMENT_VERSION, ToAgent, ToClient, VERSION_MAX, VERSION_MIN,
+};
 
-use super::HIGH_DESCRIPTOR;
+use super::{HIGH_DESCRIPTOR, RECALL_WAIT_MS};
 use crate::kernel::{self, kernel};
 
 /// Whether root or our own user listens at the other end.
@@ -79,4 +82,43 @@ pub(super) fn passed_descriptor(header: &libc::msghdr) -> Option<OwnedFd> {
     let number = unsafe { libc::CMSG_DATA(control).cast::<c_int>().read_unaligned() };
     // SAFETY: the kernel has just made it for us.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// For a child of `vfork`, from whom the agent takes nothing by its parent's socket: asks by one of its own, and waits for the answer,
+/// [`RECALL_WAIT_MS`] at most.
+pub(super) fn recall_apart(path: &CString, recall: Recall) {
+    let Some(fd) = connect(path) else {
+        return;
+    };
+    let hello = Hello {
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
+        segment_version: SEGMENT_VERSION,
+        mode: Mode::default(),
+    };
+    let mut buffer = [0u8; MAX_BYTES];
+    for message in [ToAgent::Hello(hello), ToAgent::Recall(recall)] {
+        let bytes = message.encode(&mut buffer);
+        kernel!(libc::SYS_write, fd.as_raw_fd(), buffer.as_ptr(), bytes);
+    }
+    let deadline = kernel::monotonic_ns() + RECALL_WAIT_MS * 1_000_000;
+    while kernel::monotonic_ns() < deadline {
+        // The descriptor that comes with the welcome is dropped by the kernel: there is no room for it.
+        let read = kernel!(
+            libc::SYS_read,
+            fd.as_raw_fd(),
+            buffer.as_mut_ptr(),
+            MAX_BYTES
+        );
+        match usize::try_from(read) {
+            Ok(0) => return,
+            Ok(bytes) => {
+                if let Ok(ToClient::Recalled(_)) = ToClient::parse(&buffer[..bytes]) {
+                    return;
+                }
+            }
+            Err(_) if read == -(libc::EAGAIN as isize) => kernel::pause(1),
+            Err(_) => return,
+        }
+    }
 }

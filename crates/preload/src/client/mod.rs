@@ -283,7 +283,11 @@ pub(crate) fn recall(socket: &Socket, fd: c_int, sends: bool) {
     if let Some(mut guard) = CLIENT.lock()
         && let Some(client) = guard.as_mut()
     {
-        client.recall(recall);
+        if process::is_borrowed() {
+            link::recall_apart(&client.path, recall);
+        } else {
+            client.recall(recall);
+        }
     }
 }
 
