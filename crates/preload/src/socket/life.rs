@@ -362,9 +362,13 @@ impl Socket {
         }
     }
 
-    /// The process ends, and others keep the connection. The agent knows of it by this process only: nothing is left in the rings.
+    /// The process ends, and others keep the connection. The agent knows of it by this process only, and could bring nothing back any more:
+    /// nothing is left in the rings, and they are used no more.
     pub(crate) fn hand_over(&'static self, fd: c_int) {
         if self.is_attached() {
+            self.pin(Reason::Forked);
+            let word = &self.row().identity.flags;
+            word.fetch_and(!flags::FORKED, AcqRel);
             self.draw_back(fd);
             self.flush_all(fd);
         }
