@@ -200,7 +200,7 @@ impl Server {
     fn borrow_socket(&self, end: &PairedEnd, row: &Row) -> Result<OwnedFd, Refusal> {
         let number = row.identity.fd.load(Relaxed).cast_signed();
         let own = self.borrow_number(end, end.client, number);
-        let Err(refusal @ (Refusal::Descriptor(_) | Refusal::OtherSocket)) = own else {
+        let Err(refusal) = own else {
             return own;
         };
         let holders = row.identity.processes.iter();

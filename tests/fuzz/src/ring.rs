@@ -122,6 +122,7 @@ impl Honest {
                 head,
                 bytes,
                 window,
+                ..
             } => {
                 self.check(1, head, (bytes, window));
                 sys::read(

@@ -171,6 +171,7 @@ impl Direction {
                 head,
                 bytes,
                 window,
+                ..
             } => {
                 let mut got = vec![0; most.min(bytes as usize)];
                 sys::read(&self.segments[1], (0, head), window, &mut got);

@@ -1,13 +1,17 @@
-//! What a reader that is gone has left unread, after it had shut its own direction down.
+//! What a reader that is gone has left unread: after it had shut its own direction down, or with other processes that have the end, too.
 //!
-//! The kernel has sent its FIN before, and says nothing when the process is killed; TCP would reset the connection. So what is unread is
-//! sent by the kernel: a socket that nobody has answers it with the reset. Should somebody have it still (a forked child, or a client that
-//! lives and has lost us), the bytes come to it in order, for both locks are ours meanwhile.
+//! *After a shutdown* the kernel has sent its FIN before, and says nothing when the process is killed; TCP would reset the connection.
+//! So what is unread is sent by the kernel: a socket that nobody has answers it with the reset. Should somebody have it still (a forked
+//! child, or a client that lives and has lost us), the bytes come to it in order, for both locks are ours meanwhile.
+//!
+//! *Other processes that have the end* are known to us by this client only: nobody could ask for their bytes any more when they start other
+//! programs. So they take the kernel's road from now on, and what is unread comes to them by it, or, where that fails, from the ring.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::{Duration, Instant};
 
+use millrace_shm::board::flags;
 use millrace_shm::lock::Held;
 use millrace_shm::segment::ENDED;
 use millrace_shm::sys::thread_id;
@@ -15,7 +19,9 @@ use tracing::debug;
 
 use super::{Asker, Refusal, Road};
 use crate::offers::{ClientId, OfferKey};
+use crate::pairings::Pairing;
 use crate::server::Server;
+use crate::sys;
 
 /// So long one client's end may hold the agent up, whatever its segments say. What is left then, nobody sends.
 const TIME_MAX: Duration = Duration::from_millis(100);
@@ -23,18 +29,18 @@ const TIME_MAX: Duration = Duration::from_millis(100);
 impl Server {
     /// A client is gone: has what it has not read sent by the kernel, where its peers would not hear of its end otherwise.
     pub(crate) fn send_last(&mut self, client: ClientId) {
-        let ended = self
+        let left = self
             .pairings
             .of_client(client)
             .filter(|(pairing, direction)| {
-                let flags = &pairing.segment.words(*direction).sender_flags;
-                flags.load(Relaxed) & ENDED != 0
+                let sent = &pairing.segment.words(*direction).sender_flags;
+                sent.load(Relaxed) & ENDED != 0 || self.leaves_to_others(pairing, *direction)
             });
-        let ended: Vec<OfferKey> = ended
+        let left: Vec<OfferKey> = left
             .map(|(pairing, direction)| pairing.ends[direction].key())
             .collect();
         let deadline = Instant::now() + TIME_MAX;
-        for key in ended {
+        for key in left {
             let start = Instant::now();
             if start > deadline {
                 return;
@@ -45,6 +51,25 @@ impl Server {
             let now = Instant::now();
             self.patience.spend(now, now - start);
         }
+    }
+
+    /// Whether other processes have the end. Then they use its rings no more.
+    fn leaves_to_others(&self, pairing: &Pairing, direction: usize) -> bool {
+        let end = &pairing.ends[direction];
+        let Ok(row) = self.row_of(end, pairing.connection_id) else {
+            return false;
+        };
+        let own = self.clients.get(&end.client).map(|client| client.pid);
+        let has_others = row.identity.processes.iter().any(|process| {
+            let process = i32::try_from(process.load(Relaxed)).unwrap_or(0);
+            process > 0 && Some(process) != own && sys::pidfd_open(process).is_ok()
+        });
+        if has_others {
+            let word = &row.identity.flags;
+            word.fetch_or(flags::SEND_PINNED | flags::RECEIVE_PINNED, AcqRel);
+            word.fetch_and(!flags::FORKED, AcqRel);
+        }
+        has_others
     }
 
     fn send_last_of(&self, key: OfferKey, now: Instant) -> Result<(), Refusal> {
@@ -70,7 +95,9 @@ impl Server {
         if !lock.try_lock_for(thread_id(), patience) {
             return Err(Refusal::Locked);
         }
-        let outcome = road.bring_back(socket.as_fd(), None, patience);
+        let reader = self.borrow_socket(receiver, road.receiver).ok();
+        let reader = reader.as_ref().map(AsFd::as_fd);
+        let outcome = road.bring_back(socket.as_fd(), reader, patience);
         lock.unlock(Held::Owned);
         outcome
     }

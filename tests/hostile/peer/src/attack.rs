@@ -354,6 +354,7 @@ impl<'a> Peer<'a> {
                 head,
                 bytes,
                 window,
+                ..
             } => {
                 let bytes = bytes.min(MESSAGE_MAX as u32);
                 sys::read_ring(
