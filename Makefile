@@ -22,6 +22,9 @@ check: ## format, lints, documentation, house rules, unit tests
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --quiet
 	$(CARGO) xtask tidy
+	$(CARGO) clippy --manifest-path tests/sequences/Cargo.toml --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --manifest-path tests/hostile/peer/Cargo.toml --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --manifest-path tests/fuzz/Cargo.toml --all-targets --quiet -- -D warnings
 	$(CARGO) test --workspace --lib --bins --quiet
 	$(CARGO) test --package millrace-preload --lib --features coverage --quiet
 	if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; fi

@@ -62,6 +62,14 @@ pub(crate) fn outlives_others(row: &Row) -> bool {
         || (!FOREIGN.load(Relaxed) && row.identity.forget_dead(sys::thread_exists) <= 1)
 }
 
+/// One more holder. Where there is no place for its number, the dead make room.
+pub(crate) fn join(row: &Row, process: u32) {
+    if !row.identity.has_place() {
+        outlives_others(row);
+    }
+    row.identity.join(process);
+}
+
 /// Whether every holder of an end has been killed.
 pub(crate) fn is_left(row: &Row) -> bool {
     !FOREIGN.load(Relaxed) && row.identity.forget_dead(sys::thread_exists) == 0
@@ -161,10 +169,7 @@ extern "C" fn before_fork() {
             row.identity.join_unnamed();
             continue;
         }
-        if !row.identity.has_place() {
-            outlives_others(row);
-        }
-        row.identity.join(child);
+        join(row, child);
     }
     memory::lock_for_fork();
 }

@@ -41,17 +41,12 @@ pub(crate) fn around<T>(start: impl FnOnce() -> (T, Option<pid_t>)) -> T {
     }
     let token = holders::token(thread::id());
     let errno = thread::errno();
-    let shared: Vec<&'static Socket> = inherited()
-        .into_iter()
-        .map(|(fd, socket)| {
-            share(fd, socket, token);
-            socket
-        })
-        .collect();
+    let mut shared = inherited();
+    shared.retain(|(fd, socket)| share(*fd, socket, token));
     thread::set_errno(errno);
     let (result, child) = start();
     let child = child.and_then(|child| u32::try_from(child).ok());
-    for socket in shared {
+    for (_, socket) in shared {
         let identity = &socket.row().identity;
         match child {
             Some(child) => identity.name(token, child),
@@ -72,10 +67,13 @@ fn inherited() -> Vec<(c_int, &'static Socket)> {
     found
 }
 
-fn share(fd: c_int, socket: &'static Socket, with: u32) {
-    let identity = &socket.row().identity;
-    if socket.is_attached() && !identity.is_held_by(with) {
-        identity.join(with);
+/// `with`, a process's number or what stands for one, becomes a holder. False: it is one already.
+fn share(fd: c_int, socket: &'static Socket, with: u32) -> bool {
+    let row = socket.row();
+    let is_new = socket.is_attached() && !row.identity.is_held_by(with);
+    if is_new {
+        process::join(row, with);
         socket.leave_to_program(fd);
     }
+    is_new
 }

@@ -66,7 +66,8 @@ pub(crate) fn can_write(start: *mut u8, bytes: usize) -> bool {
 
 #[inline]
 fn is_covered(known: &UnsafeCell<Known>, start: usize, bytes: usize, advice: i32) -> bool {
-    // SAFETY: the thread's own; a signal handler that comes between can, at worst, make a page be asked about once more.
+    // SAFETY: the thread's own. A signal handler that comes between can make a page be asked about once more, or one that went
+    // meanwhile be remembered: `fault` ends that copy.
     let known = unsafe { &mut *known.get() };
     known.covers(start, bytes, advice)
 }

@@ -91,7 +91,7 @@ impl Honest {
                     half.begin_epoch(gate, half.kernel_position());
                 }
                 // The peer may strike between the plan and the publication.
-                if choices.byte() % 4 == 0 {
+                if choices.byte().is_multiple_of(4) {
                     self.suffer(choices);
                 }
                 sys::write(

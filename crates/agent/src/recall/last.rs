@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::{Duration, Instant};
 
-use millrace_shm::board::flags;
+use millrace_shm::board::{Row, flags};
 use millrace_shm::lock::Held;
 use millrace_shm::segment::ENDED;
 use millrace_shm::sys::thread_id;
@@ -34,7 +34,8 @@ impl Server {
             .of_client(client)
             .filter(|(pairing, direction)| {
                 let sent = &pairing.segment.words(*direction).sender_flags;
-                sent.load(Relaxed) & ENDED != 0 || self.leaves_to_others(pairing, *direction)
+                sent.load(Relaxed) & ENDED != 0
+                    || self.left_to_others(pairing, *direction).is_some()
             });
         let left: Vec<OfferKey> = left
             .map(|(pairing, direction)| pairing.ends[direction].key())
@@ -53,28 +54,26 @@ impl Server {
         }
     }
 
-    /// Whether other processes have the end. Then they use its rings no more.
-    fn leaves_to_others(&self, pairing: &Pairing, direction: usize) -> bool {
+    /// The row of an end that other processes have, too.
+    fn left_to_others(&self, pairing: &Pairing, direction: usize) -> Option<&Row> {
         let end = &pairing.ends[direction];
-        let Ok(row) = self.row_of(end, pairing.connection_id) else {
-            return false;
-        };
+        let row = self.row_of(end, pairing.connection_id).ok()?;
         let own = self.clients.get(&end.client).map(|client| client.pid);
         let has_others = row.identity.processes.iter().any(|process| {
             let process = i32::try_from(process.load(Relaxed)).unwrap_or(0);
             process > 0 && Some(process) != own && sys::pidfd_open(process).is_ok()
         });
-        if has_others {
-            let word = &row.identity.flags;
-            word.fetch_or(flags::SEND_PINNED | flags::RECEIVE_PINNED, AcqRel);
-            word.fetch_and(!flags::FORKED, AcqRel);
-        }
-        has_others
+        has_others.then_some(row)
     }
 
     fn send_last_of(&self, key: OfferKey, now: Instant) -> Result<(), Refusal> {
         let found = self.pairings.get(key);
         let (pairing, its_direction) = found.ok_or(Refusal::Unpaired)?;
+        if let Some(row) = self.left_to_others(pairing, its_direction) {
+            let word = &row.identity.flags;
+            word.fetch_or(flags::SEND_PINNED | flags::RECEIVE_PINNED, AcqRel);
+            word.fetch_and(!flags::FORKED, AcqRel);
+        }
         let direction = 1 - its_direction;
         let [receiver, sender] = [its_direction, direction].map(|index| &pairing.ends[index]);
         let road = Road {

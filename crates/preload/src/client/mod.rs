@@ -224,6 +224,9 @@ pub(crate) fn count(fd: c_int, socket: &'static Socket, bytes: usize) {
 
 #[cold]
 fn offer(fd: c_int, socket: &'static Socket) {
+    if STOPPED.load(Relaxed) {
+        return;
+    }
     uring::look();
     if STOPPED.load(Relaxed) || !has_row_here(socket) {
         return;

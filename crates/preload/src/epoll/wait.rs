@@ -131,6 +131,10 @@ fn look(
     // It may still have what it reported before.
     inner.kernel_reports |= rings_turn;
     drop(inner);
+    if rings_turn && count == 0 {
+        // Another thread has taken what the rings had: the kernel's turn after all.
+        return look(set, call, events, spinning);
+    }
     set.show_kills(&suspects, &mut events[..count]);
     (count > 0).then_some(count as c_int)
 }

@@ -2,6 +2,7 @@
 //!
 //! The kernel reports the connections of a wait set in the order in which they became readable. A ring tells nobody that it has become so;
 //! its sender leaves the time instead. Stamps are hints: a peer that writes nonsense makes its own events early or late, and nothing else.
+//! All accesses are relaxed: the publish that follows releases what was noted before, to the load of the gate that finds its bytes.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
