@@ -7,7 +7,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::fmt::Write;
 use std::fs;
 use std::hash::{Hash, Hasher};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -100,7 +100,7 @@ fn run(suite: &Suite, all: bool) -> Result<Outcome> {
     let cargo = std::env::var_os("CARGO").filter(|_| *first == "cargo");
     let mut command = Command::new(cargo.unwrap_or_else(|| (*first).into()));
     command.args(rest);
-    let log = Path::new(LOGS).join(format!("{}.log", suite.name));
+    let log = log_of(suite.name);
     let start = Instant::now();
     let mut program = Program::start(suite.name, command, log.clone())?;
     let exit = program.wait(Duration::from_secs(60 * minutes))?;
@@ -120,7 +120,7 @@ fn run(suite: &Suite, all: bool) -> Result<Outcome> {
     if outcome.failed > 0 {
         println!(
             "{}\n{}: the whole log is {}",
-            tail(&text),
+            tail(&text, 60),
             suite.name,
             log.display()
         );
@@ -132,6 +132,10 @@ fn run(suite: &Suite, all: bool) -> Result<Outcome> {
         outcome.seconds
     );
     Ok(outcome)
+}
+
+fn log_of(suite: &str) -> PathBuf {
+    Path::new(LOGS).join(format!("{suite}.log"))
 }
 
 /// Adds up what a log says.
@@ -163,15 +167,19 @@ fn count(text: &str) -> Outcome {
     sum
 }
 
-fn tail(text: &str) -> String {
+fn tail(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(60)..].join("\n")
+    lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// The closing line; failures make it an error.
+/// What failed, once more, and the closing line; failures make it an error.
 fn close(outcomes: &[(&str, Outcome)]) -> Result<()> {
     let mut sum = Outcome::default();
-    for (_, outcome) in outcomes {
+    for (name, outcome) in outcomes {
+        if outcome.failed > 0 {
+            let log = fs::read_to_string(log_of(name)).unwrap_or_default();
+            println!("{name} failed:\n{}", tail(&log, 12));
+        }
         sum.passed += outcome.passed;
         sum.failed += outcome.failed;
         sum.skipped += outcome.skipped;
