@@ -117,6 +117,57 @@ static void in_two_sets(void) {
     observe_wait("one set again", sets[0], 1000);
 }
 
+static int change(int set, int fd, unsigned events) {
+    struct epoll_event event = {events, {.fd = fd}};
+    return epoll_ctl(set, EPOLL_CTL_MOD, fd, &event);
+}
+
+/* One connection has two registrations in one set; one of them goes, and the other one's descriptor is closed. */
+static void registered_twice(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0), copy = dup(pair.far), other = dup(pair.far);
+    must(add(set, pair.far, EPOLLIN) == 0 && add(set, copy, EPOLLIN) == 0, "add");
+    must(change(set, copy, EPOLLIN | EPOLLONESHOT) == 0 && change(set, pair.far, 0) == 0, "modify");
+    observe_wait("nothing asked", set, 0);
+    must(epoll_ctl(set, EPOLL_CTL_DEL, copy, NULL) == 0, "delete");
+    must(change(set, pair.far, EPOLLIN) == 0, "modify");
+    close(pair.far);
+    observe_wait("empty", set, 0);
+    say(pair.near, 7);
+    observe_wait("registered by a closed descriptor", set, 1000);
+    observe("drained %zd", drain(other));
+    close(copy);
+    close(other);
+    observe_wait("gone", set, 0);
+}
+
+/* Another process keeps a connection that this one closes: its registration stays. */
+static void registered_and_kept_elsewhere(void) {
+    Pair pair = prompt_pair();
+    int go_on[2];
+    char byte;
+    must(pipe(go_on) == 0, "pipe");
+    say(pair.near, 7);
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        close(go_on[1]);
+        must(read(go_on[0], &byte, 1) == 0, "go on");
+        observe("drained %zd", drain(pair.far));
+        _exit(0);
+    }
+    int set = epoll_create1(0);
+    must(add(set, pair.far, EPOLLIN) == 0, "add");
+    observe_wait("before the close", set, 0);
+    close(pair.far);
+    observe_wait("after it", set, 0);
+    say(pair.near, 7);
+    observe_wait("with more", set, 1000);
+    close(go_on[1]);
+    must(waitpid(child, NULL, 0) == child, "waitpid");
+    observe_wait("gone", set, 0);
+}
+
 static atomic_int woken;
 static Pair exclusive;
 
@@ -273,6 +324,8 @@ int main(int argc, char **argv) {
                           CASE(armed_once),
                           CASE(a_set_in_a_set),
                           CASE(in_two_sets),
+                          CASE(registered_twice),
+                          CASE(registered_and_kept_elsewhere),
                           CASE(one_of_several_is_woken),
                           CASE(writable_by_level),
                           CASE(writable_by_edge),

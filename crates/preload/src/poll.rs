@@ -3,20 +3,20 @@
 //! Both gather a [`Watch`], the descriptors whose rings matter to the call, and go through the same steps as `epoll_wait`: look at
 //! the rings, look at the kernel, spin if it is worth it, close the gates, sleep in the program's own call.
 
-use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Release};
 
 use libc::{c_int, fd_set, nfds_t, pollfd, timespec};
-use millrace_stream::ReceiveHalf;
 use smallvec::SmallVec;
 
 use crate::epoll::EpollSet;
 use crate::kernel::{self, kernel};
-use crate::socket::{Locked, Socket};
+use crate::socket::Socket;
 use crate::spin::{self, Spin};
 use crate::table::{self, Entry};
 use crate::{client, thread};
 
 const READ_EVENTS: i16 = libc::POLLIN | libc::POLLRDNORM;
+const WRITE_EVENTS: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// While spinning, the kernel is asked after so long, in nanoseconds.
 const SPIN_NS_BEFORE_KERNEL: u64 = 2_000;
 
@@ -46,7 +46,7 @@ impl Watch {
     /// Descriptors that are readable because of a ring.
     fn ready(&self) -> impl Iterator<Item = c_int> + '_ {
         let sockets = self.sockets.iter().filter(|(fd, socket)| {
-            socket.error.load(Relaxed) != 0
+            socket.error() != 0
                 || socket
                     .lock_receive(*fd)
                     .is_some_and(|locked| locked.half.ready().is_some())
@@ -66,24 +66,6 @@ impl Watch {
                 .lock_receive(*fd)
                 .is_some_and(|locked| locked.half.kernel_hinted())
         })
-    }
-
-    /// Where a peer was killed and TCP would have reset the connection, that is what is reported. The sockets are those of `entries`, in
-    /// their order.
-    fn show_kills<'a>(&self, entries: impl Iterator<Item = &'a mut pollfd>) {
-        let mut sockets = self.sockets.iter().peekable();
-        for entry in entries {
-            let Some((fd, socket)) = sockets.next_if(|(fd, _)| *fd == entry.fd) else {
-                continue;
-            };
-            let by_ring = |locked: Locked<ReceiveHalf<'_>>| locked.half.ready().is_some();
-            let by_kernel = entry.revents & libc::POLLRDHUP != 0
-                || entry.revents & READ_EVENTS != 0
-                    && !socket.lock_receive(*fd).is_some_and(by_ring);
-            if by_kernel && socket.look_for_kill(*fd) {
-                entry.revents |= kernel::events_now(*fd, entry.events) | libc::POLLERR;
-            }
-        }
     }
 
     /// Closes every gate and keeps it closed until [`Watch::end_sleep`]. False: something has come; no sleep has begun.
@@ -199,6 +181,32 @@ fn wait(
     }
 }
 
+/// Before a call: those that wait for nothing that the kernel reports when the peer's end comes. Where that was a kill, and TCP would have
+/// reset the connection, the kernel reports it from now on.
+fn look_for_kills(list: &[pollfd]) {
+    let end = READ_EVENTS | WRITE_EVENTS | libc::POLLRDHUP;
+    for entry in list.iter().filter(|entry| entry.events & end == 0) {
+        if let Some(socket) = table::socket(entry.fd) {
+            socket.look_for_kill(entry.fd);
+        }
+    }
+}
+
+/// After the kernel's part of a call: where a peer was killed and TCP would have reset the connection, that is what is reported, and an
+/// error that the program has not heard of. Who waits for reading hears of the FIN from the kernel; who does not is looked after.
+fn show_kills(list: &mut [pollfd]) {
+    let end = READ_EVENTS | libc::POLLRDHUP;
+    for entry in list.iter_mut().filter(|entry| entry.revents != 0) {
+        let Some(socket) = table::socket(entry.fd).filter(|socket| socket.is_attached()) else {
+            continue;
+        };
+        let may_be_kill = entry.events & end == 0 || entry.revents & !WRITE_EVENTS != 0;
+        if may_be_kill && socket.look_for_kill(entry.fd) || socket.error() != 0 {
+            entry.revents |= kernel::events_now(entry.fd, entry.events) | libc::POLLERR;
+        }
+    }
+}
+
 /// Turns a kernel result into what a C function returns.
 fn returned(result: isize) -> c_int {
     if result < 0 {
@@ -232,8 +240,13 @@ pub(crate) fn poll(
     for entry in list.iter().filter(|entry| reads(entry)) {
         watch.add(entry.fd);
     }
+    look_for_kills(list);
     if watch.is_empty() {
-        return sleep();
+        let result = sleep();
+        if result > 0 {
+            show_kills(list);
+        }
+        return result;
     }
     let mut ask = || {
         let now = timespec {
@@ -251,18 +264,21 @@ pub(crate) fn poll(
         if result < 0 {
             return returned(result);
         }
+        show_kills(list);
         let ready: SmallVec<[c_int; 32]> = watch.ready().collect();
         for entry in list.iter_mut().filter(|entry| ready.contains(&entry.fd)) {
             entry.revents |= entry.events & READ_EVENTS;
-            let failed =
-                table::socket(entry.fd).is_some_and(|socket| socket.error.load(Relaxed) != 0);
-            entry.revents |= if failed { libc::POLLERR } else { 0 };
         }
         list.iter().filter(|entry| entry.revents != 0).count() as c_int
     };
-    let result = wait(&watch, timeout_ns, &mut ask, sleep);
-    if result > 0 {
-        watch.show_kills(list.iter_mut().filter(|entry| reads(entry)));
+    let mut slept = false;
+    let mut sleep = || {
+        slept = true;
+        sleep()
+    };
+    let result = wait(&watch, timeout_ns, &mut ask, &mut sleep);
+    if slept && result > 0 {
+        show_kills(list);
     }
     result
 }

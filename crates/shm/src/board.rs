@@ -76,6 +76,9 @@ pub struct Identity {
     pub owner: AtomicU32,
     /// Numbers of holders; see [`holders`].
     pub processes: [AtomicU32; holders::PLACES],
+    /// The error that some holder knows of, and none has told its program: the kernel told of it where there was something else to return,
+    /// or the peer was found killed. Who takes it tells of it.
+    pub error: AtomicU32,
 }
 
 /// Bits of [`Identity::flags`].

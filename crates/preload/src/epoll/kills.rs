@@ -3,8 +3,6 @@
 //! Whatever the kernel reports is looked at, for the FIN is among it. Where our ring is drained, that costs two loads. *Limit*: of a
 //! member that is registered for neither reading nor writing the kernel reports nothing when a FIN comes.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use libc::{c_int, epoll_event};
 use smallvec::SmallVec;
 
@@ -70,14 +68,22 @@ impl EpollSet {
         for suspect in suspects {
             let Suspect { fd, socket, .. } = *suspect;
             let is_new = socket.look_for_kill(fd);
-            if !is_new && socket.error.load(Relaxed) == 0 {
+            if !is_new && socket.error() == 0 {
                 continue;
             }
-            let wanted = i16::try_from(suspect.registered & COMMON_EVENTS).unwrap_or(0);
-            let now = u32::from(kernel::events_now(fd, wanted).cast_unsigned());
+            // What was known before, the kernel has reported with the rest. What another process registered we do not know.
+            let added = if !is_new {
+                0
+            } else if self.changes.are_known() {
+                let wanted = i16::try_from(suspect.registered & COMMON_EVENTS).unwrap_or(0);
+                kernel::events_now(fd, wanted)
+            } else {
+                kernel::events_now(fd, 0)
+            };
+            let added = u32::from(added.cast_unsigned()) | libc::EPOLLERR as u32;
             let its = events.iter_mut().find(|event| event.u64 == suspect.data);
             if let Some(event) = its {
-                event.events |= now | libc::EPOLLERR as u32;
+                event.events |= added;
             }
             if is_new
                 && suspect.registered & EDGE != 0

@@ -157,7 +157,9 @@ impl EpollSet {
         match (operation, event) {
             (libc::EPOLL_CTL_DEL, _) => {
                 inner.remove(fd);
-                if let Some(mut sets) = sets {
+                if let Some(mut sets) = sets
+                    && !socket.is_some_and(|socket| inner.has_still(socket))
+                {
                     sets.retain(|set| !std::ptr::eq(*set, self));
                 }
             }

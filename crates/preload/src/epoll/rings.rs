@@ -34,6 +34,8 @@ pub(super) struct Inner {
     pub(super) rings_refused: bool,
     /// When, of [`spin::clock`], the program was last told of something.
     pub(super) reported_at: u64,
+    /// Some connection is a member by two descriptors, or was.
+    has_doubles: bool,
 }
 
 /// The members that carry the same data word.
@@ -216,14 +218,21 @@ impl Inner {
         members.find(|(_, member)| is_it(member)).map(|(fd, _)| *fd)
     }
 
-    /// Whether `socket` is a member by another descriptor than `fd`, too.
-    pub(super) fn has_by_another(&self, fd: c_int, socket: &'static Socket) -> bool {
+    /// Whether `socket` is a member by another descriptor than `fd`, too, which has just become one.
+    pub(super) fn has_by_another(&mut self, fd: c_int, socket: &'static Socket) -> bool {
         let is_it = |found: &Socket| std::ptr::eq(found, socket);
-        socket.has_copies()
+        let found = socket.has_copies()
             && self
                 .members
                 .iter()
-                .any(|(other, member)| *other != fd && member.socket.is_some_and(is_it))
+                .any(|(other, member)| *other != fd && member.socket.is_some_and(is_it));
+        self.has_doubles |= found;
+        found
+    }
+
+    /// Whether `socket`, of which a member was just removed, is one still by another descriptor.
+    pub(super) fn has_still(&self, socket: &'static Socket) -> bool {
+        self.has_doubles && self.descriptor_of(-1, socket).is_some()
     }
 
     /// Looks at the ring of the member `fd` from now on.

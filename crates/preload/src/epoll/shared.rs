@@ -110,23 +110,39 @@ impl Changes {
         }
     }
 
+    /// Whether this process knows of all changes.
+    pub(super) fn are_known(&self) -> bool {
+        let common = self.common();
+        common.is_none_or(|common| common.changes.load(Acquire) == self.known.load(Relaxed))
+    }
+
+    /// Whether this process has made the set, or waited on it.
+    pub(super) fn are_of_this_process(&self) -> bool {
+        self.user.load(Relaxed) == process::id()
+    }
+
     /// Whether others have changed it, or we use what others may use. Who is left alone with a set is its user.
     #[inline]
     fn are_foreign(&self) -> bool {
         let Some(common) = self.common() else {
             return false;
         };
-        if self.user.load(Relaxed) != process::id() {
+        if !self.are_of_this_process() {
             self.user.store(process::id(), Relaxed);
             if common.holders.load(Acquire) > 1 {
                 common.changes.fetch_add(1, AcqRel);
             }
         }
-        common.changes.load(Acquire) != self.known.load(Relaxed)
+        !self.are_known()
     }
 }
 
 impl EpollSet {
+    /// Whether this process has made the set, or waited on it.
+    pub(crate) fn is_used_here(&self) -> bool {
+        self.changes.are_of_this_process()
+    }
+
     /// Looks whether another process has changed the set.
     #[inline]
     pub(crate) fn notice_changes(&'static self) {

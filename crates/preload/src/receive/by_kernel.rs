@@ -178,15 +178,15 @@ pub(super) fn gather_rest(
 /// The kernel told of an error, which it does once, where there was something else to return: the next call that has nothing returns it.
 pub(crate) fn keep_error(socket: &Socket, error: i32) {
     if !matches!(error, 0 | libc::EAGAIN | libc::EINTR | libc::EFAULT) {
-        socket.error.store(error, Release);
+        socket.keep_error(error);
     }
 }
 
 /// The error that was kept for a receiving call, or zero. EPIPE is for sends: the stream had ended before.
 pub(super) fn kept_error(socket: &Socket) -> i32 {
-    match socket.error.load(Acquire) {
+    match socket.error() {
         0 | libc::EPIPE => 0,
-        _ => socket.error.swap(0, Relaxed),
+        _ => socket.take_kept_error(),
     }
 }
 

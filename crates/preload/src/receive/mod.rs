@@ -254,7 +254,7 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
             step_empty(socket, call, &locked, progress, (gate.tail, may_wait))
         }
         Ok(ReceivePlan::Kernel) => {
-            if socket.error.load(Relaxed) != 0 && kernel::unread(call.fd) == 0 {
+            if socket.error() != 0 && kernel::unread(call.fd) == 0 {
                 let error = kept_error(socket);
                 if error != 0 {
                     return Step::End(-(error as isize));

@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Relaxed, SeqCst},
 };
 
@@ -62,7 +62,6 @@ impl Socket {
             gathering: Gathering::default(),
             room_spinner: Spinner::new(),
             asked_at: AtomicU64::new(0),
-            error: AtomicI32::new(0),
             is_deaf: AtomicBool::new(false),
         }));
         socket
@@ -92,7 +91,6 @@ impl Socket {
         socket.room_spinner.reset();
         socket.gathering.reset();
         socket.asked_at.store(0, Relaxed);
-        socket.error.store(0, Relaxed);
         socket.is_deaf.store(false, Relaxed);
         let row = client::take_row().unwrap_or(&socket.own_row);
         reset_row(row);
@@ -128,6 +126,7 @@ impl Socket {
         if !last && row.identity.owner.load(Relaxed) == process::id() {
             row.identity.owner.store(0, Relaxed);
         }
+        let stays_watched = !last && self.is_watched_here();
         self.leave_sets();
         let (receive_held, _receiving) = Busy::lock(&row.receive.lock);
         let (send_held, _sending) = Busy::lock(&row.send.lock);
@@ -136,6 +135,9 @@ impl Socket {
             self.end_ring(fd);
         } else if was == phase::ATTACHED && client::is_listed_here(self) {
             self.leave_sent(fd);
+        }
+        if stays_watched {
+            self.leave_received(fd);
         }
         if receive_held != Held::Nested && send_held != Held::Nested {
             self.set_segment(None);
@@ -192,6 +194,23 @@ impl Socket {
         let half = segment.map(|segment| SendHalf::new(self.row(), segment, self.send_direction()));
         if let Some(half) = half.filter(|half| half.unread() != 0) {
             self.flush(fd, &half);
+        }
+    }
+
+    /// Others keep the connection, and a set of this process goes on to report it, but knows of no ring any more: what comes, and what lies
+    /// unread, is the kernel's to report.
+    fn leave_received(&self, fd: c_int) {
+        let word = &self.row().identity.flags;
+        word.fetch_or(flags::SEND_PINNED | flags::RECEIVE_PINNED, AcqRel);
+        word.fetch_and(!flags::FORKED, AcqRel);
+        // SAFETY: both locks are held by the caller.
+        let Some(segment) = (unsafe { (*self.segment.get()).as_ref() }) else {
+            return;
+        };
+        let half = ReceiveHalf::new(self.row(), segment, 1 - self.send_direction());
+        half.leave();
+        if half.unread() != 0 {
+            client::recall(self, fd, false);
         }
     }
 
@@ -374,6 +393,12 @@ impl Socket {
         }
     }
 
+    /// Whether a set that this process waits on has the connection.
+    fn is_watched_here(&self) -> bool {
+        let sets = self.sets.lock();
+        sets.is_some_and(|sets| sets.iter().any(|set| set.is_used_here()))
+    }
+
     fn leave_sets(&'static self) {
         let sets = self
             .sets
@@ -434,6 +459,7 @@ pub(crate) fn reset_row(row: &Row) {
         word.store(0, Relaxed);
     }
     identity.flags.store(0, Relaxed);
+    identity.error.store(0, Relaxed);
     identity.reason.store(client::first_reason(), Relaxed);
     identity.owner.store(process::id(), Relaxed);
     identity.hold_alone(process::holder());

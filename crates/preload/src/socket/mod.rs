@@ -12,7 +12,7 @@
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
 };
 
@@ -84,8 +84,6 @@ pub(crate) struct Socket {
     pub(crate) room_spinner: Spinner,
     /// When, of `spin::clock`, a larger ring was last asked for.
     pub(crate) asked_at: AtomicU64,
-    /// An error that the kernel reported while ring bytes were still to be read.
-    pub(crate) error: AtomicI32,
     /// The program has shut down the direction that it reads.
     pub(crate) is_deaf: AtomicBool,
 }

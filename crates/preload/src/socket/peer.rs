@@ -55,10 +55,32 @@ impl Socket {
         }
     }
 
-    /// The error that the kernel has told us of, and the program has not heard of.
+    /// An error that is known, and that no program has heard of yet; zero: none.
+    #[inline]
+    pub(crate) fn error(&self) -> c_int {
+        self.row().identity.error.load(Acquire).cast_signed()
+    }
+
+    /// It is to be told by whoever is asked first, in whichever process that has the connection.
+    pub(crate) fn keep_error(&self, error: c_int) {
+        let word = &self.row().identity.error;
+        word.store(error.cast_unsigned(), Release);
+    }
+
+    /// Takes the error that was kept, if there is one.
+    #[inline]
+    pub(crate) fn take_kept_error(&self) -> c_int {
+        if self.error() == 0 {
+            return 0;
+        }
+        let word = &self.row().identity.error;
+        word.swap(0, AcqRel).cast_signed()
+    }
+
+    /// As [`Socket::take_kept_error`], after a look for a killed peer.
     pub(crate) fn take_error(&'static self, fd: c_int) -> c_int {
         self.look_for_kill(fd);
-        self.error.swap(0, AcqRel)
+        self.take_kept_error()
     }
 
     /// As [`Socket::notice_kill`], of a connection that need not be attached.
@@ -72,7 +94,7 @@ impl Socket {
     /// Whether it is worth to look for that: bytes of ours are unread, or an error has been found before. For wait sets, as
     /// [`Socket::peek_receive`].
     pub(crate) fn may_be_reset(&'static self) -> bool {
-        self.error.load(Relaxed) != 0 || self.peek_send().is_some_and(|half| half.unread() != 0)
+        self.error() != 0 || self.peek_send().is_some_and(|half| half.unread() != 0)
     }
 
     /// If the peer was killed with bytes of ours unread: the connection is reset, as far as the program can see. True: so it was.
@@ -84,7 +106,7 @@ impl Socket {
         }
         let identity = &self.row().identity;
         if kernel::is_closed_by_peer_alone(fd) {
-            self.error.store(libc::ECONNRESET, Release);
+            self.keep_error(libc::ECONNRESET);
             identity.flags.fetch_or(flags::PEER_KILLED, AcqRel);
             // From now on the kernel answers as on a connection of which the error has been told.
             kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
@@ -96,7 +118,7 @@ impl Socket {
             && kernel::is_over_by_fin(fd, taken)
             && identity.flags.fetch_or(flags::PEER_KILLED, AcqRel) & flags::PEER_KILLED == 0;
         if is_new {
-            self.error.store(libc::ECONNRESET, Release);
+            self.keep_error(libc::ECONNRESET);
         }
         is_new
     }

@@ -1,0 +1,171 @@
+/* A peer is killed with bytes of ours unread: TCP resets the connection, and tells of that once. */
+#include "traps.h"
+
+static int listen_on(struct sockaddr_in *address) {
+    socklen_t length = sizeof *address;
+    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    must(bind(listener, (struct sockaddr *)address, length) == 0 && listen(listener, 1) == 0, "listen");
+    must(getsockname(listener, (struct sockaddr *)address, &length) == 0, "getsockname");
+    return listener;
+}
+
+/* Echoes until it is told to stop, and reads no more then. */
+static void echo_and_stop(const struct sockaddr_in *address) {
+    char message[64];
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    must(connect(fd, (const struct sockaddr *)address, sizeof *address) == 0, "connect");
+    while (recv(fd, message, sizeof message, MSG_WAITALL) == sizeof message && message[0] != 's')
+        must(send(fd, message, sizeof message, 0) == sizeof message, "echo");
+    for (;;)
+        pause();
+}
+
+static void ask(int fd, const char *what) {
+    char message[64] = {0};
+    strcpy(message, what);
+    must(send(fd, message, sizeof message, 0) == sizeof message, "send");
+    if (what[0] != 's')
+        must(recv(fd, message, sizeof message, MSG_WAITALL) == sizeof message, "recv");
+}
+
+/* A connection to a peer that will be killed, which has just stopped reading. */
+static int to_one_that_stops(pid_t *peer) {
+    struct sockaddr_in address;
+    int listener = listen_on(&address);
+    *peer = fork();
+    must(*peer >= 0, "fork");
+    if (*peer == 0)
+        echo_and_stop(&address);
+    int fd = accept(listener, NULL, NULL);
+    must(fd >= 0, "accept");
+    /* What is sent is there before the peer is killed. */
+    must(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)) == 0, "setsockopt");
+    close(listener);
+    int patience = 100;
+    do {
+        for (int i = 0; i < 50; i++)
+            ask(fd, "echo");
+    } while (on_ring() < 1 && --patience > 0);
+    must(patience > 0, "the ring");
+    ask(fd, "stop");
+    pause_ms(20);
+    return fd;
+}
+
+static void leave_unread_and_kill(int fd, pid_t peer) {
+    char bytes[200] = {0};
+    must(send(fd, bytes, sizeof bytes, 0) == sizeof bytes, "send");
+    kill(peer, SIGKILL);
+    must(waitpid(peer, NULL, 0) == peer, "waitpid");
+    pause_ms(20);
+}
+
+static void observe_error(int fd) {
+    int error;
+    socklen_t length = sizeof error;
+    must(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0, "SO_ERROR");
+    observe("error %s", strerrorname_np(error));
+}
+
+static void observe_poll(int fd, short events) {
+    struct pollfd item = {.fd = fd, .events = events};
+    int count = poll(&item, 1, 0);
+    observe("poll for %x: %d, %x", events, count, item.revents);
+}
+
+static void polled(short events) {
+    pid_t peer;
+    int fd = to_one_that_stops(&peer);
+    leave_unread_and_kill(fd, peer);
+    observe_poll(fd, events);
+    observe_poll(fd, events);
+    observe_error(fd);
+    observe_poll(fd, events);
+}
+
+static void polled_for_writing(void) { polled(POLLOUT); }
+
+static void polled_for_reading(void) { polled(POLLIN); }
+
+static void polled_for_both(void) { polled(POLLIN | POLLOUT | POLLRDHUP); }
+
+static void polled_for_nothing(void) { polled(0); }
+
+static void observe_set(int set) {
+    struct epoll_event event = {0};
+    int count = epoll_wait(set, &event, 1, 0);
+    observe("set: %d, %x", count, event.events);
+}
+
+static void in_a_set(unsigned events) {
+    pid_t peer;
+    int fd = to_one_that_stops(&peer), set = epoll_create1(0);
+    must(epoll_ctl(set, EPOLL_CTL_ADD, fd, &(struct epoll_event){events, {0}}) == 0, "add");
+    leave_unread_and_kill(fd, peer);
+    observe_set(set);
+    observe_set(set);
+    observe_error(fd);
+    observe_set(set);
+}
+
+static void in_a_set_for_writing(void) { in_a_set(EPOLLOUT); }
+
+static void in_a_set_for_reading(void) { in_a_set(EPOLLIN); }
+
+/* Runs `part` in a forked child, and waits for its end. */
+static void in_a_child(void (*part)(int), int fd) {
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        part(fd);
+        _exit(0);
+    }
+    must(waitpid(child, NULL, 0) == child, "waitpid");
+}
+
+static void receive(int fd) {
+    char byte;
+    observe_result("recv", recv(fd, &byte, 1, 0));
+}
+
+static void send_one(int fd) { observe_result("send", send(fd, "x", 1, MSG_NOSIGNAL)); }
+
+static void poll_it(int fd) { observe_poll(fd, POLLOUT); }
+
+/* Whoever of those that have the connection asks first hears of it, and no other. */
+static void told_to_one_of_two(void) {
+    pid_t peer;
+    int fd = to_one_that_stops(&peer);
+    leave_unread_and_kill(fd, peer);
+    observe_poll(fd, POLLIN);
+    in_a_child(send_one, fd);
+    receive(fd);
+    poll_it(fd);
+    send_one(fd);
+}
+
+/* The child only looks, and the parent hears of it. */
+static void left_to_the_parent(void) {
+    pid_t peer;
+    int fd = to_one_that_stops(&peer);
+    leave_unread_and_kill(fd, peer);
+    in_a_child(poll_it, fd);
+    receive(fd);
+    in_a_child(receive, fd);
+}
+
+int main(int argc, char **argv) {
+    static const Case cases[] = {
+        CASE(polled_for_writing),
+        CASE(polled_for_reading),
+        CASE(polled_for_both),
+        CASE(polled_for_nothing),
+        CASE(in_a_set_for_writing),
+        CASE(in_a_set_for_reading),
+        CASE(told_to_one_of_two),
+        CASE(left_to_the_parent),
+        {0},
+    };
+    return run_cases(cases, argc, argv);
+}
