@@ -62,6 +62,32 @@ static void every_message_is_an_edge(void) {
     observe_wait("modified again", set, 1000);
 }
 
+static void *wait_once(void *set) {
+    observe_wait("asleep", *(int *)set, 1000);
+    return NULL;
+}
+
+/* What woke a sleeper lies unread by the kernel, and the next message comes by the ring. */
+static void an_edge_behind_unread_bytes(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0);
+    must(add(set, pair.far, EPOLLIN | EPOLLET) == 0, "add");
+    observe_wait("empty", set, 0);
+    for (int round = 0; round < 3; round++) {
+        pthread_t sleeper = start_thread(wait_once, &set);
+        usleep(20000);
+        say(pair.near, 7);
+        pthread_join(sleeper, NULL);
+        say(pair.near, 7);
+        struct pollfd item = {.fd = set, .events = POLLIN};
+        observe("poll %d", poll(&item, 1, 0));
+        observe_wait("second", set, 100);
+        observe_wait("the same", set, 0);
+        observe("drained %zd", drain(pair.far));
+        observe_wait("empty", set, 0);
+    }
+}
+
 static void armed_once(void) {
     Pair pair = prompt_pair();
     int set = epoll_create1(0);
@@ -321,6 +347,7 @@ static void in_a_call_from_the_first_byte(void) {
 
 int main(int argc, char **argv) {
     const Case cases[] = {CASE(every_message_is_an_edge),
+                          CASE(an_edge_behind_unread_bytes),
                           CASE(armed_once),
                           CASE(a_set_in_a_set),
                           CASE(in_two_sets),

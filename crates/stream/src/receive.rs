@@ -99,14 +99,18 @@ impl<'a> ReceiveHalf<'a> {
     #[inline]
     #[must_use]
     pub fn ready(&self) -> Option<u32> {
-        let gate = self.words.gate.load();
-        let state = self.state();
-        if gate.tail == state.head.load(Relaxed) {
-            return None;
-        }
-        let reached =
-            self.words.switch_position.load(Relaxed) <= state.kernel_position.load(Relaxed);
-        reached.then_some(gate.tail)
+        let tail = self.arrived()?;
+        let position = self.state().kernel_position.load(Relaxed);
+        let reached = self.words.switch_position.load(Relaxed) <= position;
+        reached.then_some(tail)
+    }
+
+    /// Whether the ring has bytes, whatever comes before them, and at which tail. Needs no lock.
+    #[inline]
+    #[must_use]
+    pub fn arrived(&self) -> Option<u32> {
+        let tail = self.words.gate.load().tail;
+        (tail != self.state().head.load(Relaxed)).then_some(tail)
     }
 
     /// What lies in the ring, whatever comes before it: the cursor of its first byte, how many there are, and the part of

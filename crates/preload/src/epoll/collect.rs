@@ -5,6 +5,7 @@
 //! kernel's own reports, as far as their senders have told when.
 
 use libc::{c_int, epoll_event};
+use millrace_stream::ReceiveHalf;
 use smallvec::SmallVec;
 
 use super::rings::{Active, Inner};
@@ -157,6 +158,12 @@ impl Inner {
         }
         self.kernel_reports = covered < from_kernel;
     }
+}
+
+/// The tail of what there is to read in a ring. For edges the kernel's bytes before it need not have been read: each arrival is one.
+#[inline]
+pub(super) fn unread_tail(half: &ReceiveHalf<'_>, edge: bool) -> Option<u32> {
+    if edge { half.arrived() } else { half.ready() }
 }
 
 impl Active {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use libc::{c_int, epoll_event};
 
+use super::collect::unread_tail;
 use super::{EDGE, ONE_SHOT, QUIET_LOOKS_MAX, READ_EVENTS, SPECIAL, WRITE_EVENTS};
 use crate::kernel::{self, kernel};
 use crate::socket::Socket;
@@ -456,7 +457,7 @@ impl Active {
         // Writability alone the kernel reports, when there is a moment to report.
         let once = self.events & (EDGE | ONE_SHOT) != 0;
         if read != 0
-            && let Some(tail) = self.socket.peek_receive()?.ready()
+            && let Some(tail) = unread_tail(&self.socket.peek_receive()?, edge)
             && !(edge && self.reported == Some(tail))
         {
             events = read;
