@@ -34,6 +34,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TRAFFIC = Path(__file__).with_name("traffic.py")
 WAIT_S = 20.0
 TESTS: dict[str, Callable[[Any], None]] = {}
+# Whom strace stops keeps the other end waiting for longer than it usually spins.
+CONFIGURATIONS = {"system_calls": "spin_us = 10000\n"}
 
 
 def test(function: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -49,7 +51,7 @@ class Skipped(Exception):
 class Site:
     """An agent, an echo server, and whatever else a test starts. Everything ends with it."""
 
-    def __init__(self, millrace: Path) -> None:
+    def __init__(self, millrace: Path, configuration: str = "") -> None:
         """Starts agent and server."""
         self.millrace = str(millrace)
         self.directory = Path(tempfile.mkdtemp(prefix="millrace-observe-"))
@@ -59,7 +61,9 @@ class Site:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         try:
-            self.start([self.millrace, "agent", "--socket", self.environment["MILLRACE_AGENT"]])
+            file = self.directory / "agent.toml"
+            file.write_text(configuration)
+            self.start([self.millrace, "agent", "--socket", self.environment["MILLRACE_AGENT"], "--config", str(file)])
             self.until(lambda: self.ask("ps").returncode == 0, "the agent answers")
             self.traffic("server")
         except BaseException:
@@ -399,6 +403,36 @@ def dump_denied(site: Site) -> None:
     assert denied.returncode == 1 and "does not let you trace" in denied.stderr, denied
 
 
+def quiet_windows(trace: Path) -> tuple[int, int]:
+    """How many of the windows between two marks have no system call, and how many there are."""
+    lines = trace.read_text().splitlines()
+    marks = [number for number, line in enumerate(lines) if "getppid()" in line]
+    gaps = [after - before - 1 for before, after in zip(marks, marks[1:], strict=False)]
+    return gaps.count(0), len(gaps)
+
+
+@test
+def system_calls(site: Site) -> None:
+    """Two ends that talk without a pause make no system calls."""
+    if shutil.which("strace") is None:
+        raise Skipped("strace is not installed")
+    if len(os.sched_getaffinity(0)) < 2:
+        raise Skipped("two ends on one processor do not spin")
+    traces = {}
+    children = {"marking": site.traffic("marking", mode="default")[0]}
+    children["marked"] = site.traffic("marked", 4, 250, mode="default")[0]
+    time.sleep(1)
+    for role, child in children.items():
+        traces[role] = site.directory / role
+        site.start(["strace", "-f", "-qq", "-o", str(traces[role]), "-p", str(child.pid)])
+    assert site.line(children["marked"]) == "done"
+    time.sleep(0.2)
+    for role, trace in traces.items():
+        quiet, windows = quiet_windows(trace)
+        print(f"figure: {role}: no system call in {quiet} of {windows} times 250 messages each way")
+        assert quiet > 0, trace.read_text()[-2000:]
+
+
 def main() -> int:
     """Runs the tests that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -409,7 +443,7 @@ def main() -> int:
     for name, run in TESTS.items():
         if arguments.names and name not in arguments.names:
             continue
-        site = Site(arguments.millrace.resolve())
+        site = Site(arguments.millrace.resolve(), CONFIGURATIONS.get(name, ""))
         try:
             run(site)
             print(f"{name}: passed")

@@ -6,6 +6,8 @@
     traffic.py sink PORT                     reads and throws away, on the next port
     traffic.py bulk PORT MEGABYTES           content() to the sink, as fast as it goes
     traffic.py named PORT NAME               calls itself NAME
+    traffic.py marking PORT                  echoes, and makes a system call for each message that begins with a mark
+    traffic.py marked PORT SECONDS ROUNDS    ROUNDS messages and a marked one, again and again
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import time
 SO_RCVLOWAT = 18
 STAY_S = 60
 MESSAGE = 8192
+MARK = b"!"
 
 
 def content(count: int) -> bytes:
@@ -115,6 +118,33 @@ def bulk(port: int, megabytes: int) -> None:
     time.sleep(STAY_S)
 
 
+def marking(port: int) -> None:
+    """Echoes on the second next port, on the first processor."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    listener = socket.create_server(("127.0.0.1", port + 2))
+    print("ready", flush=True)
+    connection, _ = listener.accept()
+    while data := connection.recv(64):
+        if data == MARK:
+            os.getppid()
+        connection.sendall(data)
+
+
+def marked(port: int, seconds: float, rounds: int) -> None:
+    """Asks the other one, from the last processor, and makes the same system call."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    connection = socket.create_connection(("127.0.0.1", port + 2))
+    print("ready", flush=True)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for message in [MARK, *[b"message"] * rounds]:
+            connection.sendall(message)
+            connection.recv(64)
+            if message == MARK:
+                os.getppid()
+    print("done", flush=True)
+
+
 def main() -> None:
     """See above."""
     role, port, *rest = sys.argv[1:]
@@ -122,6 +152,10 @@ def main() -> None:
         server(int(port))
     elif role == "sink":
         sink(int(port))
+    elif role == "marking":
+        marking(int(port))
+    elif role == "marked":
+        marked(int(port), float(rest[0]), int(rest[1]))
     elif role == "states":
         states(int(port))
     elif role == "bulk":
