@@ -190,7 +190,7 @@ static void exec_that_fails(void) {
     observe("talked");
 }
 
-enum { BY_FORK, BY_VFORK, BY_SPAWN, BY_SYSTEM };
+enum { BY_FORK, BY_VFORK, BY_SPAWN, BY_SYSTEM, BY_POPEN };
 
 /* Starts a shell command that has the connection as its descriptor 9, which stays ours, too; waits for its end. */
 static int run_beside_us(int how, int fd, char *command) {
@@ -201,6 +201,13 @@ static int run_beside_us(int how, int fd, char *command) {
         int status = system(command);
         close(9);
         return WEXITSTATUS(status);
+    }
+    if (how == BY_POPEN) {
+        must(dup2(fd, 9) == 9, "dup2");
+        FILE *input = popen(command, "w");
+        must(input != NULL, "popen");
+        close(9);
+        return WEXITSTATUS(pclose(input));
     }
     if (how == BY_SPAWN) {
         posix_spawn_file_actions_t actions;
@@ -247,6 +254,8 @@ static void vforked_program_beside_us(void) { beside_us(BY_VFORK); }
 static void spawned_program_beside_us(void) { beside_us(BY_SPAWN); }
 
 static void shell_command_beside_us(void) { beside_us(BY_SYSTEM); }
+
+static void shell_command_with_a_pipe_beside_us(void) { beside_us(BY_POPEN); }
 
 /* Half of what was sent is read before the exec, the rest after it. */
 static void exec_with_bytes_unread(void) {
@@ -305,6 +314,7 @@ int main(int argc, char **argv) {
         CASE(vforked_program_beside_us),
         CASE(spawned_program_beside_us),
         CASE(shell_command_beside_us),
+        CASE(shell_command_with_a_pipe_beside_us),
         CASE(exec_that_fails),
         CASE(exec_with_bytes_unread),
         CASE(parent_ends_first),

@@ -367,3 +367,31 @@ pub(crate) fn pid_namespace() -> u64 {
     );
     if result == 0 { status.st_ino } else { 0 }
 }
+
+/// The child that this thread made last, of those that are left; none where `/proc` does not tell.
+pub(crate) fn last_child() -> Option<libc::pid_t> {
+    let path = c"/proc/thread-self/children";
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let children = kernel!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags);
+    if children < 0 {
+        return None;
+    }
+    let (mut last, mut number) = (None, 0);
+    let mut text = [0u8; 512];
+    loop {
+        let read = kernel!(libc::SYS_read, children, text.as_mut_ptr(), text.len());
+        let Some(read) = usize::try_from(read).ok().filter(|read| *read > 0) else {
+            break;
+        };
+        // Each number has a space behind it.
+        for byte in &text[..read] {
+            if byte.is_ascii_digit() {
+                number = 10 * number + libc::pid_t::from(byte - b'0');
+            } else {
+                last = Some(std::mem::take(&mut number));
+            }
+        }
+    }
+    kernel!(libc::SYS_close, children);
+    last
+}

@@ -4,7 +4,7 @@
 //! the kernel has it until one of them is left. Which connections they get is seen from `FD_CLOEXEC`, and from copies made for them.
 
 use libc::{c_int, pid_t};
-use millrace_shm::board::holders;
+use millrace_shm::board::holders::{self, UNKNOWN};
 use millrace_wire::Reason;
 
 use crate::socket::Socket;
@@ -34,8 +34,17 @@ pub(crate) fn will_be_copied(fd: c_int) {
     }
 }
 
-/// Runs `start`, which starts a program and returns its number, if it can be known and the program still runs.
-pub(crate) fn around<T>(start: impl FnOnce() -> (T, Option<pid_t>)) -> T {
+/// What has become of a program.
+pub(crate) enum Program {
+    /// It was not started, or has ended.
+    Gone,
+    Runs(pid_t),
+    /// Its number is not known: what it got stays on the kernel's road.
+    RunsUnknown,
+}
+
+/// Runs `start`, which starts a program.
+pub(crate) fn around<T>(start: impl FnOnce() -> (T, Program)) -> T {
     if !table::exists() || process::is_borrowed() {
         return start().0;
     }
@@ -44,16 +53,30 @@ pub(crate) fn around<T>(start: impl FnOnce() -> (T, Option<pid_t>)) -> T {
     let mut shared = inherited();
     shared.retain(|(fd, socket)| share(*fd, socket, token));
     thread::set_errno(errno);
-    let (result, child) = start();
-    let child = child.and_then(|child| u32::try_from(child).ok());
+    let (result, program) = start();
     for (_, socket) in shared {
         let identity = &socket.row().identity;
-        match child {
-            Some(child) => identity.name(token, child),
-            None => drop(identity.leave(token)),
+        match program {
+            Program::Gone => drop(identity.leave(token)),
+            Program::Runs(child) => identity.name(token, child as u32),
+            Program::RunsUnknown => identity.name(token, UNKNOWN),
         }
     }
     result
+}
+
+/// Runs `start`, which starts a program, does not tell its number, and returns true if it has done so.
+pub(crate) fn around_unnamed<T>(start: impl FnOnce() -> (T, bool)) -> T {
+    around(|| {
+        let before = kernel::last_child();
+        let (result, started) = start();
+        let program = match kernel::last_child() {
+            _ if !started => Program::Gone,
+            Some(child) if before != Some(child) => Program::Runs(child),
+            _ => Program::RunsUnknown,
+        };
+        (result, program)
+    })
 }
 
 /// The connections that a program gets that is started now.

@@ -1,8 +1,9 @@
 //! A program that replaces itself: the rings of this process end with its memory. And programs that it starts beside itself.
 
-use libc::{c_char, c_int, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use libc::{FILE, c_char, c_int, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use crate::{process, real, started};
+use crate::started::{self, Program};
+use crate::{process, real};
 
 type Strings = *const *const c_char;
 
@@ -81,7 +82,10 @@ fn start(child: *mut pid_t, spawn: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
             // SAFETY: the program's own place for it.
             unsafe { child.write(number) };
         }
-        (result, (result == 0).then_some(number))
+        match result {
+            0 => (result, Program::Runs(number)),
+            _ => (result, Program::Gone),
+        }
     })
 }
 
@@ -133,5 +137,15 @@ unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     cover!(touches_all("system", 0));
     // SAFETY: the program's own arguments.
-    started::around(|| (unsafe { real::system(command) }, None))
+    started::around(|| (unsafe { real::system(command) }, Program::Gone))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    cover!(touches_all("popen", 0));
+    started::around_unnamed(|| {
+        // SAFETY: the program's own arguments.
+        let stream = unsafe { real::popen(command, mode) };
+        (stream, !stream.is_null())
+    })
 }
