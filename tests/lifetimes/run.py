@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,9 +48,10 @@ def _run(millrace: Path, name: str, mode: str) -> list[str]:
             stderr=errors,
             env=environment,
             text=True,
+            start_new_session=True,
         )
         assert process.stdin is not None and process.stdout is not None
-        timer = threading.Timer(CASE_S, process.kill)
+        timer = threading.Timer(CASE_S, os.killpg, (process.pid, signal.SIGKILL))
         timer.start()
         for _ in process.stdout:
             process.stdin.write(" ".join(road.roads(millrace, environment)) + "\n")

@@ -155,6 +155,7 @@ extern "C" fn before_fork() {
     for socket in sockets() {
         client::put_on_board(socket);
     }
+    join_introduced();
     client::stop_introductions();
     let child = holders::token(thread::id());
     CHILD.store(child, Relaxed);
@@ -172,6 +173,15 @@ extern "C" fn before_fork() {
         join(row, child);
     }
     memory::lock_for_fork();
+}
+
+/// Takes into use what the agent has introduced. A child could not, and an end that its parent then closes would never come to its ring.
+fn join_introduced() {
+    for fd in table::all() {
+        if let Some(socket) = table::socket(fd).filter(|socket| !socket.is_attached()) {
+            socket.is_joined_now(fd);
+        }
+    }
 }
 
 /// After it, in the parent.
