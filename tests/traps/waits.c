@@ -247,12 +247,12 @@ static void writable_when_there_is_room(unsigned more) {
     observe_wait("empty", set, 1000);
     for (int round = 0; round < 5; round++) {
         ssize_t sent = 0, got = 0;
-        /* The reader's queue grows as it is filled. */
+        /* The reader's queue grows as it is filled, and acknowledgements, which make room, may come 40 ms late. */
         for (int quiet = 0; quiet < 5; quiet++) {
             ssize_t more_sent = fill(pair.near);
             sent += more_sent;
             quiet = more_sent > 0 ? -1 : quiet;
-            usleep(2000);
+            usleep(15000);
         }
         struct pollfd item = {.fd = pair.near, .events = POLLOUT};
         observe("full: poll %d", poll(&item, 1, 0));
