@@ -295,6 +295,7 @@ mod tests {
     #[test]
     fn every_hook_is_counted_or_known_to_be_outside() {
         let source = [
+            include_str!("hooks/by_number.rs"),
             include_str!("hooks/descriptors.rs"),
             include_str!("hooks/programs.rs"),
             include_str!("hooks/receive.rs"),

@@ -103,6 +103,7 @@ real! {
     posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, target: c_int) -> c_int;
     system(command: *const c_char) -> c_int;
     popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    io_submit(context: *mut c_void, count: libc::c_long, requests: *const c_void) -> c_int;
     io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int;
     io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
     io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int;

@@ -58,7 +58,7 @@ reasons! {
     10 Ktls "ktls" "The program gave the socket to kernel TLS."
     11 IoUring "io_uring" "The program uses the socket through io_uring."
     12 UrgentData "urgent_data" "The program uses TCP urgent data."
-    13 AsyncIo "async_io" "The program asked for signals on readiness (O_ASYNC)."
+    13 AsyncIo "async_io" "The program asked for signals on readiness (O_ASYNC), or uses the kernel's asynchronous I/O (io_submit)."
     14 LowWater "low_water" "The program set a receive low-water mark above one byte."
     15 Stdio "stdio" "The program uses the socket through stdio."
     16 Repair "repair" "The program put the socket in TCP repair mode."

@@ -4,11 +4,9 @@ use libc::{c_int, c_uint, c_ulong, pid_t};
 use millrace_wire::Reason;
 
 use crate::process::{
-    close_range as split_range, copy_descriptor, drop_descriptor, drop_range, new_descriptor,
-    set_nonblocking,
+    close_range as split_range, copy_descriptor, drop_descriptor, drop_range, set_nonblocking,
 };
-use crate::table::Entry;
-use crate::{client, kernel, process, real, table, thread, uring, user};
+use crate::{client, kernel, process, real, table, thread, user};
 
 /// Our connection to the agent is not the program's: for it, the number is free.
 fn is_hidden(fd: c_int) -> bool {
@@ -36,7 +34,11 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn close_range(
+    first: c_uint,
+    last: c_uint,
+    flags: c_int,
+) -> c_int {
     cover!(touches_all("close_range", first));
     const CLOEXEC: c_int = 4;
     split_range(first, last, &mut |first, last| {
@@ -63,7 +65,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     cover!(touches("dup", fd));
     // SAFETY: the program's own arguments.
     let copy = unsafe { real::dup(fd) };
@@ -79,7 +81,7 @@ fn make_way(fd: c_int, target: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup2(fd: c_int, target: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup2(fd: c_int, target: c_int) -> c_int {
     cover!(touches("dup2", fd));
     client::move_away(target);
     make_way(fd, target);
@@ -90,7 +92,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, target: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup3(fd: c_int, target: c_int, flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, target: c_int, flags: c_int) -> c_int {
     cover!(touches("dup3", fd));
     if flags & !libc::O_CLOEXEC == 0 {
         client::move_away(target);
@@ -127,7 +129,7 @@ fn begin_signals(fd: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub(super) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     cover!(touches("fcntl", fd));
     if command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
         begin_signals(fd);
@@ -146,7 +148,11 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+pub(super) unsafe extern "C-unwind" fn ioctl(
+    fd: c_int,
+    request: c_ulong,
+    argument: usize,
+) -> c_int {
     cover!(touches("ioctl", fd));
     const SIOCATMARK: c_ulong = 0x8905;
     const FIOASYNC: c_ulong = 0x5452;
@@ -185,7 +191,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     // SAFETY: the program's own arguments.
     let fd = unsafe { real::epoll_create(size) };
     if fd >= 0 && !process::is_borrowed() {
@@ -195,7 +201,7 @@ unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: the program's own arguments.
     let fd = unsafe { real::epoll_create1(flags) };
     if fd >= 0 && !process::is_borrowed() {
@@ -219,7 +225,7 @@ unsafe extern "C-unwind" fn _Fork() -> pid_t {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
+pub(super) unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     cover!(touches_all("_exit", 0));
     process::end();
     // SAFETY: does not return.
@@ -245,7 +251,7 @@ static DESTRUCTOR: extern "C" fn() = {
 };
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn munmap(address: *mut libc::c_void, bytes: usize) -> c_int {
+pub(super) unsafe extern "C-unwind" fn munmap(address: *mut libc::c_void, bytes: usize) -> c_int {
     user::forget();
     // SAFETY: the program's own arguments.
     returned(unsafe {
@@ -254,7 +260,7 @@ unsafe extern "C-unwind" fn munmap(address: *mut libc::c_void, bytes: usize) -> 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn mprotect(
+pub(super) unsafe extern "C-unwind" fn mprotect(
     address: *mut libc::c_void,
     bytes: usize,
     protection: c_int,
@@ -278,7 +284,7 @@ fn returned(result: isize) -> c_int {
 }
 
 /// Whether a seccomp mode (as `prctl` counts them: 1 strict, 2 by a filter) comes into force. Without a filter it is a question only.
-fn installs_filter(mode: usize, filter: usize) -> bool {
+pub(super) fn installs_filter(mode: usize, filter: usize) -> bool {
     mode == libc::SECCOMP_MODE_STRICT as usize
         || mode == libc::SECCOMP_MODE_FILTER as usize && filter != 0
 }
@@ -296,29 +302,4 @@ unsafe extern "C-unwind" fn prctl(
     }
     // SAFETY: the program's own arguments.
     unsafe { real::prctl(what, a, b, c, d) }
-}
-
-/// The program made a system call by number: what it means to us, the function of that name would have told.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn syscall(
-    number: libc::c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> libc::c_long {
-    match number {
-        libc::SYS_io_uring_setup => uring::begin(),
-        libc::SYS_close => drop_descriptor(a as c_int),
-        libc::SYS_seccomp if installs_filter(a + 1, c) => process::enter_sandbox(),
-        _ => {}
-    }
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::syscall(number, a, b, c, d, e, f) };
-    if number == libc::SYS_socket {
-        new_descriptor(result as c_int, Entry::Unknown);
-    }
-    result
 }

@@ -2,6 +2,8 @@
 //!
 //! A shell finds the descriptor in the table, calls the operation, and turns its outcome into a return value and `errno`.
 
+mod aio;
+mod by_number;
 mod descriptors;
 mod programs;
 mod receive;

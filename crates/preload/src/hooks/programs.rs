@@ -16,7 +16,7 @@ fn replace(work: impl FnOnce() -> c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execve(
+pub(super) unsafe extern "C-unwind" fn execve(
     path: *const c_char,
     arguments: Strings,
     environment: Strings,
@@ -59,7 +59,7 @@ unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, environment: 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execveat(
+pub(super) unsafe extern "C-unwind" fn execveat(
     directory: c_int,
     path: *const c_char,
     arguments: Strings,

@@ -133,7 +133,7 @@ fn check_room(bytes: size_t, room: size_t) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvfrom(
+pub(super) unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     buffer: *mut c_void,
     bytes: size_t,
@@ -176,7 +176,11 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn readv(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+) -> ssize_t {
     cover!(receives("readv", fd, 0));
     // SAFETY: the program's own arguments.
     into_vectors(
@@ -189,7 +193,11 @@ unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn recvmsg(
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> ssize_t {
     cover!(receives("recvmsg", fd, flags));
     // SAFETY: the program's own arguments.
     let own = || unsafe { real::recvmsg(fd, message, flags) };
@@ -222,7 +230,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvmmsg(
+pub(super) unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -270,7 +278,7 @@ pub(super) fn give_up(index: usize, error: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn preadv2(
+pub(super) unsafe extern "C-unwind" fn preadv2(
     fd: c_int,
     list: *const iovec,
     count: c_int,

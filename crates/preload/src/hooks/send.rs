@@ -82,7 +82,7 @@ unsafe extern "C-unwind" fn send(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendto(
+pub(super) unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     buffer: *const c_void,
     bytes: size_t,
@@ -104,7 +104,11 @@ unsafe extern "C-unwind" fn sendto(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn writev(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+) -> ssize_t {
     cover!(sends("writev", fd, 0));
     // SAFETY: the program's own arguments.
     from_vectors(
@@ -117,7 +121,11 @@ unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn sendmsg(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
     cover!(sends("sendmsg", fd, flags));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendmsg(fd, message, flags) };
@@ -142,7 +150,7 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendmmsg(
+pub(super) unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -195,7 +203,7 @@ unsafe fn length(header: &msghdr) -> usize {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pwritev2(
+pub(super) unsafe extern "C-unwind" fn pwritev2(
     fd: c_int,
     list: *const iovec,
     count: c_int,
@@ -234,7 +242,7 @@ unsafe extern "C-unwind" fn pwritev64v2(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendfile(
+pub(super) unsafe extern "C-unwind" fn sendfile(
     out: c_int,
     input: c_int,
     offset: *mut off_t,
@@ -265,7 +273,7 @@ unsafe extern "C-unwind" fn sendfile64(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn splice(
+pub(super) unsafe extern "C-unwind" fn splice(
     input: c_int,
     input_offset: *mut i64,
     out: c_int,

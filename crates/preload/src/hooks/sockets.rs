@@ -10,8 +10,15 @@ use crate::process::{new_connection, new_descriptor};
 use crate::table::{self, Entry};
 use crate::{client, kernel, real, thread, user};
 
+/// Of `linux/tcp.h`.
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn socket(
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+) -> c_int {
     // SAFETY: the program's own arguments.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
@@ -30,7 +37,7 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: the program's own arguments.
     let result = unsafe { real::listen(fd, backlog) };
     if result == 0 && matches!(table::get(fd), Entry::Unconnected(_)) {
@@ -42,7 +49,7 @@ unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn connect(
+pub(super) unsafe extern "C-unwind" fn connect(
     fd: c_int,
     address: *const sockaddr,
     bytes: socklen_t,
@@ -95,7 +102,7 @@ fn accepted(listener: c_int, fd: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept(
+pub(super) unsafe extern "C-unwind" fn accept(
     listener: c_int,
     address: *mut sockaddr,
     bytes: *mut socklen_t,
@@ -107,7 +114,7 @@ unsafe extern "C-unwind" fn accept(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept4(
+pub(super) unsafe extern "C-unwind" fn accept4(
     listener: c_int,
     address: *mut sockaddr,
     bytes: *mut socklen_t,
@@ -120,7 +127,7 @@ unsafe extern "C-unwind" fn accept4(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     cover!(touches("shutdown", fd));
     if let Some(socket) = table::socket(fd)
         && socket.is_joined_now(fd)
@@ -167,7 +174,7 @@ fn pinning_option(level: c_int, name: c_int, value: Option<c_int>) -> Option<Rea
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn setsockopt(
+pub(super) unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -220,7 +227,7 @@ fn note_no_delay(fd: c_int, value: *const c_void) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn getsockopt(
+pub(super) unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -232,6 +239,14 @@ unsafe extern "C-unwind" fn getsockopt(
         && let Some(socket) = table::socket(fd)
     {
         socket.look_for_kill(fd);
+    }
+    if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE)
+        && let Some(socket) = table::socket(fd)
+    {
+        let errno = thread::errno();
+        socket.pin(Reason::Zerocopy);
+        socket.draw_back(fd);
+        thread::set_errno(errno);
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::getsockopt(fd, level, name, value, bytes) };

@@ -25,7 +25,11 @@ fn from_timespec(timeout: *const timespec) -> Option<u64> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn poll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout_ms: c_int,
+) -> c_int {
     cover!(polls("poll", fds, count as usize, from_ms(timeout_ms)));
     // SAFETY: the program's own arguments.
     polling::poll(fds, count, from_ms(timeout_ms), &mut || unsafe {
@@ -52,7 +56,7 @@ unsafe extern "C-unwind" fn __poll_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ppoll(
+pub(super) unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -92,7 +96,7 @@ fn check_room(count: nfds_t, room: usize) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn select(
+pub(super) unsafe extern "C-unwind" fn select(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -121,7 +125,7 @@ unsafe extern "C-unwind" fn select(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pselect(
+pub(super) unsafe extern "C-unwind" fn pselect(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -141,7 +145,7 @@ unsafe extern "C-unwind" fn pselect(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_ctl(
+pub(super) unsafe extern "C-unwind" fn epoll_ctl(
     set: c_int,
     operation: c_int,
     fd: c_int,
@@ -160,7 +164,7 @@ fn wait_on(call: Wait, sleep: &mut dyn FnMut() -> c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_wait(
+pub(super) unsafe extern "C-unwind" fn epoll_wait(
     epoll: c_int,
     events: *mut epoll_event,
     count: c_int,
@@ -181,7 +185,7 @@ unsafe extern "C-unwind" fn epoll_wait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_pwait(
+pub(super) unsafe extern "C-unwind" fn epoll_pwait(
     epoll: c_int,
     events: *mut epoll_event,
     count: c_int,
@@ -203,7 +207,7 @@ unsafe extern "C-unwind" fn epoll_pwait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_pwait2(
+pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
     epoll: c_int,
     events: *mut epoll_event,
     count: c_int,

@@ -1,0 +1,209 @@
+//! System calls that the program makes by number: those that concern us are what the functions of their names are.
+
+use std::ptr::null_mut;
+
+use libc::{c_int, c_long, timespec};
+
+use super::descriptors::{self, installs_filter};
+use super::{aio, programs, receive, send, sockets, wait};
+use crate::{kernel, process, real, uring, user};
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+/// Bytes of a signal set, as the kernel has it.
+const SIGNAL_SET_BYTES: usize = 8;
+
+/// The result of a function of ours, each argument in its type. A system call by number is no place where a thread can be cancelled.
+macro_rules! call {
+    ($function:path, $($argument:expr),*) => {{
+        let mut state = 0;
+        // SAFETY: the program's own arguments, as it would give them to the function.
+        unsafe {
+            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut state);
+            let result = $function($($argument as _),*);
+            pthread_setcancelstate(state, null_mut());
+            Some(result as c_long)
+        }
+    }};
+}
+
+type Arguments = [usize; 6];
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let arguments = [a, b, c, d, e, f];
+    bytes(number, arguments)
+        .or_else(|| descriptors_and_options(number, arguments))
+        .or_else(|| waits(number, arguments))
+        .or_else(|| older(number, arguments))
+        .unwrap_or_else(|| {
+            before(number, arguments);
+            // SAFETY: the program's own arguments.
+            unsafe { real::syscall(number, a, b, c, d, e, f) }
+        })
+}
+
+/// Calls that have no function of ours, or whose functions do more.
+fn before(number: c_long, [a, b, c, ..]: Arguments) {
+    match number {
+        libc::SYS_io_uring_setup => uring::begin(),
+        libc::SYS_io_submit => aio::before_submit(b, c as *const *const aio::Request),
+        libc::SYS_seccomp if installs_filter(a + 1, c) => process::enter_sandbox(),
+        libc::SYS_exit_group => process::end(),
+        _ => {}
+    }
+}
+
+fn bytes(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
+    match number {
+        libc::SYS_read => call!(receive::read, a, b, c),
+        libc::SYS_readv => call!(receive::readv, a, b, c),
+        // The kernel has the position in two arguments.
+        libc::SYS_preadv2 => call!(receive::preadv2, a, b, c, d, f),
+        libc::SYS_recvfrom => call!(receive::recvfrom, a, b, c, d, e, f),
+        libc::SYS_recvmsg => call!(receive::recvmsg, a, b, c),
+        libc::SYS_recvmmsg => call!(receive::recvmmsg, a, b, c, d, e),
+        libc::SYS_write => call!(send::write, a, b, c),
+        libc::SYS_writev => call!(send::writev, a, b, c),
+        libc::SYS_pwritev2 => call!(send::pwritev2, a, b, c, d, f),
+        libc::SYS_sendto => call!(send::sendto, a, b, c, d, e, f),
+        libc::SYS_sendmsg => call!(send::sendmsg, a, b, c),
+        libc::SYS_sendmmsg => call!(send::sendmmsg, a, b, c, d),
+        libc::SYS_sendfile => call!(send::sendfile, a, b, c, d),
+        libc::SYS_splice => call!(send::splice, a, b, c, d, e, f),
+        _ => None,
+    }
+}
+
+fn descriptors_and_options(number: c_long, [a, b, c, d, e, _]: Arguments) -> Option<c_long> {
+    match number {
+        libc::SYS_socket => call!(sockets::socket, a, b, c),
+        libc::SYS_listen => call!(sockets::listen, a, b),
+        libc::SYS_connect => call!(sockets::connect, a, b, c),
+        libc::SYS_accept => call!(sockets::accept, a, b, c),
+        libc::SYS_accept4 => call!(sockets::accept4, a, b, c, d),
+        libc::SYS_shutdown => call!(sockets::shutdown, a, b),
+        libc::SYS_setsockopt => call!(sockets::setsockopt, a, b, c, d, e),
+        libc::SYS_getsockopt => call!(sockets::getsockopt, a, b, c, d, e),
+        libc::SYS_close => call!(descriptors::close, a),
+        libc::SYS_close_range => call!(descriptors::close_range, a, b, c),
+        libc::SYS_dup => call!(descriptors::dup, a),
+        libc::SYS_dup3 => call!(descriptors::dup3, a, b, c),
+        libc::SYS_fcntl => call!(descriptors::fcntl, a, b, c),
+        libc::SYS_ioctl => call!(descriptors::ioctl, a, b, c),
+        libc::SYS_munmap => call!(descriptors::munmap, a, b),
+        libc::SYS_mprotect => call!(descriptors::mprotect, a, b, c),
+        libc::SYS_execve => call!(programs::execve, a, b, c),
+        libc::SYS_execveat => call!(programs::execveat, a, b, c, d, e),
+        _ => None,
+    }
+}
+
+fn waits(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
+    match number {
+        libc::SYS_epoll_create1 => call!(descriptors::epoll_create1, a),
+        libc::SYS_epoll_ctl => call!(wait::epoll_ctl, a, b, c, d),
+        libc::SYS_epoll_pwait if is_mask(e, f) => call!(wait::epoll_pwait, a, b, c, d, e),
+        libc::SYS_epoll_pwait2 if is_mask(e, f) => call!(wait::epoll_pwait2, a, b, c, d, e),
+        libc::SYS_ppoll if is_mask(d, e) => {
+            let remaining = Remaining::of(c);
+            let result = call!(wait::ppoll, a, b, c, d);
+            remaining.tell();
+            result
+        }
+        libc::SYS_pselect6 => {
+            let mask = mask_at(f)?;
+            let remaining = Remaining::of(e);
+            let result = call!(wait::pselect, a, b, c, d, e, mask);
+            remaining.tell();
+            result
+        }
+        _ => None,
+    }
+}
+
+/// Calls that newer processors' kernels do not have.
+#[cfg(target_arch = "x86_64")]
+fn older(number: c_long, [a, b, c, d, e, _]: Arguments) -> Option<c_long> {
+    match number {
+        libc::SYS_dup2 => call!(descriptors::dup2, a, b),
+        libc::SYS_poll => call!(wait::poll, a, b, c),
+        libc::SYS_select => call!(wait::select, a, b, c, d, e),
+        libc::SYS_epoll_create => call!(descriptors::epoll_create, a),
+        libc::SYS_epoll_wait => call!(wait::epoll_wait, a, b, c, d),
+        _ => None,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn older(_number: c_long, _arguments: Arguments) -> Option<c_long> {
+    None
+}
+
+/// The signal mask that stands at `place` with its length. None: the kernel is to say what is wrong with it.
+fn mask_at(place: usize) -> Option<usize> {
+    let place = place as *const [usize; 2];
+    if place.is_null() {
+        return Some(0);
+    }
+    if !user::can_read(place.cast(), size_of::<[usize; 2]>()) {
+        return None;
+    }
+    // SAFETY: just found readable.
+    let [mask, bytes] = unsafe { place.read_unaligned() };
+    is_mask(mask, bytes).then_some(mask)
+}
+
+/// Whether the kernel would take these as a signal mask.
+fn is_mask(mask: usize, bytes: usize) -> bool {
+    mask == 0 || bytes == SIGNAL_SET_BYTES
+}
+
+/// The kernel says how much of a time-out was left, which the functions keep to themselves.
+struct Remaining {
+    timeout: *mut timespec,
+    deadline_ns: i64,
+}
+
+impl Remaining {
+    fn of(timeout: usize) -> Remaining {
+        let timeout = timeout as *mut timespec;
+        let deadline_ns = if user::can_write(timeout.cast(), size_of::<timespec>()) {
+            // SAFETY: just found readable.
+            let given = unsafe { timeout.read_unaligned() };
+            let given_ns = given.tv_sec.saturating_mul(1_000_000_000) + given.tv_nsec;
+            given_ns.saturating_add(kernel::monotonic_ns() as i64)
+        } else {
+            i64::MAX
+        };
+        Remaining {
+            timeout,
+            deadline_ns,
+        }
+    }
+
+    fn tell(self) {
+        if self.deadline_ns == i64::MAX {
+            return;
+        }
+        let left = (self.deadline_ns - kernel::monotonic_ns() as i64).max(0);
+        // SAFETY: found writable before; the program gave it to this call.
+        unsafe {
+            self.timeout.write_unaligned(timespec {
+                tv_sec: left / 1_000_000_000,
+                tv_nsec: left % 1_000_000_000,
+            });
+        }
+    }
+}
