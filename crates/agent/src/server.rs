@@ -170,8 +170,6 @@ pub(crate) struct Server {
     pub(crate) silent: VecDeque<(Instant, ClientId)>,
     /// Clients to be closed when the current event is dealt with.
     pub(crate) doomed: Vec<ClientId>,
-    /// Clients that are gone, and until when they stay known, the oldest first.
-    pub(crate) lingering: VecDeque<(Instant, ClientId)>,
 }
 
 impl Server {
@@ -199,15 +197,16 @@ impl Server {
         };
         let kernel = |error: Errno| AgentError::Kernel("an epoll set", error.into());
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(kernel)?;
-        let watch = |fd: BorrowedFd<'_>, token| {
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
-            epoll.add(fd, event).map_err(kernel)
-        };
-        watch(place.as_fd(), LISTENER)?;
-        watch(stop, STOP)?;
-        watch(segments.as_fd(), SEGMENTS)?;
+        let input = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
+        epoll.add(place.as_fd(), input(LISTENER)).map_err(kernel)?;
+        epoll.add(stop, input(STOP)).map_err(kernel)?;
+        epoll
+            .add(segments.as_fd(), input(SEGMENTS))
+            .map_err(kernel)?;
         if let Some(endpoint) = &endpoint {
-            watch(endpoint.as_fd(), METRICS)?;
+            epoll
+                .add(endpoint.as_fd(), input(METRICS))
+                .map_err(kernel)?;
         }
         let now = Instant::now();
         let mut server = Server {
@@ -236,7 +235,6 @@ impl Server {
             leave_at: now + FIRST_CLIENT_WAIT,
             silent: VecDeque::new(),
             doomed: Vec::new(),
-            lingering: VecDeque::new(),
         };
         if !server.prover.can_ask() {
             warn!(
@@ -283,7 +281,6 @@ impl Server {
         self.expire_offers(now);
         self.look_for_distant(now);
         let hello = self.expire_silent(now);
-        self.expire_lingering(now);
         self.bury_doomed();
         if self.accept_again.is_some_and(|at| at <= now) {
             self.accept_again = None;
@@ -298,7 +295,6 @@ impl Server {
             self.offers.next_deadline(),
             self.distant.next_deadline(),
             hello,
-            self.lingering.front().map(|(until, _)| *until),
             self.accept_again,
             metrics,
             leave,
@@ -341,9 +337,7 @@ impl Server {
 
     fn bury_doomed(&mut self) {
         while let Some(id) = self.doomed.pop() {
-            if self.lingers(id) {
-                continue;
-            }
+            self.send_last(id);
             let Some(client) = self.clients.remove(&id) else {
                 continue;
             };

@@ -5,8 +5,7 @@
 //! child, or a client that lives and has lost us), the bytes come to it in order, for both locks are ours meanwhile.
 //!
 //! *Other processes that have the end* are known to us by this client only: nobody could ask for their bytes any more when they start other
-//! programs. So they take the kernel's road from now on, and what is unread comes to them by it, or, where that fails, from the ring. One
-//! that asks at this very moment holds the lock that we need, and waits for our answer: the client lingers until it has it.
+//! programs. So they take the kernel's road from now on, and what is unread comes to them by it, or, where that fails, from the ring.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -18,7 +17,7 @@ use millrace_shm::segment::ENDED;
 use millrace_shm::sys::thread_id;
 use tracing::debug;
 
-use super::{Asker, Refusal, Road, SHORT_WAIT};
+use super::{Asker, Refusal, Road};
 use crate::offers::{ClientId, OfferKey};
 use crate::pairings::Pairing;
 use crate::server::Server;
@@ -27,39 +26,9 @@ use crate::sys;
 /// So long one client's end may hold the agent up, whatever its segments say. What is left then, nobody sends.
 const TIME_MAX: Duration = Duration::from_millis(100);
 
-/// So long a client that is gone stays known, for those that ask for what it has left.
-const LINGER: Duration = Duration::from_millis(50);
-
 impl Server {
-    /// A client is gone: has what it has not read sent by the kernel. True: something was locked, and the client stays known for a while.
-    pub(crate) fn lingers(&mut self, client: ClientId) -> bool {
-        let lingered = self.lingering.iter().position(|(_, id)| *id == client);
-        if let Some(index) = lingered {
-            self.lingering.remove(index);
-        }
-        let is_done = self.send_last(client, lingered.is_some());
-        if is_done || lingered.is_some() {
-            return false;
-        }
-        let Some(gone) = self.clients.get(&client) else {
-            return false;
-        };
-        // Its end would be an event again and again.
-        let _ = self.epoll.delete(gone.as_fd());
-        let until = Instant::now() + LINGER;
-        self.lingering.push_back((until, client));
-        true
-    }
-
-    /// Dooms those that have lingered long enough.
-    pub(crate) fn expire_lingering(&mut self, now: Instant) {
-        let due = self.lingering.iter().take_while(|(until, _)| *until <= now);
-        self.doomed.extend(due.map(|(_, client)| *client));
-    }
-
-    /// Has what a client has not read sent by the kernel, where its peers would not hear of its end otherwise. False: something was locked.
-    fn send_last(&mut self, client: ClientId, is_last_try: bool) -> bool {
-        let mut is_done = true;
+    /// A client is gone: has what it has not read sent by the kernel, where its peers would not hear of its end otherwise.
+    pub(crate) fn send_last(&mut self, client: ClientId) {
         let left = self
             .pairings
             .of_client(client)
@@ -75,16 +44,14 @@ impl Server {
         for key in left {
             let start = Instant::now();
             if start > deadline {
-                return is_done;
+                return;
             }
-            if let Err(refusal) = self.send_last_of(key, start, is_last_try) {
+            if let Err(refusal) = self.send_last_of(key, start) {
                 debug!(client = key.0.0, offer = key.1, "not sent: {refusal}");
-                is_done &= !matches!(refusal, Refusal::Locked);
             }
             let now = Instant::now();
             self.patience.spend(now, now - start);
         }
-        is_done
     }
 
     /// The row of an end that other processes have, too.
@@ -99,7 +66,7 @@ impl Server {
         has_others.then_some(row)
     }
 
-    fn send_last_of(&self, key: OfferKey, now: Instant, is_last_try: bool) -> Result<(), Refusal> {
+    fn send_last_of(&self, key: OfferKey, now: Instant) -> Result<(), Refusal> {
         let found = self.pairings.get(key);
         let (pairing, its_direction) = found.ok_or(Refusal::Unpaired)?;
         if let Some(row) = self.left_to_others(pairing, its_direction) {
@@ -124,8 +91,7 @@ impl Server {
         let socket = self.borrow_socket(sender, road.sender)?;
         let patience = self.patience.at(now);
         let lock = &road.receiver.receive.lock;
-        let lock_patience = if is_last_try { patience } else { SHORT_WAIT };
-        if !lock.try_lock_for(thread_id(), lock_patience) {
+        if !lock.try_lock_for(thread_id(), patience) {
             return Err(Refusal::Locked);
         }
         let reader = self.borrow_socket(receiver, road.receiver).ok();
