@@ -1,11 +1,13 @@
-//! What a reader that is gone has left unread: after it had shut its own direction down, or with other processes that have the end, too.
+//! What lies in the rings of a client that is gone: what it has left unread after it had shut its own direction down, and all of both
+//! rings where other processes have the end, too.
 //!
 //! *After a shutdown* the kernel has sent its FIN before, and says nothing when the process is killed; TCP would reset the connection.
 //! So what is unread is sent by the kernel: a socket that nobody has answers it with the reset. Should somebody have it still (a forked
 //! child, or a client that lives and has lost us), the bytes come to it in order, for both locks are ours meanwhile.
 //!
 //! *Other processes that have the end* are known to us by this client only: nobody could ask for their bytes any more when they start other
-//! programs. So they take the kernel's road from now on, and what is unread comes to them by it, or, where that fails, from the ring.
+//! programs, nor for those that they sent when their peer does. So they take the kernel's road from now on, and what is unread comes by it
+//! both ways, or, where that fails, from the ring.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -69,13 +71,28 @@ impl Server {
     fn send_last_of(&self, key: OfferKey, now: Instant) -> Result<(), Refusal> {
         let found = self.pairings.get(key);
         let (pairing, its_direction) = found.ok_or(Refusal::Unpaired)?;
-        if let Some(row) = self.left_to_others(pairing, its_direction) {
+        let left = self.left_to_others(pairing, its_direction);
+        if let Some(row) = left {
             let word = &row.identity.flags;
             word.fetch_or(flags::SEND_PINNED | flags::RECEIVE_PINNED, AcqRel);
             word.fetch_and(!flags::FORKED, AcqRel);
         }
-        let direction = 1 - its_direction;
-        let [receiver, sender] = [its_direction, direction].map(|index| &pairing.ends[index]);
+        let received = self.send_unread(pairing, 1 - its_direction, now);
+        match left {
+            // Its peer could have that brought back no more.
+            Some(_) => received.and(self.send_unread(pairing, its_direction, now)),
+            None => received,
+        }
+    }
+
+    /// Has the kernel send what lies unread in the ring of `direction`.
+    fn send_unread(
+        &self,
+        pairing: &Pairing,
+        direction: usize,
+        now: Instant,
+    ) -> Result<(), Refusal> {
+        let [receiver, sender] = [1 - direction, direction].map(|index| &pairing.ends[index]);
         let road = Road {
             sender: self.row_of(sender, pairing.connection_id)?,
             receiver: self.row_of(receiver, pairing.connection_id)?,

@@ -173,6 +173,15 @@ fn pinning_option(level: c_int, name: c_int, value: Option<c_int>) -> Option<Rea
     }
 }
 
+/// Options that also concern the bytes that are unread already, as only the kernel can honour them.
+fn is_for_unread(level: c_int, name: c_int) -> bool {
+    matches!(
+        (level, name),
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF | libc::SO_RCVLOWAT)
+            | (libc::IPPROTO_TCP, libc::TCP_INQ)
+    )
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
@@ -192,7 +201,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
             socket.pin(reason);
             if reason == Reason::Ktls {
                 socket.bring_back(fd);
-            } else if name == libc::SO_PEEK_OFF || reason == Reason::Repair {
+            } else if reason == Reason::Repair || is_for_unread(level, name) {
                 socket.draw_back(fd);
             }
             if reason == Reason::Repair {
