@@ -41,6 +41,8 @@ use crate::sys;
 mod last;
 mod reorder;
 
+pub(crate) use last::Lingering;
+
 /// How long a recall waits for the sender's lock, and then for room in its kernel socket.
 const WAIT: Duration = Duration::from_millis(50);
 /// How long it waits when recalls have held the agent up lately; less does not count as holding up.

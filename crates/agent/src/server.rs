@@ -26,7 +26,7 @@ use crate::offers::{ClientId, Offers};
 use crate::pairings::Pairings;
 use crate::place::{Place, PlaceError};
 use crate::proof::Prover;
-use crate::recall::Patience;
+use crate::recall::{Lingering, Patience};
 use crate::segments::Segments;
 
 /// A connection that says nothing for so long is closed.
@@ -170,6 +170,8 @@ pub(crate) struct Server {
     pub(crate) silent: VecDeque<(Instant, ClientId)>,
     /// Clients to be closed when the current event is dealt with.
     pub(crate) doomed: Vec<ClientId>,
+    /// And those of them that are to be tried again.
+    pub(crate) lingering: Lingering,
 }
 
 impl Server {
@@ -195,19 +197,16 @@ impl Server {
             ),
             None => None,
         };
-        let kernel = |error: Errno| AgentError::Kernel("an epoll set", error.into());
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(kernel)?;
-        let input = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
-        epoll.add(place.as_fd(), input(LISTENER)).map_err(kernel)?;
-        epoll.add(stop, input(STOP)).map_err(kernel)?;
-        epoll
-            .add(segments.as_fd(), input(SEGMENTS))
-            .map_err(kernel)?;
-        if let Some(endpoint) = &endpoint {
-            epoll
-                .add(endpoint.as_fd(), input(METRICS))
-                .map_err(kernel)?;
-        }
+        let sources = [
+            Some((place.as_fd(), LISTENER)),
+            Some((stop, STOP)),
+            Some((segments.as_fd(), SEGMENTS)),
+            endpoint
+                .as_ref()
+                .map(|endpoint| (endpoint.as_fd(), METRICS)),
+        ];
+        let epoll = watch(sources.into_iter().flatten())
+            .map_err(|errno| AgentError::Kernel("an epoll set", errno.into()))?;
         let now = Instant::now();
         let mut server = Server {
             config,
@@ -235,6 +234,7 @@ impl Server {
             leave_at: now + FIRST_CLIENT_WAIT,
             silent: VecDeque::new(),
             doomed: Vec::new(),
+            lingering: Lingering::default(),
         };
         if !server.prover.can_ask() {
             warn!(
@@ -281,6 +281,7 @@ impl Server {
         self.expire_offers(now);
         self.look_for_distant(now);
         let hello = self.expire_silent(now);
+        self.doomed.extend(self.lingering.due(now));
         self.bury_doomed();
         if self.accept_again.is_some_and(|at| at <= now) {
             self.accept_again = None;
@@ -294,6 +295,7 @@ impl Server {
         [
             self.offers.next_deadline(),
             self.distant.next_deadline(),
+            self.lingering.next_deadline(),
             hello,
             self.accept_again,
             metrics,
@@ -337,7 +339,10 @@ impl Server {
 
     fn bury_doomed(&mut self) {
         while let Some(id) = self.doomed.pop() {
-            self.send_last(id);
+            if !self.send_last(id) {
+                self.hear_no_more(id);
+                continue;
+            }
             let Some(client) = self.clients.remove(&id) else {
                 continue;
             };
@@ -351,6 +356,13 @@ impl Server {
             for left in self.offers.remove_client(id, Instant::now()) {
                 self.look_for_partner(left);
             }
+        }
+    }
+
+    /// The client is gone, and not buried yet.
+    fn hear_no_more(&self, id: ClientId) {
+        if let Some(client) = self.clients.get(&id) {
+            let _ = self.epoll.delete(client.as_fd());
         }
     }
 
@@ -397,6 +409,15 @@ impl Server {
         endpoint.handle(number, &self.epoll, || self.render_metrics());
         self.endpoint = Some(endpoint);
     }
+}
+
+/// A set that waits for input of `sources`.
+fn watch<'a>(sources: impl Iterator<Item = (BorrowedFd<'a>, u64)>) -> Result<Epoll, Errno> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    for (source, token) in sources {
+        epoll.add(source, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+    }
+    Ok(epoll)
 }
 
 /// To the next deadline, rounded up so that it has passed when the wait ends.

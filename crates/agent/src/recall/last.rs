@@ -28,32 +28,100 @@ use crate::sys;
 /// So long one client's end may hold the agent up, whatever its segments say. What is left then, nobody sends.
 const TIME_MAX: Duration = Duration::from_millis(100);
 
+/// So long a client that is gone is remembered while others are at work on its connections: one of them may be asking for what it left, and
+/// wait for us.
+const LINGER_MAX: Duration = Duration::from_secs(1);
+/// Until they are tried again.
+const LINGER_PAUSE: Duration = Duration::from_millis(2);
+
+/// Clients that are gone, and have left bytes that could not be sent yet.
+#[derive(Debug, Default)]
+pub(crate) struct Lingering {
+    clients: Vec<Lingerer>,
+    again_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Lingerer {
+    client: ClientId,
+    left: Vec<OfferKey>,
+    until: Instant,
+}
+
+impl Lingering {
+    fn keep(&mut self, lingerer: Lingerer, now: Instant) {
+        self.clients.push(lingerer);
+        self.again_at = Some(now + LINGER_PAUSE);
+    }
+
+    fn take(&mut self, client: ClientId) -> Option<Lingerer> {
+        let mut found = self.clients.iter();
+        let index = found.position(|lingerer| lingerer.client == client)?;
+        Some(self.clients.swap_remove(index))
+    }
+
+    /// Those that are to be tried now.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<ClientId> {
+        if self.again_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        self.again_at = None;
+        self.clients
+            .iter()
+            .map(|lingerer| lingerer.client)
+            .collect()
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.again_at
+    }
+}
+
 impl Server {
-    /// A client is gone: has what it has not read sent by the kernel, where its peers would not hear of its end otherwise.
-    pub(crate) fn send_last(&mut self, client: ClientId) {
-        let left = self
-            .pairings
+    /// A client is gone: has what is left in its rings sent by the kernel, where nobody could ask for it later, or its peers would not hear
+    /// of its end. False: somebody is at work on one of them, and it is to be tried again.
+    pub(crate) fn send_last(&mut self, client: ClientId) -> bool {
+        let began = Instant::now();
+        let lingerer = self.lingering.take(client);
+        let mut lingerer = lingerer.unwrap_or_else(|| Lingerer {
+            client,
+            left: self.left_by(client),
+            until: began + LINGER_MAX,
+        });
+        let mut busy = Vec::new();
+        for key in lingerer.left {
+            let start = Instant::now();
+            if start > began + TIME_MAX {
+                break;
+            }
+            if let Err(refusal) = self.send_last_of(key, start) {
+                debug!(client = key.0.0, offer = key.1, "not sent: {refusal}");
+                if matches!(refusal, Refusal::Locked | Refusal::Sending) {
+                    busy.push(key);
+                }
+            }
+            let now = Instant::now();
+            self.patience.spend(now, now - start);
+        }
+        let is_done = busy.is_empty() || began >= lingerer.until;
+        if !is_done {
+            lingerer.left = busy;
+            self.lingering.keep(lingerer, Instant::now());
+        }
+        is_done
+    }
+
+    /// The ends of a client that is gone of which somebody should hear.
+    fn left_by(&self, client: ClientId) -> Vec<OfferKey> {
+        self.pairings
             .of_client(client)
             .filter(|(pairing, direction)| {
                 let sent = &pairing.segment.words(*direction).sender_flags;
                 sent.load(Relaxed) & ENDED != 0
                     || self.left_to_others(pairing, *direction).is_some()
-            });
-        let left: Vec<OfferKey> = left
+            })
             .map(|(pairing, direction)| pairing.ends[direction].key())
-            .collect();
-        let deadline = Instant::now() + TIME_MAX;
-        for key in left {
-            let start = Instant::now();
-            if start > deadline {
-                return;
-            }
-            if let Err(refusal) = self.send_last_of(key, start) {
-                debug!(client = key.0.0, offer = key.1, "not sent: {refusal}");
-            }
-            let now = Instant::now();
-            self.patience.spend(now, now - start);
-        }
+            .collect()
     }
 
     /// The row of an end that other processes have, too.
@@ -106,15 +174,51 @@ impl Server {
             return Ok(());
         }
         let socket = self.borrow_socket(sender, road.sender)?;
-        let patience = self.patience.at(now);
-        let lock = &road.receiver.receive.lock;
-        if !lock.try_lock_for(thread_id(), patience) {
-            return Err(Refusal::Locked);
-        }
         let reader = self.borrow_socket(receiver, road.receiver).ok();
         let reader = reader.as_ref().map(AsFd::as_fd);
-        let outcome = road.bring_back(socket.as_fd(), reader, patience);
-        lock.unlock(Held::Owned);
+        // Nobody waits for us: who has a lock is left in peace, and it is tried again.
+        let locks = [&road.receiver.receive.lock, &road.sender.send.lock];
+        let held = locks.map(|lock| lock.try_lock_for(thread_id(), Duration::ZERO));
+        let outcome = if held == [true; 2] {
+            let patience = self.patience.at(now);
+            road.bring_back_locked(socket.as_fd(), reader, patience)
+        } else {
+            Err(Refusal::Locked)
+        };
+        for (lock, _) in locks.iter().zip(held).filter(|(_, held)| *held) {
+            lock.unlock(Held::Owned);
+        }
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_lingers_is_tried_again_and_given_up_in_time() {
+        let now = Instant::now();
+        let client = ClientId(7);
+        let until = now + LINGER_MAX;
+        let left = vec![(client, 1)];
+        let mut lingering = Lingering::default();
+        assert!(lingering.due(now).is_empty());
+        lingering.keep(
+            Lingerer {
+                client,
+                left,
+                until,
+            },
+            now,
+        );
+        assert!(lingering.due(now).is_empty());
+        let later = now + LINGER_PAUSE;
+        assert_eq!(lingering.next_deadline(), Some(later));
+        assert_eq!(lingering.due(later), [client]);
+        assert_eq!(lingering.next_deadline(), None);
+        let lingerer = lingering.take(client).unwrap();
+        assert_eq!((lingerer.left.len(), lingerer.until), (1, until));
+        assert!(lingering.take(client).is_none());
     }
 }
