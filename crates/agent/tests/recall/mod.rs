@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use millrace_agent::Config;
 use millrace_shm::board::{Row, state};
+use millrace_shm::lock::Held;
 use millrace_shm::segment::Segment;
+use millrace_shm::sys::thread_id;
 use millrace_stream::{ReceiveHalf, SendHalf, SendPlan};
 use millrace_wire::{End, Recall, Recalled, ToAgent, ToClient, Withdraw};
 
@@ -65,6 +67,37 @@ fn a_program_that_has_the_end_from_another_asks_for_it_too() {
     drop(sender);
     let mut text = String::new();
     receiver.socket.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "by the kernel, by the ring");
+}
+
+#[test]
+fn who_asks_while_the_program_that_offered_the_end_goes_is_answered() {
+    let agent = Running::start(Config::default());
+    let [mut sender, receiver] = introduced(&agent);
+    send_both_ways(&mut sender, &receiver, 0, b"by the ring");
+    let identity = &receiver.row().identity;
+    let connection_id = identity.connection_id.load(Relaxed);
+    // Another process has the end; it holds the lock before it asks, and until it has the answer.
+    identity.processes[0].store(nix::unistd::getppid().as_raw().cast_unsigned(), Relaxed);
+    let held = receiver.row().receive.lock.try_lock(thread_id());
+    assert_eq!(held, Some(Held::Owned));
+    let EndOf {
+        program,
+        mut socket,
+        ..
+    } = receiver;
+    drop(program);
+    let recall = Recall {
+        offer_id: 7,
+        connection_id,
+        fd: socket.as_raw_fd(),
+        sends: false,
+    };
+    assert!(answer(&agent.client(), recall));
+    agent.wait_for(|status| status.clients == 1);
+    drop(sender);
+    let mut text = String::new();
+    socket.read_to_string(&mut text).unwrap();
     assert_eq!(text, "by the kernel, by the ring");
 }
 
