@@ -314,7 +314,12 @@ pub(crate) fn leave_for_exec() -> Vec<&'static Socket> {
             table::all().any(|fd| table::is(fd, socket) && kernel::stays_open_on_exec(fd));
         if outlives_others(socket.row()) {
             socket.leave_ring(fd, inherited);
-        } else if inherited {
+            continue;
+        }
+        if client::is_listed_here(socket) {
+            socket.hand_over(fd);
+        }
+        if inherited {
             // It still counts as a holder.
             socket.leave_to_program(fd);
         } else {

@@ -381,8 +381,8 @@ impl Socket {
         }
     }
 
-    /// The process ends, and others keep the connection. The agent knows of it by this process only, and could bring nothing back any more:
-    /// nothing is left in the rings, and they are used no more.
+    /// The process ends, or becomes another program, and others keep the connection. The agent knows of it by this process only, and could
+    /// bring nothing back any more: nothing is left in the rings, and they are used no more.
     pub(crate) fn hand_over(&'static self, fd: c_int) {
         if self.is_attached() {
             self.pin(Reason::Forked);
