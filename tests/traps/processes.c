@@ -297,6 +297,23 @@ static void parent_ends_first(void) {
     observe_result("the grandchild", read(done[0], &byte, 1));
 }
 
+/* A child changes a wait set of its parent's, and ends: the parent finds the set as the child left it. */
+static void set_changed_by_a_child(void) {
+    Pair pair = on_the_ring();
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    must(epoll_ctl(set, EPOLL_CTL_ADD, pair.far, &event) == 0, "add");
+    pid_t child = fork();
+    if (child == 0)
+        _exit(epoll_ctl(set, EPOLL_CTL_DEL, pair.far, NULL) == 0 ? 0 : 1);
+    observe("the child ended with %d", status_of(child));
+    observe_result("change", epoll_ctl(set, EPOLL_CTL_MOD, pair.far, &event));
+    observe_result("delete", epoll_ctl(set, EPOLL_CTL_DEL, pair.far, NULL));
+    observe_result("add", epoll_ctl(set, EPOLL_CTL_ADD, pair.far, &event));
+    must(send(pair.near, "x", 1, 0) == 1, "send");
+    observe_result("wait", epoll_wait(set, &event, 1, 1000));
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(fork_by_library),
@@ -318,6 +335,7 @@ int main(int argc, char **argv) {
         CASE(exec_that_fails),
         CASE(exec_with_bytes_unread),
         CASE(parent_ends_first),
+        CASE(set_changed_by_a_child),
         {0},
     };
     return run_cases(cases, argc, argv);

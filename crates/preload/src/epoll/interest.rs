@@ -119,7 +119,7 @@ impl EpollSet {
             }
         };
         let waits_for_nobody = self.sleepers.load(Acquire) == 0
-            && !self.changes.are_shared()
+            && self.changes.are_all_known()
             && !self.kernel_only.load(Acquire);
         let same = member
             .socket

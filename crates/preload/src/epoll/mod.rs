@@ -174,6 +174,10 @@ impl EpollSet {
                     }
                     drop(sets);
                     self.watch(&mut inner, epoll, fd, socket);
+                    if self.kernel_only.load(Acquire) && !self.changes.are_all_known() {
+                        // Another process may change it at once.
+                        inner.keep_unread();
+                    }
                     drop(inner);
                     if self.changes.are_shared() {
                         // Whoever else has the set knows nothing of this registration.

@@ -102,6 +102,15 @@ impl Changes {
         common.is_some_and(|common| common.holders.load(Acquire) > 1)
     }
 
+    /// Whether no other process has the set, and none that had it has changed it: what this process knows of it is true.
+    #[inline]
+    pub(super) fn are_all_known(&self) -> bool {
+        self.common().is_none_or(|common| {
+            common.holders.load(Acquire) <= 1
+                && common.changes.load(Acquire) == self.known.load(Relaxed)
+        })
+    }
+
     /// This process has changed the set.
     pub(super) fn note(&self) {
         if let Some(common) = self.common() {
@@ -174,7 +183,7 @@ impl EpollSet {
 
 impl Inner {
     /// Only what lies in rings and could not be brought to the kernel is reported from there.
-    fn keep_unread(&mut self) {
+    pub(super) fn keep_unread(&mut self) {
         self.close_gates();
         for active in &mut self.active {
             active.events &= !WRITE_EVENTS;
