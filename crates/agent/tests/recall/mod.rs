@@ -162,6 +162,37 @@ fn what_a_reader_leaves_in_the_ring_comes_by_the_kernel() {
 }
 
 #[test]
+fn what_one_that_is_gone_has_sent_comes_by_the_kernel_if_others_have_its_end() {
+    let agent = Running::start(Config::default());
+    let [mut sender, mut receiver] = introduced(&agent);
+    send_both_ways(&mut sender, &receiver, 0, b"by the ring, ");
+    let mut other = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .unwrap();
+    sender.row().identity.join(other.id());
+    // Its reader is at work on it for a moment.
+    let lock = &receiver.row().receive.lock;
+    let held = lock.lock(1);
+    let EndOf {
+        program,
+        mut socket,
+        segment,
+    } = sender;
+    drop(program);
+    std::thread::sleep(std::time::Duration::from_millis(10));
+    lock.unlock(held);
+    agent.wait_for(|status| status.clients == 1);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    socket.write_all(b"and by the kernel").unwrap();
+    drop((socket, segment));
+    let mut text = String::new();
+    receiver.socket.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "by the kernel, by the ring, and by the kernel");
+}
+
+#[test]
 fn an_end_has_nothing_recalled_without_its_peer() {
     let agent = Running::start(Config::default());
     let [mut sender, receiver] = introduced(&agent);
