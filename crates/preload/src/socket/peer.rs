@@ -101,7 +101,7 @@ impl Socket {
     ///
     /// Of several processes that have the connection one hears of that. One that is killed meanwhile leaves it to the others, or to nobody.
     fn notice_kill(&self, fd: c_int, locked: &Locked<SendHalf<'_>>) -> bool {
-        if locked.half.unread() == 0 || peer_has_ended(locked) {
+        if locked.half.unread() == 0 || peer_has_ended(locked) || peer_has_left(locked) {
             return false;
         }
         let identity = &self.row().identity;
@@ -127,4 +127,11 @@ impl Socket {
 fn peer_has_ended(locked: &Locked<SendHalf<'_>>) -> bool {
     let words = locked.segment().words(1 - locked.direction);
     words.sender_flags.load(Relaxed) & ENDED != 0
+}
+
+/// Whether the peer has said that there is an end to look for in the kernel: it closed, and the kernel tells of that as it was. Our own
+/// counts could take the reset of a close for a FIN, where bytes passed the library by.
+fn peer_has_left(locked: &Locked<SendHalf<'_>>) -> bool {
+    let words = locked.segment().words(1 - locked.direction);
+    words.kernel_hint.load(Relaxed) == u64::MAX
 }
