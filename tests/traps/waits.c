@@ -270,6 +270,30 @@ static void writable_by_level(void) { writable_when_there_is_room(0); }
 
 static void writable_by_edge(void) { writable_when_there_is_room(EPOLLET); }
 
+/* A program that is started may get the connection: what is unread leaves the ring. It has been reported, and is no news; other bytes are. */
+static void an_edge_before_a_program_is_started(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    must(add(set, pair.far, EPOLLIN | EPOLLET) == 0, "add");
+    for (int round = 0; round < 6; round++) {
+        must(send(pair.near, "unread", 6, 0) == 6, "send");
+        observe_wait("bytes", set, 1000);
+        must(system("true") == 0, "system");
+        if (round % 2 == 0)
+            observe_wait("the same", set, 30);
+        must(send(pair.near, "more", 4, 0) == 4, "send");
+        observe_wait("more", set, 1000);
+        observe("drained %zd", drain(pair.far));
+        observe_wait("nothing", set, 10);
+    }
+    must(send(pair.near, "unread", 6, 0) == 6, "send");
+    observe_wait("bytes", set, 1000);
+    must(system("true") == 0, "system");
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.fd = pair.far};
+    must(epoll_ctl(set, EPOLL_CTL_MOD, pair.far, &event) == 0, "epoll_ctl");
+    observe_wait("armed again", set, 1000);
+}
+
 /* What one direction has sent is read before its end, and the other direction goes on. */
 static void half_closed(void) {
     Pair pair = prompt_pair();
@@ -356,6 +380,7 @@ int main(int argc, char **argv) {
                           CASE(one_of_several_is_woken),
                           CASE(writable_by_level),
                           CASE(writable_by_edge),
+                          CASE(an_edge_before_a_program_is_started),
                           CASE(half_closed),
                           CASE(errno_stays),
                           CASE(in_a_call_from_the_first_byte),

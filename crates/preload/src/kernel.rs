@@ -134,6 +134,11 @@ pub(crate) fn taken(fd: c_int) -> Option<u64> {
     None
 }
 
+/// Bytes that have been received since the connection began. The peer's FIN counts as one.
+pub(crate) fn received(fd: c_int) -> Option<u64> {
+    tcp_info(fd).map(|info| info.bytes_received)
+}
+
 /// Whether both directions are open.
 pub(crate) fn is_established(fd: c_int) -> bool {
     tcp_info(fd).is_some_and(|info| info.state == ESTABLISHED)

@@ -6,6 +6,7 @@
 use libc::{c_int, epoll_event};
 use smallvec::SmallVec;
 
+use super::repeats::Repeat;
 use super::rings::Inner;
 use super::{EDGE, EpollSet};
 use crate::kernel;
@@ -39,26 +40,6 @@ impl Inner {
         });
         members.collect()
     }
-
-    /// Takes out of the kernel's `events` what it reports because of a shutdown of ours. Returns how many are left.
-    pub(super) fn drop_told_twice(&mut self, events: &mut [epoll_event]) -> usize {
-        if self.told_twice.is_empty() {
-            return events.len();
-        }
-        let mut kept = 0;
-        for index in 0..events.len() {
-            let event = events[index];
-            let fd = self.only_one_of(event.u64).map(|(fd, ..)| fd);
-            let place = self.told_twice.iter().position(|told| Some(*told) == fd);
-            if let Some(place) = place {
-                self.told_twice.swap_remove(place);
-            } else {
-                events[kept] = event;
-                kept += 1;
-            }
-        }
-        kept
-    }
 }
 
 impl EpollSet {
@@ -89,7 +70,7 @@ impl EpollSet {
                 && suspect.registered & EDGE != 0
                 && let Some(mut inner) = self.inner.lock()
             {
-                inner.told_twice.push(fd);
+                inner.repeats.push(Repeat { fd, received: None });
             }
         }
     }

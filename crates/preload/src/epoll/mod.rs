@@ -25,12 +25,14 @@ mod collect;
 mod early;
 mod interest;
 mod kills;
+mod repeats;
 mod rings;
 mod shared;
 mod wait;
 
 pub(crate) use early::{adopt, disown};
 pub(crate) use interest::{control, hold_all, share_all, tell_all};
+pub(crate) use repeats::Resent;
 use rings::{Inner, Member, Origin, has_open_or_unread_ring};
 use shared::Changes;
 pub(crate) use wait::{Wait, wait};

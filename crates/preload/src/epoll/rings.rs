@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use libc::{c_int, epoll_event};
 
 use super::collect::unread_tail;
+use super::repeats::Repeat;
 use super::{EDGE, ONE_SHOT, QUIET_LOOKS_MAX, READ_EVENTS, SPECIAL, WRITE_EVENTS};
 use crate::kernel::{self, kernel};
 use crate::socket::Socket;
@@ -23,8 +24,8 @@ pub(super) struct Inner {
     pub(super) untold: Vec<c_int>,
     /// Members whose registration asks for more than the program did, to wake a sleeper.
     pub(super) nudged: Vec<c_int>,
-    /// Edge-triggered members of which the kernel will report once more what has been reported.
-    pub(super) told_twice: Vec<c_int>,
+    /// What the kernel will report once more.
+    pub(super) repeats: Vec<Repeat>,
     /// When, of [`spin::clock`], the kernel was last asked.
     pub(super) kernel_seen: u64,
     /// It had something to report that the rings do not, and may have it still: its level-triggered registrations say the same again.
@@ -113,7 +114,7 @@ impl Member {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Active {
     pub(super) socket: &'static Socket,
-    fd: c_int,
+    pub(super) fd: c_int,
     pub(super) events: u32,
     data: u64,
     /// Edge-triggered: the tail that has been reported.
@@ -147,7 +148,7 @@ impl Inner {
 
     pub(super) fn remove(&mut self, fd: c_int) {
         self.deactivate(fd);
-        self.told_twice.retain(|told| *told != fd);
+        self.repeats.retain(|repeat| repeat.fd != fd);
         if let Some(member) = self.members.remove(&fd)
             && let Some(sharers) = self.by_data.get_mut(&member.data)
         {
@@ -185,6 +186,7 @@ impl Inner {
             return;
         };
         member.wanted = wanted;
+        self.repeats.retain(|repeat| repeat.fd != fd);
         if wanted != Some(member.told) && !std::mem::replace(&mut member.untold, true) {
             self.untold.push(fd);
         }
@@ -423,7 +425,6 @@ impl Inner {
         gone
     }
 
-    /// Whether a ring has something to report.
     pub(super) fn is_ready(&self) -> bool {
         self.active.iter().any(|active| active.event().is_some())
     }

@@ -119,7 +119,7 @@ fn look(
         }
         asked = Some(std::mem::replace(&mut inner.kernel_seen, now));
         from_kernel = ask_kernel(call, events);
-        from_kernel = inner.drop_told_twice(&mut events[..from_kernel]);
+        from_kernel = inner.drop_repeats(&mut events[..from_kernel]);
         suspects = inner.suspects(&events[..from_kernel]);
         inner.kernel_misses = if from_kernel > 0 {
             0
@@ -211,7 +211,7 @@ fn sleep_and_wake(
     } else {
         inner.undo_nudges(call.epoll, &mut events[..count])
     };
-    let kept = inner.drop_told_twice(&mut events[..kept]);
+    let kept = inner.drop_repeats(&mut events[..kept]);
     let suspects = inner.suspects(&events[..kept]);
     inner.kernel_reports = true;
     inner.disarm(call.epoll, &events[..kept], |_| true);

@@ -14,6 +14,7 @@ use millrace_stream::{ReceiveHalf, SendHalf};
 use millrace_wire::Reason;
 
 use super::{Socket, phase};
+use crate::epoll::Resent;
 use crate::guarded::Guarded;
 use crate::receive::Gathering;
 use crate::spin::{self, Spinner};
@@ -314,10 +315,12 @@ impl Socket {
         if locked.half.unread() == 0 {
             return;
         }
-        client::recall(self, fd, false);
+        let resent = self.recall_unread(fd, &locked.half);
         if locked.half.unread() != 0 {
             kernel::reset(fd);
         }
+        drop(locked);
+        self.tell_sets(resent);
     }
 
     /// The C library will read and write the connection by a stream, without passing through its exported functions.
@@ -336,10 +339,39 @@ impl Socket {
         };
         locked.half.leave();
         // To one that is deaf the kernel would answer bytes that come now by a reset.
+        let mut resent = None;
         if locked.half.unread() != 0 && !self.is_deaf.load(Relaxed) {
-            client::recall(self, fd, false);
+            resent = self.recall_unread(fd, &locked.half);
         }
-        locked.half.unread() == 0
+        let is_empty = locked.half.unread() == 0;
+        drop(locked);
+        self.tell_sets(resent);
+        is_empty
+    }
+
+    /// Asks for what is unread. What the sets have to know of that, if it was sent.
+    fn recall_unread(&'static self, fd: c_int, half: &ReceiveHalf<'_>) -> Option<Resent> {
+        let is_watched = self.sets.lock().is_some_and(|sets| !sets.is_empty());
+        let resent = is_watched
+            .then(|| {
+                Some(Resent {
+                    tail: half.arrived()?,
+                    received: kernel::taken(fd)? + u64::from(half.unread()),
+                })
+            })
+            .flatten();
+        client::recall(self, fd, false);
+        resent.filter(|_| half.unread() == 0)
+    }
+
+    fn tell_sets(&'static self, resent: Option<Resent>) {
+        let Some(resent) = resent else {
+            return;
+        };
+        let sets = self.sets.lock().map(|sets| sets.clone());
+        for set in sets.unwrap_or_default() {
+            set.note_resent(self, resent);
+        }
     }
 
     /// Who sends next does not know of the ring, and may be gone when the reader has to leave it: what the reader has not

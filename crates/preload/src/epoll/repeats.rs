@@ -1,0 +1,81 @@
+//! Edges that a set has told of, and that the kernel reports once more: of a reset, and of bytes from a ring that it has sent again.
+
+use libc::{c_int, epoll_event};
+
+use super::rings::Inner;
+use super::{EDGE, EpollSet, READ_EVENTS};
+use crate::kernel;
+use crate::socket::Socket;
+
+/// Reports of the member `fd` that its program has had.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Repeat {
+    pub(super) fd: c_int,
+    /// Those of bytes, while the kernel has received so many in all at most. None: the next one, whatever it is of.
+    pub(super) received: Option<u64>,
+}
+
+/// A ring's bytes that the kernel has sent again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resent {
+    /// The ring's, behind them.
+    pub(crate) tail: u32,
+    /// What the kernel has received when it has these and nothing more.
+    pub(crate) received: u64,
+}
+
+impl Inner {
+    /// Takes repeats out of the kernel's `events`. Returns how many are left.
+    pub(super) fn drop_repeats(&mut self, events: &mut [epoll_event]) -> usize {
+        if self.repeats.is_empty() {
+            return events.len();
+        }
+        let mut kept = 0;
+        for index in 0..events.len() {
+            let event = events[index];
+            if !self.is_repeat(event) {
+                events[kept] = event;
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    fn is_repeat(&mut self, event: epoll_event) -> bool {
+        let fd = self.only_one_of(event.u64).map(|(fd, ..)| fd);
+        let mut repeats = self.repeats.iter();
+        let Some(place) = repeats.position(|repeat| Some(repeat.fd) == fd) else {
+            return false;
+        };
+        let Repeat { fd, received } = self.repeats[place];
+        let of_bytes = event.events & !READ_EVENTS == 0;
+        let says_nothing = received.is_some_and(|total| {
+            of_bytes && kernel::received(fd).is_some_and(|received| received <= total)
+        });
+        if !says_nothing {
+            self.repeats.swap_remove(place);
+        }
+        says_nothing || received.is_none()
+    }
+}
+
+impl EpollSet {
+    /// Bytes of a member's ring come by the kernel now. Where all of them have been reported, its edge is no news.
+    pub(crate) fn note_resent(&self, socket: &'static Socket, resent: Resent) {
+        let Some(mut inner) = self.inner.lock() else {
+            return;
+        };
+        let told = inner.active.iter().filter(|active| {
+            std::ptr::eq(active.socket, socket)
+                && active.events & EDGE != 0
+                && active.reported == Some(resent.tail)
+        });
+        let repeats: Vec<Repeat> = told
+            .map(|active| Repeat {
+                fd: active.fd,
+                received: Some(resent.received),
+            })
+            .collect();
+        inner.repeats.extend(repeats);
+    }
+}
