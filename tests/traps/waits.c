@@ -270,7 +270,7 @@ static void writable_by_level(void) { writable_when_there_is_room(0); }
 
 static void writable_by_edge(void) { writable_when_there_is_room(EPOLLET); }
 
-/* A program that is started may get the connection: what is unread leaves the ring. It has been reported, and is no news; other bytes are. */
+/* A program that is started may get the connection: what is unread leaves the ring. It was reported, and is no news; other bytes are. */
 static void an_edge_before_a_program_is_started(void) {
     Pair pair = prompt_pair();
     int set = epoll_create1(EPOLL_CLOEXEC);

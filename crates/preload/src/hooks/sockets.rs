@@ -247,7 +247,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO)
         && let Some(socket) = table::socket(fd)
     {
-        socket.look_for_kill(fd);
+        socket.look_for_end(fd);
     }
     if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE)
         && let Some(socket) = table::socket(fd)

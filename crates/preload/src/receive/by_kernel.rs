@@ -201,7 +201,7 @@ pub(super) fn ending(socket: &'static Socket, fd: c_int) -> Outcome {
         }
         millrace_shm::sys::yield_now();
     }
-    socket.look_for_kill(fd);
+    socket.look_for_end(fd);
     match kept_error(socket) {
         0 => Outcome::Handled(0),
         error => Outcome::Errno(error),

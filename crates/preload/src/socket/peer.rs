@@ -91,6 +91,21 @@ impl Socket {
                 .is_some_and(|locked| self.notice_kill(fd, &locked))
     }
 
+    /// As [`Socket::look_for_kill`], when the program is told of an end, or asks: nobody reads our ring after one that nobody announced.
+    #[cold]
+    pub(crate) fn look_for_end(&'static self, fd: c_int) {
+        if !self.is_attached() {
+            return;
+        }
+        if let Some(locked) = self.lock_send(fd) {
+            let is_announced = peer_has_ended(&locked) || peer_has_left(&locked);
+            if !is_announced && kernel::is_closed_by_peer_alone(fd) {
+                locked.half.leave();
+            }
+            self.notice_kill(fd, &locked);
+        }
+    }
+
     /// Whether it is worth to look for that: bytes of ours are unread, or an error has been found before. For wait sets, as
     /// [`Socket::peek_receive`].
     pub(crate) fn may_be_reset(&'static self) -> bool {
