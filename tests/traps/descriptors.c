@@ -3,19 +3,28 @@
 #include <sys/resource.h>
 
 static Pair the_pair;
+static atomic_int receives;
 
 static void *receive_once(void *answer) {
     char buffer[16];
+    atomic_store(&receives, 1);
     *(ssize_t *)answer = recv(the_pair.far, buffer, sizeof buffer, 0);
     return NULL;
+}
+
+static pthread_t start_receiving(ssize_t *answer) {
+    pthread_t thread = start_thread(receive_once, answer);
+    while (!atomic_load(&receives))
+        pause_ms(1);
+    pause_ms(50);
+    return thread;
 }
 
 /* The file outlives its descriptor while a call is under way. */
 static void closed_under_a_sleeper(void) {
     ssize_t answer = -2;
     the_pair = on_the_ring();
-    pthread_t thread = start_thread(receive_once, &answer);
-    pause_ms(50);
+    pthread_t thread = start_receiving(&answer);
     close(the_pair.far);
     must(send(the_pair.near, "late", 4, 0) == 4, "send");
     pthread_join(thread, NULL);
@@ -27,8 +36,7 @@ static void replaced_under_a_sleeper(void) {
     the_pair = on_the_ring();
     Pair other = connected();
     talk_until_on_ring(other, 2);
-    pthread_t thread = start_thread(receive_once, &answer);
-    pause_ms(50);
+    pthread_t thread = start_receiving(&answer);
     must(dup2(other.far, the_pair.far) == the_pair.far, "dup2");
     must(send(other.near, "to the other", 12, 0) == 12, "send");
     pause_ms(20);
