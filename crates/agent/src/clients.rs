@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use millrace_shm::board::{Board, HEADER_BYTES, Row, RowView, state};
+use millrace_shm::board::{Board, HEADER_BYTES, Row, RowView, holders, state};
 use millrace_wire::{MAX_BYTES, Mode, ToClient};
 use nix::cmsg_space;
 use nix::errno::Errno;
@@ -247,7 +247,10 @@ impl Client {
         };
         let mut rows = board.rows();
         let own = self.pid.cast_unsigned();
-        let is_known = |row: &RowView| row.processes.contains(&own);
+        let is_known = |row: &RowView| {
+            let mut places = row.processes.iter();
+            places.any(|place| holders::number(*place) == Some(own))
+        };
         let speaks_our_numbers = rows.iter().any(|(_, row)| !is_known(row))
             && self
                 .process

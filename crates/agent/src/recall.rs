@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use millrace_shm::board::{Row, state};
+use millrace_shm::board::{Row, holders, state};
 use millrace_shm::gate::Gate;
 use millrace_shm::lock::Held;
 use millrace_shm::segment::{Segment, is_window};
@@ -207,9 +207,8 @@ impl Server {
         };
         let holders = row.identity.processes.iter();
         holders
-            .filter_map(|process| i32::try_from(process.load(Relaxed)).ok())
-            .filter(|process| *process > 0)
-            .filter_map(|process| sys::pidfd_open(process).ok())
+            .filter_map(|place| holders::number(place.load(Relaxed)))
+            .filter_map(|process| sys::pidfd_open(process.cast_signed()).ok())
             .find_map(|pidfd| take_socket(end, pidfd.as_fd(), number).ok())
             .ok_or(refusal)
     }

@@ -294,11 +294,12 @@ pub(crate) fn end() {
     }
 }
 
-/// The process is about to replace itself: it reads no ring any more. Returns the connections that it let go of.
+/// The process is about to replace itself: it reads no ring any more. Returns the connections that others have, too, and whether the
+/// new program gets them.
 ///
 /// The new program goes on by the kernel. Bytes that lie in a ring unread would be missing from its stream, so such a connection is
 /// ended where everybody sees it, by a reset, if the new program would get it.
-pub(crate) fn leave_for_exec() -> Vec<&'static Socket> {
+pub(crate) fn leave_for_exec() -> Vec<(&'static Socket, bool)> {
     epoll::tell_all();
     if is_borrowed() {
         started::by_child_of_vfork();
@@ -319,24 +320,35 @@ pub(crate) fn leave_for_exec() -> Vec<&'static Socket> {
         if client::is_listed_here(socket) {
             socket.hand_over(fd);
         }
-        if inherited {
-            // It still counts as a holder.
-            socket.leave_to_program(fd);
+        let identity = &socket.row().identity;
+        left.push((socket, inherited));
+        if !inherited {
+            identity.leave(holder());
+            continue;
+        }
+        // It still counts as a holder.
+        identity.become_stranger(holder(), false);
+        if identity.are_strangers() {
+            socket.leave_ring(fd, true);
         } else {
-            socket.row().identity.leave(holder());
-            left.push(socket);
+            socket.leave_to_program(fd);
         }
     }
     left
 }
 
 /// `exec` failed: the connections are ours again.
-pub(crate) fn return_from_exec(left: Vec<&'static Socket>) {
+pub(crate) fn return_from_exec(left: Vec<(&'static Socket, bool)>) {
     if !is_borrowed() {
         epoll::hold_all(1, true);
     }
-    for socket in left {
-        socket.row().identity.join(holder());
+    for (socket, inherited) in left {
+        let identity = &socket.row().identity;
+        if inherited {
+            identity.become_stranger(holder(), true);
+        } else {
+            identity.join(holder());
+        }
     }
 }
 

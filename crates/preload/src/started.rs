@@ -4,7 +4,7 @@
 //! the kernel has it until one of them is left. Which connections they get is seen from `FD_CLOEXEC`, and from copies made for them.
 
 use libc::{c_int, pid_t};
-use millrace_shm::board::holders::{self, UNKNOWN};
+use millrace_shm::board::holders::{self, STRANGER, UNKNOWN};
 use millrace_wire::Reason;
 
 use crate::socket::Socket;
@@ -13,14 +13,14 @@ use crate::{kernel, process, table, thread};
 /// In a child of `vfork`, which shares our memory: it is about to become another program.
 pub(crate) fn by_child_of_vfork() {
     for (fd, socket) in inherited() {
-        share(fd, socket, kernel::process_id());
+        share(fd, socket, kernel::process_id() | STRANGER);
     }
 }
 
 /// In a child of `vfork`: `fd` has been copied, for the program that it will be.
 pub(crate) fn copied_by_child_of_vfork(fd: c_int) {
     if let Some(socket) = table::socket(fd) {
-        share(fd, socket, kernel::process_id());
+        share(fd, socket, kernel::process_id() | STRANGER);
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn around<T>(start: impl FnOnce() -> (T, Program)) -> T {
         let identity = &socket.row().identity;
         match program {
             Program::Gone => drop(identity.leave(token)),
-            Program::Runs(child) => identity.name(token, child as u32),
+            Program::Runs(child) => identity.name(token, child as u32 | STRANGER),
             Program::RunsUnknown => identity.name(token, UNKNOWN),
         }
     }

@@ -235,7 +235,8 @@ impl RowView {
         let known = || self.processes.iter().filter(|process| **process != 0);
         self.holders != 0
             && known().count() >= self.holders as usize
-            && known().all(|process| holders::is_number(*process) && !is_alive(*process))
+            && known()
+                .all(|place| holders::number(*place).is_some_and(|process| !is_alive(process)))
     }
 }
 

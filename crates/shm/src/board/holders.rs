@@ -8,7 +8,8 @@
 //! | 0 | free | a token or a number |
 //! | a token: the highest bit, and the thread that forks | a child that is being made | its number, by child or parent, whoever is first |
 //! | [`UNKNOWN`] | a holder whose number means nothing here | 0, by itself |
-//! | another number | that process | 0, by itself, or by whoever finds it dead |
+//! | another number | that process | 0, by itself, or by whoever finds it dead; the next, by itself |
+//! | a number and [`STRANGER`] | that process, which has become a program that knows of no ring | 0, by whoever finds it dead |
 //!
 //! The count goes up before a place is taken and down after it is given up: a holder that dies in between, or finds no place, counts for
 //! ever. **Forbidden**: counting a holder down twice. So only who has emptied a place counts down for it.
@@ -23,6 +24,8 @@ pub const PLACES: usize = 8;
 pub const UNKNOWN: u32 = 0x7fff_ffff;
 
 const TOKEN: u32 = 1 << 31;
+/// Of a process that has become another program. It reads and writes by the kernel only.
+pub const STRANGER: u32 = 1 << 30;
 
 /// What stands for the child of a fork that `thread` is making.
 #[must_use]
@@ -30,9 +33,11 @@ pub fn token(thread: u32) -> u32 {
     TOKEN | thread
 }
 
-/// Whether a taken place has the number of a process.
-pub(super) fn is_number(place: u32) -> bool {
-    place != UNKNOWN && place & TOKEN == 0
+/// The number of the process that a place stands for, where it has one that means something.
+#[must_use]
+pub fn number(place: u32) -> Option<u32> {
+    let is_number = place != 0 && place != UNKNOWN && place & TOKEN == 0;
+    is_number.then_some(place & !STRANGER)
 }
 
 impl Identity {
@@ -84,11 +89,33 @@ impl Identity {
         self.replace(token, process);
     }
 
+    /// The holder becomes another program, or, when that has failed, is what it was.
+    pub fn become_stranger(&self, process: u32, failed: bool) {
+        let stranger = process | STRANGER;
+        if failed {
+            self.replace(stranger, process);
+        } else {
+            self.replace(process, stranger);
+        }
+    }
+
+    /// Whether all holders that there are have become other programs. One that has no place may not have.
+    #[must_use]
+    pub fn are_strangers(&self) -> bool {
+        let places = self
+            .processes
+            .iter()
+            .map(|place| place.load(Ordering::Acquire));
+        let strangers = places.filter(|place| place & STRANGER != 0 && number(*place).is_some());
+        strangers.count() >= self.holders.load(Ordering::Acquire) as usize
+    }
+
     /// A holder, or the token of one that was not made, lets go. True: it was the last.
     ///
     /// An [`UNKNOWN`] one that has no place may have been named by its parent, and goes when its death is seen.
     pub fn leave(&self, process: u32) -> bool {
-        let had_place = self.replace(process, 0);
+        // Who tried in vain to become another program may be marked still.
+        let had_place = self.replace(process, 0) || self.replace(process | STRANGER, 0);
         if process == UNKNOWN && !had_place {
             return false;
         }
@@ -99,12 +126,10 @@ impl Identity {
     /// Counts the dead out; returns how many are left.
     pub fn forget_dead(&self, is_alive: impl Fn(u32) -> bool) -> u32 {
         for place in &self.processes {
-            let process = place.load(Ordering::Acquire);
-            if process != 0
-                && is_number(process)
-                && !is_alive(process)
+            let holder = place.load(Ordering::Acquire);
+            if number(holder).is_some_and(|process| !is_alive(process))
                 && place
-                    .compare_exchange(process, 0, Ordering::AcqRel, Ordering::Relaxed)
+                    .compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
             {
                 self.holders.fetch_sub(1, Ordering::AcqRel);
@@ -133,6 +158,24 @@ mod tests {
                 .iter()
                 .all(|place| place.load(Ordering::Relaxed) == 0)
         );
+    }
+
+    #[test]
+    fn those_that_became_other_programs_are_known_and_count_until_they_die() {
+        let end = Identity::default();
+        end.hold_alone(10);
+        end.join(token(10));
+        end.become_stranger(10, false);
+        assert!(!end.are_strangers());
+        end.name(token(10), 11);
+        end.become_stranger(11, false);
+        assert!(end.are_strangers());
+        end.become_stranger(11, true);
+        assert!(!end.are_strangers() && end.is_held_by(11));
+        assert_eq!(end.forget_dead(|process| process != 10), 1);
+        end.become_stranger(11, false);
+        assert!(end.leave(11));
+        assert_eq!(end.forget_dead(|_| false), 0);
     }
 
     #[test]
