@@ -77,11 +77,7 @@ pub(crate) fn is_left(row: &Row) -> bool {
 
 /// Whether this process is among the holders that are known by number.
 pub(crate) fn is_held_here(row: &Row) -> bool {
-    let own = holder();
-    row.identity
-        .processes
-        .iter()
-        .any(|process| process.load(Relaxed) == own)
+    row.identity.is_held_by(holder())
 }
 
 /// Whether `MILLRACE_SPIN_US` was given.
