@@ -83,18 +83,24 @@ impl Socket {
     }
 
     /// Raw calls announce themselves before they look at the phase; we set the phase before we look for raw calls.
-    /// One of us sees the other.
+    /// One of us sees the other. Nobody else changes the phase while it is *joining*: that takes one of the locks that we hold.
     fn attach_locked(&'static self, fd: c_int, row: &Row) -> bool {
         if self
             .phase
-            .compare_exchange(phase::PAIRED, phase::ATTACHED, SeqCst, Relaxed)
+            .compare_exchange(phase::PAIRED, phase::JOINING, SeqCst, Relaxed)
             .is_err()
         {
             return self.is_attached();
         }
+        let next = self.join(fd, row);
+        self.phase.store(next, SeqCst);
+        next == phase::ATTACHED
+    }
+
+    /// The phase that comes after *joining*.
+    fn join(&'static self, fd: c_int, row: &Row) -> u8 {
         if row.send.raw.load(SeqCst) != 0 || row.receive.sleepers.load(SeqCst) != 0 {
-            self.phase.store(phase::PAIRED, SeqCst);
-            return false;
+            return phase::PAIRED;
         }
         match self.facts(fd) {
             Ok((sent, taken, status)) => {
@@ -106,20 +112,19 @@ impl Socket {
                 self.hide_no_delay(fd);
                 row.identity.reason.store(Reason::None as u8, Relaxed);
                 row.identity.state.store(state::ATTACHED, Relaxed);
-                true
+                phase::ATTACHED
             }
             Err(reason) => {
                 row.identity.reason.store(reason as u8, Relaxed);
                 self.set_segment(None);
-                self.phase.store(phase::KERNEL, SeqCst);
-                false
+                phase::KERNEL
             }
         }
     }
 
     /// Bytes sent and taken by the kernel so far, and the file status flags.
     fn facts(&self, fd: c_int) -> Result<(u64, u64, c_int), Reason> {
-        if !kernel::is_established(fd) {
+        if !kernel::is_established(fd) || self.is_deaf.load(Relaxed) {
             return Err(Reason::NotEstablished);
         }
         let sent = kernel::sent(fd, self.active.load(Relaxed)).ok_or(Reason::NotEstablished)?;

@@ -429,6 +429,8 @@ pub(crate) fn new_connection(fd: c_int, family: c_int, active: bool) {
 /// O_NONBLOCK was set or cleared.
 pub(crate) fn set_nonblocking(fd: c_int, nonblocking: bool) {
     if let Some(socket) = table::socket(fd) {
+        // Whoever joins it just now may have asked the kernel before.
+        socket.await_join();
         let word = &socket.row().identity.flags;
         if nonblocking {
             word.fetch_or(flags::NONBLOCK, AcqRel);

@@ -26,7 +26,7 @@ pub(crate) use session::list;
 use crate::guarded::Guarded;
 use crate::kernel::{self, kernel};
 use crate::socket::{Socket, phase};
-use crate::{process, uring};
+use crate::{process, table, uring};
 
 /// After a failed attempt to reach the agent, nanoseconds until the next.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -63,6 +63,8 @@ static FIRST_REASON: AtomicU8 = AtomicU8::new(Reason::TooShort as u8);
 pub(crate) static LEAVING: AtomicU32 = AtomicU32::new(0);
 
 static CLIENT: Guarded<Option<Client>> = Guarded::new(None);
+/// Held while a connection's end record moves: by one thread at a time, and not during a fork. Comes before [`CLIENT`].
+static MOVING: Guarded<()> = Guarded::new(());
 
 /// Says where the agent is and how eager to be.
 pub(crate) fn configure(path: CString, mode: Mode, chaos_seed: u64) {
@@ -235,6 +237,10 @@ fn offer(fd: c_int, socket: &'static Socket) {
         return;
     };
     let Some(client) = guard.as_mut() else { return };
+    if socket.phase.load(Relaxed) != phase::FRESH || !table::is(fd, socket) {
+        // Another thread has offered or closed it meanwhile.
+        return;
+    }
     if let Err(reason) = client.offer(fd, socket) {
         socket.row().identity.reason.store(reason as u8, Relaxed);
         if !matches!(reason, Reason::NoAgent | Reason::TooShort) {
@@ -254,7 +260,12 @@ fn has_row_here(socket: &'static Socket) -> bool {
     if is_listed_here(socket) {
         return true;
     }
-    socket.is_held_alone() && take_row().is_some_and(|row| socket.move_to(row))
+    let Some(_moving) = MOVING.lock() else {
+        return false;
+    };
+    // Another thread may have moved it meanwhile.
+    is_listed_here(socket)
+        || socket.is_held_alone() && take_row().is_some_and(|row| socket.move_to(row))
 }
 
 /// Sees to it that a connection's end record lies on the board, if there is one: a fork copies others.
@@ -384,7 +395,7 @@ fn wait_for_introduction(socket: &Socket, patience_ms: u64) -> bool {
 
 /// For a forked child: the parent's connection to the agent is the parent's; a new one is made when needed.
 pub(crate) fn forget_parent() {
-    CLIENT.force_unlock();
+    resume_introductions();
     LEAVING.store(0, Relaxed);
     DESCRIPTOR.store(u32::MAX, Relaxed);
     BOARD.store(std::ptr::null_mut(), Relaxed);
@@ -403,14 +414,13 @@ pub(crate) fn forget_parent() {
 
 /// Keeps introductions away until [`resume_introductions`], so that a fork copies no half-made state.
 pub(crate) fn stop_introductions() {
-    if let Some(guard) = CLIENT.lock() {
-        std::mem::forget(guard);
-    }
+    std::mem::forget((MOVING.lock(), CLIENT.lock()));
 }
 
 /// See [`stop_introductions`].
 pub(crate) fn resume_introductions() {
     CLIENT.force_unlock();
+    MOVING.force_unlock();
 }
 
 /// Keeps introductions away while a closure joins one.

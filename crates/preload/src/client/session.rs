@@ -148,10 +148,7 @@ impl Client {
                     .identity
                     .reason
                     .store(Reason::AgentLost as u8, Relaxed);
-                let _ =
-                    socket
-                        .phase
-                        .compare_exchange(phase::OFFERED, phase::KERNEL, AcqRel, Relaxed);
+                pass(socket, phase::OFFERED, phase::KERNEL);
             }
         }
     }
@@ -203,14 +200,18 @@ impl Client {
         };
         show(row, fd, &offer);
         socket.offer_id.store(offer_id, Relaxed);
-        socket.phase.store(phase::OFFERED, Relaxed);
         socket.matched.store(false, Relaxed);
+        if !pass(socket, phase::FRESH, phase::OFFERED) {
+            // It has been pinned meanwhile.
+            socket.offer_id.store(0, Relaxed);
+            return Ok(());
+        }
         self.offers.insert(offer_id, Offered { fd, taken: false });
         if self.send(&ToAgent::Offer(offer)) {
             return Ok(());
         }
         self.offers.remove(&offer_id);
-        socket.phase.store(phase::FRESH, Relaxed);
+        pass(socket, phase::OFFERED, phase::FRESH);
         // An agent that is only busy is asked again at the next call.
         Err(if self.fd.is_some() {
             Reason::TooShort
@@ -305,9 +306,7 @@ impl Client {
                             phase::KERNEL
                         };
                         socket.set_segment(segment);
-                        socket
-                            .phase
-                            .store(next, std::sync::atomic::Ordering::Release);
+                        pass(socket, phase::OFFERED, next);
                     }
                 }
                 ToClient::Declined(declined) => {
@@ -402,6 +401,13 @@ fn is_left(row: &Row) -> bool {
     }
     identity.state.store(state::FREE, Relaxed);
     true
+}
+
+/// From one phase to the next. False: another thread has pinned or closed the connection meanwhile.
+fn pass(socket: &Socket, from: u8, to: u8) -> bool {
+    // Release: whoever finds it paired finds the segment.
+    let passed = socket.phase.compare_exchange(from, to, AcqRel, Relaxed);
+    passed.is_ok()
 }
 
 fn offered(fd: c_int, offer_id: u64) -> Option<&'static Socket> {

@@ -1,12 +1,13 @@
 //! Connections that begin, change and end: `socket`, `connect`, `accept`, `shutdown`, options.
 
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
 
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use millrace_shm::board::flags;
 use millrace_wire::Reason;
 
 use crate::process::{new_connection, new_descriptor};
+use crate::socket::Socket;
 use crate::table::{self, Entry};
 use crate::{client, kernel, real, thread, user};
 
@@ -129,24 +130,39 @@ pub(super) unsafe extern "C-unwind" fn accept4(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     cover!(touches("shutdown", fd));
-    if let Some(socket) = table::socket(fd)
-        && socket.is_joined_now(fd)
-    {
-        let errno = thread::errno();
-        if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
-            socket.end_sending(fd);
-        }
-        if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
-            socket.pin_flags(flags::RECEIVE_PINNED, Reason::NotEstablished);
-            socket.draw_back(fd);
-            socket.is_deaf.store(true, Relaxed);
-        }
-        thread::set_errno(errno);
+    let Some(socket) = table::socket(fd) else {
+        // SAFETY: the program's own arguments.
+        return unsafe { real::shutdown(fd, how) };
+    };
+    let joined = socket.is_joined_now(fd);
+    // One that does not join before it is shut down does not join meanwhile.
+    let announced = (!joined).then(|| socket.begin_raw_send()).flatten();
+    if announced.is_none() {
+        before_shutdown(socket, fd, how);
+    }
+    if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
+        socket.is_deaf.store(true, Relaxed);
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::shutdown(fd, how) };
     kernel::note_told();
+    if let Some(row) = announced {
+        row.send.raw.fetch_sub(1, SeqCst);
+    }
     result
+}
+
+/// An attached connection's ring ends before the kernel's road does.
+fn before_shutdown(socket: &'static Socket, fd: c_int, how: c_int) {
+    let errno = thread::errno();
+    if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+        socket.end_sending(fd);
+    }
+    if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
+        socket.pin_flags(flags::RECEIVE_PINNED, Reason::NotEstablished);
+        socket.draw_back(fd);
+    }
+    thread::set_errno(errno);
 }
 
 /// Options that take the connection, or a direction of it, to the kernel's road.

@@ -5,8 +5,10 @@
 //! | Fresh    | Offered  | `client` | enough calls or bytes                                       |
 //! | Offered  | Paired   | `client` | the agent has the other end, we took it, the segment came   |
 //! | Offered  | Kernel   | `client` | the agent declined                                          |
-//! | Paired   | Attached | `attach` | no raw call is under way and the positions are known        |
-//! | Paired   | Kernel   | `attach` | the kernel's facts do not allow it                          |
+//! | Paired   | Joining  | `attach` | a call finds it paired; other calls wait for what follows   |
+//! | Joining  | Paired   | `attach` | a raw call is under way                                     |
+//! | Joining  | Attached | `attach` | no raw call is under way and the positions are known        |
+//! | Joining  | Kernel   | `attach` | the kernel's facts do not allow it                          |
 //! | any      | Closed   | `release`| the last descriptor of this process went                    |
 //! | Attached | Kernel   | nobody   | **forbidden**: cursors matter to the end; pin the row instead |
 
@@ -44,9 +46,11 @@ pub(crate) mod phase {
     pub(crate) const FRESH: u8 = 0;
     pub(crate) const OFFERED: u8 = 1;
     pub(crate) const PAIRED: u8 = 2;
-    pub(crate) const ATTACHED: u8 = 3;
-    pub(crate) const KERNEL: u8 = 4;
-    pub(crate) const CLOSED: u8 = 5;
+    /// A thread that has the locks of both halves finds out whether it can be attached.
+    pub(crate) const JOINING: u8 = 3;
+    pub(crate) const ATTACHED: u8 = 4;
+    pub(crate) const KERNEL: u8 = 5;
+    pub(crate) const CLOSED: u8 = 6;
 }
 
 /// A connection.
@@ -123,34 +127,32 @@ impl Socket {
     /// Announces a receiving call that goes straight to the kernel. None: attached meanwhile, go by the lock.
     #[inline]
     pub(crate) fn begin_raw_receive(&self) -> Option<&'static Row> {
-        loop {
-            let row = self.row();
-            row.receive.sleepers.fetch_add(1, SeqCst);
-            if self.is_attached() {
-                row.receive.sleepers.fetch_sub(1, SeqCst);
-                return None;
-            }
-            if std::ptr::eq(row, self.row()) {
-                return Some(row);
-            }
-            row.receive.sleepers.fetch_sub(1, SeqCst);
-        }
+        self.begin_raw(|row| &row.receive.sleepers)
     }
 
     /// Announces a sending call that goes straight to the kernel, as [`Socket::begin_raw_receive`].
     #[inline]
     pub(crate) fn begin_raw_send(&self) -> Option<&'static Row> {
+        self.begin_raw(|row| &row.send.raw)
+    }
+
+    #[inline]
+    fn begin_raw(
+        &self,
+        count_in: impl Fn(&'static Row) -> &'static AtomicU32,
+    ) -> Option<&'static Row> {
         loop {
             let row = self.row();
-            row.send.raw.fetch_add(1, SeqCst);
-            if self.is_attached() {
-                row.send.raw.fetch_sub(1, SeqCst);
-                return None;
-            }
-            if std::ptr::eq(row, self.row()) {
+            let count = count_in(row);
+            count.fetch_add(1, SeqCst);
+            let attached = self.is_attached();
+            if !attached && std::ptr::eq(row, self.row()) {
                 return Some(row);
             }
-            row.send.raw.fetch_sub(1, SeqCst);
+            count.fetch_sub(1, SeqCst);
+            if attached {
+                return None;
+            }
         }
     }
 
@@ -189,9 +191,23 @@ impl Socket {
         self.row().identity.flags.load(Relaxed) & flags::NONBLOCK != 0
     }
 
+    /// Whether the ring is in use. What is joining now is waited for.
     #[inline]
     pub(crate) fn is_attached(&self) -> bool {
-        self.phase.load(Acquire) == phase::ATTACHED
+        match self.phase.load(SeqCst) {
+            phase::ATTACHED => true,
+            phase::JOINING => self.await_join(),
+            _ => false,
+        }
+    }
+
+    /// Waits for the thread that joins the connection: a few system calls, in which it waits for nobody.
+    #[cold]
+    pub(crate) fn await_join(&self) -> bool {
+        while self.phase.load(SeqCst) == phase::JOINING {
+            millrace_shm::sys::yield_now();
+        }
+        self.is_attached()
     }
 
     /// The direction that this end sends in.
@@ -397,9 +413,9 @@ impl Socket {
             row.identity.flags.fetch_and(!flags::FORKED, AcqRel);
         }
         row.identity.reason.store(reason as u8, Relaxed);
-        if self.phase.load(Acquire) < phase::ATTACHED {
-            self.phase.store(phase::KERNEL, SeqCst);
-        }
+        let to_kernel = |now| (now < phase::JOINING).then_some(phase::KERNEL);
+        // Refused: whoever joins it, or sends by it, looks at the flags.
+        let _ = self.phase.fetch_update(SeqCst, Acquire, to_kernel);
         let Some(fd) = table::all().find(|fd| table::is(*fd, self)) else {
             return;
         };
