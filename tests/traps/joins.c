@@ -1,0 +1,87 @@
+/* Connections that come to the ring while threads use both of their directions. */
+#include "traps.h"
+
+enum { ROUNDS = 100, CONNECTIONS = 6, LONGEST = 16384 };
+
+/* A direction of a connection: who sends so many bytes, and who receives them until the end of the stream. */
+typedef struct {
+    int from, to;
+    unsigned seed;
+    size_t bytes;
+    const char *ended;
+} Direction;
+
+/* The byte at a position. Neighbouring pages differ, and so do the two directions. */
+static char byte_at(unsigned seed, size_t position) {
+    return (char)((position * 0x9e3779b1u ^ position >> 10 ^ seed) >> 3);
+}
+
+static void *send_to_the_end(void *argument) {
+    Direction *direction = argument;
+    char message[LONGEST];
+    unsigned random = direction->seed;
+    for (size_t sent = 0; sent < direction->bytes;) {
+        size_t length = 1 + rand_r(&random) % (rand_r(&random) % 2 ? 64 : LONGEST);
+        if (length > direction->bytes - sent)
+            length = direction->bytes - sent;
+        for (size_t i = 0; i < length; i++)
+            message[i] = byte_at(direction->seed, sent + i);
+        ssize_t part = send(direction->from, message, length, MSG_NOSIGNAL);
+        if (part <= 0)
+            return NULL;
+        sent += part;
+    }
+    shutdown(direction->from, SHUT_WR);
+    return NULL;
+}
+
+static void *receive_to_the_end(void *argument) {
+    Direction *direction = argument;
+    char message[LONGEST];
+    size_t received = 0;
+    ssize_t part;
+    while ((part = recv(direction->to, message, sizeof message, 0)) > 0)
+        for (ssize_t i = 0; i < part; i++)
+            if (message[i] != byte_at(direction->seed, received++)) {
+                direction->ended = "with wrong bytes";
+                return NULL;
+            }
+    direction->ended = part < 0 ? "with an error" : received == direction->bytes ? "exactly" : "early";
+    return NULL;
+}
+
+/* Each end has a thread that sends and one that receives. Both find at once that the connection is used enough to be offered, and
+ * that it can be joined; one of them ends its direction while another joins. There are more threads than processors. */
+static void threads_join_one_connection(void) {
+    int exact = 0;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        Pair pairs[CONNECTIONS];
+        Direction directions[CONNECTIONS][2];
+        pthread_t threads[CONNECTIONS][4];
+        for (unsigned i = 0; i < CONNECTIONS; i++) {
+            Pair pair = pairs[i] = connected();
+            size_t bytes = 10000 + round * 1000 + i * 100;
+            directions[i][0] = (Direction){pair.near, pair.far, 2 * i, bytes, "never"};
+            directions[i][1] = (Direction){pair.far, pair.near, 2 * i + 1, 150000 - bytes, "never"};
+            for (int j = 0; j < 4; j++)
+                threads[i][j] = start_thread(j % 2 ? receive_to_the_end : send_to_the_end, &directions[i][j / 2]);
+        }
+        for (unsigned i = 0; i < CONNECTIONS; i++) {
+            for (int j = 0; j < 4; j++)
+                pthread_join(threads[i][j], NULL);
+            const char *there = directions[i][0].ended, *back = directions[i][1].ended;
+            if (strcmp(there, "exactly") == 0 && strcmp(back, "exactly") == 0)
+                exact++;
+            else
+                observe("round %u, connection %u: ended %s and %s", round, i, there, back);
+            close(pairs[i].near);
+            close(pairs[i].far);
+        }
+    }
+    observe("%d ended exactly", exact);
+}
+
+int main(int argc, char **argv) {
+    static const Case cases[] = {CASE(threads_join_one_connection), {0}};
+    return run_cases(cases, argc, argv);
+}
