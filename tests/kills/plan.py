@@ -78,6 +78,7 @@ def _exact(name: str, steps: str, holder: str = "") -> Fault:
 FAULTS = {
     fault.name: fault
     for fault in (
+        _exact("nothing", "wait"),
         _ending("kill-client", "kill client", "server"),
         _ending("kill-server", "kill server", "client"),
         _ending("kill-both", "kill client, kill server"),
