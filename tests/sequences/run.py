@@ -3,7 +3,9 @@
 
     tests/sequences/run.py [--modes MODE,...] [--seeds N] [--total N] [--jobs N]
 
-First what is kept, in every mode; then `--seeds` seeds, the same in every mode, or `--total` in all, other ones in each mode. With
+First what is kept, in every mode; then `--seeds` seeds, the same in every mode, or `--total` in all, other ones in each mode. In the
+default mode, where connections come to the ring in the middle of a sequence or not at all, they are seeds that see to it; a few of these
+are run in the other modes, too, because threads run beside each other in them. With
 `--total`, what has been run with a build is not run again: an interrupted run goes on where it stopped, unless `--restart` is given.
 What known.txt names is run and told, and counts as skipped where it differs. Exits with 0 when nothing else differed.
 """
@@ -33,6 +35,10 @@ PROGRESS = BUILT / "progress.json"
 MILLRACE = road.REPOSITORY / "target/release/millrace"
 LIBRARY = MILLRACE.with_name("libmillrace_preload.so")
 KNOWN = HERE / "known.txt"
+# As in src/generate: from here on, connections come to the ring in the middle of a sequence.
+MIDWAY = 1_000_000_000
+# For so many ordinary seeds there is one of those.
+PER_MIDWAY = 10
 CHUNK = 500
 CLOSING = re.compile(r"^(\d+) sequences, (\d+) differ", re.MULTILINE)
 DIFFERS = re.compile(r"^sequence (\S+) differs:", re.MULTILINE)
@@ -40,7 +46,7 @@ DIFFERS = re.compile(r"^sequence (\S+) differs:", re.MULTILINE)
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--modes", default="eager,eager-nospin,chaos:7", help="values of MILLRACE_MODE (default: %(default)s)")
+    parser.add_argument("--modes", default="eager,eager-nospin,chaos:7,default", help="values of MILLRACE_MODE (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=0, metavar="N", help="seeds 0..N in every mode")
     parser.add_argument("--total", type=int, default=0, metavar="N", help="so many sequences in all modes together")
     parser.add_argument("--jobs", type=int, metavar="N", help="sequences at a time (default: four per processor)")
@@ -82,10 +88,18 @@ def _pieces(options: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
     share = -(-options.total // len(modes))
     for index, mode in enumerate(modes):
         first, last = (0, options.seeds) if not options.total else (index * share, min((index + 1) * share, options.total))
-        for start in range(first, last, CHUNK):
-            seeds = f"{start}..{min(start + CHUNK, last)}"
+        for start, end in _ranges(mode, first, last):
+            seeds = f"{start}..{end}"
             pieces.append((f"{seeds} {mode}", mode, ["--seeds", seeds]))
     return pieces
+
+
+def _ranges(mode: str, first: int, last: int) -> list[tuple[int, int]]:
+    """The seeds that stand for these in a mode, in chunks: for the most part ordinary ones, or those that are for the default mode."""
+    few = (last - first) // PER_MIDWAY
+    ordinary, midway = (first, last - few), (MIDWAY + first, MIDWAY + first + few)
+    parts = [(MIDWAY + first, MIDWAY + last)] if mode == "default" else [ordinary, midway]
+    return [(start, min(start + CHUNK, end)) for begin, end in parts for start in range(begin, end, CHUNK)]
 
 
 def _run(mode: str, work: list[str], jobs: int | None) -> tuple[int, list[str]]:

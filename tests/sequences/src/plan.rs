@@ -4,8 +4,11 @@
 //! descriptor; after a fork, parent and child both have it. A plan stays playable when steps are taken
 //! out of it: a call on a slot that nobody opened is made on descriptor -1.
 
+mod stream;
+
 use crate::sys::{EpollBy, ExecBy, SpawnBy};
 use serde::{Deserialize, Serialize};
+pub(crate) use stream::{Manner, Stream};
 
 /// A process of the sequence; 0 and 1 exist from the start.
 pub(crate) type Process = u8;
@@ -475,6 +478,8 @@ pub(crate) enum Call {
     Reap {
         child: Process,
     },
+    /// Many calls at full speed.
+    Stream(Stream),
     /// Lets time pass, in which the library may do its own.
     Pause {
         ms: u32,

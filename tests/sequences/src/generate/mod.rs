@@ -10,6 +10,7 @@ mod processes;
 mod registrations;
 mod setup;
 mod special;
+mod streams;
 mod transfer;
 mod waits;
 
@@ -30,7 +31,7 @@ const fn kind(name: &'static str, weight: u32, make: fn(&mut Generator) -> bool)
 }
 
 /// All kinds. The first two are in every sequence.
-const KINDS: [Kind; 50] = [
+const KINDS: [Kind; 53] = [
     kind("message", 24, Generator::message),
     kind("receive", 24, Generator::receive_some),
     kind("peek", 5, Generator::peek),
@@ -81,11 +82,20 @@ const KINDS: [Kind; 50] = [
     kind("epoll-shared", 4, Generator::epoll_shared),
     kind("epoll-change-asleep", 5, Generator::epoll_change_asleep),
     kind("epoll-room", 2, Generator::epoll_room),
+    kind(CHATTER, 16, Generator::chatter),
+    kind("conversation", 8, Generator::conversation),
+    kind("streams", 8, Generator::streams),
 ];
 
 /// The kinds from this one on came later. They are for seeds from [`LATE_SEEDS`] on, so that the seeds before make what they made.
 const LATE_KINDS: usize = 46;
 const LATE_SEEDS: u64 = 1000;
+/// The kinds from this one on bring connections to the ring in the middle of a sequence, where that takes some calls. They are for the
+/// seeds from [`MIDWAY_SEEDS`] on; `run.py` knows the number, too.
+const MIDWAY_KINDS: usize = 50;
+const MIDWAY_SEEDS: u64 = 1_000_000_000;
+/// In every sequence that has it.
+const CHATTER: &str = "chatter";
 
 /// The names of the kinds of steps that a seed may use, to leave some out.
 pub(crate) fn kinds() -> impl Iterator<Item = &'static str> {
@@ -95,17 +105,18 @@ pub(crate) fn kinds() -> impl Iterator<Item = &'static str> {
 /// Makes the plan of a seed. Kinds whose names are in `without` are left out.
 pub(crate) fn generate(seed: u64, without: &[String]) -> Plan {
     let mut random = Random::new(seed);
-    let kinds = if seed < LATE_SEEDS {
-        &KINDS[..LATE_KINDS]
-    } else {
-        &KINDS[..]
+    let midway = seed >= MIDWAY_SEEDS;
+    let kinds = match seed {
+        ..LATE_SEEDS => &KINDS[..LATE_KINDS],
+        LATE_SEEDS..MIDWAY_SEEDS => &KINDS[..MIDWAY_KINDS],
+        _ => &KINDS[..],
     };
     let mut weights: Vec<u32> = kinds
         .iter()
         .map(|kind| kind.weight * random.pick(&[0, 0, 1, 1, 3]))
         .collect();
     for (index, kind) in kinds.iter().enumerate() {
-        if index < 2 {
+        if index < 2 || kind.name == CHATTER {
             weights[index] = kind.weight;
         }
         if without.iter().any(|name| name == kind.name) {
@@ -124,6 +135,7 @@ pub(crate) fn generate(seed: u64, without: &[String]) -> Plan {
         next_thread: 0,
         next_conn: 0,
         waits_left: 4,
+        midway,
     };
     for _ in 0..processes {
         generator.model.processes.push(model::ProcessModel {
@@ -156,6 +168,8 @@ struct Generator {
     next_conn: u8,
     /// How many more time-outs may be waited for: they cost time.
     waits_left: u32,
+    /// Connections are to come to the ring while something else goes on.
+    midway: bool,
 }
 
 impl Generator {
@@ -322,7 +336,7 @@ mod tests {
 
     #[test]
     fn plans_stay_within_the_board() {
-        for seed in 0..2000 {
+        for seed in (0..2000).chain(MIDWAY_SEEDS..MIDWAY_SEEDS + 2000) {
             let plan = generate(seed, &[]);
             let slots = plan.steps.iter().filter_map(|step| match step {
                 Step::Do {

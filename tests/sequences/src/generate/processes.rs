@@ -6,6 +6,9 @@ use crate::board::PROCESSES;
 use crate::plan::{Call, ExitBy, Process, Step};
 use crate::sys::{ExecBy, SpawnBy};
 
+/// After so many steps, most connections have come to the ring.
+const MANY_STEPS: usize = 100;
+
 impl Generator {
     pub(super) fn fork(&mut self) -> bool {
         let running = self.model.running();
@@ -18,6 +21,10 @@ impl Generator {
     /// A process forks, if there is room for one more; the child has the next number.
     pub(super) fn fork_of(&mut self, at: Process) -> bool {
         if self.model.processes.len() + 2 > PROCESSES || !self.room() {
+            return false;
+        }
+        if self.midway && self.steps.len() < MANY_STEPS && self.random.chance(70) {
+            // A connection that two processes have does not come to the ring.
             return false;
         }
         let child = self.model.processes.len() as Process;
@@ -102,6 +109,12 @@ impl Generator {
         if self.model.running().len() < 2 || (!ends.is_empty() && self.random.chance(85)) {
             return false;
         }
+        self.end_process(at);
+        true
+    }
+
+    /// A process that has no thread in a call ends, in any way.
+    pub(super) fn end_process(&mut self, at: Process) {
         let by = self
             .random
             .pick(&[ExitBy::Exit, ExitBy::ExitNow, ExitBy::Kill]);
@@ -119,7 +132,6 @@ impl Generator {
         {
             self.call(parent, Call::Reap { child: at });
         }
-        true
     }
 
     /// Passes an end to another process, or to itself; the giver mostly closes it.

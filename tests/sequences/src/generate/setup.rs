@@ -101,6 +101,10 @@ impl Generator {
             (Opt::ReceiveTimeout, 30),
         ];
         let (option, value) = self.random.pick(&choices);
+        if self.midway && matches!(option, Opt::ReceiveLow | Opt::OobInline) {
+            // With these it would not come to the ring.
+            return;
+        }
         self.call(
             at,
             Call::SetOption {
@@ -233,6 +237,9 @@ impl Generator {
 
     /// A few messages each way, with time in between for the two ends to be introduced.
     fn first_messages(&mut self, conn: u8) {
+        if self.midway {
+            return self.approach(conn);
+        }
         let rounds = self.random.between(1, 4);
         let pause = self.random.chance(70);
         for round in 0..rounds {

@@ -322,7 +322,7 @@ impl Generator {
     }
 
     /// Notes that all was received, and waits until the sender's buffer is empty, too.
-    fn emptied(&mut self, to: EndId) {
+    pub(super) fn emptied(&mut self, to: EndId) {
         let end = self.model.end_mut(to);
         end.queued = 0;
         end.unsettled = false;

@@ -7,6 +7,7 @@ mod descriptors;
 mod options;
 mod receiving;
 mod sending;
+mod streaming;
 mod waiting;
 
 use crate::board::{Board, Identity};
@@ -102,6 +103,7 @@ impl Context {
             | Call::Refused { .. }
             | Call::Disconnect { .. }
             | Call::Name { .. } => self.perform_connecting(call),
+            Call::Stream(stream) => self.perform_stream(stream),
             Call::Spawn { by } => sys::spawn_true(*by).unwrap_or_else(|errno| errno.to_string()),
             Call::Reap { child } => self.reap(*child),
             Call::Pause { ms } => {

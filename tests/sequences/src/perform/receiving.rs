@@ -7,18 +7,18 @@ use libc::c_int;
 use std::fmt::Write as _;
 
 /// One receive call as the plan has it.
-struct Receive<'a> {
-    slot: Slot,
-    by: ReceiveBy,
-    bytes: usize,
-    parts: usize,
-    flags: &'a [Flag],
-    bad: bool,
+pub(super) struct Receive<'a> {
+    pub(super) slot: Slot,
+    pub(super) by: ReceiveBy,
+    pub(super) bytes: usize,
+    pub(super) parts: usize,
+    pub(super) flags: &'a [Flag],
+    pub(super) bad: bool,
 }
 
 /// What a receive call brought: the answer, where the bytes lie, and what else it told.
-struct Taken {
-    answer: Answer,
+pub(super) struct Taken {
+    pub(super) answer: Answer,
     note: String,
 }
 
@@ -108,7 +108,7 @@ impl Context {
     }
 
     /// Makes the call, for all forms but `recvmmsg`.
-    fn receive_into(&self, call: &Receive<'_>, memory: &mut [u8]) -> Taken {
+    pub(super) fn receive_into(&self, call: &Receive<'_>, memory: &mut [u8]) -> Taken {
         let (fd, flags) = (self.fd(call.slot), bits(call.flags));
         match call.by {
             ReceiveBy::Splice => return splice_out(fd, memory).into(),

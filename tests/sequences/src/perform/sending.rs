@@ -9,12 +9,12 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// One send call as the plan has it.
-struct Send<'a> {
-    slot: Slot,
-    by: SendBy,
-    parts: usize,
-    flags: &'a [Flag],
-    bad: bool,
+pub(super) struct Send<'a> {
+    pub(super) slot: Slot,
+    pub(super) by: SendBy,
+    pub(super) parts: usize,
+    pub(super) flags: &'a [Flag],
+    pub(super) bad: bool,
 }
 
 /// How long a full connection must stay full to count as full: longer than an acknowledgement is delayed.
@@ -76,7 +76,7 @@ impl Context {
     }
 
     /// Makes one send call with `memory`; does not note what was sent.
-    fn send(&self, call: &Send<'_>, memory: &mut [u8]) -> Answer {
+    pub(super) fn send(&self, call: &Send<'_>, memory: &mut [u8]) -> Answer {
         let (fd, flags) = (self.fd(call.slot), bits(call.flags));
         match call.by {
             SendBy::Sendfile | SendBy::SendfileOwnOffset | SendBy::Sendfile64 => {

@@ -238,7 +238,9 @@ impl Controller {
         self.expect(at, &[News::Started(thread)])?;
         match call {
             // Whether these block depends on how fast the other end is, or on when the kernel makes room.
-            Call::SendAll { .. } | Call::ReceiveAll { .. } => Ok("started".into()),
+            Call::SendAll { .. } | Call::ReceiveAll { .. } | Call::Stream(_) => {
+                Ok("started".into())
+            }
             Call::Poll { items, .. } if items.iter().all(|item| item.1 == libc::POLLOUT) => {
                 Ok("started".into())
             }
