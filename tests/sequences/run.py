@@ -15,11 +15,16 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
+import random
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +44,8 @@ KNOWN = HERE / "known.txt"
 MIDWAY = 1_000_000_000
 # For so many ordinary seeds there is one of those.
 PER_MIDWAY = 10
+# An agent that is busy stands still for so many seconds.
+STILL_S = (0.002, 0.01, 0.03)
 CHUNK = 500
 CLOSING = re.compile(r"^(\d+) sequences, (\d+) differ", re.MULTILINE)
 DIFFERS = re.compile(r"^sequence (\S+) differs:", re.MULTILINE)
@@ -102,6 +109,29 @@ def _ranges(mode: str, first: int, last: int) -> list[tuple[int, int]]:
     return [(start, min(start + CHUNK, end)) for begin, end in parts for start in range(begin, end, CHUNK)]
 
 
+@contextmanager
+def _busy(agents: set[int]) -> Iterator[None]:
+    """Meanwhile the agents stand still for some milliseconds again and again, as if they had others to serve."""
+    over = threading.Event()
+    choices = random.Random(1)
+
+    def _disturb() -> None:
+        while not over.wait(choices.uniform(0, 0.03)):
+            for agent in agents:
+                os.kill(agent, signal.SIGSTOP)
+            over.wait(choices.choice(STILL_S))
+            for agent in agents:
+                os.kill(agent, signal.SIGCONT)
+
+    disturbance = threading.Thread(target=_disturb)
+    disturbance.start()
+    try:
+        yield
+    finally:
+        over.set()
+        disturbance.join()
+
+
 def _run(mode: str, work: list[str], jobs: int | None) -> tuple[int, list[str]]:
     """Runs one piece; returns how many sequences it had and the names of those that differed."""
     command = [str(PROGRAM), "--under", f"{MILLRACE} run --mode {mode} --", "--max-failures", "1000000", *work]
@@ -135,10 +165,12 @@ def main() -> int:
     progress, known = Progress.load(options), _known()
     total, failed, skipped = 0, [], []
     with tempfile.TemporaryDirectory(prefix="millrace-sequences-") as directory:
-        with road.Agent(road.under(road.UNDER, "eager"), Path(directory) / "agent"):
+        with road.Agent(road.under(road.UNDER, "eager"), Path(directory) / "agent") as agent:
             for piece, mode, work in _pieces(options):
                 if piece not in progress.done:
-                    progress.note(piece, *_run(mode, work, options.jobs))
+                    # The other modes wait for introductions; in this one, a slow agent makes connections join at other moments.
+                    with _busy(agent.pids) if mode == "default" else nullcontext():
+                        progress.note(piece, *_run(mode, work, options.jobs))
                 done = progress.done[piece]
                 total += done["count"]
                 for name in done["differing"]:

@@ -81,7 +81,63 @@ static void threads_join_one_connection(void) {
     observe("%d ended exactly", exact);
 }
 
+/* Bytes of a stream, each with its place. */
+static void send_on(int fd, size_t *position, size_t bytes) {
+    char message[256];
+    for (size_t i = 0; i < bytes; i++)
+        message[i] = byte_at(7, *position + i);
+    must(send(fd, message, bytes, 0) == (ssize_t)bytes, "send");
+    *position += bytes;
+}
+
+static int receive_on(int fd, size_t *position, size_t bytes) {
+    char message[256];
+    int right = 1;
+    ssize_t part = recv(fd, message, bytes, 0);
+    must(part > 0, "recv");
+    for (ssize_t i = 0; i < part; i++)
+        right &= message[i] == byte_at(7, (*position)++);
+    return right;
+}
+
+/* An urgent byte is sent after so many messages. Nobody reads on until the connection could have come to the ring. What the kernel
+ * tells to be unread ends at the urgent byte. */
+static int urgent_byte_after(int messages) {
+    Pair pair = connected();
+    size_t sent = 0, received = 0;
+    int right = 1;
+    for (int i = 0; i < messages; i++) {
+        send_on(pair.near, &sent, 100);
+        right &= receive_on(pair.far, &received, 100);
+        send(pair.far, "x", 1, 0);
+        recv(pair.near, &(char){0}, 1, 0);
+    }
+    send_on(pair.near, &sent, 10);
+    must(send(pair.near, "!", 1, MSG_OOB) == 1, "MSG_OOB");
+    send_on(pair.near, &sent, 200);
+    for (int i = 0; i < 5; i++) {
+        struct pollfd both[2] = {{.fd = pair.near, .events = POLLPRI}, {.fd = pair.far, .events = POLLERR}};
+        poll(both, 2, 1);
+        send(pair.far, "x", 1, 0);
+        recv(pair.near, &(char){0}, 1, 0);
+    }
+    for (int i = 0; i < 100; i++) {
+        send_on(pair.near, &sent, 20);
+        right &= receive_on(pair.far, &received, 20);
+    }
+    while (received < sent)
+        right &= receive_on(pair.far, &received, sizeof(char[256]));
+    close(pair.near);
+    close(pair.far);
+    return right;
+}
+
+static void urgent_byte_before_the_join(void) {
+    for (int messages = 0; messages < 12; messages++)
+        observe("after %d messages: %s", messages, urgent_byte_after(messages) ? "in order" : "out of order");
+}
+
 int main(int argc, char **argv) {
-    static const Case cases[] = {CASE(threads_join_one_connection), {0}};
+    static const Case cases[] = {CASE(threads_join_one_connection), CASE(urgent_byte_before_the_join), {0}};
     return run_cases(cases, argc, argv);
 }

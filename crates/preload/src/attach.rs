@@ -177,6 +177,11 @@ fn keep_history(old: &Row, new: &Row) {
     for (from, to) in words {
         to.store(from.load(Relaxed), Relaxed);
     }
+    let pinned = match from.flags.load(Relaxed) {
+        forked if forked & flags::FORKED != 0 => 0,
+        others => others & (flags::SEND_PINNED | flags::RECEIVE_PINNED),
+    };
+    to.flags.fetch_or(pinned, Relaxed);
     to.state.store(state::KERNEL, Relaxed);
 }
 

@@ -58,6 +58,10 @@ pub(crate) fn send(
     if socket.is_joined(call.fd) {
         return send_joined(socket, call, raw);
     }
+    if call.flags & libc::MSG_OOB != 0 {
+        // It does not join: what lies unread at the peer is counted up to an urgent byte only.
+        socket.pin_flags(flags::SEND_PINNED, Reason::UrgentData);
+    }
     let Some(row) = socket.begin_raw_send() else {
         return send_joined(socket, call, raw);
     };

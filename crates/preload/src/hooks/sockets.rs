@@ -237,7 +237,8 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
 
 /// The program set TCP_NODELAY. On an attached connection the kernel has it on, whatever the program thinks.
 fn note_no_delay(fd: c_int, value: *const c_void) {
-    let Some(socket) = table::socket(fd).filter(|socket| socket.is_attached()) else {
+    // Whoever joins it just now may have asked the kernel before.
+    let Some(socket) = table::socket(fd).filter(|socket| socket.await_join()) else {
         return;
     };
     // SAFETY: the kernel has just read it.
