@@ -137,7 +137,44 @@ static void urgent_byte_before_the_join(void) {
         observe("after %d messages: %s", messages, urgent_byte_after(messages) ? "in order" : "out of order");
 }
 
+static void *send_some(void *argument) {
+    for (int i = 0; i < 20; i++)
+        must(send(*(int *)argument, "x", 1, 0) == 1, "send");
+    return NULL;
+}
+
+/* Whether a child, that came while another thread's connection was offered, has a descriptor that its parent had not. */
+static int forked_meanwhile(int round) {
+    Pair pair = connected();
+    int next = open("/dev/null", O_RDONLY);
+    close(next);
+    pthread_t thread = start_thread(send_some, &pair.near);
+    for (volatile int i = 0; i < round * 1000; i++)
+        ;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(open("/dev/null", O_RDONLY) != next);
+    int status;
+    must(waitpid(child, &status, 0) == child, "waitpid");
+    pthread_join(thread, NULL);
+    return status;
+}
+
+/* The library looks through the process's memory once before its first offer, so each round is a process. */
+static void fork_beside_an_offer(void) {
+    int others = 0;
+    for (int round = 0; round < 600; round++) {
+        pid_t child = fork();
+        if (child == 0)
+            _exit(forked_meanwhile(round) != 0);
+        int status;
+        must(waitpid(child, &status, 0) == child, "waitpid");
+        others += status != 0;
+    }
+    observe("%d children had other descriptors", others);
+}
+
 int main(int argc, char **argv) {
-    static const Case cases[] = {CASE(threads_join_one_connection), CASE(urgent_byte_before_the_join), {0}};
+    static const Case cases[] = {CASE(threads_join_one_connection), CASE(urgent_byte_before_the_join), CASE(fork_beside_an_offer), {0}};
     return run_cases(cases, argc, argv);
 }

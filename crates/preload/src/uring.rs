@@ -9,7 +9,7 @@ use millrace_wire::Reason;
 
 use crate::kernel::kernel;
 use crate::socket::Socket;
-use crate::{process, spin, table};
+use crate::{client, process, spin, table};
 
 /// The process's memory is looked at so often at most, in nanoseconds.
 const NS_BETWEEN_LOOKS: u64 = 1_000_000_000;
@@ -33,7 +33,8 @@ pub(crate) fn look() {
     let looked_at = LOOKED_AT.load(Relaxed);
     if looked_at == 0 || now.wrapping_sub(looked_at) > spin::cycles(NS_BETWEEN_LOOKS) {
         LOOKED_AT.store(now, Relaxed);
-        if is_mapped() {
+        // No fork comes meanwhile: its child would keep the descriptor.
+        if client::hold_still(is_mapped) {
             begin();
         }
     }
