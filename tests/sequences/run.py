@@ -54,7 +54,7 @@ DIFFERS = re.compile(r"^sequence (\S+) differs:", re.MULTILINE)
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modes", default="eager,eager-nospin,chaos:7,default", help="values of MILLRACE_MODE (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=0, metavar="N", help="seeds 0..N in every mode")
+    parser.add_argument("--seeds", type=int, default=0, metavar="N", help="seeds 0..N in every mode, half as many in the default mode")
     parser.add_argument("--total", type=int, default=0, metavar="N", help="so many sequences in all modes together")
     parser.add_argument("--jobs", type=int, metavar="N", help="sequences at a time (default: four per processor)")
     parser.add_argument("--restart", action="store_true", help="forget what this build has run")
@@ -94,10 +94,12 @@ def _pieces(options: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
     pieces = [(f"kept {mode}", mode, ["--kept", "."]) for mode in modes]
     share = -(-options.total // len(modes))
     for index, mode in enumerate(modes):
-        first, last = (0, options.seeds) if not options.total else (index * share, min((index + 1) * share, options.total))
+        # The sequences of the default mode are longer.
+        seeds = options.seeds // 2 if mode == "default" else options.seeds
+        first, last = (0, seeds) if not options.total else (index * share, min((index + 1) * share, options.total))
         for start, end in _ranges(mode, first, last):
-            seeds = f"{start}..{end}"
-            pieces.append((f"{seeds} {mode}", mode, ["--seeds", seeds]))
+            chunk = f"{start}..{end}"
+            pieces.append((f"{chunk} {mode}", mode, ["--seeds", chunk]))
     return pieces
 
 
