@@ -14,7 +14,7 @@ demo: ## real programs over the kernel and over Millrace in turn, one table, und
 test: build ## every test suite in seeded samples, at most 20 minutes
 	@$(CARGO) xtask test
 
-test-all: build ## every test suite in full; goes on where it stopped, and writes docs/results/
+test-all: build ## every test suite in full; goes on where it stopped, and writes docs/results/full.md
 	@$(CARGO) xtask test --all
 
 check: ## format, lints, documentation, house rules, unit tests

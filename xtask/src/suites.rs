@@ -3,33 +3,25 @@
 //! A suite is a command. It says how many of its cases passed either as `cargo test` does or by a line
 //! `N passed, N failed, N skipped`; a line that begins with `figure:` goes into the result file.
 
-use std::collections::hash_map::DefaultHasher;
-use std::fmt::Write;
 use std::fs;
-use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::{Long, ValueExt};
-use serde_json::{Map, Value, json};
 
 use crate::process::Program;
-use crate::{machine, markdown};
 
 mod list;
+mod record;
 #[cfg(test)]
 mod tests;
 
 use list::{SUITES, Suite};
+use record::Record;
 
-/// Logs, and which suites have passed in full for the tree as it is.
 const LOGS: &str = "target/test";
-const STATE: &str = "target/test/state.json";
-const RESULTS: &str = "docs/results";
-/// What a suite writes beside them.
-const WRITTEN: &str = "docs/compatibility.md";
 
 /// What a suite's run has shown.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,14 +51,11 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
         .collect();
     ensure!(!chosen.is_empty(), "there is no such suite");
     fs::create_dir_all(LOGS).context(LOGS)?;
-    let mut state = if all && !restart {
-        State::load()
-    } else {
-        State::new()
-    };
+    let mut record = Record::load()?;
     let mut outcomes = Vec::new();
     for suite in chosen {
-        let outcome = match state.passed(suite.name) {
+        let before = (all && !restart).then(|| record.passed(suite.name));
+        let outcome = match before.flatten() {
             Some(outcome) => {
                 println!("{}: passed before, with this tree", suite.name);
                 outcome
@@ -74,12 +63,9 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
             None => run(suite, all)?,
         };
         if all {
-            state.store(suite.name, &outcome)?;
+            record.store(suite.name, &outcome)?;
         }
         outcomes.push((suite.name, outcome));
-    }
-    if all && only.is_none() {
-        write_results(&outcomes)?;
     }
     close(&outcomes)
 }
@@ -191,44 +177,6 @@ fn close(outcomes: &[(&str, Outcome)]) -> Result<()> {
     Ok(())
 }
 
-fn write_results(outcomes: &[(&str, Outcome)]) -> Result<()> {
-    let date = machine::today();
-    let mut lines = vec![
-        ["suite", "passed", "failed", "skipped", "seconds"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
-    let mut figures = String::new();
-    for (name, outcome) in outcomes {
-        let counts = [
-            outcome.passed,
-            outcome.failed,
-            outcome.skipped,
-            outcome.seconds,
-        ];
-        let mut line = vec![(*name).to_owned()];
-        line.extend(counts.map(|count| count.to_string()));
-        lines.push(line);
-        for figure in &outcome.figures {
-            let _ = writeln!(figures, "- {name}: {figure}");
-        }
-    }
-    let mut text = format!(
-        "# Tests in full, {date}\n\nMade by `make test-all`, commit {}.\n\n{}\n## The machine\n\n{}",
-        machine::commit(),
-        markdown::table(&lines),
-        machine::table(&machine::facts()),
-    );
-    if !figures.is_empty() {
-        let _ = write!(text, "\n## Figures\n\n{figures}");
-    }
-    fs::create_dir_all(RESULTS).context(RESULTS)?;
-    let path = format!("{RESULTS}/tests-{date}.md");
-    fs::write(&path, text).context(path.clone())?;
-    println!("Written: {path}");
-    Ok(())
-}
-
 impl Outcome {
     fn counts(&self) -> String {
         format!(
@@ -236,83 +184,4 @@ impl Outcome {
             self.passed, self.failed, self.skipped
         )
     }
-
-    fn to_json(&self) -> Value {
-        json!({
-            "passed": self.passed,
-            "failed": self.failed,
-            "skipped": self.skipped,
-            "seconds": self.seconds,
-            "figures": self.figures,
-        })
-    }
-
-    fn from_json(value: &Value) -> Option<Self> {
-        let number = |name: &str| value[name].as_u64();
-        let figures = value["figures"].as_array()?.iter();
-        Some(Self {
-            passed: number("passed")?,
-            failed: number("failed")?,
-            skipped: number("skipped")?,
-            seconds: number("seconds")?,
-            figures: figures
-                .filter_map(|figure| Some(figure.as_str()?.to_owned()))
-                .collect(),
-        })
-    }
-}
-
-/// What `test --all` has done so far, for the tree as it is: any change to a file starts it anew.
-struct State {
-    tree: String,
-    outcomes: Map<String, Value>,
-}
-
-impl State {
-    fn new() -> Self {
-        Self {
-            tree: tree(),
-            outcomes: Map::new(),
-        }
-    }
-
-    fn load() -> Self {
-        let new = Self::new();
-        let text = fs::read_to_string(STATE).unwrap_or_default();
-        let stored: Value = serde_json::from_str(&text).unwrap_or_default();
-        match &stored["outcomes"] {
-            Value::Object(outcomes) if stored["tree"] == new.tree.as_str() => Self {
-                outcomes: outcomes.clone(),
-                ..new
-            },
-            _ => new,
-        }
-    }
-
-    /// The suite's outcome, when all of it passed.
-    fn passed(&self, name: &str) -> Option<Outcome> {
-        let outcome = Outcome::from_json(self.outcomes.get(name)?)?;
-        (outcome.failed == 0).then_some(outcome)
-    }
-
-    fn store(&mut self, name: &str, outcome: &Outcome) -> Result<()> {
-        self.outcomes.insert(name.to_owned(), outcome.to_json());
-        let state = json!({ "tree": self.tree, "outcomes": self.outcomes });
-        fs::write(STATE, format!("{state:#}\n")).context(STATE)
-    }
-}
-
-/// A name for the contents of all files that belong to the project, results excepted.
-fn tree() -> String {
-    let list = ["ls-files", "--cached", "--others", "--exclude-standard"];
-    let files = machine::capture("git", &list).unwrap_or_default();
-    let mut hasher = DefaultHasher::new();
-    for path in files
-        .lines()
-        .filter(|path| !path.starts_with(RESULTS) && *path != WRITTEN)
-    {
-        path.hash(&mut hasher);
-        fs::read(path).unwrap_or_default().hash(&mut hasher);
-    }
-    format!("{:016x}", hasher.finish())
 }
