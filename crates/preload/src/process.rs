@@ -140,9 +140,19 @@ fn parse_mode(text: &str) -> (Mode, u64) {
     }
 }
 
+/// The program may have made children that run no fork handlers: only the kernel tells them from us. Where we do not see such calls, it
+/// is so from the start.
+static MAY_BE_BORROWED: AtomicBool = AtomicBool::new(cfg!(not(target_arch = "x86_64")));
+
+/// `vfork`, `clone`, or a system call of theirs is about to be made.
+pub(crate) fn expect_bare_child() {
+    MAY_BE_BORROWED.store(true, Relaxed);
+}
+
 /// Whether we run in a child that shares the parent's memory (`vfork`): such a child must not change what we know.
+#[inline]
 pub(crate) fn is_borrowed() -> bool {
-    kernel::process_id() != id()
+    MAY_BE_BORROWED.load(Relaxed) && kernel::process_id() != id()
 }
 
 /// Before a fork by whatever function of the C library: both processes will hold every connection.

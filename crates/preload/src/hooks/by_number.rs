@@ -61,6 +61,9 @@ fn before(number: c_long, [a, b, c, ..]: Arguments) {
         libc::SYS_io_submit => aio::before_submit(b, c as *const *const aio::Request),
         libc::SYS_seccomp if installs_filter(a + 1, c) => process::enter_sandbox(),
         libc::SYS_exit_group => process::end(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork | libc::SYS_vfork => process::expect_bare_child(),
+        libc::SYS_clone | libc::SYS_clone3 => process::expect_bare_child(),
         _ => {}
     }
 }

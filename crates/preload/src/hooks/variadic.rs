@@ -1,5 +1,5 @@
-//! Functions with a variable number of arguments, which Rust can call but not define: a few instructions save the arguments, let
-//! Rust act on the first one, and go on to the C library's function as if nothing had been.
+//! Functions with a variable number of arguments, or that return twice, which Rust can call but not define: a few instructions save the
+//! arguments, let Rust act on the first one, and go on to the C library's function as if nothing had been.
 
 use std::ffi::CStr;
 
@@ -20,6 +20,11 @@ unsafe extern "C" fn before_print(fd: usize) {
     if let Some(socket) = table::socket(fd as c_int) {
         socket.pin_flags(flags::SEND_PINNED, Reason::Stdio);
     }
+}
+
+/// `vfork` and `clone`: a child is about to begin that runs no fork handlers.
+unsafe extern "C" fn before_clone(_function: usize) {
+    process::expect_bare_child();
 }
 
 /// The next definition of a function.
@@ -86,8 +91,12 @@ macro_rules! stub {
 
 #[cfg(target_arch = "x86_64")]
 mod stubs {
-    use super::{before_exec, before_print, next};
+    use super::{before_clone, before_exec, before_print, next};
 
+    stub!(vfork, before_clone);
+    stub!(__vfork, before_clone);
+    stub!(clone, before_clone);
+    stub!(__clone, before_clone);
     stub!(execl, before_exec);
     stub!(execlp, before_exec);
     stub!(execle, before_exec);
