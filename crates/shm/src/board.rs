@@ -466,6 +466,7 @@ mod tests {
         assert!(client.row(16).is_none());
     }
     #[test]
+    #[cfg_attr(miri, ignore = "one mapping takes another's place")]
     fn a_vacated_board_keeps_its_addresses_and_takes_another_one_in() {
         let first = create(16).unwrap();
         let board = Board::attach_rows(first.as_fd(), 16).unwrap();

@@ -412,6 +412,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "memory is the kernel's")]
     fn memory_is_allocated_when_it_is_granted() {
         let fd = create(65_536).unwrap();
         let segment = Segment::attach(fd.as_fd(), 65_536).unwrap();
@@ -431,6 +432,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "seals are the kernel's")]
     fn a_segment_cannot_be_reopened_or_resized() {
         let fd = create(4096).unwrap();
         assert!(
@@ -442,5 +444,43 @@ mod tests {
             &std::fs::File::from(fd).metadata().unwrap().permissions(),
         );
         assert_eq!(mode & 0o777, 0);
+    }
+
+    /// What is copied before a publish is there after it, and room is not used again before its bytes have been copied.
+    #[test]
+    fn two_threads_carry_a_stream() {
+        const BYTES: u32 = 5 * SMALL_RING_BYTES;
+        let fd = create(RING_BYTES_MIN).unwrap();
+        let [sender, receiver] =
+            [(); 2].map(|()| Segment::attach(fd.as_fd(), RING_BYTES_MIN).unwrap());
+        let gate = &receiver.words(0).gate;
+        gate.open(gate.load(), SMALL_RING_BYTES.ilog2()).unwrap();
+        let sends = std::thread::spawn(move || {
+            let words = sender.words(0);
+            while words.gate.load().tail < BYTES {
+                let gate = words.gate.load();
+                // Acquire: as in `SendHalf::look_at_head`.
+                let used = gate.tail - words.head.load(Ordering::Acquire);
+                let part = (SMALL_RING_BYTES - used).min(100).min(BYTES - gate.tail);
+                let message: Vec<u8> = (gate.tail..gate.tail + part).map(|at| at as u8).collect();
+                // SAFETY: the message has so many bytes.
+                unsafe { sender.write(0, gate.tail, SMALL_RING_BYTES, message.as_ptr(), part) };
+                words.gate.publish(gate, part).unwrap();
+                std::thread::yield_now();
+            }
+        });
+        let mut head = 0;
+        while head < BYTES {
+            let part = receiver.words(0).gate.load().tail - head;
+            let mut got = vec![0; part as usize];
+            // SAFETY: the vector has so many bytes.
+            unsafe { receiver.read(0, head, SMALL_RING_BYTES, got.as_mut_ptr(), part) };
+            assert!(got.iter().zip(head..).all(|(byte, at)| *byte == at as u8));
+            head += part;
+            // Release: as in `ReceiveHalf::commit`.
+            receiver.words(0).head.store(head, Ordering::Release);
+            std::thread::yield_now();
+        }
+        sends.join().unwrap();
     }
 }

@@ -8,11 +8,23 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
+#[cfg(miri)]
+mod interpreted;
+
+/// One system call, as the tests know it that Miri runs.
+///
+/// # Safety
+/// None is needed.
+#[cfg(miri)]
+pub unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
+    interpreted::call(number, a)
+}
+
 /// One system call with up to six arguments. Negative results are negated error numbers.
 ///
 /// # Safety
 /// As the system call demands of its arguments.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 pub unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
     let result: isize;
@@ -29,7 +41,7 @@ pub unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
 ///
 /// # Safety
 /// As the system call demands of its arguments.
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline]
 pub unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
     let result: isize;
@@ -44,13 +56,13 @@ pub unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
 /// Asks for a cache line that will be written soon. A hint: any address will do.
 #[inline]
 pub(crate) fn will_write(place: *const u8) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: it changes nothing and never faults; processors that do not know it pass it over.
     unsafe {
         core::arch::asm!("prefetchw byte ptr [{}]", in(reg) place,
             options(nostack, preserves_flags, readonly));
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
     let _ = place;
 }
 

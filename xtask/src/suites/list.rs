@@ -35,6 +35,13 @@ pub(super) static SUITES: &[Suite] = &[
         full_minutes: 20,
     },
     Suite {
+        name: "Miri",
+        sample: &["tests/miri/run.py"],
+        sample_minutes: 8,
+        full: &["tests/miri/run.py"],
+        full_minutes: 8,
+    },
+    Suite {
         name: "placements",
         sample: &["tests/placements/run.py"],
         sample_minutes: 2,

@@ -130,6 +130,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
+    #[cfg_attr(miri, ignore = "asks /proc")]
     fn an_onlooker_sees_what_the_ends_see() {
         let fd = create(4096).unwrap();
         let end = Segment::attach(fd.as_fd(), 4096).unwrap();
