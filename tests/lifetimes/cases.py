@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 
@@ -14,6 +16,8 @@ TALKS = 100
 LATE_S = 15.0
 RING_S = 5.0
 CLONE_NEWPID = 0x20000000
+BOARD_ROWS = 16_384
+"""Ends of one program that can be on its board."""
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -266,6 +270,51 @@ def registered_early() -> None:
         waiter.close()
 
 
+def one_descriptor() -> None:
+    """Of a program's descriptors one is ours, however many connections it has."""
+    ends = [pair() for _ in range(20)]
+    for near, far in ends:
+        talk(near, far)
+    assert "ring" in look(), "nothing is on the ring"
+    listed = len(os.listdir("/proc/self/fd"))
+    # Three streams, and the one that lists.
+    assert listed == 2 * len(ends) + 3 + 1 + 1, f"{listed} descriptors beside {2 * len(ends)} ends"
+
+
+def full_board() -> None:
+    """Connections for which the board has no place take the kernel's road; when others have gone, there is place again."""
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    ends = [pair() for _ in range(BOARD_ROWS // 2 + 100)]
+    talk(*ends[0])
+    talk(*ends[-1])
+    assert len(look()) <= BOARD_ROWS
+    for near, far in ends:
+        near.close()
+        far.close()
+    talk_until_on_ring(*pair())
+
+
+def agent_stands_still() -> None:
+    """Nothing waits for an agent that has been stopped, and no end of a connection is held back."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+        asked.connect(os.environ["MILLRACE_AGENT"])
+        agent = struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        ends = [pair() for _ in range(1000)]
+        for near, far in ends:
+            talk(near, far)
+        for near, far in ends:
+            near.close()
+            far.settimeout(RING_S)
+            assert far.recv(1) == b"", "bytes instead of the end"
+            far.close()
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    talk_until_on_ring(*pair())
+
+
 CASES = {
     case.__name__.replace("_", "-"): case
     for case in (
@@ -280,6 +329,9 @@ CASES = {
         handed_over,
         killed_in_a_row,
         registered_early,
+        one_descriptor,
+        full_board,
+        agent_stands_still,
     )
 }
 
