@@ -5,13 +5,15 @@ mod listing;
 mod recall;
 
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use client::{Client, Running};
 use millrace_agent::{Config, QuotaConfig};
 use millrace_shm::segment::Segment;
 use millrace_wire::{Declined, End, Hello, Mode, Offer, Reason, ToAgent, ToClient, Unsupported};
+use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use nix::sys::stat::fstat;
+use nix::sys::time::TimeVal;
 
 fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -56,6 +58,21 @@ fn the_two_ends_of_a_connection_get_the_same_segment() {
     // The count follows the message: when the agent answers the next question, it has counted.
     agent.wait_for(|_| true);
     assert_eq!((client.board.mail(), server.board.mail()), (2, 2));
+}
+
+#[test]
+#[ignore = "takes half a minute"]
+fn a_program_that_says_nothing_is_closed_and_others_are_not() {
+    let agent = Running::start(Config::default());
+    let (silent, program) = (agent.connect(), agent.client());
+    let patience = TimeVal::new(40, 0);
+    setsockopt(&silent, sockopt::ReceiveTimeout, &patience).unwrap();
+    let heard = recv(silent.as_raw_fd(), &mut [0; 1], MsgFlags::empty());
+    assert_eq!(heard, Ok(0));
+    let (near, far) = pair();
+    program.offer(&near, 1, End::Active);
+    program.offer(&far, 2, End::Passive);
+    assert_eq!([program.take(), program.take()], [1, 2]);
 }
 
 #[test]
