@@ -31,6 +31,19 @@ static void closed_under_a_sleeper(void) {
     observe_result("recv", answer);
 }
 
+/* Who slept in the closed connection wakes up when a new one has its place. */
+static void another_begins_before_a_sleeper_wakes(void) {
+    ssize_t answer = -2;
+    the_pair = on_the_ring();
+    pthread_t thread = start_receiving(&answer);
+    close(the_pair.far);
+    Pair next = connected();
+    must(send(the_pair.near, "late", 4, 0) == 4, "send");
+    pthread_join(thread, NULL);
+    observe_result("recv", answer);
+    talk_until_on_ring(next, 1);
+}
+
 static void replaced_under_a_sleeper(void) {
     ssize_t answer = -2;
     the_pair = on_the_ring();
@@ -215,6 +228,7 @@ static void taken_by_pidfd(void) {
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(closed_under_a_sleeper),
+        CASE(another_begins_before_a_sleeper_wakes),
         CASE(replaced_under_a_sleeper),
         CASE(copies_of_every_kind),
         CASE(closed_by_system_call),

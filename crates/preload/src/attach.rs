@@ -99,7 +99,7 @@ impl Socket {
 
     /// The phase that comes after *joining*.
     fn join(&'static self, fd: c_int, row: &Row) -> u8 {
-        if row.send.raw.load(SeqCst) != 0 || row.receive.sleepers.load(SeqCst) != 0 {
+        if row.is_in_use() {
             return phase::PAIRED;
         }
         match self.facts(fd) {
@@ -139,23 +139,47 @@ impl Socket {
         }
     }
 
-    /// Moves a connection that is not attached, and that nobody else holds, to another end record. False: a call is under way.
+    /// Moves a connection that is new, and that nobody else holds, to another end record. False: a call is under way.
+    ///
+    /// Calls announce themselves before they look at the phase, and look again where they are to be announced: none is in a record that
+    /// is not this connection's in the end.
     pub(crate) fn move_to(&'static self, row: &'static Row) -> bool {
         let old = self.row();
         reset_row(row);
-        self.use_row(row);
-        if old.send.raw.load(SeqCst) != 0 || old.receive.sleepers.load(SeqCst) != 0 {
-            self.use_row(old);
-            row.identity.leave(process::holder());
-            client::leave_row(row, true);
-            return false;
-        }
-        keep_history(old, row);
-        old.identity.state.store(state::FREE, Relaxed);
+        let begun = self
+            .phase
+            .compare_exchange(phase::FRESH, phase::JOINING, SeqCst, Relaxed);
+        let moved = begun.is_ok() && {
+            self.use_row(row);
+            let moves = !old.is_in_use();
+            if moves {
+                keep_history(old, row);
+            } else {
+                self.use_row(old);
+            }
+            self.phase.store(phase::FRESH, SeqCst);
+            moves
+        };
+        let left = if moved { old } else { row };
+        left.identity.state.store(state::FREE, Relaxed);
         // It releases the state to whoever looks for rows to use again.
-        old.identity.leave(process::holder());
-        client::leave_row(old, false);
-        true
+        left.identity.leave(process::holder());
+        client::leave_row(left, !moved);
+        moved
+    }
+
+    /// A connection that is about to be closed is not moved any more. True: it was new.
+    pub(crate) fn stay(&self) -> bool {
+        loop {
+            let stays = self
+                .phase
+                .compare_exchange(phase::FRESH, phase::KERNEL, SeqCst, SeqCst);
+            match stays {
+                Ok(_) => return true,
+                Err(phase::JOINING) => self.await_join(),
+                Err(_) => return false,
+            };
+        }
     }
 }
 

@@ -2,26 +2,27 @@
 
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64,
+    AtomicBool, AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
-use libc::{c_char, c_int, pid_t};
+use libc::{c_char, c_int};
 use millrace_shm::board::{Row, flags, holders};
 use millrace_shm::sys;
 use millrace_wire::{Mode, Reason};
 
-use crate::socket::{Socket, forget, phase};
+use crate::socket::{Socket, forget};
 use crate::table::{self, Entry};
-use crate::{client, epoll, hooks, kernel, memory, real, signals, socket, spin, started, thread};
+use crate::{client, epoll, kernel, real, signals, spin, started, thread};
+
+mod fork;
+
+use fork::{after_fork_in_parent, before_fork, begin_child};
+pub(crate) use fork::{bare_fork, handled_fork};
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// We may be in another PID namespace than processes with which we share end records: numbers mean nothing between us.
 static FOREIGN: AtomicBool = AtomicBool::new(false);
-/// Our PID namespace as of the last fork; zero when it is not known.
-static NAMESPACE: AtomicU64 = AtomicU64::new(0);
-/// What stands for the child of the fork that is under way.
-static CHILD: AtomicU32 = AtomicU32::new(0);
 static ENDED: AtomicBool = AtomicBool::new(false);
 static SPIN_OVERRIDDEN: AtomicBool = AtomicBool::new(false);
 
@@ -62,12 +63,12 @@ pub(crate) fn outlives_others(row: &Row) -> bool {
         || (!FOREIGN.load(Relaxed) && row.identity.forget_dead(sys::thread_exists) <= 1)
 }
 
-/// One more holder. Where there is no place for its number, the dead make room.
-pub(crate) fn join(row: &Row, process: u32) {
+/// One more holder. Where there is no place for its number, the dead make room. False: there was none any more.
+pub(crate) fn join(row: &Row, process: u32) -> bool {
     if !row.identity.has_place() {
         outlives_others(row);
     }
-    row.identity.join(process);
+    row.identity.join(process)
 }
 
 /// Whether every holder of an end has been killed.
@@ -155,124 +156,12 @@ pub(crate) fn is_borrowed() -> bool {
     MAY_BE_BORROWED.load(Relaxed) && kernel::process_id() != id()
 }
 
-/// Before a fork by whatever function of the C library: both processes will hold every connection.
-extern "C" fn before_fork() {
-    epoll::share_all();
-    for socket in sockets() {
-        client::put_on_board(socket);
-    }
-    join_introduced();
-    client::stop_introductions();
-    let child = holders::token(thread::id());
-    CHILD.store(child, Relaxed);
-    let sockets = sockets();
-    if !sockets.is_empty() && NAMESPACE.load(Relaxed) == 0 {
-        NAMESPACE.store(kernel::pid_namespace(), Relaxed);
-    }
-    for socket in sockets {
-        let row = socket.row();
-        if !socket.has_board_row() {
-            // Each process will have a copy, in which the other's children do not appear: never alone again.
-            row.identity.join_unnamed();
-            continue;
-        }
-        join(row, child);
-    }
-    memory::lock_for_fork();
-}
-
-/// Takes into use what the agent has introduced. A child could not, and an end that its parent then closes would never come to its ring.
-fn join_introduced() {
-    for fd in table::all() {
-        if let Some(socket) = table::socket(fd).filter(|socket| !socket.is_attached()) {
-            socket.is_joined_now(fd);
-        }
-    }
-}
-
-/// After it, in the parent.
-extern "C" fn after_fork_in_parent() {
-    memory::unlock_after_fork();
-    client::resume_introductions();
-    thread::end_fork();
-}
-
-/// `fork`, which runs the handlers above, and tells them neither the child's number nor that there is none.
-pub(crate) fn handled_fork(make: impl FnOnce() -> pid_t) -> pid_t {
-    let child = make();
-    name_child(child);
-    child
-}
-
-/// `_Fork`, which runs no fork handlers.
-pub(crate) fn bare_fork(make: impl FnOnce() -> pid_t) -> pid_t {
-    before_fork();
-    let child = make();
-    if child == 0 {
-        begin_child();
-    } else {
-        name_child(child);
-        after_fork_in_parent();
-    }
-    child
-}
-
-/// In the parent: the child that this thread made is known by its number, even if it was killed before it could say so. When none came
-/// of it, its share of every connection is taken back.
-fn name_child(child: pid_t) {
-    if child == 0 {
-        return;
-    }
-    if child < 0 {
-        epoll::hold_all(-1, false);
-    }
-    let token = holders::token(thread::id());
-    for socket in sockets() {
-        let identity = &socket.row().identity;
-        match u32::try_from(child) {
-            Ok(child) => identity.name(token, child),
-            Err(_) => drop(identity.leave(token)),
-        }
-    }
-}
-
 /// Every connection of the process, once.
 fn sockets() -> Vec<&'static Socket> {
     let mut found: Vec<&'static Socket> = table::all().filter_map(table::socket).collect();
     found.sort_by_key(|socket| std::ptr::from_ref(*socket) as usize);
     found.dedup_by(|a, b| std::ptr::eq(*a, *b));
     found
-}
-
-extern "C" fn begin_child() {
-    memory::unlock_after_fork();
-    let parent = PROCESS.swap(kernel::process_id(), Relaxed);
-    // Not so in a new PID namespace, and when the parent has gone already.
-    if kernel::kernel!(libc::SYS_getppid) != parent as isize {
-        let namespace = kernel::pid_namespace();
-        if namespace == 0 || namespace != NAMESPACE.swap(namespace, Relaxed) {
-            FOREIGN.store(true, Relaxed);
-        }
-    }
-    thread::begin_child();
-    socket::unlock_all();
-    epoll::unlock_all();
-    hooks::unlock_all();
-    client::forget_parent();
-    for socket in sockets() {
-        socket.row().identity.name(CHILD.load(Relaxed), holder());
-        socket.sets.force_unlock();
-        match socket.phase.load(Acquire) {
-            phase::ATTACHED => {}
-            // The introduction that is under way is the parent's. If the parent lets go, the child offers the connection itself.
-            _ if socket.has_board_row() && !socket.is_pinned() => {
-                socket.set_segment(None);
-                socket.phase.store(phase::FRESH, Relaxed);
-            }
-            // An end record that is on no board is a copy now.
-            _ => socket.pin(Reason::Forked),
-        }
-    }
 }
 
 /// The process ends: what other processes hold goes on without it.

@@ -8,7 +8,7 @@ use millrace_shm::board::holders::{self, STRANGER, UNKNOWN};
 use millrace_wire::Reason;
 
 use crate::socket::Socket;
-use crate::{kernel, process, table, thread};
+use crate::{client, kernel, process, table, thread};
 
 /// In a child of `vfork`, which shares our memory: it is about to become another program.
 pub(crate) fn by_child_of_vfork() {
@@ -83,19 +83,25 @@ pub(crate) fn around_unnamed<T>(start: impl FnOnce() -> (T, bool)) -> T {
 fn inherited() -> Vec<(c_int, &'static Socket)> {
     let mut found: Vec<(c_int, &'static Socket)> = table::all()
         .filter_map(|fd| table::socket(fd).map(|socket| (fd, socket)))
-        .filter(|(fd, socket)| socket.is_attached() && kernel::stays_open_on_exec(*fd))
+        .filter(|(fd, _)| kernel::stays_open_on_exec(*fd))
         .collect();
     found.sort_by_key(|(_, socket)| std::ptr::from_ref(*socket) as usize);
     found.dedup_by(|a, b| std::ptr::eq(a.1, b.1));
     found
 }
 
-/// `with`, a process's number or what stands for one, becomes a holder. False: it is one already.
+/// `with`, a process's number or what stands for one, becomes a holder. False: it is one already. A connection that is new does not join
+/// then: the program may be in the kernel with it.
 fn share(fd: c_int, socket: &'static Socket, with: u32) -> bool {
-    let row = socket.row();
-    let is_new = socket.is_attached() && !row.identity.is_held_by(with);
+    let is_new = client::share(|| {
+        let row = socket.row();
+        let is_new = !row.identity.is_held_by(with);
+        if is_new {
+            process::join(row, with);
+        }
+        is_new
+    });
     if is_new {
-        process::join(row, with);
         socket.leave_to_program(fd);
     }
     is_new

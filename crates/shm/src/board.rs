@@ -169,6 +169,14 @@ pub struct Row {
 }
 
 impl Row {
+    /// Whether calls are under way in the kernel, by any thread or process.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        // SeqCst: a call announces itself before it looks at what the asker has changed before.
+        self.send.raw.load(Ordering::SeqCst) != 0
+            || self.receive.sleepers.load(Ordering::SeqCst) != 0
+    }
+
     /// Allows both directions so much of their large rings, as the agent does.
     pub fn grant(&self, window_log2: u32) {
         // Release: pairs with the Acquire of whoever opens, or uses, a larger window.

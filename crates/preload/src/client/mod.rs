@@ -63,7 +63,8 @@ static FIRST_REASON: AtomicU8 = AtomicU8::new(Reason::TooShort as u8);
 pub(crate) static LEAVING: AtomicU32 = AtomicU32::new(0);
 
 static CLIENT: Guarded<Option<Client>> = Guarded::new(None);
-/// Held while a connection's end record moves: by one thread at a time, and not during a fork. Comes before [`CLIENT`].
+/// Held while a connection's end record moves, and while other processes become its holders: by one thread at a time. Comes after the
+/// locks of halves, and before [`CLIENT`].
 static MOVING: Guarded<()> = Guarded::new(());
 
 /// Says where the agent is and how eager to be.
@@ -186,7 +187,10 @@ pub(crate) fn leave_row(row: &'static Row, last: bool) {
         if last {
             // Under the lock: it is found free from now on, and must not be found twice.
             row.identity.state.store(state::FREE, Release);
-            client.rows_free.extend(row_index(row));
+            // Not yet, where a thread will count itself out of it: such a one is found later.
+            client
+                .rows_free
+                .extend(row_index(row).filter(|_| !row.is_in_use()));
         }
         client.boards.leave(row, board());
     } else if last {
@@ -421,6 +425,17 @@ pub(crate) fn stop_introductions() {
 pub(crate) fn resume_introductions() {
     CLIENT.force_unlock();
     MOVING.force_unlock();
+}
+
+/// Keeps this process from giving connections to others during a closure, which waits for no introduction.
+pub(crate) fn keep_holders<T>(work: impl FnOnce() -> T) -> T {
+    let _moving = MOVING.lock();
+    work()
+}
+
+/// Gives a connection to another process in a closure: nobody joins it meanwhile, or moves its end record.
+pub(crate) fn share<T>(work: impl FnOnce() -> T) -> T {
+    keep_holders(|| hold_still(work))
 }
 
 /// Keeps introductions away while a closure joins one.

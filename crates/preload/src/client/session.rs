@@ -59,7 +59,7 @@ impl Client {
         for _ in 0..self.rows_used.min(4) {
             self.rows_searched = (self.rows_searched + 1) % self.rows_used;
             let row = board.row(self.rows_searched)?;
-            if is_left(row) {
+            if is_left(row, self.rows_used == board.row_count()) {
                 // Acquire: whoever emptied it has announced that before. What our own threads leave comes to the list of free ones.
                 return (LEAVING.load(Acquire) == 0).then_some(self.rows_searched);
             }
@@ -391,10 +391,12 @@ impl Client {
     }
 }
 
-fn is_left(row: &Row) -> bool {
+/// Whether nobody has the row any more. In one that was closed under a thread's call, that thread counts itself out when it wakes up; or a
+/// holder was killed in a call, and does not: such a row is used again when there is no other.
+fn is_left(row: &Row, is_last_resort: bool) -> bool {
     let identity = &row.identity;
     if identity.holders.load(Acquire) == 0 {
-        return identity.state.load(Acquire) == state::FREE;
+        return identity.state.load(Acquire) == state::FREE && (is_last_resort || !row.is_in_use());
     }
     if process::is_held_here(row) || !process::is_left(row) {
         return false;

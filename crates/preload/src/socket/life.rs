@@ -120,6 +120,7 @@ impl Socket {
             self.show_another_descriptor(fd);
             return;
         }
+        let was_new = self.stay();
         let row = self.row();
         process::outlives_others(row);
         client::LEAVING.fetch_add(1, AcqRel);
@@ -148,7 +149,7 @@ impl Socket {
         // What was declined has no number any more; what went back to the kernel's road for other causes is known to the agent still.
         // While another process holds the end, it may have to recall what is in the ring.
         let offer_id = self.offer_id.load(Relaxed);
-        if was != phase::FRESH && offer_id != 0 && (last || was != phase::ATTACHED) {
+        if !was_new && offer_id != 0 && (last || was != phase::ATTACHED) {
             client::withdraw(offer_id);
         }
         if self.has_board_row() {
@@ -277,12 +278,6 @@ impl Socket {
                 return;
             }
         }
-    }
-
-    /// Another program gets a connection that this process, or others, keep: the rings are left until one of them is alone with it.
-    pub(crate) fn leave_to_program(&'static self, fd: c_int) {
-        self.pin_while_shared();
-        self.leave_rings(fd);
     }
 
     /// What lies unread is sent again by the kernel, where that can be done, and what comes and goes from now on is the kernel's.

@@ -7,6 +7,8 @@
 //! | Offered  | Kernel   | `client` | the agent declined                                          |
 //! | Paired   | Joining  | `attach` | a call finds it paired; other calls wait for what follows   |
 //! | Joining  | Paired   | `attach` | a raw call is under way                                     |
+//! | Fresh    | Joining  | `attach` | its end record moves                                        |
+//! | Joining  | Fresh    | `attach` | it has moved, or a raw call is under way                    |
 //! | Joining  | Attached | `attach` | no raw call is under way and the positions are known        |
 //! | Joining  | Kernel   | `attach` | the kernel's facts do not allow it                          |
 //! | any      | Closed   | `release`| the last descriptor of this process went                    |
@@ -29,6 +31,7 @@ use smallvec::SmallVec;
 use crate::epoll::EpollSet;
 mod life;
 mod peer;
+mod sharing;
 
 pub(crate) use life::{forget, reset_row, unlock_all};
 
@@ -38,15 +41,12 @@ use crate::spin::Spinner;
 use crate::thread::Busy;
 use crate::{client, kernel, process, table};
 
-/// Calls on a connection that others hold, too, after which they are looked for again.
-const CALLS_PER_LOOK: u32 = 16;
-
 /// See the table above.
 pub(crate) mod phase {
     pub(crate) const FRESH: u8 = 0;
     pub(crate) const OFFERED: u8 = 1;
     pub(crate) const PAIRED: u8 = 2;
-    /// A thread that has the locks of both halves finds out whether it can be attached.
+    /// A thread that has the locks of both halves finds out whether it can be attached, or moves the end record.
     pub(crate) const JOINING: u8 = 3;
     pub(crate) const ATTACHED: u8 = 4;
     pub(crate) const KERNEL: u8 = 5;
@@ -201,7 +201,7 @@ impl Socket {
         }
     }
 
-    /// Waits for the thread that joins the connection: a few system calls, in which it waits for nobody.
+    /// Waits for the thread that joins or moves the connection: a few system calls, in which it waits for nobody.
     #[cold]
     pub(crate) fn await_join(&self) -> bool {
         while self.phase.load(SeqCst) == phase::JOINING {
@@ -319,87 +319,6 @@ impl Socket {
         }
     }
 
-    #[cold]
-    fn claim_from_another(&'static self) {
-        let row = self.row();
-        let identity = &row.identity;
-        let is_pinned = identity.flags.load(Relaxed) & flags::RECEIVE_PINNED != 0;
-        let alone = if is_pinned {
-            self.is_held_alone()
-        } else {
-            process::outlives_others(row)
-        };
-        if alone {
-            if self.unpin_forked() {
-                identity.owner.store(process::id(), Relaxed);
-            }
-        } else if !is_pinned {
-            self.pin_while_shared();
-        }
-    }
-
-    /// Both directions take the kernel's road until one holder is left.
-    fn pin_while_shared(&'static self) {
-        let identity = &self.row().identity;
-        let pinned = flags::SEND_PINNED | flags::RECEIVE_PINNED;
-        let _ = identity.flags.fetch_update(AcqRel, Acquire, |word| {
-            (word & pinned == 0).then_some(word | pinned | flags::FORKED)
-        });
-        // Nobody's: whoever is left claims it.
-        identity.owner.store(0, Relaxed);
-        self.pin(Reason::Forked);
-    }
-
-    /// The other users are gone: what was pinned for their sake is not any more. They may have been killed before they counted what they
-    /// took and sent, so the counts are the kernel's, as when an end joins. False: that has to wait, for calls that are under way or
-    /// bytes in the ring.
-    fn unpin_forked(&'static self) -> bool {
-        let row = self.row();
-        let word = &row.identity.flags;
-        if word.load(Acquire) & flags::FORKED == 0 {
-            return true;
-        }
-        let Some(fd) = table::all().find(|fd| table::is(*fd, self)) else {
-            return false;
-        };
-        let (Some(receive), Some(send)) = (self.lock_receive(fd), self.lock_send(fd)) else {
-            return false;
-        };
-        let is_busy = receive.is_nested()
-            || send.is_nested()
-            || row.receive.sleepers.load(SeqCst) != 0
-            || row.send.raw.load(SeqCst) != 0;
-        if is_busy || !receive.half.is_drained() {
-            return false;
-        }
-        let sent = kernel::sent(fd, self.active.load(Relaxed));
-        let (Some(sent), Some(taken)) = (sent, kernel::taken(fd)) else {
-            return false;
-        };
-        row.send.kernel_position.store(sent, Relaxed);
-        row.receive.kernel_position.store(taken, Relaxed);
-        let pinned = flags::SEND_PINNED | flags::RECEIVE_PINNED | flags::FORKED;
-        let unpin = |word: u32| (word & flags::FORKED != 0).then_some(word & !pinned);
-        if let Ok(before) = word.fetch_update(AcqRel, Acquire, unpin) {
-            if before & flags::CORRUPT == 0 {
-                row.identity.reason.store(Reason::None as u8, Relaxed);
-            }
-            self.hide_no_delay(fd);
-        }
-        true
-    }
-
-    /// Whether no other process holds the connection. Whether others are alive is asked now and then only.
-    pub(crate) fn is_held_alone(&self) -> bool {
-        let row = self.row();
-        process::holds_alone(row)
-            || (self
-                .questions
-                .fetch_add(1, Relaxed)
-                .is_multiple_of(CALLS_PER_LOOK)
-                && process::outlives_others(row))
-    }
-
     /// From now on both directions of this end take the kernel's road; what lies in the ring is still read from there.
     pub(crate) fn pin(&'static self, reason: Reason) {
         self.pin_flags(flags::SEND_PINNED | flags::RECEIVE_PINNED, reason);
@@ -407,15 +326,26 @@ impl Socket {
 
     /// Pins the directions that `which` names.
     pub(crate) fn pin_flags(&'static self, which: u32, reason: Reason) {
-        let row = self.row();
-        row.identity.flags.fetch_or(which, AcqRel);
-        if reason != Reason::Forked {
-            row.identity.flags.fetch_and(!flags::FORKED, AcqRel);
-        }
-        row.identity.reason.store(reason as u8, Relaxed);
         let to_kernel = |now| (now < phase::JOINING).then_some(phase::KERNEL);
-        // Refused: whoever joins it, or sends by it, looks at the flags.
-        let _ = self.phase.fetch_update(SeqCst, Acquire, to_kernel);
+        loop {
+            let row = self.row();
+            row.identity.flags.fetch_or(which, AcqRel);
+            if reason != Reason::Forked {
+                row.identity.flags.fetch_and(!flags::FORKED, AcqRel);
+            }
+            row.identity.reason.store(reason as u8, Relaxed);
+            match self.phase.fetch_update(SeqCst, Acquire, to_kernel) {
+                // It may have another end record after that.
+                Err(phase::JOINING) => self.await_join(),
+                // Refused: whoever sends by it looks at the flags.
+                _ => break,
+            };
+        }
+        self.leave_halves(which);
+    }
+
+    /// What is under way in the rings is the last that goes by them in these directions.
+    fn leave_halves(&'static self, which: u32) {
         let Some(fd) = table::all().find(|fd| table::is(*fd, self)) else {
             return;
         };

@@ -73,10 +73,11 @@ impl Identity {
             .any(|place| place.load(Ordering::Relaxed) == 0)
     }
 
-    /// One more holder: a process's number, or the token of one that is being made.
-    pub fn join(&self, process: u32) {
-        self.holders.fetch_add(1, Ordering::AcqRel);
+    /// One more holder: a process's number, or the token of one that is being made. False: it is the only one.
+    pub fn join(&self, process: u32) -> bool {
+        let is_held = self.holders.fetch_add(1, Ordering::AcqRel) != 0;
         self.replace(0, process);
+        is_held
     }
 
     /// One more holder, which counts until it lets go.

@@ -1,0 +1,184 @@
+//! Forks: parent and child hold every connection that there is.
+
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use libc::pid_t;
+use millrace_shm::board::{Row, holders, state};
+use millrace_wire::Reason;
+
+use super::{FOREIGN, PROCESS, holder, join, sockets};
+use crate::guarded::Guarded;
+use crate::socket::{self, Socket, phase};
+use crate::{client, epoll, hooks, kernel, memory, table, thread};
+
+/// Our PID namespace as of the last fork; zero when it is not known.
+static NAMESPACE: AtomicU64 = AtomicU64::new(0);
+/// What stands for the child of the fork that is under way.
+static CHILD: AtomicU32 = AtomicU32::new(0);
+/// End records of connections that children are about to get, and what stands for these. Changes with introductions or holders kept.
+static GIVEN: Guarded<Vec<(u32, &'static Row)>> = Guarded::new(Vec::new());
+
+/// Before a fork by whatever function of the C library: both processes will hold every connection.
+pub(super) extern "C" fn before_fork() {
+    epoll::share_all();
+    for socket in sockets() {
+        client::put_on_board(socket);
+    }
+    join_introduced();
+    client::stop_introductions();
+    let child = holders::token(thread::id());
+    CHILD.store(child, Relaxed);
+    let sockets = sockets();
+    if !sockets.is_empty() && NAMESPACE.load(Relaxed) == 0 {
+        NAMESPACE.store(kernel::pid_namespace(), Relaxed);
+    }
+    note_given(child, sockets.into_iter().filter_map(|it| give(it, child)));
+    memory::lock_for_fork();
+}
+
+/// The child becomes a holder. The connection's end record, unless another thread has just closed it: then the child does not have it.
+fn give(socket: &'static Socket, child: u32) -> Option<&'static Row> {
+    let row = socket.row();
+    if !socket.has_board_row() {
+        // Each process will have a copy, in which the other's children do not appear: never alone again.
+        row.identity.join_unnamed();
+        return Some(row);
+    }
+    if join(row, child) {
+        return Some(row);
+    }
+    row.identity.leave(child);
+    None
+}
+
+/// Notes which end records the child's token stands in, for those who name it: connections may come and go meanwhile.
+fn note_given(token: u32, rows: impl Iterator<Item = &'static Row>) {
+    if let Some(mut given) = GIVEN.lock() {
+        // Of an earlier fork that passed our hooks by.
+        given.retain(|(whose, _)| *whose != token);
+        given.extend(rows.map(|row| (token, row)));
+    }
+}
+
+/// Takes into use what the agent has introduced. A child could not, and an end that its parent then closes would never come to its ring.
+fn join_introduced() {
+    for fd in table::all() {
+        if let Some(socket) = table::socket(fd).filter(|socket| !socket.is_attached()) {
+            socket.is_joined_now(fd);
+        }
+    }
+}
+
+/// After it, in the parent.
+pub(super) extern "C" fn after_fork_in_parent() {
+    memory::unlock_after_fork();
+    client::resume_introductions();
+    thread::end_fork();
+}
+
+/// `fork`, which runs the handlers above, and tells them neither the child's number nor that there is none.
+pub(crate) fn handled_fork(make: impl FnOnce() -> pid_t) -> pid_t {
+    let child = make();
+    name_child(child);
+    child
+}
+
+/// `_Fork`, which runs no fork handlers.
+pub(crate) fn bare_fork(make: impl FnOnce() -> pid_t) -> pid_t {
+    before_fork();
+    let child = make();
+    if child == 0 {
+        begin_child();
+    } else {
+        name_child(child);
+        after_fork_in_parent();
+    }
+    child
+}
+
+/// In the parent: the child that this thread made is known by its number, even if it was killed before it could say so. When none came
+/// of it, its share of every connection is taken back.
+fn name_child(child: pid_t) {
+    if child == 0 {
+        return;
+    }
+    if child < 0 {
+        epoll::hold_all(-1, false);
+    }
+    let token = holders::token(thread::id());
+    for row in client::keep_holders(|| take_given(token)) {
+        match u32::try_from(child) {
+            Ok(child) => row.identity.name(token, child),
+            Err(_) => drop(row.identity.leave(token)),
+        }
+    }
+}
+
+/// The end records of connections that the child got, which `token` stands for.
+fn take_given(token: u32) -> Vec<&'static Row> {
+    let Some(mut given) = GIVEN.lock() else {
+        return Vec::new();
+    };
+    let of_it = given.iter().filter(|(whose, _)| *whose == token);
+    let rows = of_it.map(|(_, row)| *row).collect();
+    given.retain(|(whose, _)| *whose != token);
+    rows
+}
+
+/// In the child: another thread of the parent was about to close these connections, and the child never had them.
+fn leave_closed(token: u32, mut kept: Vec<*const Row>) {
+    kept.sort_unstable();
+    let given = take_given(token).into_iter();
+    for row in given.filter(|row| kept.binary_search(&std::ptr::from_ref(*row)).is_err()) {
+        row.identity.name(token, holder());
+        if row.identity.is_held_by(holder()) && row.identity.leave(holder()) {
+            row.identity.state.store(state::FREE, Release);
+        }
+    }
+    if let Some(mut others) = GIVEN.lock() {
+        others.clear();
+    }
+}
+
+pub(super) extern "C" fn begin_child() {
+    memory::unlock_after_fork();
+    let parent = PROCESS.swap(kernel::process_id(), Relaxed);
+    // Not so in a new PID namespace, and when the parent has gone already.
+    if kernel::kernel!(libc::SYS_getppid) != parent as isize {
+        let namespace = kernel::pid_namespace();
+        if namespace == 0 || namespace != NAMESPACE.swap(namespace, Relaxed) {
+            FOREIGN.store(true, Relaxed);
+        }
+    }
+    thread::begin_child();
+    socket::unlock_all();
+    epoll::unlock_all();
+    hooks::unlock_all();
+    client::forget_parent();
+    GIVEN.force_unlock();
+    let sockets = sockets();
+    for socket in &sockets {
+        socket.row().identity.name(CHILD.load(Relaxed), holder());
+    }
+    let kept = sockets
+        .iter()
+        .map(|socket| std::ptr::from_ref(socket.row()));
+    leave_closed(CHILD.load(Relaxed), kept.collect());
+    for socket in sockets {
+        socket.sets.force_unlock();
+        socket.unlock_copy();
+        match socket.phase.load(Acquire) {
+            phase::ATTACHED => {}
+            // The introduction that is under way is the parent's. If the parent lets go, the child offers the connection itself.
+            _ if socket.has_board_row() && !socket.is_pinned() => {
+                socket.set_segment(None);
+                socket.phase.store(phase::FRESH, Relaxed);
+            }
+            // An end record that is on no board is a copy now.
+            _ => socket.pin(Reason::Forked),
+        }
+    }
+}

@@ -1,0 +1,414 @@
+/* Connections that processes share, pass on and leave while bytes flow, from the first byte on. */
+#include "traps.h"
+#include <spawn.h>
+
+extern char **environ;
+
+enum { LONGEST = 8192 };
+
+/* A part of a stream: whose bytes from one position to another are sent or received by a descriptor. */
+typedef struct {
+    int fd;
+    unsigned seed;
+    size_t at, end;
+    const char *ended;
+} Part;
+
+/* The byte at a position. Neighbouring pages differ, and so do streams. */
+static char byte_at(unsigned seed, size_t position) {
+    return (char)((position * 0x9e3779b1u ^ position >> 10 ^ seed) >> 3);
+}
+
+static size_t some_length(unsigned *random, size_t most) {
+    size_t length = 1 + rand_r(random) % (rand_r(random) % 2 ? 64 : LONGEST);
+    return length < most ? length : most;
+}
+
+static void *send_part(void *argument) {
+    Part *part = argument;
+    char message[LONGEST];
+    unsigned random = part->seed + part->at;
+    part->ended = "with an error";
+    while (part->at < part->end) {
+        size_t length = some_length(&random, part->end - part->at);
+        for (size_t i = 0; i < length; i++)
+            message[i] = byte_at(part->seed, part->at + i);
+        ssize_t sent = send(part->fd, message, length, MSG_NOSIGNAL);
+        if (sent <= 0)
+            return part;
+        part->at += sent;
+    }
+    part->ended = "exactly";
+    return part;
+}
+
+static void *receive_part(void *argument) {
+    Part *part = argument;
+    char message[LONGEST];
+    unsigned random = part->seed + part->at;
+    while (part->at < part->end) {
+        ssize_t got = recv(part->fd, message, some_length(&random, part->end - part->at), 0);
+        part->ended = got < 0 ? "with an error" : "early";
+        if (got <= 0)
+            return part;
+        for (ssize_t i = 0; i < got; i++)
+            if (message[i] != byte_at(part->seed, part->at++)) {
+                part->ended = "with wrong bytes";
+                return part;
+            }
+    }
+    part->ended = "exactly";
+    return part;
+}
+
+/* Does one thing in a thread and another in this one; says whether both ended as they should. */
+static int is_exact(Part *sent, Part *received) {
+    pthread_t sender = start_thread(send_part, sent);
+    receive_part(received);
+    pthread_join(sender, NULL);
+    int exact = strcmp(sent->ended, "exactly") == 0 && strcmp(received->ended, "exactly") == 0;
+    if (!exact)
+        observe("sent %s up to %zu, received %s up to %zu", sent->ended, sent->at, received->ended, received->at);
+    return exact;
+}
+
+/* Sends `bytes` and receives as many at the same time. */
+static int both_ways(int fd, unsigned out, unsigned in, size_t bytes) {
+    Part sent = {fd, out, 0, bytes, "never"}, received = {fd, in, 0, bytes, "never"};
+    return is_exact(&sent, &received);
+}
+
+static void must_end_well(pid_t child) {
+    int status;
+    must(waitpid(child, &status, 0) == child, "waitpid");
+    if (status != 0)
+        observe("a process ended with %#x", status);
+}
+
+static int listening(struct sockaddr_in *address) {
+    socklen_t length = sizeof *address;
+    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    must(bind(listener, (struct sockaddr *)address, length) == 0 && listen(listener, 64) == 0, "listen");
+    must(getsockname(listener, (struct sockaddr *)address, &length) == 0, "getsockname");
+    return listener;
+}
+
+enum { CLIENTS = 4, THREADS = 3, CONNECTIONS = 60, SHORT = 100000 };
+
+static void *connect_again_and_again(void *argument) {
+    struct sockaddr_in *address = argument;
+    for (long i = 0; i < CONNECTIONS; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        must(connect(fd, (struct sockaddr *)address, sizeof *address) == 0, "connect");
+        size_t bytes = SHORT / (1 + i % 7);
+        must(send(fd, &bytes, sizeof bytes, 0) == sizeof bytes, "send");
+        if (!both_ways(fd, 1, 2, bytes))
+            observe("so the client, of %zu bytes", bytes);
+        close(fd);
+    }
+    return NULL;
+}
+
+static void serve(int fd) {
+    size_t bytes;
+    must(recv(fd, &bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes, "recv");
+    if (!both_ways(fd, 2, 1, bytes))
+        observe("so the server, of %zu bytes", bytes);
+}
+
+/* Accepts, and serves in this process. */
+static void *serve_in_a_thread(void *argument) {
+    int listener = *(int *)argument, fd;
+    while ((fd = accept(listener, NULL, NULL)) >= 0) {
+        serve(fd);
+        close(fd);
+    }
+    return NULL;
+}
+
+/* Accepts, and has a child serve. */
+static void *serve_in_children(void *argument) {
+    int listener = *(int *)argument, fd;
+    while ((fd = accept(listener, NULL, NULL)) >= 0) {
+        pid_t child = fork();
+        must(child >= 0, "fork");
+        if (child == 0) {
+            serve(fd);
+            _exit(0);
+        }
+        close(fd);
+    }
+    return NULL;
+}
+
+/* A server whose threads serve some connections, and fork processes for others. Clients are another process. */
+static void server_of_threads_forks(void) {
+    struct sockaddr_in address;
+    int listener = listening(&address);
+    signal(SIGCHLD, SIG_IGN);
+    pid_t client = fork();
+    if (client == 0) {
+        close(listener);
+        pthread_t threads[CLIENTS];
+        for (int i = 0; i < CLIENTS; i++)
+            threads[i] = start_thread(connect_again_and_again, &address);
+        for (int i = 0; i < CLIENTS; i++)
+            pthread_join(threads[i], NULL);
+        _exit(0);
+    }
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        threads[i] = start_thread(i < 2 ? serve_in_children : serve_in_a_thread, &listener);
+    while (kill(client, 0) == 0)
+        pause_ms(5);
+    shutdown(listener, SHUT_RDWR);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    observe("served");
+}
+
+enum { ROUNDS = 40, FLOW = 400000 };
+
+/* The far end of a stream both ways, in a process of its own. */
+static pid_t far_process(Pair pair, size_t in, size_t out) {
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        close(pair.near);
+        Part sent = {pair.far, 2, 0, out, "never"}, received = {pair.far, 1, 0, in, "never"};
+        _exit(!is_exact(&sent, &received));
+    }
+    close(pair.far);
+    return child;
+}
+
+/* One process reads and its parent writes, from the first byte; in the middle the reader goes, and the writer does both. */
+static void reader_goes(int by_exit) {
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        Pair pair = connected();
+        size_t middle = 1000 + round * FLOW / ROUNDS;
+        pid_t far = far_process(pair, FLOW, FLOW);
+        Part sent = {pair.near, 1, 0, FLOW, "never"}, received = {pair.near, 2, 0, middle, "never"};
+        pid_t reader = fork();
+        if (reader == 0) {
+            receive_part(&received);
+            if (by_exit)
+                exit(strcmp(received.ended, "exactly") != 0);
+            close(pair.near);
+            _exit(strcmp(received.ended, "exactly") != 0);
+        }
+        pthread_t sender = start_thread(send_part, &sent);
+        must_end_well(reader);
+        received.at = middle, received.end = FLOW;
+        receive_part(&received);
+        pthread_join(sender, NULL);
+        close(pair.near);
+        must_end_well(far);
+        observe("sent %s, received %s", sent.ended, received.ended);
+    }
+}
+
+/* The other way round: the writer goes, and the reader writes on. */
+static void writer_goes(int by_exit) {
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        Pair pair = connected();
+        size_t middle = 1000 + round * FLOW / ROUNDS;
+        pid_t far = far_process(pair, FLOW, FLOW);
+        int gone[2];
+        must(pipe(gone) == 0, "pipe");
+        pid_t writer = fork();
+        if (writer == 0) {
+            Part sent = {pair.near, 1, 0, middle, "never"};
+            send_part(&sent);
+            if (by_exit)
+                exit(strcmp(sent.ended, "exactly") != 0);
+            close(pair.near);
+            must(write(gone[1], "x", 1) == 1, "write");
+            pause_ms(20);
+            _exit(strcmp(sent.ended, "exactly") != 0);
+        }
+        close(gone[1]);
+        Part sent = {pair.near, 1, middle, FLOW, "never"}, received = {pair.near, 2, 0, FLOW, "never"};
+        pthread_t receiver = start_thread(receive_part, &received);
+        char byte;
+        read(gone[0], &byte, 1);
+        send_part(&sent);
+        pthread_join(receiver, NULL);
+        must_end_well(writer);
+        close(pair.near);
+        close(gone[0]);
+        must_end_well(far);
+        observe("sent %s, received %s", sent.ended, received.ended);
+    }
+}
+
+static void reader_closes(void) { reader_goes(0); }
+
+static void reader_exits(void) { reader_goes(1); }
+
+static void writer_closes(void) { writer_goes(0); }
+
+static void writer_exits(void) { writer_goes(1); }
+
+enum { BY_FORK, BY_EXEC, BY_VFORK, BY_SPAWN, BY_SYSTEM, BY_POPEN };
+
+/* Starts a program that ends at once, and has all of our descriptors. */
+static void start_beside(int how) {
+    char *argv[] = {"true", NULL};
+    pid_t child = 0;
+    FILE *stream;
+    switch (how) {
+    case BY_SYSTEM:
+        must(system("true") == 0, "system");
+        return;
+    case BY_POPEN:
+        stream = popen("true", "r");
+        must(stream != NULL && pclose(stream) == 0, "popen");
+        return;
+    case BY_SPAWN:
+        must(posix_spawn(&child, "/bin/true", NULL, NULL, argv, environ) == 0, "posix_spawn");
+        break;
+    case BY_VFORK:
+        child = vfork();
+        break;
+    default:
+        child = fork();
+    }
+    if (child == 0) {
+        if (how != BY_FORK)
+            execv("/bin/true", argv);
+        _exit(how != BY_FORK);
+    }
+    must_end_well(child);
+}
+
+static atomic_int flows;
+
+static void *flow_near(void *argument) {
+    Pair *pair = argument;
+    both_ways(pair->near, 1, 2, 5 * FLOW);
+    flows--;
+    return NULL;
+}
+
+static void *flow_far(void *argument) {
+    Pair *pair = argument;
+    both_ways(pair->far, 2, 1, 5 * FLOW);
+    flows--;
+    return NULL;
+}
+
+static void talk_until_both_on_ring(Pair one, Pair other) {
+    for (int patience = 100; patience > 0; patience--) {
+        talk(one.near, one.far), talk(one.far, one.near);
+        talk(other.near, other.far), talk(other.far, other.near);
+        if (on_ring() >= 2)
+            return;
+    }
+    errno = ETIMEDOUT;
+    must(0, "the ring");
+}
+
+/* While both ends of two connections are used both ways, one that was joined and one that is new, programs are started. */
+static void flow_beside(int how) {
+    for (int round = 0; round < 3; round++) {
+        Pair joined = on_the_ring(), fresh = connected();
+        flows = 4;
+        pthread_t threads[] = {
+            start_thread(flow_near, &joined), start_thread(flow_far, &joined),
+            start_thread(flow_near, &fresh),  start_thread(flow_far, &fresh),
+        };
+        while (flows > 0)
+            start_beside(how);
+        for (int i = 0; i < 4; i++)
+            pthread_join(threads[i], NULL);
+        talk_until_both_on_ring(joined, fresh);
+        close(joined.near), close(joined.far), close(fresh.near), close(fresh.far);
+        observe("flowed");
+    }
+}
+
+static void forks_beside(void) { flow_beside(BY_FORK); }
+
+static void execs_beside(void) { flow_beside(BY_EXEC); }
+
+static void vforks_beside(void) { flow_beside(BY_VFORK); }
+
+static void spawns_beside(void) { flow_beside(BY_SPAWN); }
+
+static void commands_beside(void) { flow_beside(BY_SYSTEM); }
+
+static void pipes_beside(void) { flow_beside(BY_POPEN); }
+
+/* A command that waits for a word, and then reads from a connection that it has. */
+static FILE *start_waiting(int how, int fd, pid_t *child) {
+    char command[100], *argv[] = {"sh", "-c", command, NULL};
+    snprintf(command, sizeof command, "read word; dd bs=1 count=14 status=none <&%d | tr a-z A-Z", fd);
+    if (how == BY_POPEN)
+        return popen(command, "w");
+    int words[2], input = dup(0);
+    must(pipe(words) == 0 && fcntl(words[1], F_SETFD, FD_CLOEXEC) == 0, "pipe");
+    must(dup2(words[0], 0) == 0, "dup2");
+    if (how == BY_SPAWN)
+        must(posix_spawn(child, "/bin/sh", NULL, NULL, argv, environ) == 0, "posix_spawn");
+    else if ((*child = how == BY_FORK ? fork() : vfork()) == 0) {
+        execv("/bin/sh", argv);
+        _exit(9);
+    }
+    dup2(input, 0), close(input), close(words[0]);
+    return fdopen(words[1], "w");
+}
+
+/* We talk on a connection enough for it to come to the ring, while a program has it that reads from it later. */
+static void new_connection_for(int how) {
+    Pair pair = connected();
+    pid_t child = 0;
+    char byte;
+    for (int i = 0; i < 5; i++)
+        must(send(pair.near, "x", 1, 0) == 1 && recv(pair.far, &byte, 1, 0) == 1, "talk");
+    pause_ms(20);
+    FILE *program = start_waiting(how, pair.near, &child);
+    must(program != NULL, "start");
+    for (int i = 0; i < 5; i++)
+        talk(pair.near, pair.far), talk(pair.far, pair.near);
+    must(send(pair.far, "for the child\n", 14, 0) == 14, "send");
+    fputs("go\n", program);
+    if (how == BY_POPEN)
+        observe("ended with %d", pclose(program));
+    else {
+        fclose(program);
+        must_end_well(child);
+    }
+    talk_until_on_ring(pair, 1);
+}
+
+static void new_connection_for_a_fork(void) { new_connection_for(BY_FORK); }
+
+static void new_connection_for_a_vfork(void) { new_connection_for(BY_VFORK); }
+
+static void new_connection_for_a_spawned(void) { new_connection_for(BY_SPAWN); }
+
+static void new_connection_for_a_command(void) { new_connection_for(BY_POPEN); }
+
+int main(int argc, char **argv) {
+    static const Case cases[] = {
+        CASE(server_of_threads_forks),
+        CASE(reader_closes),
+        CASE(reader_exits),
+        CASE(writer_closes),
+        CASE(writer_exits),
+        CASE(forks_beside),
+        CASE(execs_beside),
+        CASE(vforks_beside),
+        CASE(spawns_beside),
+        CASE(commands_beside),
+        CASE(pipes_beside),
+        CASE(new_connection_for_a_fork),
+        CASE(new_connection_for_a_vfork),
+        CASE(new_connection_for_a_spawned),
+        CASE(new_connection_for_a_command),
+        {0},
+    };
+    return run_cases(cases, argc, argv);
+}
