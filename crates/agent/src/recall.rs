@@ -315,6 +315,7 @@ impl Road<'_> {
         reader: Option<BorrowedFd<'_>>,
         patience: Duration,
     ) -> Result<(), Refusal> {
+        self.await_calls();
         let unread = self.unread()?;
         // The kernel knows also of bytes that passed the library by.
         let noted = self.sender.send.kernel_position.load(Relaxed);
@@ -336,6 +337,15 @@ impl Road<'_> {
             Ok(())
         } else {
             Err(Refusal::Full)
+        }
+    }
+
+    /// Calls that were under way when the lock became ours end soon, where the kernel has room, and no others begin.
+    fn await_calls(&self) {
+        let deadline = Instant::now() + SHORT_WAIT;
+        // Acquire: as in `unread`.
+        while self.sender.send.raw.load(Acquire) != 0 && Instant::now() < deadline {
+            std::thread::yield_now();
         }
     }
 
