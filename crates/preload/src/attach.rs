@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use libc::c_int;
 use millrace_shm::board::{Row, flags, state};
+use millrace_shm::segment::Segment;
 use millrace_wire::Reason;
 
 use crate::kernel;
@@ -58,6 +59,30 @@ const KERNEL_OPTIONS: [KernelOption; 8] = [
 ];
 
 impl Socket {
+    /// The segment of an offered connection has come; none: it cannot be mapped. Introductions stand still, but another thread may pin or
+    /// close the connection. Who has the locks before it is attached waits for nothing.
+    pub(crate) fn pair(&'static self, segment: Option<Segment>) {
+        let row = self.row();
+        let (receive_held, _receiving) = Busy::lock(&row.receive.lock);
+        let (send_held, _sending) = Busy::lock(&row.send.lock);
+        let next = if segment.is_some() {
+            phase::PAIRED
+        } else {
+            phase::KERNEL
+        };
+        if self.phase.load(Acquire) == phase::OFFERED {
+            self.set_segment(segment);
+            let paired = self
+                .phase
+                .compare_exchange(phase::OFFERED, next, SeqCst, Relaxed);
+            if paired.is_err() {
+                self.set_segment(None);
+            }
+        }
+        row.send.lock.unlock(send_held);
+        row.receive.lock.unlock(receive_held);
+    }
+
     /// Takes a paired connection's segment into use, if no call of this end is under way. True: it is attached.
     #[cold]
     pub(crate) fn try_attach(&'static self, fd: c_int) -> bool {
@@ -99,7 +124,7 @@ impl Socket {
 
     /// The phase that comes after *joining*.
     fn join(&'static self, fd: c_int, row: &Row) -> u8 {
-        if row.is_in_use() {
+        if !row.is_quiet() {
             return phase::PAIRED;
         }
         match self.facts(fd) {
@@ -139,27 +164,23 @@ impl Socket {
         }
     }
 
-    /// Moves a connection that is new, and that nobody else holds, to another end record. False: a call is under way.
-    ///
-    /// Calls announce themselves before they look at the phase, and look again where they are to be announced: none is in a record that
-    /// is not this connection's in the end.
+    /// Moves a connection that is not offered, and that nobody else holds, to another end record. False: a call is under way. Raw calls
+    /// announce themselves before they look at the phase, and wait for what comes of it.
     pub(crate) fn move_to(&'static self, row: &'static Row) -> bool {
-        let old = self.row();
         reset_row(row);
-        let begun = self
+        let old = self.row();
+        let moves = self
             .phase
-            .compare_exchange(phase::FRESH, phase::JOINING, SeqCst, Relaxed);
-        let moved = begun.is_ok() && {
+            .compare_exchange(phase::FRESH, phase::JOINING, SeqCst, Relaxed)
+            .is_ok();
+        let moved = moves && old.is_quiet();
+        if moved {
+            keep_history(old, row);
             self.use_row(row);
-            let moves = !old.is_in_use();
-            if moves {
-                keep_history(old, row);
-            } else {
-                self.use_row(old);
-            }
+        }
+        if moves {
             self.phase.store(phase::FRESH, SeqCst);
-            moves
-        };
+        }
         let left = if moved { old } else { row };
         left.identity.state.store(state::FREE, Relaxed);
         // It releases the state to whoever looks for rows to use again.
@@ -186,6 +207,7 @@ impl Socket {
 /// What is listed and was counted on the kernel's road so far goes along.
 fn keep_history(old: &Row, new: &Row) {
     let (from, to) = (&old.identity, &new.identity);
+    to.flags.store(from.flags.load(Relaxed), Relaxed);
     to.fd.store(from.fd.load(Relaxed), Relaxed);
     to.family.store(from.family.load(Relaxed), Relaxed);
     to.active.store(from.active.load(Relaxed), Relaxed);
@@ -201,11 +223,6 @@ fn keep_history(old: &Row, new: &Row) {
     for (from, to) in words {
         to.store(from.load(Relaxed), Relaxed);
     }
-    let pinned = match from.flags.load(Relaxed) {
-        forked if forked & flags::FORKED != 0 => 0,
-        others => others & (flags::SEND_PINNED | flags::RECEIVE_PINNED),
-    };
-    to.flags.fetch_or(pinned, Relaxed);
     to.state.store(state::KERNEL, Relaxed);
 }
 

@@ -3,9 +3,10 @@
 //! Both gather a [`Watch`], the descriptors whose rings matter to the call, and go through the same steps as `epoll_wait`: look at
 //! the rings, look at the kernel, spin if it is worth it, close the gates, sleep in the program's own call.
 
-use std::sync::atomic::Ordering::{AcqRel, Release};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 use libc::{c_int, fd_set, nfds_t, pollfd, timespec};
+use millrace_shm::board::Row;
 use smallvec::SmallVec;
 
 use crate::epoll::EpollSet;
@@ -23,14 +24,34 @@ const SPIN_NS_BEFORE_KERNEL: u64 = 2_000;
 /// What a call waits for that may be in a ring.
 #[derive(Debug, Default)]
 struct Watch {
-    sockets: SmallVec<[(c_int, &'static Socket); 16]>,
+    sockets: SmallVec<[Joined; 16]>,
+    /// Connections that another thread may bring to the ring while this one sleeps.
+    others: SmallVec<[(c_int, &'static Socket); 16]>,
     sets: SmallVec<[(c_int, &'static EpollSet); 4]>,
+}
+
+/// A connection on the ring. Its end record is where a sleep is announced and ended: another thread may close the connection meanwhile.
+#[derive(Clone, Copy, Debug)]
+struct Joined {
+    fd: c_int,
+    socket: &'static Socket,
+    row: &'static Row,
+}
+
+impl Joined {
+    fn new(fd: c_int, socket: &'static Socket) -> Joined {
+        let row = socket.row();
+        Joined { fd, socket, row }
+    }
 }
 
 impl Watch {
     fn add(&mut self, fd: c_int) {
         match table::get(fd) {
-            Entry::Socket(socket) if socket.is_joined_now(fd) => self.sockets.push((fd, socket)),
+            Entry::Socket(socket) if socket.is_joined_now(fd) => {
+                self.sockets.push(Joined::new(fd, socket));
+            }
+            Entry::Socket(socket) if socket.may_join() => self.others.push((fd, socket)),
             Entry::Set(set) => {
                 set.tell_kernel_by(fd);
                 self.sets.push((fd, set));
@@ -39,20 +60,24 @@ impl Watch {
         }
     }
 
-    fn is_empty(&self) -> bool {
-        self.sockets.is_empty() && self.sets.is_empty()
+    /// Whether a call that waits so long at most can be left to the kernel.
+    fn is_needless(&self, timeout_ns: Option<u64>) -> bool {
+        let never_sleeps = timeout_ns == Some(0);
+        self.sockets.is_empty() && self.sets.is_empty() && (self.others.is_empty() || never_sleeps)
     }
 
     /// Descriptors that are readable because of a ring.
     fn ready(&self) -> impl Iterator<Item = c_int> + '_ {
-        let sockets = self.sockets.iter().filter(|(fd, socket)| {
+        let sockets = self.sockets.iter().filter(|Joined { fd, socket, .. }| {
             socket.error() != 0
                 || socket
                     .lock_receive(*fd)
                     .is_some_and(|locked| locked.half.ready().is_some())
         });
         let sets = self.sets.iter().filter(|(_, set)| set.is_ready());
-        sockets.map(|(fd, _)| *fd).chain(sets.map(|(fd, _)| *fd))
+        sockets
+            .map(|joined| joined.fd)
+            .chain(sets.map(|(fd, _)| *fd))
     }
 
     fn any_ready(&self) -> bool {
@@ -61,17 +86,44 @@ impl Watch {
 
     /// Whether the kernel may know something that a spinning reader should look at.
     fn kernel_hinted(&self) -> bool {
-        self.sockets.iter().any(|(fd, socket)| {
+        self.sockets.iter().any(|Joined { fd, socket, .. }| {
             socket
                 .lock_receive(*fd)
                 .is_some_and(|locked| locked.half.kernel_hinted())
         })
     }
 
-    /// Closes every gate and keeps it closed until [`Watch::end_sleep`]. False: something has come; no sleep has begun.
-    fn begin_sleep(&self) -> bool {
-        for (index, (fd, socket)) in self.sockets.iter().enumerate() {
-            if !begin_sleep_on(socket, *fd) {
+    /// Closes every gate and keeps it closed until [`Watch::end_sleep`]. False: something has come, or another thread has brought a
+    /// connection to the ring; no sleep has begun.
+    fn begin_sleep(&mut self) -> bool {
+        let mut joined: SmallVec<[Joined; 4]> = SmallVec::new();
+        for (fd, socket) in &self.others {
+            if !socket.begin_poll() {
+                joined.push(Joined::new(*fd, socket));
+            }
+        }
+        if !joined.is_empty() {
+            let has_joined = |fd| joined.iter().any(|joined| joined.fd == fd);
+            self.others.retain(|(fd, socket)| {
+                let stays = !has_joined(*fd);
+                if stays {
+                    socket.end_poll();
+                }
+                stays
+            });
+            self.sockets.extend(joined);
+            return false;
+        }
+        let may_sleep = self.close_gates();
+        if !may_sleep {
+            self.end_polls();
+        }
+        may_sleep
+    }
+
+    fn close_gates(&self) -> bool {
+        for (index, joined) in self.sockets.iter().enumerate() {
+            if !begin_sleep_on(*joined) {
                 self.end_sleep_on(index, 0);
                 return false;
             }
@@ -87,12 +139,19 @@ impl Watch {
 
     fn end_sleep(&self) {
         self.end_sleep_on(self.sockets.len(), self.sets.len());
+        self.end_polls();
+    }
+
+    fn end_polls(&self) {
+        for (_, socket) in &self.others {
+            socket.end_poll();
+        }
     }
 
     fn end_sleep_on(&self, sockets: usize, sets: usize) {
-        for (_, socket) in &self.sockets[..sockets] {
+        for joined in &self.sockets[..sockets] {
             // Release: as at the end of a raw receive.
-            socket.row().receive.sleepers.fetch_sub(1, Release);
+            joined.row.receive.sleepers.fetch_sub(1, Release);
         }
         for (_, set) in &self.sets[..sets] {
             set.end_sleep();
@@ -101,23 +160,27 @@ impl Watch {
 
     fn begin_spin(&self, limit_ns: u64) -> Option<Spin<'_>> {
         let here = spin::processor();
-        let (_, socket) = self
-            .sockets
-            .iter()
-            .find(|(_, socket)| socket.sender_processor() != here)?;
-        socket.spinner.begin(limit_ns, 1)
+        let runs_elsewhere = |joined: &&Joined| {
+            let locked = joined.socket.lock_receive(joined.fd);
+            locked.is_some_and(|locked| {
+                let words = locked.segment().words(locked.direction);
+                words.sender_cpu.load(Relaxed) != here
+            })
+        };
+        let joined = self.sockets.iter().find(runs_elsewhere)?;
+        joined.socket.spinner.begin(limit_ns, 1)
     }
 
     fn note_slept(&self, started: u64) {
-        if let Some((_, socket)) = self.sockets.first() {
-            socket.spinner.slept(started);
+        if let Some(joined) = self.sockets.first() {
+            joined.socket.spinner.slept(started);
         }
     }
 }
 
-fn begin_sleep_on(socket: &'static Socket, fd: c_int) -> bool {
+fn begin_sleep_on(Joined { fd, socket, row }: Joined) -> bool {
     let Some(locked) = socket.lock_receive(fd) else {
-        socket.row().receive.sleepers.fetch_add(1, AcqRel);
+        row.receive.sleepers.fetch_add(1, AcqRel);
         return true;
     };
     // The tail comes first: bytes that are published after this look make the close below fail.
@@ -125,25 +188,29 @@ fn begin_sleep_on(socket: &'static Socket, fd: c_int) -> bool {
     if locked.half.ready().is_some() {
         return false;
     }
-    socket.row().receive.sleepers.fetch_add(1, AcqRel);
+    row.receive.sleepers.fetch_add(1, AcqRel);
     let closed = locked.half.close(tail);
     if !closed {
-        socket.row().receive.sleepers.fetch_sub(1, AcqRel);
+        row.receive.sleepers.fetch_sub(1, AcqRel);
     }
     closed
 }
 
 /// The common course. `ask` makes the kernel's call with no waiting and adds the ready rings; `sleep` makes the program's own.
 fn wait(
-    watch: &Watch,
+    watch: &mut Watch,
     timeout_ns: Option<u64>,
-    ask: &mut dyn FnMut() -> c_int,
+    ask: &mut dyn FnMut(&Watch) -> c_int,
     sleep: &mut dyn FnMut() -> c_int,
 ) -> c_int {
     let interrupts = thread::interrupts();
     loop {
         if watch.any_ready() || timeout_ns == Some(0) {
-            return ask();
+            let result = ask(watch);
+            // Another thread may have taken what was there: that is no reason to return.
+            if result != 0 || timeout_ns == Some(0) {
+                return result;
+            }
         }
         if let Some(mut spin) = watch.begin_spin(timeout_ns.unwrap_or(u64::MAX)) {
             let mut asked = 0;
@@ -154,7 +221,7 @@ fn wait(
                     || spin.age() - asked > spin::cycles(SPIN_NS_BEFORE_KERNEL)
                 {
                     asked = spin.age();
-                    let result = ask();
+                    let result = ask(watch);
                     if result != 0 {
                         spin.hit();
                         return result;
@@ -241,14 +308,14 @@ pub(crate) fn poll(
         watch.add(entry.fd);
     }
     look_for_kills(list);
-    if watch.is_empty() {
+    if watch.is_needless(timeout_ns) {
         let result = sleep();
         if result > 0 {
             show_kills(list);
         }
         return result;
     }
-    let mut ask = || {
+    let mut ask = |watch: &Watch| {
         let now = timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -276,7 +343,7 @@ pub(crate) fn poll(
         slept = true;
         sleep()
     };
-    let result = wait(&watch, timeout_ns, &mut ask, &mut sleep);
+    let result = wait(&mut watch, timeout_ns, &mut ask, &mut sleep);
     if slept && result > 0 {
         show_kills(list);
     }
@@ -345,10 +412,10 @@ pub(crate) fn select(
     for fd in (0..length).filter(|fd| has_bit(&wanted[0], *fd)) {
         watch.add(fd as c_int);
     }
-    if watch.is_empty() {
+    if watch.is_needless(timeout_ns) {
         return sleep();
     }
-    let mut ask = || {
+    let mut ask = |watch: &Watch| {
         let mut found = wanted.clone();
         let mut place = |index: usize| {
             if bits[index].words.is_null() {
@@ -385,5 +452,5 @@ pub(crate) fn select(
         }
         total as c_int
     };
-    wait(&watch, timeout_ns, &mut ask, sleep)
+    wait(&mut watch, timeout_ns, &mut ask, sleep)
 }

@@ -16,6 +16,10 @@ use crate::spin::{self, Spin, cycles};
 use crate::vectors::Vectors;
 use crate::{Outcome, fault, kernel, real, table, thread};
 
+mod turn;
+
+use turn::{Turn, end_parts, note_part};
+
 /// Flags that the ring can honour. MSG_MORE and MSG_NOSIGNAL change nothing on it; MSG_EOR and MSG_CONFIRM mean nothing to TCP.
 const RING_FLAGS: c_int =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
@@ -91,10 +95,13 @@ fn send_joined(
     };
     let total = vectors.remaining();
     let (mut sent, mut fruitless) = (0, 0);
+    let mut turn = Turn::default();
     while sent < total {
-        match send_step(socket, call, &mut vectors, (total - sent, &mut fruitless)) {
+        let place = (sent, total - sent, &mut fruitless);
+        match send_step(socket, call, &mut vectors, place, &mut turn) {
             Step::Ring(bytes) => (sent, fruitless) = (sent + bytes, 0),
             Step::Again => {}
+            Step::OthersTurn => turn.pass(),
             Step::Gone => break,
             Step::Fault => {
                 return if sent > 0 {
@@ -117,6 +124,7 @@ fn send_joined(
 }
 
 fn done(socket: &Socket, sent: usize) -> Outcome {
+    end_parts(&socket.row().send);
     let messages = &socket.row().send.ring_messages;
     messages.store(messages.load(Relaxed) + 1, Relaxed);
     Outcome::Handled(sent.cast_signed())
@@ -127,6 +135,8 @@ enum Step {
     Ring(usize),
     /// The gate moved, or room may have come.
     Again,
+    /// Another thread is in the middle of its message.
+    OthersTurn,
     /// The next bytes go by the kernel; the raw call has been announced in the row.
     Kernel(&'static Row),
     /// The program's buffer cannot be read.
@@ -140,11 +150,16 @@ fn send_step(
     socket: &'static Socket,
     call: &Call<'_>,
     vectors: &mut Vectors<'_>,
-    (want, fruitless): (usize, &mut u32),
+    (sent, want, fruitless): (usize, usize, &mut u32),
+    turn: &mut Turn,
 ) -> Step {
     let Some(locked) = socket.lock_send(call.fd) else {
         return Step::Gone;
     };
+    let state = &socket.row().send;
+    if turn.is_others(state) {
+        return Step::OthersTurn;
+    }
     if locked.is_nested() || *fruitless > FRUITLESS_STEPS_MAX {
         // What we interrupted may be copying to the same place; and a gate that never holds still is a hostile reader's.
         return Step::Kernel(begin_raw(socket, &locked, want));
@@ -168,6 +183,9 @@ fn send_step(
             }
             let part = (CHAOS.cut(bytes.min(step_of(window))), window);
             let step = ring_step(&locked, gate, part, vectors, now);
+            if let Step::Ring(part) = step {
+                note_part(state, sent + part, part == want);
+            }
             drop(locked);
             if window == SMALL_RING_BYTES && want > window as usize {
                 ask_for_more(socket);
@@ -376,7 +394,7 @@ fn send_raw(
     raw: &mut dyn FnMut() -> isize,
 ) -> Outcome {
     let Some(locked) = socket.lock_send(fd) else {
-        return Outcome::PassThrough;
+        return table::gone(fd);
     };
     let row = begin_raw(socket, &locked, bytes);
     drop(locked);
@@ -435,20 +453,41 @@ fn send_rest(
         return 0;
     }
     let errno = thread::errno();
-    let mut list = vectors.list();
-    // SAFETY: pointers and integers, for which zero is a value.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = list.as_mut_ptr();
-    header.msg_iovlen = list.len();
-    // SAFETY: the program's own buffers.
-    let result =
-        unsafe { real::sendmsg(call.fd, &raw const header, call.flags | libc::MSG_NOSIGNAL) };
-    if result < 0 {
+    let waits = call.flags & libc::MSG_DONTWAIT == 0 && !socket.is_nonblocking();
+    // What the kernel takes at once comes before the messages of other threads.
+    let mut last = send_list(call, vectors, libc::MSG_DONTWAIT);
+    end_parts(&row.send);
+    let mut result = last;
+    let taken = last.max(0).cast_unsigned();
+    let has_no_room = last >= 0 || thread::errno() == libc::EAGAIN;
+    if waits && has_no_room && taken < vectors.remaining() {
+        let mut rest = vectors.clone();
+        rest.skip(taken);
+        last = send_list(call, &rest, 0);
+        result = if taken > 0 {
+            result + last.max(0)
+        } else {
+            last
+        };
+    }
+    if last < 0 {
         keep_error(socket, thread::errno());
     }
     account(socket, row, result);
     thread::set_errno(errno);
     result
+}
+
+/// The program's call for what is left of its buffers.
+fn send_list(call: &Call<'_>, vectors: &Vectors<'_>, how: c_int) -> isize {
+    let mut list = vectors.list();
+    // SAFETY: pointers and integers, for which zero is a value.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = list.as_mut_ptr();
+    header.msg_iovlen = list.len();
+    let flags = call.flags | libc::MSG_NOSIGNAL | how;
+    // SAFETY: the program's own buffers.
+    unsafe { real::sendmsg(call.fd, &raw const header, flags) }
 }
 
 impl Socket {

@@ -13,6 +13,7 @@ use millrace_shm::sys;
 
 use crate::epoll::EpollSet;
 use crate::socket::Socket;
+use crate::{Outcome, kernel};
 
 /// Descriptors from this number on are left to the kernel.
 const CAPACITY: usize = 1 << 20;
@@ -110,6 +111,11 @@ pub(crate) fn is(fd: c_int, socket: &'static Socket) -> bool {
     slot(fd).is_some_and(|slot| slot.load(Acquire) == Entry::Socket(socket).pack())
 }
 
+/// Whether `fd` is still this epoll instance.
+pub(crate) fn is_set(fd: c_int, set: &'static EpollSet) -> bool {
+    slot(fd).is_some_and(|slot| slot.load(Acquire) == Entry::Set(set).pack())
+}
+
 /// Sets what `fd` is and returns what it was.
 pub(crate) fn replace(fd: c_int, entry: Entry) -> Entry {
     match slot(fd) {
@@ -120,6 +126,24 @@ pub(crate) fn replace(fd: c_int, entry: Entry) -> Entry {
             Entry::unpack(slot.swap(entry.pack(), AcqRel))
         }
         None => Entry::Unknown,
+    }
+}
+
+/// What a call comes to whose connection another thread has closed, or put something else in the place of, since the call began. The
+/// number may be anything by now: what it has is not for this call, which the kernel would not let have it either.
+#[cold]
+pub(crate) fn gone(fd: c_int) -> Outcome {
+    // Not closed: we have given the table up, or the program has dissolved the connection.
+    let is_there = !exists()
+        || match get(fd) {
+            Entry::Unconnected(_) => true,
+            Entry::Unknown => kernel::tcp_family(fd).is_some(),
+            Entry::Socket(_) | Entry::Set(_) => false,
+        };
+    if is_there {
+        Outcome::PassThrough
+    } else {
+        Outcome::Errno(libc::EBADF)
     }
 }
 

@@ -4,6 +4,7 @@
 //! tracked connection: the **end record** with the end's authoritative cursors. A child that forks inherits the mapping,
 //! so that both processes work on the same record. The agent reads rows to show them, and believes nothing.
 
+mod calls;
 pub mod holders;
 
 use std::io;
@@ -127,7 +128,9 @@ pub struct SendState {
     pub granted_log2: AtomicU32,
     /// When, of the processor's counter, the receiver's head was last looked at for the sake of the stamps.
     pub looked_at: AtomicU64,
-    padding: [u64; 7],
+    /// The thread that has sent a part of its message and has not ended it, or zero: others do not come between.
+    pub in_parts: AtomicU32,
+    padding: [u32; 13],
 }
 
 /// The receiving half of an end. Guarded by `lock`, except where said.
@@ -169,14 +172,6 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether calls are under way in the kernel, by any thread or process.
-    #[must_use]
-    pub fn is_in_use(&self) -> bool {
-        // SeqCst: a call announces itself before it looks at what the asker has changed before.
-        self.send.raw.load(Ordering::SeqCst) != 0
-            || self.receive.sleepers.load(Ordering::SeqCst) != 0
-    }
-
     /// Allows both directions so much of their large rings, as the agent does.
     pub fn grant(&self, window_log2: u32) {
         // Release: pairs with the Acquire of whoever opens, or uses, a larger window.

@@ -86,6 +86,7 @@ pub(crate) fn configure(path: CString, mode: Mode, chaos_seed: u64) {
             offers: HashMap::new(),
             settled: None,
             rows_free: Vec::new(),
+            rows_in_use: Vec::new(),
             rows_used: 0,
             rows_searched: 0,
         });
@@ -160,8 +161,7 @@ pub(crate) fn take_row() -> Option<&'static Row> {
     let mut guard = CLIENT.lock()?;
     let client = guard.as_mut()?;
     let index = match client
-        .rows_free
-        .pop()
+        .free_row(board)
         .or_else(|| client.find_left_row(board))
     {
         Some(index) => index,
@@ -187,10 +187,7 @@ pub(crate) fn leave_row(row: &'static Row, last: bool) {
         if last {
             // Under the lock: it is found free from now on, and must not be found twice.
             row.identity.state.store(state::FREE, Release);
-            // Not yet, where a thread will count itself out of it: such a one is found later.
-            client
-                .rows_free
-                .extend(row_index(row).filter(|_| !row.is_in_use()));
+            client.rows_free.extend(row_index(row));
         }
         client.boards.leave(row, board());
     } else if last {
@@ -248,7 +245,7 @@ fn offer(fd: c_int, socket: &'static Socket) {
     if let Err(reason) = client.offer(fd, socket) {
         socket.row().identity.reason.store(reason as u8, Relaxed);
         if !matches!(reason, Reason::NoAgent | Reason::TooShort) {
-            socket.phase.store(phase::KERNEL, Relaxed);
+            session::pass(socket, phase::FRESH, phase::KERNEL);
         }
     }
 }
@@ -267,9 +264,11 @@ fn has_row_here(socket: &'static Socket) -> bool {
     let Some(_moving) = MOVING.lock() else {
         return false;
     };
-    // Another thread may have moved it meanwhile.
+    // Another thread may have moved or closed it meanwhile.
     is_listed_here(socket)
-        || socket.is_held_alone() && take_row().is_some_and(|row| socket.move_to(row))
+        || socket.phase.load(Acquire) == phase::FRESH
+            && socket.is_held_alone()
+            && take_row().is_some_and(|row| socket.move_to(row))
 }
 
 /// Sees to it that a connection's end record lies on the board, if there is one: a fork copies others.
@@ -411,6 +410,7 @@ pub(crate) fn forget_parent() {
         client.retry_at_ns = 0;
         client.offers.clear();
         client.rows_free.clear();
+        client.rows_in_use.clear();
         client.rows_used = 0;
         client.boards.vacate_unused(None);
     }

@@ -38,6 +38,8 @@ pub(super) struct Client {
     /// The offer that the agent has answered last, for good.
     pub(super) settled: Option<u64>,
     pub(super) rows_free: Vec<u32>,
+    /// Free rows in which a thread that was in a call when its connection was closed has to count itself out yet.
+    pub(super) rows_in_use: Vec<u32>,
     pub(super) rows_used: u32,
     /// Where the search for rows that forked children gave up goes on.
     pub(super) rows_searched: u32,
@@ -53,15 +55,35 @@ pub(super) struct Offered {
 }
 
 impl Client {
+    /// A free row in which nobody counts any more.
+    pub(super) fn free_row(&mut self, board: &Board) -> Option<u32> {
+        let is_quiet = |index: &u32| board.row(*index).is_some_and(Row::is_quiet);
+        if let Some(place) = self.rows_in_use.iter().position(is_quiet) {
+            return Some(self.rows_in_use.swap_remove(place));
+        }
+        while let Some(index) = self.rows_free.pop() {
+            if is_quiet(&index) {
+                return Some(index);
+            }
+            self.rows_in_use.push(index);
+        }
+        None
+    }
+
     /// A row that forked children, its last holders, have given up, or with which they were killed: only we may use it again. Looks at a
     /// few rows at a time.
     pub(super) fn find_left_row(&mut self, board: &Board) -> Option<u32> {
         for _ in 0..self.rows_used.min(4) {
             self.rows_searched = (self.rows_searched + 1) % self.rows_used;
             let row = board.row(self.rows_searched)?;
-            if is_left(row, self.rows_used == board.row_count()) {
+            let is_last_resort = self.rows_used == board.row_count();
+            if !self.rows_in_use.contains(&self.rows_searched) && is_left(row, is_last_resort) {
                 // Acquire: whoever emptied it has announced that before. What our own threads leave comes to the list of free ones.
-                return (LEAVING.load(Acquire) == 0).then_some(self.rows_searched);
+                if LEAVING.load(Acquire) != 0 {
+                    return None;
+                }
+                row.forget_calls();
+                return Some(self.rows_searched);
             }
         }
         None
@@ -137,6 +159,7 @@ impl Client {
         BOARD.store(std::ptr::null_mut(), Relaxed);
         self.boards.vacate_unused(None);
         self.rows_free.clear();
+        self.rows_in_use.clear();
         self.rows_used = 0;
         self.retry_at_ns = kernel::monotonic_ns() + RETRY_NS;
         for (offer_id, offered) in std::mem::take(&mut self.offers) {
@@ -300,13 +323,7 @@ impl Client {
                             .identity
                             .connection_id
                             .store(paired.connection_id, Relaxed);
-                        let next = if segment.is_some() {
-                            phase::PAIRED
-                        } else {
-                            phase::KERNEL
-                        };
-                        socket.set_segment(segment);
-                        pass(socket, phase::OFFERED, next);
+                        socket.pair(segment);
                     }
                 }
                 ToClient::Declined(declined) => {
@@ -321,7 +338,7 @@ impl Client {
                             .reason
                             .store(declined.reason as u8, Relaxed);
                         socket.offer_id.store(0, Relaxed);
-                        socket.phase.store(phase::KERNEL, Relaxed);
+                        pass(socket, phase::OFFERED, phase::KERNEL);
                     }
                 }
                 ToClient::Recalled(_) => self.owes_answer = false,
@@ -396,7 +413,7 @@ impl Client {
 fn is_left(row: &Row, is_last_resort: bool) -> bool {
     let identity = &row.identity;
     if identity.holders.load(Acquire) == 0 {
-        return identity.state.load(Acquire) == state::FREE && (is_last_resort || !row.is_in_use());
+        return identity.state.load(Acquire) == state::FREE && (is_last_resort || row.is_quiet());
     }
     if process::is_held_here(row) || !process::is_left(row) {
         return false;
@@ -406,7 +423,7 @@ fn is_left(row: &Row, is_last_resort: bool) -> bool {
 }
 
 /// From one phase to the next. False: another thread has pinned or closed the connection meanwhile.
-fn pass(socket: &Socket, from: u8, to: u8) -> bool {
+pub(super) fn pass(socket: &Socket, from: u8, to: u8) -> bool {
     // Release: whoever finds it paired finds the segment.
     let passed = socket.phase.compare_exchange(from, to, AcqRel, Relaxed);
     passed.is_ok()

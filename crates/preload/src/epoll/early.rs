@@ -64,6 +64,10 @@ impl EpollSet {
         let Some(mut sets) = socket.sets.lock() else {
             return;
         };
+        if !table::is(fd, socket) {
+            // Another thread has closed it, and looks for its sets no more.
+            return;
+        }
         let Some(mut inner) = self.inner.lock() else {
             return;
         };

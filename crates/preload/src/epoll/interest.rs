@@ -23,27 +23,23 @@ pub(crate) unsafe fn control(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    let Entry::Set(set) = table::get(epoll) else {
-        // SAFETY: the program's own arguments.
-        return unsafe { real::epoll_ctl(epoll, operation, fd, event) };
-    };
-    if set.defer(operation, fd, event) {
-        return 0;
-    }
-    set.tell_kernel_of(epoll, fd);
     // SAFETY: the program's own arguments.
-    let result = unsafe { real::epoll_ctl(epoll, operation, fd, event) };
-    if result == 0 {
-        let event = if event.is_null() {
-            None
-        } else {
-            // SAFETY: the kernel has just read it.
-            Some(unsafe { event.read_unaligned() })
+    let mut raw = || unsafe { real::epoll_ctl(epoll, operation, fd, event) };
+    loop {
+        let Entry::Set(set) = table::get(epoll) else {
+            return raw();
         };
-        set.changes.note();
-        set.record(epoll, operation, fd, event);
+        if set.defer(operation, fd, event) {
+            return 0;
+        }
+        if let (Entry::Set(inner), libc::EPOLL_CTL_ADD) = (table::get(fd), operation) {
+            inner.leave_to_kernel();
+        }
+        set.tell_kernel_of(epoll, fd);
+        if let Some(result) = set.change(epoll, operation, (fd, event), &mut raw) {
+            return result;
+        }
     }
-    result
 }
 
 /// Another process is about to get the sets of this one.
@@ -129,6 +125,45 @@ impl EpollSet {
         }
         inner.change(fd, wanted.map(|event| event.events));
         true
+    }
+
+    /// Makes the program's own call and takes note of it, in one step for all others: what another thread hears of by the kernel, and what
+    /// it takes back or closes then, comes after it. None: a descriptor has got another meaning meanwhile.
+    fn change(
+        &'static self,
+        epoll: c_int,
+        operation: c_int,
+        (fd, event): (c_int, *mut epoll_event),
+        raw: &mut dyn FnMut() -> c_int,
+    ) -> Option<c_int> {
+        let socket = table::socket(fd);
+        let sets = socket.and_then(|socket| socket.sets.lock());
+        let inner = self.inner.lock();
+        // Whoever closes one of them says so in the table, and then waits for these locks.
+        let is_same = match socket {
+            Some(socket) => table::is(fd, socket),
+            None => table::socket(fd).is_none(),
+        };
+        if !is_same || !table::is_set(epoll, self) {
+            return None;
+        }
+        let result = raw();
+        let Some(inner) = inner.filter(|_| result == 0) else {
+            return Some(result);
+        };
+        let event = if event.is_null() {
+            None
+        } else {
+            // SAFETY: the kernel has just read it.
+            Some(unsafe { event.read_unaligned() })
+        };
+        self.changes.note();
+        match event {
+            _ if operation == libc::EPOLL_CTL_DEL => self.record_end(fd, socket, (sets, inner)),
+            Some(event) => self.record(epoll, (fd, socket), event, (sets, inner)),
+            None => {}
+        }
+        Some(result)
     }
 
     /// Tells the kernel whatever it has not heard of yet.

@@ -15,8 +15,9 @@ use std::sync::atomic::{
 use libc::{c_int, epoll_event};
 use millrace_stream::ReceiveHalf;
 use millrace_wire::Reason;
+use smallvec::SmallVec;
 
-use crate::guarded::Guarded;
+use crate::guarded::{Guard, Guarded};
 use crate::socket::{Socket, forget};
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
@@ -71,6 +72,12 @@ pub(crate) struct EpollSet {
 
 static FREE: Guarded<Vec<&'static EpollSet>> = Guarded::new(Vec::new());
 
+/// The sets of a connection, and the members of a set, both locked.
+type Records<'a> = (
+    Option<Guard<'a, SmallVec<[&'static EpollSet; 2]>>>,
+    Guard<'a, Inner>,
+);
+
 /// For a forked child: whoever held these locks is not here.
 pub(crate) fn unlock_all() {
     FREE.force_unlock();
@@ -88,9 +95,14 @@ impl EpollSet {
         if !table::covers(fd) {
             return;
         }
+        // A thread that slept on one when it was closed counts itself out when it wakes up.
+        let is_quiet = |set: &&EpollSet| set.sleepers.load(Acquire) == 0;
         let set = FREE
             .lock()
-            .and_then(|mut free| free.pop())
+            .and_then(|mut free| {
+                let place = free.iter().rposition(is_quiet)?;
+                Some(free.swap_remove(place))
+            })
             .unwrap_or_else(|| {
                 Box::leak(Box::new(EpollSet {
                     inner: Guarded::default(),
@@ -102,7 +114,6 @@ impl EpollSet {
                 }))
             });
         set.descriptors.store(1, Relaxed);
-        set.sleepers.store(0, Relaxed);
         set.kernel_only.store(false, Relaxed);
         set.changes.reset();
         set.spinner.reset();
@@ -140,62 +151,56 @@ impl EpollSet {
         }
     }
 
-    /// Records a successful `epoll_ctl`.
+    /// Records that a registration was taken back.
+    fn record_end(
+        &'static self,
+        fd: c_int,
+        socket: Option<&'static Socket>,
+        (sets, mut inner): Records<'_>,
+    ) {
+        inner.remove(fd);
+        if let Some(mut sets) = sets
+            && !socket.is_some_and(|socket| inner.has_still(socket))
+        {
+            sets.retain(|set| !std::ptr::eq(*set, self));
+        }
+    }
+
+    /// Records a registration.
     fn record(
         &'static self,
         epoll: c_int,
-        operation: c_int,
-        fd: c_int,
-        event: Option<epoll_event>,
+        (fd, socket): (c_int, Option<&'static Socket>),
+        event: epoll_event,
+        (sets, mut inner): Records<'_>,
     ) {
-        if let (Entry::Set(inner), libc::EPOLL_CTL_ADD) = (table::get(fd), operation) {
-            inner.leave_to_kernel();
-        }
-        let socket = table::socket(fd);
-        let sets = socket.and_then(|socket| socket.sets.lock());
-        let Some(mut inner) = self.inner.lock() else {
+        let mut member = Member::new(socket, event);
+        member.is_secret = self.changes.are_shared();
+        let ambiguous =
+            inner.add(fd, member) || socket.is_some_and(|socket| inner.has_by_another(fd, socket));
+        let (Some(mut sets), Some(socket)) = (sets, socket) else {
+            early::note(&mut inner, fd);
+            drop(inner);
+            early::look_again(fd);
             return;
         };
-        match (operation, event) {
-            (libc::EPOLL_CTL_DEL, _) => {
-                inner.remove(fd);
-                if let Some(mut sets) = sets
-                    && !socket.is_some_and(|socket| inner.has_still(socket))
-                {
-                    sets.retain(|set| !std::ptr::eq(*set, self));
-                }
-            }
-            (_, Some(event)) => {
-                let mut member = Member::new(socket, event);
-                member.is_secret = self.changes.are_shared();
-                let ambiguous = inner.add(fd, member)
-                    || socket.is_some_and(|socket| inner.has_by_another(fd, socket));
-                if let (Some(mut sets), Some(socket)) = (sets, socket) {
-                    if !sets.iter().any(|set| std::ptr::eq(*set, self)) {
-                        sets.push(self);
-                    }
-                    drop(sets);
-                    self.watch(&mut inner, epoll, fd, socket);
-                    if self.kernel_only.load(Acquire) && !self.changes.are_all_known() {
-                        // Another process may change it at once.
-                        inner.keep_unread();
-                    }
-                    drop(inner);
-                    if self.changes.are_shared() {
-                        // Whoever else has the set knows nothing of this registration.
-                        socket.draw_back(fd);
-                    }
-                    if ambiguous || event.events & ONE_SHOT != 0 || self.kernel_only.load(Acquire) {
-                        socket.pin(Reason::EpollAmbiguous);
-                        socket.draw_back(fd);
-                    }
-                } else {
-                    early::note(&mut inner, fd);
-                    drop(inner);
-                    early::look_again(fd);
-                }
-            }
-            _ => {}
+        if !sets.iter().any(|set| std::ptr::eq(*set, self)) {
+            sets.push(self);
+        }
+        drop(sets);
+        self.watch(&mut inner, epoll, fd, socket);
+        if self.kernel_only.load(Acquire) && !self.changes.are_all_known() {
+            // Another process may change it at once.
+            inner.keep_unread();
+        }
+        drop(inner);
+        if self.changes.are_shared() {
+            // Whoever else has the set knows nothing of this registration.
+            socket.draw_back(fd);
+        }
+        if ambiguous || event.events & ONE_SHOT != 0 || self.kernel_only.load(Acquire) {
+            socket.pin(Reason::EpollAmbiguous);
+            socket.draw_back(fd);
         }
     }
 
@@ -246,7 +251,7 @@ impl Socket {
         let Some(locked) = self.lock_receive(fd) else {
             return;
         };
-        if locked.half.is_open() {
+        if locked.half.is_open() || self.is_polled_unjoined() {
             return;
         }
         let Some(sets) = self.sets.lock() else { return };

@@ -9,7 +9,7 @@ use millrace_stream::{ReceiveHalf, ReceivePlan, step_of};
 use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
 use crate::vectors::Vectors;
-use crate::{Outcome, fault, kernel, spin, thread, user};
+use crate::{Outcome, fault, kernel, spin, table, thread, user};
 
 mod by_kernel;
 mod gathering;
@@ -35,6 +35,9 @@ const FRUITLESS_STEPS_MAX: u32 = 1000;
 
 /// A call that found less than this many bytes returns with them: every further look takes the gate away from its sender.
 const LOOK_AGAIN_BYTES: u32 = 4096;
+
+/// So much one call takes before other threads that receive may come between.
+const TOGETHER_MAX: usize = 64 << 10;
 
 /// One program's call.
 #[derive(Debug)]
@@ -82,6 +85,10 @@ enum Step {
     Again,
     /// Nothing more without waiting.
     Enough,
+    /// Look at what is there, with so many kernel bytes before the ring's; or wait for all of it.
+    Peek(u64, bool),
+    /// The peer broke the rules.
+    Corrupt,
     /// Go by the kernel; the raw call has been announced in the row.
     Raw(&'static Row),
     /// Wait for bytes that the kernel has not got yet, without taking any.
@@ -175,9 +182,11 @@ fn receive_joined(
                 return done(socket, call, &progress);
             }
             Step::Gone if progress.got > 0 => return done(socket, call, &progress),
+            // Dealt with under the lock.
+            Step::Peek(..) | Step::Corrupt => return Outcome::Errno(libc::ECONNRESET),
             Step::End(result) if result < 0 => return Outcome::Errno(-(result as i32)),
             Step::End(_) => return ending(socket, call.fd),
-            Step::Gone => return Outcome::PassThrough,
+            Step::Gone => return table::gone(call.fd),
         }
     }
 }
@@ -189,15 +198,16 @@ fn receive_nothing(
     raw: &mut dyn FnMut() -> isize,
 ) -> Outcome {
     let Some(locked) = socket.lock_receive(call.fd) else {
-        return Outcome::PassThrough;
+        return table::gone(call.fd);
     };
     if !locked.half.is_drained() {
         return Outcome::Handled(0);
     }
     locked.half.leave();
-    socket.row().receive.sleepers.fetch_add(1, SeqCst);
+    let row = socket.row();
+    row.receive.sleepers.fetch_add(1, SeqCst);
     drop(locked);
-    end_raw(socket, call, socket.row(), raw)
+    end_raw(socket, call, row, raw)
 }
 
 fn done(socket: &'static Socket, call: &Call<'_>, progress: &Progress<'_>) -> Outcome {
@@ -212,21 +222,44 @@ fn done(socket: &'static Socket, call: &Call<'_>, progress: &Progress<'_>) -> Ou
     Outcome::Handled(progress.got.cast_signed())
 }
 
-/// Does the next thing, under the half's lock.
+/// Takes what is there, or does the next thing, under the half's lock: what one call gets without waiting stands together in the stream,
+/// whoever else receives.
 #[inline]
 fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -> Step {
     let Some(locked) = socket.lock_receive(call.fd) else {
         return Step::Gone;
     };
+    let limit = progress.wanted.min(progress.got + TOGETHER_MAX);
+    loop {
+        match step_locked(socket, call, &locked, progress) {
+            Step::More if progress.got < limit => {}
+            Step::Peek(before, may_wait) => {
+                return peek::peek(socket, call, locked, progress, (before, may_wait));
+            }
+            Step::Corrupt => {
+                drop(locked);
+                socket.corrupt(call.fd);
+                return Step::End(-(libc::ECONNRESET as isize));
+            }
+            step => return step,
+        }
+    }
+}
+
+#[inline]
+fn step_locked(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    locked: &Locked<ReceiveHalf<'_>>,
+    progress: &mut Progress<'_>,
+) -> Step {
     let may_wait = !call.has(libc::MSG_DONTWAIT)
         && !socket.is_nonblocking()
         && (progress.got == 0 || call.has(libc::MSG_WAITALL));
     match locked.half.plan() {
-        Ok(ReceivePlan::Ring { .. }) if call.has(libc::MSG_PEEK) => {
-            peek::peek(socket, call, locked, progress, (0, may_wait))
-        }
+        Ok(ReceivePlan::Ring { .. }) if call.has(libc::MSG_PEEK) => Step::Peek(0, may_wait),
         Ok(ReceivePlan::KernelUpTo { limit }) if call.has(libc::MSG_PEEK) => {
-            peek::peek(socket, call, locked, progress, (limit, may_wait))
+            Step::Peek(limit, may_wait)
         }
         Ok(ReceivePlan::Ring {
             head,
@@ -235,12 +268,12 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
             open,
         }) => {
             let is_all = open && bytes < LOOK_AGAIN_BYTES && !call.has(libc::MSG_WAITALL);
-            take_from_ring(call, &locked, progress, (head, bytes, window), is_all)
+            take_from_ring(call, locked, progress, (head, bytes, window), is_all)
         }
         Ok(ReceivePlan::KernelUpTo { limit }) => {
             match take_from_kernel(socket, call, progress, limit) {
                 taken if taken > 0 => {
-                    tell_taken(&locked, &socket.row().receive);
+                    tell_taken(locked, &socket.row().receive);
                     Step::More
                 }
                 error if error == -(libc::EAGAIN as isize) && recount(socket, call.fd) => {
@@ -251,7 +284,7 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
             }
         }
         Ok(ReceivePlan::Empty { gate }) => {
-            step_empty(socket, call, &locked, progress, (gate.tail, may_wait))
+            step_empty(socket, call, locked, progress, (gate.tail, may_wait))
         }
         Ok(ReceivePlan::Kernel) => {
             if socket.error() != 0 && kernel::unread(call.fd) == 0 {
@@ -260,15 +293,12 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
                     return Step::End(-(error as isize));
                 }
             }
-            socket.row().receive.sleepers.fetch_add(1, SeqCst);
-            Step::Raw(socket.row())
+            let row = socket.row();
+            row.receive.sleepers.fetch_add(1, SeqCst);
+            Step::Raw(row)
         }
         Err(_) if recount(socket, call.fd) => Step::Again,
-        Err(_) => {
-            drop(locked);
-            socket.corrupt(call.fd);
-            Step::End(-(libc::ECONNRESET as isize))
-        }
+        Err(_) => Step::Corrupt,
     }
 }
 

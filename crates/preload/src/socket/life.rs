@@ -1,6 +1,7 @@
 //! How a connection begins and ends.
 
 use std::cell::UnsafeCell;
+use std::collections::VecDeque;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Relaxed, SeqCst},
@@ -13,7 +14,7 @@ use millrace_stream::{ReceiveHalf, SendHalf};
 
 use millrace_wire::Reason;
 
-use super::{Socket, phase};
+use super::{Socket, phase, reset_row};
 use crate::epoll::Resent;
 use crate::guarded::Guarded;
 use crate::receive::Gathering;
@@ -28,8 +29,12 @@ const FLUSH_WAIT_NS: u64 = 20_000;
 /// Milliseconds before each attempt of an end that leaves to have the agent send what its reader has not read.
 const FLUSH_PAUSES_MS: [c_int; 3] = [0, 2, 20];
 
-/// Recycled objects.
-static FREE: Guarded<Vec<&'static Socket>> = Guarded::new(Vec::new());
+/// Recycled objects. Those that were let go of last rest a while: a call that is under way on a connection that another thread has
+/// closed must not take the next one of the same descriptor for it.
+static FREE: Guarded<VecDeque<&'static Socket>> = Guarded::new(VecDeque::new());
+
+/// So many rest.
+const RESTING: usize = 32;
 
 /// For a forked child.
 pub(crate) fn unlock_all() {
@@ -39,7 +44,7 @@ pub(crate) fn unlock_all() {
 impl Socket {
     /// One that nobody knows of yet.
     pub(crate) fn allocate() -> &'static Socket {
-        if let Some(socket) = FREE.lock().and_then(|mut free| free.pop()) {
+        if let Some(socket) = Socket::recycled() {
             return socket;
         }
         let socket: &'static Socket = Box::leak(Box::new(Socket {
@@ -64,11 +69,26 @@ impl Socket {
             room_spinner: Spinner::new(),
             asked_at: AtomicU64::new(0),
             is_deaf: AtomicBool::new(false),
+            pollers: AtomicU32::new(0),
         }));
         socket
             .row
             .store(std::ptr::from_ref(&socket.own_row).cast_mut(), Relaxed);
         socket
+    }
+
+    fn recycled() -> Option<&'static Socket> {
+        let mut free = FREE.lock()?;
+        if free.len() <= RESTING {
+            return None;
+        }
+        let socket = free.pop_front()?;
+        if socket.is_quiet() {
+            return Some(socket);
+        }
+        // A thread that slept in a call when it was closed counts itself out when it wakes up.
+        free.push_back(socket);
+        None
     }
 
     /// Begins to track the connection that `fd` is.
@@ -157,7 +177,7 @@ impl Socket {
         }
         client::LEAVING.fetch_sub(1, AcqRel);
         if let Some(mut free) = FREE.lock() {
-            free.push(self);
+            free.push_back(self);
         }
     }
 
@@ -165,11 +185,17 @@ impl Socket {
     fn show_another_descriptor(&'static self, fd: c_int) {
         let identity = &self.row().identity;
         let shown = &identity.fd;
-        if shown.load(Relaxed) == fd.cast_unsigned()
+        let mut gone = fd;
+        while shown.load(SeqCst) == gone.cast_unsigned()
             && identity.owner.load(Relaxed) == process::id()
             && let Some(other) = table::all().find(|other| table::is(*other, self))
         {
-            shown.store(other.cast_unsigned(), Relaxed);
+            // SeqCst: another thread that closes this one, too, has said so in the table before it looks here.
+            shown.store(other.cast_unsigned(), SeqCst);
+            if table::is(other, self) {
+                return;
+            }
+            gone = other;
         }
     }
 
@@ -446,48 +472,4 @@ pub(crate) fn forget(fd: c_int, entry: Entry) {
         Entry::Unconnected(_) => epoll::disown(fd),
         Entry::Unknown => {}
     }
-}
-
-pub(crate) fn reset_row(row: &Row) {
-    let Row {
-        identity,
-        send,
-        receive,
-    } = row;
-    for word in [
-        &send.tail,
-        &send.pending,
-        &send.epoch,
-        &send.head_seen,
-        &send.raw,
-        &send.granted_log2,
-    ] {
-        word.store(0, Relaxed);
-    }
-    for word in [
-        &receive.head,
-        &receive.opened_at,
-        &receive.sleepers,
-        &receive.granted_log2,
-    ] {
-        word.store(0, Relaxed);
-    }
-    for word in [
-        &send.kernel_position,
-        &send.ring_bytes,
-        &send.ring_messages,
-        &send.kernel_messages,
-        &receive.kernel_position,
-        &receive.ring_bytes,
-        &receive.ring_messages,
-        &receive.kernel_messages,
-        &identity.connection_id,
-    ] {
-        word.store(0, Relaxed);
-    }
-    identity.flags.store(0, Relaxed);
-    identity.error.store(0, Relaxed);
-    identity.reason.store(client::first_reason(), Relaxed);
-    identity.owner.store(process::id(), Relaxed);
-    identity.hold_alone(process::holder());
 }

@@ -29,11 +29,14 @@ use millrace_wire::Reason;
 use smallvec::SmallVec;
 
 use crate::epoll::EpollSet;
+mod calls;
 mod life;
 mod peer;
+mod record;
 mod sharing;
 
-pub(crate) use life::{forget, reset_row, unlock_all};
+pub(crate) use life::{forget, unlock_all};
+pub(crate) use record::reset_row;
 
 use crate::guarded::Guarded;
 use crate::receive::Gathering;
@@ -46,7 +49,7 @@ pub(crate) mod phase {
     pub(crate) const FRESH: u8 = 0;
     pub(crate) const OFFERED: u8 = 1;
     pub(crate) const PAIRED: u8 = 2;
-    /// A thread that has the locks of both halves finds out whether it can be attached, or moves the end record.
+    /// A thread that has the locks of both halves finds out whether it can be attached; or its end record moves.
     pub(crate) const JOINING: u8 = 3;
     pub(crate) const ATTACHED: u8 = 4;
     pub(crate) const KERNEL: u8 = 5;
@@ -90,6 +93,8 @@ pub(crate) struct Socket {
     pub(crate) asked_at: AtomicU64,
     /// The program has shut down the direction that it reads.
     pub(crate) is_deaf: AtomicBool,
+    /// Threads that sleep in `poll` or `select` since before it was attached. They keep no end from joining, but the gate closed.
+    pollers: AtomicU32,
 }
 
 // SAFETY: the segment is read under a half's lock in phase Attached and changed under both; the rest are atomics and locks.
@@ -124,36 +129,9 @@ impl Socket {
         self.row.store(std::ptr::from_ref(row).cast_mut(), SeqCst);
     }
 
-    /// Announces a receiving call that goes straight to the kernel. None: attached meanwhile, go by the lock.
-    #[inline]
-    pub(crate) fn begin_raw_receive(&self) -> Option<&'static Row> {
-        self.begin_raw(|row| &row.receive.sleepers)
-    }
-
-    /// Announces a sending call that goes straight to the kernel, as [`Socket::begin_raw_receive`].
-    #[inline]
-    pub(crate) fn begin_raw_send(&self) -> Option<&'static Row> {
-        self.begin_raw(|row| &row.send.raw)
-    }
-
-    #[inline]
-    fn begin_raw(
-        &self,
-        count_in: impl Fn(&'static Row) -> &'static AtomicU32,
-    ) -> Option<&'static Row> {
-        loop {
-            let row = self.row();
-            let count = count_in(row);
-            count.fetch_add(1, SeqCst);
-            let attached = self.is_attached();
-            if !attached && std::ptr::eq(row, self.row()) {
-                return Some(row);
-            }
-            count.fetch_sub(1, SeqCst);
-            if attached {
-                return None;
-            }
-        }
+    /// Whether it is on the kernel's road for now only.
+    pub(crate) fn may_join(&self) -> bool {
+        self.phase.load(Acquire) < phase::KERNEL
     }
 
     /// Whether a call that moves bytes goes by the locks and the ring. In the eager modes the first one waits a little for that.
@@ -222,12 +200,19 @@ impl Socket {
         unsafe { *self.segment.get() = segment };
     }
 
+    /// Whether `fd` is this connection, attached, and `row`, of which a half is locked, its end record: the object may have been
+    /// another connection's when that was looked up.
+    #[inline(always)]
+    fn is_attached_as(&'static self, fd: c_int, row: &Row) -> bool {
+        self.is_attached() && table::is(fd, self) && std::ptr::eq(row, self.row())
+    }
+
     /// Locks the sending half. None: not attached (any more), or `fd` is not this connection any more.
     #[inline(always)]
     pub(crate) fn lock_send(&'static self, fd: c_int) -> Option<Locked<SendHalf<'static>>> {
         let row = self.row();
         let (held, busy) = Busy::lock(&row.send.lock);
-        if !self.is_attached() || !table::is(fd, self) {
+        if !self.is_attached_as(fd, row) {
             row.send.lock.unlock(held);
             return None;
         }
@@ -249,7 +234,7 @@ impl Socket {
     pub(crate) fn lock_receive(&'static self, fd: c_int) -> Option<Locked<ReceiveHalf<'static>>> {
         let row = self.row();
         let (held, busy) = Busy::lock(&row.receive.lock);
-        if !self.is_attached() || !table::is(fd, self) {
+        if !self.is_attached_as(fd, row) {
             row.receive.lock.unlock(held);
             return None;
         }

@@ -104,7 +104,7 @@ impl Socket {
     /// Calls that are under way are waited for. Both halves are locked.
     fn unpin_forked(&'static self, fd: c_int) {
         let row = self.row();
-        if row.is_in_use() || !process::holds_alone(row) {
+        if !row.is_quiet() || !process::holds_alone(row) {
             return;
         }
         let sent = kernel::sent(fd, self.active.load(Relaxed));

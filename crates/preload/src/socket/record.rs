@@ -1,0 +1,47 @@
+//! The end record of a connection that begins.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use millrace_shm::board::Row;
+
+use crate::{client, process};
+
+/// For a new connection. Nobody counts in it now, and a call that finds that it has the wrong record counts itself out again at once.
+pub(crate) fn reset_row(row: &Row) {
+    let Row {
+        identity,
+        send,
+        receive,
+    } = row;
+    for word in [
+        &send.tail,
+        &send.pending,
+        &send.epoch,
+        &send.head_seen,
+        &send.granted_log2,
+        &send.in_parts,
+    ] {
+        word.store(0, Relaxed);
+    }
+    for word in [&receive.head, &receive.opened_at, &receive.granted_log2] {
+        word.store(0, Relaxed);
+    }
+    for word in [
+        &send.kernel_position,
+        &send.ring_bytes,
+        &send.ring_messages,
+        &send.kernel_messages,
+        &receive.kernel_position,
+        &receive.ring_bytes,
+        &receive.ring_messages,
+        &receive.kernel_messages,
+        &identity.connection_id,
+    ] {
+        word.store(0, Relaxed);
+    }
+    identity.flags.store(0, Relaxed);
+    identity.error.store(0, Relaxed);
+    identity.reason.store(client::first_reason(), Relaxed);
+    identity.owner.store(process::id(), Relaxed);
+    identity.hold_alone(process::holder());
+}

@@ -1,0 +1,492 @@
+/* Threads that use one descriptor at the same time, each in its own way, from the first byte of its connection on. */
+#include "traps.h"
+
+enum { LONGEST = 16384, PATIENCE_MS = 10000 };
+
+/* ---- Streams: each direction of a connection has a thread that sends and one that receives. ---- */
+
+/* How the threads use the connection. */
+typedef struct {
+    enum { BLOCKS, POLLS, LEVEL, EDGE } waits;
+    /* The senders use copies of the descriptors. */
+    int copies;
+    /* What another thread does to the connection meanwhile. */
+    void (*meddle)(int fd);
+} Style;
+
+typedef struct {
+    const Style *style;
+    int from, to;
+    unsigned seed;
+    size_t bytes;
+    const char *ended;
+} Direction;
+
+/* The byte at a position. Neighbouring pages differ, and so do the two directions. */
+static char byte_at(unsigned seed, size_t position) {
+    return (char)((position * 0x9e3779b1u ^ position >> 10 ^ seed) >> 3);
+}
+
+static int is_ready(int fd, short events) {
+    struct pollfd entry = {fd, events, 0};
+    return poll(&entry, 1, PATIENCE_MS) == 1;
+}
+
+static void *send_to_the_end(void *argument) {
+    Direction *direction = argument;
+    char message[LONGEST];
+    unsigned random = direction->seed;
+    for (size_t sent = 0; sent < direction->bytes;) {
+        size_t length = 1 + rand_r(&random) % (rand_r(&random) % 2 ? 64 : LONGEST);
+        if (length > direction->bytes - sent)
+            length = direction->bytes - sent;
+        for (size_t i = 0; i < length; i++)
+            message[i] = byte_at(direction->seed, sent + i);
+        ssize_t part = send(direction->from, message, length, MSG_NOSIGNAL);
+        if (part < 0 && errno == EAGAIN && is_ready(direction->from, POLLOUT))
+            continue;
+        if (part <= 0)
+            return NULL;
+        sent += part;
+    }
+    shutdown(direction->from, SHUT_WR);
+    return NULL;
+}
+
+/* What waits for bytes on `fd`, as the style says; an epoll set, or `fd` itself. */
+static int waiter_for(const Style *style, int fd) {
+    if (style->waits < LEVEL)
+        return fd;
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | (style->waits == EDGE ? EPOLLET : 0), .data.fd = fd};
+    must(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0, "epoll_ctl");
+    return set;
+}
+
+static int may_receive(const Style *style, int waiter) {
+    struct epoll_event event;
+    if (style->waits < LEVEL)
+        return is_ready(waiter, POLLIN);
+    return epoll_wait(waiter, &event, 1, PATIENCE_MS) == 1;
+}
+
+static const char *stream(Direction *direction, int waiter) {
+    char message[LONGEST];
+    size_t received = 0;
+    int is_drained = direction->style->waits != BLOCKS;
+    for (;;) {
+        if (is_drained && !may_receive(direction->style, waiter))
+            return "never";
+        int flags = direction->style->waits == BLOCKS ? 0 : MSG_DONTWAIT;
+        ssize_t part = recv(direction->to, message, sizeof message, flags);
+        if (part < 0 && errno == EAGAIN) {
+            is_drained = 1;
+            continue;
+        }
+        is_drained = direction->style->waits != BLOCKS && direction->style->waits != EDGE;
+        if (part <= 0)
+            return part < 0 ? "with an error" : received == direction->bytes ? "exactly" : "early";
+        for (ssize_t i = 0; i < part; i++)
+            if (message[i] != byte_at(direction->seed, received++))
+                return "with wrong bytes";
+    }
+}
+
+static void *receive_to_the_end(void *argument) {
+    Direction *direction = argument;
+    int waiter = waiter_for(direction->style, direction->to);
+    direction->ended = stream(direction, waiter);
+    if (waiter != direction->to)
+        close(waiter);
+    return NULL;
+}
+
+typedef struct {
+    void (*meddle)(int fd);
+    int fd;
+    atomic_int is_over;
+} Meddler;
+
+static void *meddle(void *argument) {
+    Meddler *meddler = argument;
+    while (!meddler->is_over) {
+        meddler->meddle(meddler->fd);
+        usleep(50);
+    }
+    return NULL;
+}
+
+/* New connections, some at a time, whose threads find at once that they can be joined. */
+static void stream_in(const Style *style, unsigned rounds) {
+    enum { CONNECTIONS = 3 };
+    int exact = 0;
+    for (unsigned round = 0; round < rounds; round++) {
+        Pair pairs[CONNECTIONS], copies[CONNECTIONS];
+        Direction directions[CONNECTIONS][2];
+        Meddler meddlers[CONNECTIONS];
+        pthread_t threads[CONNECTIONS][5];
+        for (unsigned i = 0; i < CONNECTIONS; i++) {
+            Pair pair = pairs[i] = copies[i] = connected();
+            if (style->copies)
+                copies[i] = (Pair){dup(pair.near), dup(pair.far)};
+            size_t bytes = 10000 + round * 1000 + i * 100;
+            directions[i][0] = (Direction){style, copies[i].near, pair.far, 2 * i, bytes, "never"};
+            directions[i][1] = (Direction){style, copies[i].far, pair.near, 2 * i + 1, 150000 - bytes, "never"};
+            for (int j = 0; j < 4; j++)
+                threads[i][j] = start_thread(j % 2 ? receive_to_the_end : send_to_the_end, &directions[i][j / 2]);
+            meddlers[i].meddle = style->meddle;
+            meddlers[i].fd = i % 2 ? pair.far : pair.near;
+            meddlers[i].is_over = 0;
+            if (style->meddle)
+                threads[i][4] = start_thread(meddle, &meddlers[i]);
+        }
+        for (unsigned i = 0; i < CONNECTIONS; i++) {
+            for (int j = 0; j < 4; j++)
+                pthread_join(threads[i][j], NULL);
+            meddlers[i].is_over = 1;
+            if (style->meddle)
+                pthread_join(threads[i][4], NULL);
+            const char *there = directions[i][0].ended, *back = directions[i][1].ended;
+            if (strcmp(there, "exactly") == 0 && strcmp(back, "exactly") == 0)
+                exact++;
+            else
+                observe("round %u, connection %u: ended %s and %s", round, i, there, back);
+            if (style->copies) {
+                close(copies[i].near);
+                close(copies[i].far);
+            }
+            close(pairs[i].near);
+            close(pairs[i].far);
+        }
+    }
+    observe("%d ended exactly", exact);
+}
+
+static void one_thread_sends_another_polls(void) {
+    stream_in(&(Style){.waits = POLLS}, 40);
+}
+
+static void one_thread_sends_another_waits_on_a_set(void) {
+    stream_in(&(Style){.waits = LEVEL}, 40);
+}
+
+static void one_thread_sends_another_waits_for_edges(void) {
+    stream_in(&(Style){.waits = EDGE}, 40);
+}
+
+static void use_a_copy(int fd) {
+    int copy = dup(fd), other = dup(copy);
+    close(copy);
+    usleep(50);
+    close(other);
+}
+
+static void threads_use_copies_that_come_and_go(void) {
+    stream_in(&(Style){.waits = BLOCKS, .copies = 1, .meddle = use_a_copy}, 40);
+}
+
+static void set_options(int fd) {
+    static atomic_int turn;
+    int on = turn++ & 1, least = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
+}
+
+static void a_thread_sets_options_meanwhile(void) {
+    stream_in(&(Style){.waits = BLOCKS, .meddle = set_options}, 40);
+}
+
+static void toggle_nonblocking(int fd) {
+    static atomic_int turn;
+    int on = turn++ & 1;
+    if (on)
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) ^ O_NONBLOCK);
+    else
+        ioctl(fd, FIONBIO, &on);
+}
+
+static void a_thread_toggles_nonblocking_meanwhile(void) {
+    stream_in(&(Style){.waits = POLLS, .meddle = toggle_nonblocking}, 40);
+}
+
+/* ---- Records: several threads send, or receive, on one descriptor. ---- */
+
+enum { SHARERS = 3, RECORDS = 40, RECORD_MAX = 6000 };
+
+typedef struct {
+    unsigned length, sender, number, check;
+} Header;
+
+typedef struct {
+    int fd;
+    unsigned sender, round;
+} Sender;
+
+static void *send_records(void *argument) {
+    Sender *sender = argument;
+    char record[RECORD_MAX];
+    unsigned random = sender->round * SHARERS + sender->sender;
+    for (unsigned number = 0; number < RECORDS; number++) {
+        unsigned length = sizeof(Header) + rand_r(&random) % (RECORD_MAX - sizeof(Header));
+        Header header = {length, sender->sender, number, length ^ sender->sender ^ number ^ 0x5eed};
+        memset(record, (int)(sender->sender * 50 + number), length);
+        memcpy(record, &header, sizeof header);
+        if (send(sender->fd, record, length, MSG_NOSIGNAL) != (ssize_t)length)
+            return NULL;
+    }
+    return NULL;
+}
+
+/* How many records came before the first one that was not as it was sent. */
+static int whole_records(int fd) {
+    unsigned next[SHARERS] = {0};
+    char record[RECORD_MAX];
+    int whole = 0;
+    for (; whole < SHARERS * RECORDS; whole++) {
+        Header header;
+        if (recv(fd, &header, sizeof header, MSG_WAITALL) != sizeof header)
+            break;
+        unsigned check = header.length ^ header.sender ^ header.number ^ 0x5eed;
+        if (header.check != check || header.sender >= SHARERS || header.number != next[header.sender]++)
+            break;
+        size_t length = header.length - sizeof header;
+        if (recv(fd, record, length, MSG_WAITALL) != (ssize_t)length)
+            break;
+        size_t same = 0;
+        while (same < length && record[same] == (char)(header.sender * 50 + header.number))
+            same++;
+        if (same < length)
+            break;
+    }
+    return whole;
+}
+
+static void several_threads_send_records(void) {
+    int whole = 0;
+    for (unsigned round = 0; round < 40; round++) {
+        Pair pair = connected();
+        Sender senders[SHARERS];
+        pthread_t threads[SHARERS];
+        for (unsigned i = 0; i < SHARERS; i++) {
+            senders[i] = (Sender){pair.near, i, round};
+            threads[i] = start_thread(send_records, &senders[i]);
+        }
+        int here = whole_records(pair.far);
+        whole += here;
+        if (here < SHARERS * RECORDS) {
+            observe("round %u: %d records", round, here);
+            close(pair.far);
+        }
+        for (unsigned i = 0; i < SHARERS; i++)
+            pthread_join(threads[i], NULL);
+        close(pair.near);
+        if (here == SHARERS * RECORDS)
+            close(pair.far);
+    }
+    observe("%d records", whole);
+}
+
+enum { WORDS = 20000 };
+
+typedef struct {
+    int fd;
+    atomic_uchar *seen;
+    atomic_int *torn;
+} Receiver;
+
+/* Each call gets neighbours: numbers that follow each other. They are sent in whole numbers, and so are received. */
+static void *receive_numbers(void *argument) {
+    Receiver *receiver = argument;
+    unsigned numbers[1024], random = 7;
+    for (;;) {
+        ssize_t part = recv(receiver->fd, numbers, sizeof numbers[0] * (1 + rand_r(&random) % 1024), 0);
+        if (part <= 0)
+            return NULL;
+        for (ssize_t i = 0; i < part / 4; i++) {
+            if (numbers[i] >= WORDS || numbers[i] != numbers[0] + i)
+                (*receiver->torn)++;
+            else
+                receiver->seen[numbers[i]]++;
+        }
+    }
+}
+
+static void several_threads_receive(void) {
+    int once = 0;
+    atomic_int torn = 0;
+    for (unsigned round = 0; round < 40; round++) {
+        Pair pair = connected();
+        atomic_uchar *seen = calloc(WORDS, 1);
+        Receiver receiver = {pair.far, seen, &torn};
+        pthread_t threads[SHARERS];
+        for (unsigned i = 0; i < SHARERS; i++)
+            threads[i] = start_thread(receive_numbers, &receiver);
+        unsigned numbers[2048], random = round;
+        for (unsigned next = 0; next < WORDS;) {
+            unsigned count = 1 + rand_r(&random) % (rand_r(&random) % 2 ? 16 : 2048);
+            for (unsigned i = 0; i < count; i++)
+                numbers[i] = next + i;
+            if (count > WORDS - next)
+                count = WORDS - next;
+            must(send(pair.near, numbers, count * 4, 0) == count * 4, "send");
+            next += count;
+        }
+        shutdown(pair.near, SHUT_WR);
+        for (unsigned i = 0; i < SHARERS; i++)
+            pthread_join(threads[i], NULL);
+        for (unsigned i = 0; i < WORDS; i++)
+            once += seen[i] == 1;
+        free(seen);
+        close(pair.near);
+        close(pair.far);
+    }
+    observe("%d numbers came once, %d not in their place", once, (int)torn);
+}
+
+/* ---- Waits that nobody must forget. ---- */
+
+enum { MESSAGES = 40 };
+
+typedef struct {
+    Pair pair;
+    atomic_int received;
+    int missed;
+} Polled;
+
+static int take_one(Polled *polled) {
+    char message[16];
+    if (recv(polled->pair.near, message, sizeof message, MSG_WAITALL) != sizeof message)
+        return 0;
+    polled->received++;
+    return send(polled->pair.near, message, sizeof message, MSG_NOSIGNAL) == sizeof message;
+}
+
+static void *poll_to_the_last(void *argument) {
+    Polled *polled = argument;
+    while (polled->received <= MESSAGES) {
+        struct pollfd entry = {polled->pair.near, POLLIN, 0};
+        if (poll(&entry, 1, 3000) != 1) {
+            polled->missed = 1;
+            shutdown(polled->pair.near, SHUT_RDWR);
+            break;
+        }
+        if (polled->received >= MESSAGES)
+            take_one(polled);
+    }
+    return NULL;
+}
+
+static void *take_all_but_one(void *argument) {
+    Polled *polled = argument;
+    while (polled->received < MESSAGES && take_one(polled))
+        ;
+    return NULL;
+}
+
+/* One thread sleeps in `poll` since before the connection came to the ring. Another one takes messages, and then does not any more. */
+static void a_thread_polls_while_another_receives(void) {
+    int missed = 0;
+    for (unsigned round = 0; round < 100; round++) {
+        Polled polled = {.pair = connected()};
+        pthread_t polls = start_thread(poll_to_the_last, &polled), takes = start_thread(take_all_but_one, &polled);
+        char message[16] = "a message", answer[16];
+        for (int i = 0; i <= MESSAGES; i++) {
+            if (i == MESSAGES)
+                pause_ms(1);
+            must(send(polled.pair.far, message, sizeof message, MSG_NOSIGNAL) == sizeof message, "send");
+            if (recv(polled.pair.far, answer, sizeof answer, MSG_WAITALL) != sizeof answer)
+                break;
+        }
+        pthread_join(polls, NULL);
+        pthread_join(takes, NULL);
+        missed += polled.missed;
+        close(polled.pair.near);
+        close(polled.pair.far);
+    }
+    observe("%d missed", missed);
+}
+
+/* ---- Descriptors that get another meaning while threads are in calls on them. ---- */
+
+typedef struct {
+    int fd;
+    ssize_t result;
+    char got[64];
+    atomic_int thread;
+} Caller;
+
+static void *call_once(void *argument) {
+    Caller *caller = argument;
+    caller->thread = gettid();
+    caller->result = recv(caller->fd, caller->got, sizeof caller->got, 0);
+    return NULL;
+}
+
+/* Waits until the thread sleeps in its call. */
+static void await_sleep(Caller *caller) {
+    char name[64], state = 0;
+    while (caller->thread == 0)
+        usleep(100);
+    snprintf(name, sizeof name, "/proc/self/task/%d/stat", caller->thread);
+    while (state != 'S') {
+        usleep(100);
+        FILE *file = fopen(name, "r");
+        must(file != NULL && fscanf(file, "%*d (%*[^)]) %c", &state) == 1, "stat");
+        fclose(file);
+    }
+}
+
+/* A thread waits on a connection that another one ends and closes, to use its number for a new one at once. */
+static void a_number_is_used_again_below_a_call(void) {
+    int ended = 0, exact = 0;
+    for (unsigned round = 0; round < 100; round++) {
+        Pair old = connected();
+        if (round % 2)
+            talk(old.near, old.far), talk(old.far, old.near);
+        Caller caller = {.fd = old.near, .result = -2};
+        pthread_t calls = start_thread(call_once, &caller);
+        await_sleep(&caller);
+        shutdown(old.near, SHUT_RDWR);
+        close(old.near);
+        Direction directions[2];
+        static const Style style = {.waits = BLOCKS};
+        Pair pair = connected();
+        int on = 1;
+        setsockopt(pair.near, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        setsockopt(pair.far, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        directions[0] = (Direction){&style, pair.near, pair.far, 1, 30000, "never"};
+        directions[1] = (Direction){&style, pair.far, pair.near, 2, 30000, "never"};
+        pthread_t threads[4];
+        for (int j = 0; j < 4; j++)
+            threads[j] = start_thread(j % 2 ? receive_to_the_end : send_to_the_end, &directions[j / 2]);
+        for (int j = 0; j < 4; j++)
+            pthread_join(threads[j], NULL);
+        pthread_join(calls, NULL);
+        const char *there = directions[0].ended, *back = directions[1].ended;
+        ended += caller.result == 0;
+        exact += strcmp(there, "exactly") == 0 && strcmp(back, "exactly") == 0;
+        if (caller.result != 0 || strcmp(there, "exactly") != 0 || strcmp(back, "exactly") != 0)
+            observe("round %u: %zd, ended %s and %s", round, caller.result, there, back);
+        close(old.far);
+        close(pair.near);
+        close(pair.far);
+    }
+    observe("%d calls ended, %d connections ended exactly", ended, exact);
+}
+
+int main(int argc, char **argv) {
+    static const Case cases[] = {
+        CASE(one_thread_sends_another_polls),
+        CASE(one_thread_sends_another_waits_on_a_set),
+        CASE(one_thread_sends_another_waits_for_edges),
+        CASE(threads_use_copies_that_come_and_go),
+        CASE(a_thread_sets_options_meanwhile),
+        CASE(a_thread_toggles_nonblocking_meanwhile),
+        CASE(several_threads_send_records),
+        CASE(several_threads_receive),
+        CASE(a_thread_polls_while_another_receives),
+        CASE(a_number_is_used_again_below_a_call),
+        {0},
+    };
+    return run_cases(cases, argc, argv);
+}
