@@ -279,21 +279,31 @@ pub(crate) fn drop_descriptor(fd: c_int) {
     }
 }
 
-/// `target` now is what `fd` is.
-pub(crate) fn copy_descriptor(fd: c_int, target: c_int) {
+/// `target` now is what `fd` is, which was `entry` before it was copied.
+pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
     if target < 0 || fd == target {
         return;
     }
     if is_borrowed() {
         return started::copied_by_child_of_vfork(fd);
     }
-    let entry = table::get(fd);
-    match entry {
-        Entry::Socket(socket) => socket.add_descriptor(),
-        Entry::Set(set) => set.add_descriptor(),
-        Entry::Unknown | Entry::Unconnected(_) => {}
-    }
+    let entry = match entry {
+        Entry::Socket(socket) if !socket.add_descriptor() => Entry::Unknown,
+        Entry::Set(set) => {
+            set.add_descriptor();
+            entry
+        }
+        _ => entry,
+    };
     forget(target, table::replace(target, entry));
+    if let Entry::Socket(socket) = entry
+        && !table::is(fd, socket)
+    {
+        // Another thread has closed it meanwhile, before it was copied or after that: only the kernel knows what the copy is.
+        socket.leave_to_streams(target);
+        drop_descriptor(target);
+        return;
+    }
     leave_standard_streams(target);
 }
 

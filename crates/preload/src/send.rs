@@ -66,7 +66,7 @@ pub(crate) fn send(
         // It does not join: what lies unread at the peer is counted up to an urgent byte only.
         socket.pin_flags(flags::SEND_PINNED, Reason::UrgentData);
     }
-    let Some(row) = socket.begin_raw_send() else {
+    let Some(row) = socket.begin_raw_send(call.fd) else {
         return send_joined(socket, call, raw);
     };
     let result = raw();
@@ -358,7 +358,7 @@ pub(crate) fn by_kernel(
         }
         return send_raw(socket, fd, 0, raw);
     }
-    let Some(row) = socket.begin_raw_send() else {
+    let Some(row) = socket.begin_raw_send(fd) else {
         return send_raw(socket, fd, 0, raw);
     };
     let result = raw();

@@ -6,7 +6,8 @@ use millrace_wire::Reason;
 use crate::process::{
     close_range as split_range, copy_descriptor, drop_descriptor, drop_range, set_nonblocking,
 };
-use crate::{client, kernel, process, real, table, thread, user};
+use crate::table::{self, Entry};
+use crate::{client, kernel, process, real, thread, user};
 
 /// Our connection to the agent is not the program's: for it, the number is free.
 fn is_hidden(fd: c_int) -> bool {
@@ -67,9 +68,10 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     cover!(touches("dup", fd));
+    let entry = table::get(fd);
     // SAFETY: the program's own arguments.
     let copy = unsafe { real::dup(fd) };
-    copy_descriptor(fd, copy);
+    copy_descriptor((fd, entry), copy);
     copy
 }
 
@@ -85,9 +87,10 @@ pub(super) unsafe extern "C-unwind" fn dup2(fd: c_int, target: c_int) -> c_int {
     cover!(touches("dup2", fd));
     client::move_away(target);
     make_way(fd, target);
+    let entry = table::get(fd);
     // SAFETY: the program's own arguments.
     let copy = unsafe { real::dup2(fd, target) };
-    copy_descriptor(fd, copy);
+    copy_descriptor((fd, entry), copy);
     copy
 }
 
@@ -98,19 +101,20 @@ pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, target: c_int, flags: c_i
         client::move_away(target);
         make_way(fd, target);
     }
+    let entry = table::get(fd);
     // SAFETY: the program's own arguments.
     let copy = unsafe { real::dup3(fd, target, flags) };
-    copy_descriptor(fd, copy);
+    copy_descriptor((fd, entry), copy);
     copy
 }
 
 /// What a successful `fcntl` means to us.
-fn controlled(fd: c_int, command: c_int, argument: usize, result: c_int) {
+fn controlled((fd, entry): (c_int, Entry), command: c_int, argument: usize, result: c_int) {
     if result < 0 {
         return;
     }
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copy_descriptor(fd, result),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copy_descriptor((fd, entry), result),
         libc::F_SETFL => {
             set_nonblocking(fd, argument as c_int & libc::O_NONBLOCK != 0);
         }
@@ -134,9 +138,10 @@ pub(super) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument
     if command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
         begin_signals(fd);
     }
+    let entry = table::get(fd);
     // SAFETY: the program's own arguments; an absent third one is not looked at.
     let result = unsafe { real::fcntl(fd, command, argument) };
-    controlled(fd, command, argument, result);
+    controlled((fd, entry), command, argument, result);
     result
 }
 

@@ -6,7 +6,7 @@ use libc::{
 };
 
 use crate::receive::{Call, receive};
-use crate::{hooks::finish, real, table, user};
+use crate::{hooks::finish, kernel, real, table, user};
 
 /// Receives into one buffer; `raw` is the program's own call.
 #[inline]
@@ -239,7 +239,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
 ) -> c_int {
     cover!(receives("recvmmsg", fd, flags));
     // On a stream, one message at a time is what the kernel does too.
-    if table::socket(fd).is_none() || !timeout.is_null() || flags & libc::MSG_ERRQUEUE != 0 {
+    if table::socket(fd).is_none() || flags & libc::MSG_ERRQUEUE != 0 {
         // SAFETY: the program's own arguments.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
@@ -248,6 +248,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     if unsafe { real::recvmmsg(fd, messages, 0, flags, timeout) } < 0 {
         return -1;
     }
+    let patience = Patience::of(timeout);
     let mut flags_now = flags & !libc::MSG_WAITFORONE;
     for index in 0..count.min(1024) as usize {
         let entry = messages.wrapping_add(index);
@@ -264,8 +265,52 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         if flags & libc::MSG_WAITFORONE != 0 {
             flags_now |= libc::MSG_DONTWAIT;
         }
+        if patience.is_over() {
+            return index as c_int + 1;
+        }
     }
     count.min(1024) as c_int
+}
+
+/// The time-out of `recvmmsg`: the kernel looks at it after each message only, and says what is left of it.
+struct Patience {
+    timeout: *mut timespec,
+    deadline_ns: i64,
+}
+
+impl Patience {
+    fn of(timeout: *mut timespec) -> Patience {
+        if timeout.is_null() || !user::can_write(timeout.cast(), size_of::<timespec>()) {
+            return Patience {
+                timeout: std::ptr::null_mut(),
+                deadline_ns: i64::MAX,
+            };
+        }
+        // SAFETY: just found readable.
+        let given = unsafe { timeout.read_unaligned() };
+        let given_ns = given.tv_sec.saturating_mul(1_000_000_000);
+        let now_ns = kernel::monotonic_ns().cast_signed();
+        let deadline_ns = now_ns.saturating_add(given_ns.saturating_add(given.tv_nsec));
+        Patience {
+            timeout,
+            deadline_ns,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        if self.timeout.is_null() {
+            return false;
+        }
+        let left_ns = self.deadline_ns - kernel::monotonic_ns().cast_signed();
+        let left_ns = left_ns.max(0);
+        let left = timespec {
+            tv_sec: left_ns / 1_000_000_000,
+            tv_nsec: left_ns % 1_000_000_000,
+        };
+        // SAFETY: found writable before; the program gave it to this call.
+        unsafe { self.timeout.write_unaligned(left) };
+        left_ns == 0
+    }
 }
 
 /// After `index` messages an error: it counts only when there was no message.

@@ -136,7 +136,7 @@ pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
     };
     let joined = socket.is_joined_now(fd);
     // One that does not join before it is shut down does not join meanwhile.
-    let announced = (!joined).then(|| socket.begin_raw_send()).flatten();
+    let announced = (!joined).then(|| socket.begin_raw_send(fd)).flatten();
     if announced.is_none() {
         before_shutdown(socket, fd, how);
     }
@@ -274,6 +274,11 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
         socket.draw_back(fd);
         thread::set_errno(errno);
     }
+    // Another thread may show the program's choice again meanwhile.
+    let is_hidden = (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY)
+        && table::socket(fd).is_some_and(|socket| {
+            socket.row().identity.flags.load(Relaxed) & flags::HIDDEN_NO_DELAY != 0
+        });
     // SAFETY: the program's own arguments.
     let result = unsafe { real::getsockopt(fd, level, name, value, bytes) };
     if result == 0
@@ -292,7 +297,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
     if result == 0
         && (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY)
         && let Some(socket) = table::socket(fd)
-        && socket.row().identity.flags.load(Relaxed) & flags::HIDDEN_NO_DELAY != 0
+        && (is_hidden || socket.row().identity.flags.load(Relaxed) & flags::HIDDEN_NO_DELAY != 0)
     {
         // SAFETY: the kernel has just written both, and no more bytes than `bytes` says.
         unsafe {

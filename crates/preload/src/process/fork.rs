@@ -169,7 +169,7 @@ pub(super) extern "C" fn begin_child() {
     leave_closed(CHILD.load(Relaxed), kept.collect());
     for socket in sockets {
         socket.sets.force_unlock();
-        socket.unlock_copy();
+        socket.forget_threads();
         match socket.phase.load(Acquire) {
             phase::ATTACHED => {}
             // The introduction that is under way is the parent's. If the parent lets go, the child offers the connection itself.

@@ -111,7 +111,7 @@ pub(crate) fn receive(
     if socket.is_joined(call.fd) {
         return receive_joined(socket, call, raw);
     }
-    let Some(row) = socket.begin_raw_receive() else {
+    let Some(row) = socket.begin_raw_receive(call.fd) else {
         return receive_joined(socket, call, raw);
     };
     let result = raw();

@@ -2,38 +2,43 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
+use libc::c_int;
 use millrace_shm::board::Row;
+use millrace_shm::lock::Held;
 
 use super::Socket;
+use crate::table;
 
 impl Socket {
-    /// Announces a receiving call that goes straight to the kernel. None: attached meanwhile, go by the lock.
+    /// Announces a receiving call that goes straight to the kernel. None: attached meanwhile, or `fd` is not this connection any more;
+    /// go by the lock.
     #[inline]
-    pub(crate) fn begin_raw_receive(&self) -> Option<&'static Row> {
-        self.begin_raw(|row| &row.receive.sleepers)
+    pub(crate) fn begin_raw_receive(&'static self, fd: c_int) -> Option<&'static Row> {
+        self.begin_raw(fd, |row| &row.receive.sleepers)
     }
 
     /// Announces a sending call that goes straight to the kernel, as [`Socket::begin_raw_receive`].
     #[inline]
-    pub(crate) fn begin_raw_send(&self) -> Option<&'static Row> {
-        self.begin_raw(|row| &row.send.raw)
+    pub(crate) fn begin_raw_send(&'static self, fd: c_int) -> Option<&'static Row> {
+        self.begin_raw(fd, |row| &row.send.raw)
     }
 
     #[inline]
     fn begin_raw(
-        &self,
+        &'static self,
+        fd: c_int,
         count_in: impl Fn(&'static Row) -> &'static AtomicU32,
     ) -> Option<&'static Row> {
         loop {
             let row = self.row();
             let count = count_in(row);
             count.fetch_add(1, SeqCst);
-            let attached = self.is_attached();
-            if !attached && std::ptr::eq(row, self.row()) {
+            let needs_lock = self.is_attached() || !table::is(fd, self);
+            if !needs_lock && std::ptr::eq(row, self.row()) {
                 return Some(row);
             }
             count.fetch_sub(1, SeqCst);
-            if attached {
+            if needs_lock {
                 return None;
             }
         }
@@ -48,6 +53,14 @@ impl Socket {
             self.end_poll();
         }
         may_sleep
+    }
+
+    /// In a forked child: the parent's other threads are not here, nor their calls in what is not shared.
+    pub(crate) fn forget_threads(&self) {
+        self.pollers.store(0, SeqCst);
+        self.own_row.forget_calls();
+        self.own_row.send.lock.unlock(Held::Owned);
+        self.own_row.receive.lock.unlock(Held::Owned);
     }
 
     pub(crate) fn end_poll(&self) {

@@ -127,9 +127,10 @@ impl Socket {
         client::tracked(fd, socket);
     }
 
-    /// Another descriptor of this process refers to the connection.
-    pub(crate) fn add_descriptor(&self) {
-        self.descriptors.fetch_add(1, AcqRel);
+    /// Another descriptor of this process refers to the connection. False: the last one has gone.
+    pub(crate) fn add_descriptor(&self) -> bool {
+        let more = |count| (count != 0).then_some(count + 1);
+        self.descriptors.fetch_update(AcqRel, Relaxed, more).is_ok()
     }
 
     /// A descriptor goes. When it was the last one of the last process, unread bytes in the ring make the kernel reset

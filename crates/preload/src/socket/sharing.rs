@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use libc::c_int;
 use millrace_shm::board::flags;
-use millrace_shm::lock::Held;
 use millrace_wire::Reason;
 
 use super::Socket;
@@ -65,14 +64,6 @@ impl Socket {
         if self.is_attached() {
             self.pin_while_shared();
             self.leave_rings(fd);
-        }
-    }
-
-    /// In a forked child: where the end record is a copy, no thread of the parent's gives a lock of it back.
-    pub(crate) fn unlock_copy(&self) {
-        if !self.has_board_row() {
-            self.own_row.send.lock.unlock(Held::Owned);
-            self.own_row.receive.lock.unlock(Held::Owned);
         }
     }
 
