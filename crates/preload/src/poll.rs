@@ -97,20 +97,15 @@ impl Watch {
     /// connection to the ring; no sleep has begun.
     fn begin_sleep(&mut self) -> bool {
         let mut joined: SmallVec<[Joined; 4]> = SmallVec::new();
-        for (fd, socket) in &self.others {
-            if !socket.begin_poll() {
+        self.others.retain(|(fd, socket)| {
+            let may_sleep = socket.begin_poll();
+            if !may_sleep {
                 joined.push(Joined::new(*fd, socket));
             }
-        }
+            may_sleep
+        });
         if !joined.is_empty() {
-            let has_joined = |fd| joined.iter().any(|joined| joined.fd == fd);
-            self.others.retain(|(fd, socket)| {
-                let stays = !has_joined(*fd);
-                if stays {
-                    socket.end_poll();
-                }
-                stays
-            });
+            self.end_polls();
             self.sockets.extend(joined);
             return false;
         }
