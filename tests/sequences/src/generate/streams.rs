@@ -42,8 +42,9 @@ impl Generator {
     fn fresh_end(&mut self) -> Option<EndId> {
         let fresh = self.model.fresh();
         let id = self.random.pick_any(&fresh)?;
-        let frozen = self.model.end(id).frozen || self.model.end(id.peer()).frozen;
-        (!frozen).then_some(id)
+        // Where peeks have an offset, those of a stream would not see what comes next.
+        let fit = |id| !self.model.end(id).frozen && !self.model.end(id).peek_offset;
+        (fit(id) && fit(id.peer())).then_some(id)
     }
 
     /// Small messages, one after the other.
