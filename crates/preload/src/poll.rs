@@ -51,7 +51,9 @@ impl Watch {
             Entry::Socket(socket) if socket.is_joined_now(fd) => {
                 self.sockets.push(Joined::new(fd, socket));
             }
-            Entry::Socket(socket) if socket.may_join() => self.others.push((fd, socket)),
+            Entry::Socket(socket) if socket.may_join() && !thread::is_alone() => {
+                self.others.push((fd, socket));
+            }
             Entry::Set(set) => {
                 set.tell_kernel_by(fd);
                 self.sets.push((fd, set));

@@ -100,6 +100,7 @@ fn variable(name: &CStr) -> Option<String> {
 /// Reads the environment and makes the table. Whatever is missing leaves every hook passing through.
 pub(crate) fn start() {
     real::look_up_all();
+    thread::look_up_single();
     PROCESS.store(kernel::process_id(), Relaxed);
     if variable(c"MILLRACE").as_deref() == Some("off") {
         return;

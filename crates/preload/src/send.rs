@@ -489,15 +489,3 @@ fn send_list(call: &Call<'_>, vectors: &Vectors<'_>, how: c_int) -> isize {
     // SAFETY: the program's own buffers.
     unsafe { real::sendmsg(call.fd, &raw const header, flags) }
 }
-
-impl Socket {
-    /// The peer broke the rules: the connection ends, as if reset; nothing else suffers.
-    #[cold]
-    pub(crate) fn corrupt(&'static self, fd: c_int) {
-        self.row().identity.flags.fetch_or(flags::CORRUPT, SeqCst);
-        self.pin(Reason::CorruptPeer);
-        if table::is(fd, self) {
-            crate::kernel::kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
-        }
-    }
-}

@@ -1,6 +1,8 @@
 //! What belongs to one thread of the program.
 
 use std::cell::Cell;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
 
 use libc::{c_int, c_void, siginfo_t};
 use millrace_shm::lock::{Held, OwnerLock};
@@ -34,6 +36,23 @@ thread_local! {
     static PREEMPTIONS: Cell<i64> = const { Cell::new(0) };
     static INTERRUPTS: Cell<u32> = const { Cell::new(0) };
     static STRICT_INTERRUPTS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The C library's own word for whether the process has a single thread (`sys/single_threaded.h`, glibc 2.32).
+static SINGLE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
+
+/// Looks for that word.
+pub(crate) fn look_up_single() {
+    // SAFETY: a C string.
+    let word = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    SINGLE.store(word.cast(), Relaxed);
+}
+
+/// Whether this thread is the only one, as far as can be told: nobody else changes anything while it sleeps.
+#[inline]
+pub(crate) fn is_alone() -> bool {
+    // SAFETY: null, or the C library's word, which is one byte and stays.
+    unsafe { SINGLE.load(Relaxed).as_ref() }.is_some_and(|single| single.load(Relaxed) != 0)
 }
 
 /// The thread's number, as the kernel knows it.

@@ -9,10 +9,11 @@ use libc::c_int;
 use millrace_shm::board::flags;
 use millrace_shm::segment::ENDED;
 use millrace_stream::SendHalf;
+use millrace_wire::Reason;
 
 use super::{Locked, Socket};
 use crate::kernel::{self, kernel};
-use crate::spin;
+use crate::{spin, table};
 
 /// A sender looks after its reader so often at most, in nanoseconds.
 const NS_BETWEEN_LOOKS: u64 = 1_000_000;
@@ -136,6 +137,16 @@ impl Socket {
             self.keep_error(libc::ECONNRESET);
         }
         is_new
+    }
+
+    /// The peer broke the rules: the connection ends, as if reset; nothing else suffers.
+    #[cold]
+    pub(crate) fn corrupt(&'static self, fd: c_int) {
+        self.row().identity.flags.fetch_or(flags::CORRUPT, AcqRel);
+        self.pin(Reason::CorruptPeer);
+        if table::is(fd, self) {
+            kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
+        }
     }
 }
 
