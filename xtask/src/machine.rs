@@ -76,10 +76,11 @@ pub(crate) fn today() -> String {
     capture("date", &["-u", "+%F"]).unwrap_or_else(|| "unknown-date".to_owned())
 }
 
-/// The commit that is checked out, with a mark when the tree differs from it.
+/// The commit that is checked out, with a mark when the tree differs from it elsewhere than in results.
 pub(crate) fn commit() -> String {
     let revision = capture("git", &["rev-parse", "--short=12", "HEAD"]);
-    let changes = capture("git", &["status", "--porcelain"]);
+    let elsewhere = ["status", "--porcelain", "--", ".", ":!docs/results"];
+    let changes = capture("git", &elsewhere);
     match (revision, changes) {
         (Some(revision), Some(changes)) if !changes.is_empty() => format!("{revision} and changes"),
         (Some(revision), _) => revision,
