@@ -11,21 +11,12 @@ typedef struct {
     const char *ended;
 } Direction;
 
-/* The byte at a position. Neighbouring pages differ, and so do the two directions. */
-static char byte_at(unsigned seed, size_t position) {
-    return (char)((position * 0x9e3779b1u ^ position >> 10 ^ seed) >> 3);
-}
-
 static void *send_to_the_end(void *argument) {
     Direction *direction = argument;
     char message[LONGEST];
     unsigned random = direction->seed;
     for (size_t sent = 0; sent < direction->bytes;) {
-        size_t length = 1 + rand_r(&random) % (rand_r(&random) % 2 ? 64 : LONGEST);
-        if (length > direction->bytes - sent)
-            length = direction->bytes - sent;
-        for (size_t i = 0; i < length; i++)
-            message[i] = byte_at(direction->seed, sent + i);
+        size_t length = next_piece(message, LONGEST, &random, direction->seed, sent, direction->bytes);
         ssize_t part = send(direction->from, message, length, MSG_NOSIGNAL);
         if (part <= 0)
             return NULL;

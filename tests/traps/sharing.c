@@ -14,11 +14,6 @@ typedef struct {
     const char *ended;
 } Part;
 
-/* The byte at a position. Neighbouring pages differ, and so do streams. */
-static char byte_at(unsigned seed, size_t position) {
-    return (char)((position * 0x9e3779b1u ^ position >> 10 ^ seed) >> 3);
-}
-
 static size_t some_length(unsigned *random, size_t most) {
     size_t length = 1 + rand_r(random) % (rand_r(random) % 2 ? 64 : LONGEST);
     return length < most ? length : most;

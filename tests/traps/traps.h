@@ -147,6 +147,21 @@ static pthread_t start_thread(void *(*work)(void *), void *argument) {
     return thread;
 }
 
+/* The byte of a stream at a position. Neighbouring pages differ, and so do streams. */
+static char byte_at(unsigned seed, size_t position) {
+    return (char)((position * 0x9e3779b1u ^ position >> 10 ^ seed) >> 3);
+}
+
+/* Fills `message` with the piece of such a stream of `bytes` bytes that follows `sent`; its length is random, often short. */
+static size_t next_piece(char *message, size_t longest, unsigned *random, unsigned seed, size_t sent, size_t bytes) {
+    size_t length = 1 + rand_r(random) % (rand_r(random) % 2 ? 64 : longest);
+    if (length > bytes - sent)
+        length = bytes - sent;
+    for (size_t i = 0; i < length; i++)
+        message[i] = byte_at(seed, sent + i);
+    return length;
+}
+
 static int run_cases(const Case *cases, int argc, char **argv) {
     for (; cases->name != NULL; cases++) {
         if (argc < 2)
