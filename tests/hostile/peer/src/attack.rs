@@ -185,6 +185,8 @@ impl<'a> Peer<'a> {
         let offer = session::offer(&self.stream, offer_id, offer_id as u32 % ROWS)?;
         self.session.say(&ToAgent::Offer(offer));
         let deadline = Instant::now() + INTRODUCTION;
+        // Who answers has taken the order, which is checked, from the stream.
+        sys::wait_readable(&self.stream, INTRODUCTION);
         while Instant::now() < deadline {
             self.by_kernel_out(64).ok()?;
             self.by_kernel_in(usize::MAX).ok()?;

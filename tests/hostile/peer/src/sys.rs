@@ -150,7 +150,7 @@ pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, Opt
     Ok((bytes, owned(number).ok()))
 }
 
-pub(crate) fn wait_readable(socket: &OwnedFd, patience: Duration) -> bool {
+pub(crate) fn wait_readable(socket: &impl AsRawFd, patience: Duration) -> bool {
     let mut entry = libc::pollfd {
         fd: socket.as_raw_fd(),
         events: libc::POLLIN,
