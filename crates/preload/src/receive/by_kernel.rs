@@ -2,14 +2,15 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use libc::c_int;
+use libc::{c_int, iovec};
 use millrace_shm::board::{ReceiveState, Row};
 use millrace_stream::ReceiveHalf;
 
 use super::{Call, Progress, Step};
 use crate::client::CHAOS;
+use crate::kernel::{self, kernel};
 use crate::socket::{Locked, Socket};
-use crate::{Outcome, kernel, real, spin, thread};
+use crate::{Outcome, real, spin, thread};
 
 /// How often a send that is under way is looked at before an end of stream is believed.
 const LOOKS_FOR_ERROR: u32 = 1000;
@@ -138,41 +139,85 @@ pub(super) fn tell_taken(locked: &Locked<ReceiveHalf<'_>>, receive: &ReceiveStat
     words.kernel_taken.store(position, Relaxed);
 }
 
-/// After ring bytes: what the kernel has behind them, or all of the rest with MSG_WAITALL.
-pub(super) fn gather_rest(
+/// After ring bytes, with the half still locked: what the kernel has behind them by now. With MSG_WAITALL, the rest is still to be
+/// waited for.
+pub(super) fn take_rest(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    locked: &Locked<ReceiveHalf<'_>>,
+    progress: &mut Progress<'_>,
+) -> Step {
+    let row = socket.row();
+    if kernel::is_at_mark(call.fd) {
+        // One call does not read across the mark of urgent data.
+        return Step::Enough;
+    }
+    let mut taken = 0;
+    // Where there are none, there may be an error, which is for the next call to take.
+    if kernel::unread(call.fd) > 0 {
+        let flags = call.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+        taken = receive_list(call.fd, &mut progress.vectors.list(), flags);
+        count_message(&row.receive, call, taken);
+    }
+    if taken < 0 {
+        keep_error(socket, -(taken as i32));
+        return Step::Enough;
+    }
+    progress.vectors.skip(taken.cast_unsigned());
+    progress.got += taken.cast_unsigned();
+    if taken > 0 {
+        tell_taken(locked, &row.receive);
+    }
+    let waits = call.has(libc::MSG_WAITALL) && !call.has(libc::MSG_DONTWAIT);
+    if waits && progress.got < progress.wanted {
+        row.receive.sleepers.fetch_add(1, SeqCst);
+        return Step::Raw(row);
+    }
+    if taken > 0 { Step::Rest } else { Step::Enough }
+}
+
+/// The system call alone: a count, or a negated error number.
+pub(super) fn receive_list(fd: c_int, list: &mut [iovec], flags: c_int) -> isize {
+    let mut header = header_of(list);
+    kernel!(libc::SYS_recvmsg, fd, &raw mut header, flags)
+}
+
+fn header_of(list: &mut [iovec]) -> libc::msghdr {
+    // SAFETY: pointers and integers, for which zero is a value.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = list.as_mut_ptr();
+    header.msg_iovlen = list.len();
+    header
+}
+
+/// As `receive_list`, for a call that may wait: a thread can be cancelled in it.
+pub(super) fn await_list(fd: c_int, list: &mut [iovec], flags: c_int) -> isize {
+    let errno = thread::errno();
+    let mut header = header_of(list);
+    // SAFETY: the program's own buffers.
+    let result = unsafe { real::recvmsg(fd, &raw mut header, flags) };
+    let error = thread::errno();
+    thread::set_errno(errno);
+    if result < 0 {
+        -(error as isize)
+    } else {
+        result
+    }
+}
+
+/// The rest of a call with MSG_WAITALL, which has been announced in `row`.
+pub(super) fn await_rest(
     socket: &'static Socket,
     call: &Call<'_>,
     row: &'static Row,
     progress: &mut Progress<'_>,
 ) {
-    if kernel::is_at_mark(call.fd) {
-        // One call does not read across the mark of urgent data.
-        return account(socket, call, row, 0);
-    }
-    let waits = call.has(libc::MSG_WAITALL) && !call.has(libc::MSG_DONTWAIT);
-    if !waits && kernel::unread(call.fd) == 0 {
-        // There may be an error, which is for the next call to take.
-        return account(socket, call, row, 0);
-    }
-    let errno = thread::errno();
-    let mut list = progress.vectors.list();
-    let flags = if waits {
-        call.flags
-    } else {
-        call.flags | libc::MSG_DONTWAIT
-    };
-    // SAFETY: pointers and integers, for which zero is a value.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = list.as_mut_ptr();
-    header.msg_iovlen = list.len();
-    // SAFETY: the program's own buffers.
-    let result = unsafe { real::recvmsg(call.fd, &raw mut header, flags) };
+    let result = await_list(call.fd, &mut progress.vectors.list(), call.flags);
     if result < 0 {
-        keep_error(socket, thread::errno());
+        keep_error(socket, -(result as i32));
     }
     account(socket, call, row, result);
     progress.got += usize::try_from(result).unwrap_or(0);
-    thread::set_errno(errno);
 }
 
 /// The kernel told of an error, which it does once, where there was something else to return: the next call that has nothing returns it.

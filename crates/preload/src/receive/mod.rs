@@ -16,8 +16,8 @@ mod gathering;
 mod peek;
 
 use by_kernel::{
-    await_kernel, end_raw, ending, gather_rest, kept_error, look_in_kernel, recount,
-    take_from_kernel, tell_taken,
+    await_kernel, await_rest, end_raw, ending, kept_error, look_in_kernel, recount,
+    take_from_kernel, take_rest, tell_taken,
 };
 pub(crate) use by_kernel::{by_kernel, keep_error};
 pub(crate) use gathering::Gathering;
@@ -37,7 +37,7 @@ const FRUITLESS_STEPS_MAX: u32 = 1000;
 const LOOK_AGAIN_BYTES: u32 = 4096;
 
 /// So much one call takes before other threads that receive may come between.
-const TOGETHER_MAX: usize = 64 << 10;
+const TOGETHER_MAX: usize = 1 << 20;
 
 /// One program's call.
 #[derive(Debug)]
@@ -89,6 +89,8 @@ enum Step {
     Peek(u64, bool),
     /// The peer broke the rules.
     Corrupt,
+    /// As `Enough`, after bytes that came by the kernel.
+    Rest,
     /// Go by the kernel; the raw call has been announced in the row.
     Raw(&'static Row),
     /// Wait for bytes that the kernel has not got yet, without taking any.
@@ -174,7 +176,7 @@ fn receive_joined(
             }
             Step::Raw(row) if progress.got == 0 => return end_raw(socket, call, row, raw),
             Step::Raw(row) => {
-                gather_rest(socket, call, row, &mut progress);
+                await_rest(socket, call, row, &mut progress);
                 return done(socket, call, &progress);
             }
             Step::End(result) if progress.got > 0 => {
@@ -183,7 +185,7 @@ fn receive_joined(
             }
             Step::Gone if progress.got > 0 => return done(socket, call, &progress),
             // Dealt with under the lock.
-            Step::Peek(..) | Step::Corrupt => return Outcome::Errno(libc::ECONNRESET),
+            Step::Peek(..) | Step::Corrupt | Step::Rest => return Outcome::Errno(libc::ECONNRESET),
             Step::End(result) if result < 0 => return Outcome::Errno(-(result as i32)),
             Step::End(_) => return ending(socket, call.fd),
             Step::Gone => return table::gone(call.fd),
@@ -233,6 +235,16 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
     loop {
         match step_locked(socket, call, &locked, progress) {
             Step::More if progress.got < limit => {}
+            Step::Again if progress.got > 0 && progress.fruitless < FRUITLESS_STEPS_MAX => {
+                progress.fruitless += 1;
+            }
+            Step::Rest => {
+                drop(locked);
+                if !CHAOS.strikes(3) {
+                    socket.open_gate(call.fd);
+                }
+                return Step::Enough;
+            }
             Step::Peek(before, may_wait) => {
                 return peek::peek(socket, call, locked, progress, (before, may_wait));
             }
@@ -292,6 +304,9 @@ fn step_locked(
                 if error != 0 {
                     return Step::End(-(error as isize));
                 }
+            }
+            if progress.got > 0 {
+                return take_rest(socket, call, locked, progress);
             }
             let row = socket.row();
             row.receive.sleepers.fetch_add(1, SeqCst);

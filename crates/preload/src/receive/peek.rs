@@ -2,14 +2,12 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use libc::{c_int, iovec};
 use millrace_stream::ReceiveHalf;
 
-use super::by_kernel::{account, keep_error, recount};
+use super::by_kernel::{account, await_list, keep_error, receive_list, recount};
 use super::{Call, Progress, Step, copy_from_ring};
-use crate::kernel::{self, kernel};
+use crate::kernel;
 use crate::socket::{Locked, Socket};
-use crate::{real, thread};
 
 /// Looks at what is there, when something is in the ring. `limit` kernel bytes come before that.
 pub(super) fn peek(
@@ -44,6 +42,7 @@ pub(super) fn peek(
     if copied == middle {
         list.extend(progress.vectors.part(before + middle, behind));
     }
+    let flags = libc::MSG_PEEK | call.flags & libc::MSG_TRUNC;
     let seen = if before == 0 && !all && (behind == 0 || kernel::unread(call.fd) == 0) {
         // Nothing there, or an error, which is for the next call to take.
         0
@@ -51,11 +50,11 @@ pub(super) fn peek(
         let row = socket.row();
         row.receive.sleepers.fetch_add(1, SeqCst);
         drop(locked);
-        let result = ask(call, &mut list, libc::MSG_WAITALL);
+        let result = await_list(call.fd, &mut list, flags | libc::MSG_WAITALL);
         account(socket, call, row, result);
         result
     } else {
-        ask(call, &mut list, libc::MSG_DONTWAIT)
+        receive_list(call.fd, &mut list, flags | libc::MSG_DONTWAIT)
     };
     let Ok(seen) = usize::try_from(seen) else {
         let error = -(seen as i32);
@@ -75,26 +74,4 @@ pub(super) fn peek(
         return Step::End(0);
     }
     Step::Enough
-}
-
-/// A `recvmsg` with MSG_PEEK into `list`: a count, or a negated error number.
-fn ask(call: &Call<'_>, list: &mut [iovec], how: c_int) -> isize {
-    // SAFETY: pointers and integers, for which zero is a value.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = list.as_mut_ptr();
-    header.msg_iovlen = list.len();
-    let flags = libc::MSG_PEEK | call.flags & libc::MSG_TRUNC | how;
-    if how == libc::MSG_DONTWAIT {
-        return kernel!(libc::SYS_recvmsg, call.fd, &raw mut header, flags);
-    }
-    let errno = thread::errno();
-    // SAFETY: the program's own buffers.
-    let result = unsafe { real::recvmsg(call.fd, &raw mut header, flags) };
-    let error = thread::errno();
-    thread::set_errno(errno);
-    if result < 0 {
-        -(error as isize)
-    } else {
-        result
-    }
 }
