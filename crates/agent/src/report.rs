@@ -347,6 +347,21 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_would_be_too_long_says_so() {
+        let mut connections = Connections::default();
+        let end = listed(80, 4000, false);
+        for _ in 0..=CONNECTIONS_MAX {
+            connections.add(end.clone(), None);
+        }
+        let report = connections.finish(0);
+        let ends = report
+            .connections
+            .iter()
+            .map(|connection| connection.ends.len());
+        assert_eq!((ends.sum(), report.truncated), (CONNECTIONS_MAX, true));
+    }
+
+    #[test]
     fn an_end_that_may_not_be_seen_still_decides_the_road() {
         let mut seen = listed(6000, 80, true);
         seen.row.state = state::ATTACHED;

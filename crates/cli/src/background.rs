@@ -101,3 +101,25 @@ fn hear_out(child: &mut Child, deadline: Instant) -> anyhow::Result<String> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_come_to_listen_is_ended_and_told_of() {
+        let mut command = Command::new("sleep");
+        command.arg("600").stderr(Stdio::piped());
+        let error = wait(&mut command).unwrap_err();
+        assert_eq!(error.to_string(), "it did not listen within 1000 ms");
+    }
+
+    #[test]
+    fn the_words_of_who_fails_are_the_reason() {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "echo millrace: no room >&2"])
+            .stderr(Stdio::piped());
+        assert_eq!(wait(&mut command).unwrap_err().to_string(), "no room");
+    }
+}

@@ -228,3 +228,53 @@ pub(crate) fn processor() -> u32 {
     let number = unsafe { libc::sched_getcpu() };
     (number + 1).max(0).cast_unsigned()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Budget and pause are the process's.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    fn budget(spinner: &Spinner, limit_ns: u64, connections: usize) -> Option<u64> {
+        Some(spinner.begin(limit_ns, connections)?.budget)
+    }
+
+    #[test]
+    fn a_spin_is_as_long_as_its_connections_allow_and_bounded() {
+        let _alone = ALONE.lock();
+        let spinner = Spinner::new();
+        let of_us = |us: u64| Some(cycles(us * 1000));
+        assert_eq!(budget(&spinner, u64::MAX, 1), of_us(50));
+        assert_eq!(budget(&spinner, u64::MAX, 20), of_us(100));
+        assert_eq!(budget(&spinner, u64::MAX, 1000), of_us(250));
+        assert_eq!(budget(&spinner, 7000, 1000), of_us(7));
+        set_budget_us(u32::MAX);
+        assert_eq!(budget(&spinner, u64::MAX, 1), of_us(10_000));
+        set_budget_us(0);
+        assert_eq!(budget(&spinner, u64::MAX, 1), None);
+        set_budget_us(50);
+        for _ in 0..SCORE_START {
+            spinner.adjust(MISS);
+        }
+        assert_eq!(budget(&spinner, u64::MAX, 1), None, "it was in vain");
+    }
+
+    #[test]
+    fn pauses_double_while_slices_go_on_being_lost() {
+        let _alone = ALONE.lock();
+        let mut now = clock();
+        let mut lengths = Vec::new();
+        for _ in 0..9 {
+            pause(now);
+            lengths.push(PAUSE_NS.load(Relaxed) / 1_000_000);
+            now = PAUSED_UNTIL.load(Relaxed) + 1;
+        }
+        assert_eq!(lengths, [20, 40, 80, 160, 320, 640, 1280, 2000, 2000]);
+        pause(now + cycles(PAUSE_MAX_NS) * 4);
+        assert_eq!(PAUSE_NS.load(Relaxed), PAUSE_MIN_NS);
+        PAUSED_UNTIL.store(0, Relaxed);
+    }
+}

@@ -161,3 +161,25 @@ pub(crate) fn exists() -> bool {
 pub(crate) fn covers(fd: c_int) -> bool {
     slot(fd).is_some()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_beyond_the_table_is_left_to_the_kernel() {
+        create();
+        let last = CAPACITY as c_int - 1;
+        for (fd, is_followed) in [
+            (last, true),
+            (last + 1, false),
+            (c_int::MAX, false),
+            (-1, false),
+        ] {
+            replace(fd, Entry::Unconnected(libc::AF_INET));
+            let is_there = matches!(get(fd), Entry::Unconnected(libc::AF_INET));
+            assert_eq!(is_there, is_followed, "{fd}");
+        }
+        replace(last, Entry::Unknown);
+    }
+}
