@@ -369,6 +369,45 @@ static void in_a_call_from_the_first_byte(void) {
     }
 }
 
+typedef struct {
+    int set, fd;
+    atomic_int registered, taken_back;
+} Registration;
+
+enum { REGISTRATIONS = 2000 };
+
+static void *take_back(void *argument) {
+    Registration *registration = argument;
+    for (int round = 1; round <= REGISTRATIONS; round++) {
+        while (registration->registered < round || epoll_ctl(registration->set, EPOLL_CTL_DEL, registration->fd, NULL) != 0)
+            sched_yield();
+        registration->taken_back = round;
+    }
+    return NULL;
+}
+
+/* What is taken back while the call that registers it has hardly ended is not told of any more. */
+static void a_thread_takes_back_what_another_registers(void) {
+    Pair pair = on_the_ring();
+    Registration registration = {.set = epoll_create1(0), .fd = pair.far};
+    pthread_t thread = start_thread(take_back, &registration);
+    struct epoll_event event = {.events = EPOLLIN};
+    int told = 0, lost = 0;
+    for (int round = 1; round <= REGISTRATIONS; round++) {
+        char byte = 0;
+        registration.registered = round;
+        must(epoll_ctl(registration.set, EPOLL_CTL_ADD, pair.far, &event) == 0, "epoll_ctl");
+        while (registration.taken_back < round)
+            sched_yield();
+        must(send(pair.near, &byte, 1, 0) == 1, "send");
+        told += epoll_wait(registration.set, &event, 1, 0);
+        event.events = EPOLLIN;
+        lost += recv(pair.far, &byte, 1, 0) != 1;
+    }
+    pthread_join(thread, NULL);
+    observe("%d told, %d lost", told, lost);
+}
+
 /* The kernel looks at the time-out after each message, and says what is left of it. */
 static void several_messages_within_a_time(void) {
     enum { COUNT = 4 };
@@ -404,6 +443,7 @@ int main(int argc, char **argv) {
                           CASE(an_edge_before_a_program_is_started),
                           CASE(half_closed),
                           CASE(errno_stays),
+                          CASE(a_thread_takes_back_what_another_registers),
                           CASE(in_a_call_from_the_first_byte),
                           CASE(several_messages_within_a_time),
                           {0}};
