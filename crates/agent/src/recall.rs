@@ -39,6 +39,7 @@ use crate::server::Server;
 use crate::sys;
 
 mod last;
+mod put_back;
 mod reorder;
 
 pub(crate) use last::Lingering;
@@ -95,6 +96,10 @@ pub(crate) enum Refusal {
     Corrupt,
     /// The kernel took only a part, or nothing.
     Full,
+    /// The sender has not closed.
+    Connected,
+    /// The kernel does not let us put bytes into a queue.
+    Repair(io::Error),
 }
 
 impl fmt::Display for Refusal {
@@ -112,6 +117,10 @@ impl fmt::Display for Refusal {
             Refusal::Overtaken => "bytes have gone by the kernel since",
             Refusal::Corrupt => "rows and segment do not fit together",
             Refusal::Full => "the kernel did not take all",
+            Refusal::Connected => "the sender has not closed",
+            Refusal::Repair(error) => {
+                return write!(f, "bytes cannot be put into a queue: {error}");
+            }
         })
     }
 }
@@ -148,8 +157,12 @@ impl Server {
             1 - own_direction
         };
         let [receiver, sender] = [1 - direction, direction].map(|index| &pairing.ends[index]);
+        let sender_row = match self.row_of(sender, pairing.connection_id) {
+            Err(_) if !sends => return self.put_back(pairing, direction, client, recall.fd),
+            found => found?,
+        };
         let road = Road {
-            sender: self.row_of(sender, pairing.connection_id)?,
+            sender: sender_row,
             receiver: self.row_of(receiver, pairing.connection_id)?,
             segment: &pairing.segment,
             direction,
@@ -161,9 +174,16 @@ impl Server {
         }
         let own = |end| self.borrow_number(end, client, recall.fd);
         let socket = match self.borrow_socket(sender, road.sender) {
-            Err(_) if sends => own(sender),
-            borrowed => borrowed,
-        }?;
+            Err(_) if sends => own(sender)?,
+            Err(refusal) => {
+                let put_back = self.put_back(pairing, direction, client, recall.fd);
+                return put_back.map_err(|why| match why {
+                    Refusal::Connected => refusal,
+                    why => why,
+                });
+            }
+            Ok(socket) => socket,
+        };
         let reader = match self.borrow_socket(receiver, road.receiver) {
             Err(_) if !sends => own(receiver),
             borrowed => borrowed,
@@ -361,29 +381,7 @@ impl Road<'_> {
         if send.raw.load(Acquire) != 0 {
             return Err(Refusal::Sending);
         }
-        let position = self
-            .segment
-            .words(self.direction)
-            .switch_position
-            .load(Relaxed);
-        // Acquire: pairs with the AcqRel of the reader's commit.
-        let head = self.receiver.receive.head.load(Acquire);
-        let bytes = gate.tail.wrapping_sub(head);
-        match 1u32.checked_shl(gate.window_log2) {
-            Some(window)
-                if bytes <= window
-                    && is_window(window, self.segment.ring_bytes())
-                    && self.segment.reach(window) =>
-            {
-                Ok(Unread {
-                    head,
-                    bytes,
-                    window,
-                    position,
-                })
-            }
-            _ => Err(Refusal::Corrupt),
-        }
+        unread_in(self.segment, self.direction, self.receiver, gate)
     }
 
     /// Notes that the first `sent` unread bytes have gone by the kernel. What is left in the ring comes behind them.
@@ -407,6 +405,30 @@ impl Road<'_> {
         self.segment.release(self.direction, next);
         Ok(())
     }
+}
+
+/// What lies in a ring whose gate is `gate`.
+fn unread_in(
+    segment: &Segment,
+    direction: usize,
+    receiver: &Row,
+    gate: Gate,
+) -> Result<Unread, Refusal> {
+    let position = segment.words(direction).switch_position.load(Relaxed);
+    // Acquire: pairs with the AcqRel of the reader's commit.
+    let head = receiver.receive.head.load(Acquire);
+    let bytes = gate.tail.wrapping_sub(head);
+    let window = 1u32.checked_shl(gate.window_log2);
+    let is_sane = |window: &u32| {
+        bytes <= *window && is_window(*window, segment.ring_bytes()) && segment.reach(*window)
+    };
+    let window = window.filter(is_sane).ok_or(Refusal::Corrupt)?;
+    Ok(Unread {
+        head,
+        bytes,
+        window,
+        position,
+    })
 }
 
 /// Gives bytes to a socket, and waits for room no longer than `patience`; returns how many it took.

@@ -104,6 +104,9 @@ pub(crate) fn fill_ring(segment: &Segment, direction: usize, tail: u32, window: 
 /// `tcp_info` up to `tcpi_bytes_acked` (`include/uapi/linux/tcp.h`), in words of 64 bits: the state is the first byte, that
 /// count the last word.
 type TcpInfo = [u64; 16];
+/// States of a connection (`include/net/tcp_states.h`).
+const ESTABLISHED: u8 = 1;
+const CLOSE_WAIT: u8 = 8;
 
 fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     let mut info = TcpInfo::default();
@@ -144,11 +147,33 @@ fn queue_bytes(socket: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<u64> 
     }
 }
 
+/// Whether the other end has sent its FIN and this one has not, and no reset has come.
+pub(crate) fn is_closed_by_peer_alone(socket: BorrowedFd<'_>) -> bool {
+    tcp_info(socket).is_ok_and(|info| info[0].to_ne_bytes()[0] == CLOSE_WAIT)
+}
+
+/// Sets an option of the level IPPROTO_TCP.
+pub(crate) fn set_tcp_option(socket: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel reads one int.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            option,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Bytes that a TCP socket has been given to send since its connection began. `None`: it cannot send any more, or the kernel
 /// does not say. The SYN of the end that connected (`active`) counts as one acknowledged byte.
 pub(crate) fn sent(socket: BorrowedFd<'_>, active: bool) -> Option<u64> {
-    const ESTABLISHED: u8 = 1;
-    const CLOSE_WAIT: u8 = 8;
     // Acknowledgements come in between: as often as they may.
     for _ in 0..100 {
         let before = tcp_info(socket).ok()?;

@@ -17,7 +17,7 @@ use crate::sys;
 /// No more than this, from ring and queue together: the smallest default of the kernel's buffers has room for it.
 const BYTES_MAX: u64 = 64 * 1024;
 /// How long what is under way may take to arrive.
-const ARRIVAL: Duration = Duration::from_millis(5);
+pub(super) const ARRIVAL: Duration = Duration::from_millis(5);
 
 impl Road<'_> {
     /// Sends again, in order, what lies in the reader's queue and in the ring.
