@@ -86,11 +86,15 @@ def comparable(case: dict[str, Any], seen: list[str]) -> list[str]:
     # Whoever sleeps while one thing happens after the other wakes at the first or at the second.
     at_wake = POLLERR | POLLHUP if case["ending"].startswith("shut-") and case["to_leaver"] != "none" else 0
     masks = {"look": hidden, "wait": hidden | at_wake}
-    words = [text.split(" ") for text in seen]
-    return [
-        f"{word[0]} {int(word[1], 16) & ~masks[word[0]]:#x}" if word[0] in masks and word[1] != "nothing" else text
-        for word, text in zip(words, seen, strict=True)
-    ]
+
+    def masked(text: str) -> str:
+        what, _, events = text.partition(" ")
+        if what not in masks or events == "nothing":
+            return text
+        left = int(events, 16) & ~masks[what]
+        return f"{what} {left:#x}" if left else f"{what} nothing"
+
+    return [masked(text) for text in seen]
 
 
 def cases() -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@
 //! programs, nor for those that they sent when their peer does. So they take the kernel's road from now on, and what is unread comes by it
 //! both ways, or, where that fails, from the ring.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::{Duration, Instant};
 
@@ -174,6 +174,9 @@ impl Server {
             return Ok(());
         }
         let socket = self.borrow_socket(sender, road.sender)?;
+        if road.reader_was_killed(socket.as_fd()) {
+            return Ok(());
+        }
         let reader = self.borrow_socket(receiver, road.receiver).ok();
         let reader = reader.as_ref().map(AsFd::as_fd);
         // Nobody waits for us: who has a lock is left in peace, and it is tried again.
@@ -189,6 +192,15 @@ impl Server {
             lock.unlock(Held::Owned);
         }
         outcome
+    }
+}
+
+impl Road<'_> {
+    /// Whether it has ended without a word. Who has the sender's end finds that out by what is unread, and tells of a reset; by the kernel
+    /// the bytes would come behind its FIN, and be answered as on a connection that was closed.
+    fn reader_was_killed(&self, sender: BorrowedFd<'_>) -> bool {
+        let words = self.segment.words(1 - self.direction);
+        words.sender_flags.load(Relaxed) & ENDED == 0 && sys::is_closed_by_peer_alone(sender)
     }
 }
 
