@@ -12,11 +12,9 @@
 //! - its PID namespace must be the agent's, because a lock's owner is known by its thread number;
 //! - its row must name a descriptor that still is the proved socket;
 //! - an agent that dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on;
-//! - one recall holds the agent up for 100 ms at most, and all together for about a tenth of its time; but a system call on the sender's
+//! - one recall waits for 100 ms at most, and all together for about a tenth of the agent's time; but a system call on the sender's
 //!   socket waits for those on it that are under way, and one that faults on memory of a slow file system is as slow.
 
-use std::fmt;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::time::{Duration, Instant};
@@ -39,101 +37,40 @@ use crate::server::Server;
 use crate::sys;
 
 mod last;
+mod meeting;
+mod patience;
 mod put_back;
+mod refusal;
 mod reorder;
+mod room;
 
 pub(crate) use last::Lingering;
-
-/// How long a recall waits for the sender's lock, and then for room in its kernel socket.
-const WAIT: Duration = Duration::from_millis(50);
-/// How long it waits when recalls have held the agent up lately; less does not count as holding up.
-const SHORT_WAIT: Duration = Duration::from_millis(1);
-/// For every moment that a recall held the agent up, so many pass until one may wait again.
-const REST_FACTOR: u32 = 9;
-
-/// Lets recalls wait long in a tenth of the time at most, whoever asks for them.
-#[derive(Debug, Default)]
-pub(crate) struct Patience {
-    rests_until: Option<Instant>,
-}
-
-impl Patience {
-    fn at(&self, now: Instant) -> Duration {
-        match self.rests_until {
-            Some(until) if now < until => SHORT_WAIT,
-            _ => WAIT,
-        }
-    }
-
-    fn spend(&mut self, now: Instant, spent: Duration) {
-        if spent > SHORT_WAIT {
-            let until = now + spent * REST_FACTOR;
-            self.rests_until = self.rests_until.max(Some(until));
-        }
-    }
-}
-
-/// Why bytes are left in the ring.
-#[derive(Debug)]
-pub(crate) enum Refusal {
-    /// No pairing: it was withdrawn, or its other end has gone.
-    Unpaired,
-    /// The sender's process is out of reach, or has become another program.
-    Process,
-    /// The kernel does not give its descriptor out.
-    Descriptor(io::Error),
-    /// The descriptor's number now means something else.
-    OtherSocket,
-    /// The other half stayed locked.
-    Locked,
-    /// The reader's gate is open.
-    Open,
-    /// A send by the kernel is under way.
-    Sending,
-    /// Bytes have gone by the kernel after those in the ring.
-    Overtaken,
-    /// Rows and segment do not fit together.
-    Corrupt,
-    /// The kernel took only a part, or nothing.
-    Full,
-    /// The sender has not closed.
-    Connected,
-    /// The kernel does not let us put bytes into a queue.
-    Repair(io::Error),
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Refusal::Unpaired => "there is no other end",
-            Refusal::Process => "the agent cannot vouch for the sender's process",
-            Refusal::Descriptor(error) => {
-                return write!(f, "no descriptor of the sender's: {error}");
-            }
-            Refusal::OtherSocket => "the sender's descriptor is another socket",
-            Refusal::Locked => "the other half is locked",
-            Refusal::Open => "the gate is open",
-            Refusal::Sending => "the sender is in the kernel",
-            Refusal::Overtaken => "bytes have gone by the kernel since",
-            Refusal::Corrupt => "rows and segment do not fit together",
-            Refusal::Full => "the kernel did not take all",
-            Refusal::Connected => "the sender has not closed",
-            Refusal::Repair(error) => {
-                return write!(f, "bytes cannot be put into a queue: {error}");
-            }
-        })
-    }
-}
+use meeting::Ask;
+pub(crate) use meeting::Waiting;
+pub(crate) use patience::Patience;
+use patience::SHORT_WAIT;
+pub(crate) use refusal::Refusal;
+use reorder::CARRIED_MAX;
+use room::Room;
 
 impl Server {
     /// A client leaves its ring: sends by the kernel what it has not read, or (`sends`) what it has sent and is not read.
     pub(crate) fn handle_recall(&mut self, client: ClientId, recall: &Recall) {
         self.metrics.recalls += 1;
+        self.try_recall(Ask::new(client, *recall, Instant::now()));
+    }
+
+    /// Answers the client, unless it has to wait.
+    fn try_recall(&mut self, ask: Ask) {
+        let Ask { client, recall, .. } = ask;
         let start = Instant::now();
-        let outcome = self.recall(client, recall, self.patience.at(start));
+        let outcome = self.recall(client, &recall, self.patience.at(start));
         let now = Instant::now();
         self.patience.spend(now, now - start);
         if let Err(refusal) = &outcome {
+            if self.waiting.keep(ask, refusal, now) {
+                return;
+            }
             self.metrics.recalls_failed += 1;
             let (client, offer) = (client.0, recall.offer_id);
             debug!(client, offer, "not recalled: {refusal}");
@@ -143,19 +80,27 @@ impl Server {
             ok: outcome.is_ok(),
         };
         self.send(client, ToClient::Recalled(message), None);
+        self.waiting.try_soon(now);
     }
 
-    fn recall(&self, client: ClientId, recall: &Recall, patience: Duration) -> Result<(), Refusal> {
+    /// The pairing that a client means, and the direction.
+    fn asked_for(&self, client: ClientId, recall: &Recall) -> Result<(&Pairing, usize), Refusal> {
         let (pairing, own_direction) = match self.pairings.get((client, recall.offer_id)) {
             Some(found) => found,
             None => self.inherited(client, recall)?,
         };
-        let sends = recall.sends;
-        let direction = if sends {
+        let direction = if recall.sends {
             own_direction
         } else {
             1 - own_direction
         };
+        Ok((pairing, direction))
+    }
+
+    fn recall(&self, client: ClientId, recall: &Recall, patience: Duration) -> Result<(), Refusal> {
+        let (pairing, direction) = self.asked_for(client, recall)?;
+        let sends = recall.sends;
+        let met = self.met(pairing.connection_id, direction, sends);
         let [receiver, sender] = [1 - direction, direction].map(|index| &pairing.ends[index]);
         let sender_row = match self.row_of(sender, pairing.connection_id) {
             Err(_) if !sends => return self.put_back(pairing, direction, client, recall.fd),
@@ -167,28 +112,39 @@ impl Server {
             segment: &pairing.segment,
             direction,
             sender_connected: sender.offer.end == End::Active,
-            asker: if sends { Asker::Sender } else { Asker::Reader },
+            asker: match (&met, sends) {
+                (Some(_), _) => Asker::Both,
+                (None, true) => Asker::Sender,
+                (None, false) => Asker::Reader,
+            },
+            // What is left in the ring of a reader that leaves is lost, and what a sender leaves, its reader may want to leave later.
+            carries: met.is_some() || !sends || patience > SHORT_WAIT,
         };
         if road.is_drained()? {
             return Ok(());
         }
-        let own = |end| self.borrow_number(end, client, recall.fd);
-        let socket = match self.borrow_socket(sender, road.sender) {
-            Err(_) if sends => own(sender)?,
-            Err(refusal) => {
+        // Who asks may have the end from a process that has let go, and says what number it has there.
+        let mut askers = vec![(client, recall.fd, sends)];
+        askers.extend(met.map(|ask| (ask.client, ask.recall.fd, ask.recall.sends)));
+        let borrow = |end: &PairedEnd, row, its_sends| {
+            self.borrow_socket(end, row).or_else(|refusal| {
+                let mut own = askers.iter().filter(|(.., sends)| *sends == its_sends);
+                let own =
+                    own.find_map(|(client, fd, _)| self.borrow_number(end, *client, *fd).ok());
+                own.ok_or(refusal)
+            })
+        };
+        let socket = match borrow(sender, road.sender, true) {
+            Err(refusal) if !sends => {
                 let put_back = self.put_back(pairing, direction, client, recall.fd);
                 return put_back.map_err(|why| match why {
                     Refusal::Connected => refusal,
                     why => why,
                 });
             }
-            Ok(socket) => socket,
+            borrowed => borrowed?,
         };
-        let reader = match self.borrow_socket(receiver, road.receiver) {
-            Err(_) if !sends => own(receiver),
-            borrowed => borrowed,
-        };
-        let reader = reader.ok();
+        let reader = borrow(receiver, road.receiver, false).ok();
         let reader = reader.as_ref().map(AsFd::as_fd);
         road.bring_back(socket.as_fd(), reader, patience)
     }
@@ -277,13 +233,21 @@ struct Road<'a> {
     direction: usize,
     sender_connected: bool,
     asker: Asker,
+    /// All is done that can be: also what may hold the agent up for some milliseconds.
+    carries: bool,
 }
 
 /// Who asks, and holds the lock of its half meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asker {
+    /// It leaves its ring for good.
     Reader,
+    /// It leaves, and its reader can go on to read the ring.
     Sender,
+    /// Both leave.
+    Both,
+    /// Nobody: the agent holds both locks, for what one that is gone has left.
+    Nobody,
 }
 
 /// What lies unread in a ring.
@@ -317,15 +281,28 @@ impl Road<'_> {
         reader: Option<BorrowedFd<'_>>,
         patience: Duration,
     ) -> Result<(), Refusal> {
-        let lock = match self.asker {
-            Asker::Reader => &self.sender.send.lock,
-            Asker::Sender => &self.receiver.receive.lock,
+        let locks = [&self.receiver.receive.lock, &self.sender.send.lock];
+        let held = match self.asker {
+            Asker::Reader => [false, locks[1].try_lock_for(thread_id(), SHORT_WAIT)],
+            Asker::Sender => [locks[0].try_lock_for(thread_id(), SHORT_WAIT), false],
+            // Theirs, unless they wait for us no more. Or nobody's.
+            Asker::Both | Asker::Nobody => {
+                locks.map(|lock| lock.try_lock_for(thread_id(), Duration::ZERO))
+            }
         };
-        if !lock.try_lock_for(thread_id(), patience) {
-            return Err(Refusal::Locked);
+        let is_ours = match self.asker {
+            Asker::Reader | Asker::Sender => held != [false; 2],
+            Asker::Both => true,
+            Asker::Nobody => held == [true; 2],
+        };
+        let outcome = if is_ours {
+            self.bring_back_locked(socket, reader, patience)
+        } else {
+            Err(Refusal::Locked)
+        };
+        for (lock, _) in locks.iter().zip(held).filter(|(_, held)| *held) {
+            lock.unlock(Held::Owned);
         }
-        let outcome = self.bring_back_locked(socket, reader, patience);
-        lock.unlock(Held::Owned);
         outcome
     }
 
@@ -335,14 +312,17 @@ impl Road<'_> {
         reader: Option<BorrowedFd<'_>>,
         patience: Duration,
     ) -> Result<(), Refusal> {
-        self.await_calls();
+        let mut room = Room::of(socket, self.carries);
+        if !self.await_calls(SHORT_WAIT) && self.call_ends_in(socket) && room.make() {
+            self.await_calls(patience);
+        }
         let unread = self.unread()?;
         // The kernel knows also of bytes that passed the library by.
         let noted = self.sender.send.kernel_position.load(Relaxed);
         let counted = sys::sent(socket, self.sender_connected);
         if noted != unread.position || counted != Some(noted) {
             let reader = reader.ok_or(Refusal::Overtaken)?;
-            return self.reorder(unread, socket, reader);
+            return self.reorder(unread, (socket, reader), &mut room);
         }
         let Unread {
             head,
@@ -351,22 +331,30 @@ impl Road<'_> {
             ..
         } = unread;
         let copy = sys::copy_ring(self.segment, self.direction, head, window, bytes);
-        let sent = transmit(socket, &copy, patience) as u32;
+        let sent = transmit(socket, &copy, patience, &mut room) as u32;
         self.advance(unread, sent)?;
-        if sent == bytes {
-            Ok(())
-        } else {
-            Err(Refusal::Full)
-        }
+        (sent == bytes).then_some(()).ok_or(Refusal::Full)
     }
 
-    /// Calls that were under way when the lock became ours end soon, where the kernel has room, and no others begin.
-    fn await_calls(&self) {
-        let deadline = Instant::now() + SHORT_WAIT;
+    /// Calls that were under way when the lock became ours end soon, where the kernel has room, and no others begin. False: they have
+    /// not ended.
+    fn await_calls(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
         // Acquire: as in `unread`.
-        while self.sender.send.raw.load(Acquire) != 0 && Instant::now() < deadline {
+        while self.sender.send.raw.load(Acquire) != 0 {
+            if Instant::now() >= deadline {
+                return false;
+            }
             std::thread::yield_now();
         }
+        true
+    }
+
+    /// Whether a call that sleeps for room would end if there were as much as there can be, as far as its sender has said.
+    fn call_ends_in(&self, socket: BorrowedFd<'_>) -> bool {
+        let hint = self.segment.words(self.direction).kernel_hint.load(Relaxed);
+        sys::sent(socket, self.sender_connected)
+            .is_some_and(|sent| hint.saturating_sub(sent) <= CARRIED_MAX)
     }
 
     /// What lies in the ring.
@@ -431,8 +419,13 @@ fn unread_in(
     })
 }
 
-/// Gives bytes to a socket, and waits for room no longer than `patience`; returns how many it took.
-fn transmit(socket: BorrowedFd<'_>, bytes: &[u8], patience: Duration) -> usize {
+/// Gives bytes to a socket, where there is or can be made room, and waits for it no longer than `patience`; returns how many it took.
+fn transmit(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    patience: Duration,
+    room: &mut Room<'_>,
+) -> usize {
     let deadline = Instant::now() + patience;
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     // The reader looks for the bytes at once: Nagle's algorithm must not hold them back.
@@ -445,6 +438,7 @@ fn transmit(socket: BorrowedFd<'_>, bytes: &[u8], patience: Duration) -> usize {
         match send(socket.as_raw_fd(), &bytes[sent..], flags) {
             Ok(count) => sent += count,
             Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) if room.make() => {}
             Err(Errno::EAGAIN) => {
                 let left = deadline.saturating_duration_since(Instant::now());
                 let timeout = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::ZERO);

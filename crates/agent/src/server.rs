@@ -26,7 +26,7 @@ use crate::offers::{ClientId, Offers};
 use crate::pairings::Pairings;
 use crate::place::{Place, PlaceError};
 use crate::proof::Prover;
-use crate::recall::{Lingering, Patience};
+use crate::recall::{Lingering, Patience, Waiting};
 use crate::segments::Segments;
 
 /// A connection that says nothing for so long is closed.
@@ -152,6 +152,7 @@ pub(crate) struct Server {
     pub(crate) addresses: Addresses,
     /// For recalls that have to wait.
     pub(crate) patience: Patience,
+    pub(crate) waiting: Waiting,
     pub(crate) next_connection_id: u64,
     pub(crate) metrics: Metrics,
     pub(crate) log_limit: LogLimit,
@@ -220,6 +221,7 @@ impl Server {
             pairings: Pairings::default(),
             addresses: Addresses::default(),
             patience: Patience::default(),
+            waiting: Waiting::default(),
             next_connection_id: 1,
             metrics: Metrics::new(),
             log_limit: LogLimit::default(),
@@ -281,6 +283,7 @@ impl Server {
         self.expire_offers(now);
         self.look_for_distant(now);
         let hello = self.expire_silent(now);
+        self.retry_recalls(now);
         self.doomed.extend(self.lingering.due(now));
         self.bury_doomed();
         if self.accept_again.is_some_and(|at| at <= now) {
@@ -296,6 +299,7 @@ impl Server {
             self.offers.next_deadline(),
             self.distant.next_deadline(),
             self.lingering.next_deadline(),
+            self.waiting.next_deadline(),
             hello,
             self.accept_again,
             metrics,

@@ -101,9 +101,12 @@ pub(crate) fn fill_ring(segment: &Segment, direction: usize, tail: u32, window: 
     unsafe { segment.write(direction, tail, window, bytes.as_ptr(), bytes.len() as u32) };
 }
 
-/// `tcp_info` up to `tcpi_bytes_acked` (`include/uapi/linux/tcp.h`), in words of 64 bits: the state is the first byte, that
-/// count the last word.
-type TcpInfo = [u64; 16];
+/// `tcp_info` up to `tcpi_notsent_bytes` (`include/uapi/linux/tcp.h`), in words of 64 bits: the state is the first byte, that count the
+/// first half of the last word.
+type TcpInfo = [u64; 19];
+const BYTES_ACKED: usize = 15;
+const BYTES_RECEIVED: usize = 16;
+const NOT_SENT: usize = 18;
 /// States of a connection (`include/net/tcp_states.h`).
 const ESTABLISHED: u8 = 1;
 const CLOSE_WAIT: u8 = 8;
@@ -182,13 +185,85 @@ pub(crate) fn sent(socket: BorrowedFd<'_>, active: bool) -> Option<u64> {
         if !matches!(after[0].to_ne_bytes()[0], ESTABLISHED | CLOSE_WAIT) {
             return None;
         }
-        if before[15] == after[15] {
-            return after[15]
+        if before[BYTES_ACKED] == after[BYTES_ACKED] {
+            return after[BYTES_ACKED]
                 .wrapping_add(queued)
                 .checked_sub(u64::from(active));
         }
     }
     None
+}
+
+/// Bytes that a TCP socket was given and that have not left it: they wait for room at the peer.
+pub(crate) fn unsent(socket: BorrowedFd<'_>) -> Option<u64> {
+    let [a, b, c, d, ..] = tcp_info(socket).ok()?[NOT_SENT].to_ne_bytes();
+    Some(u64::from(u32::from_ne_bytes([a, b, c, d])))
+}
+
+/// Bytes that have been taken from a TCP socket since its connection began. `None`: its stream has ended, or the kernel does not say.
+pub(crate) fn taken(socket: BorrowedFd<'_>) -> Option<u64> {
+    const FIN_WAIT2: u8 = 5;
+    for _ in 0..100 {
+        let before = tcp_info(socket).ok()?;
+        let queued = unread(socket).ok()?;
+        let after = tcp_info(socket).ok()?;
+        if !matches!(after[0].to_ne_bytes()[0], ESTABLISHED | FIN_WAIT2) {
+            return None;
+        }
+        if before[BYTES_RECEIVED] == after[BYTES_RECEIVED] {
+            return after[BYTES_RECEIVED].checked_sub(queued);
+        }
+    }
+    None
+}
+
+/// Which of a socket's buffers have a size that a program chose (`SO_BUF_LOCK`). Fails where the kernel is older than 5.16.
+pub(crate) fn buffer_locks(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    get_u32(socket, (libc::SOL_SOCKET, libc::SO_BUF_LOCK))
+}
+
+pub(crate) fn set_buffer_locks(socket: BorrowedFd<'_>, locks: u32) -> io::Result<()> {
+    set_u32(socket, (libc::SOL_SOCKET, libc::SO_BUF_LOCK), locks)
+}
+
+/// How much a socket may hold that has not been sent yet (`TCP_NOTSENT_LOWAT`); zero: as the system has it.
+pub(crate) fn unsent_limit(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    get_u32(socket, (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT))
+}
+
+pub(crate) fn set_unsent_limit(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    set_u32(socket, (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT), bytes)
+}
+
+fn get_u32(socket: BorrowedFd<'_>, (level, option): (i32, i32)) -> io::Result<u32> {
+    let mut value = 0u32;
+    let mut length = size_of::<u32>() as libc::socklen_t;
+    // SAFETY: as in `get_u64`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw mut value).cast(),
+            &raw mut length,
+        )
+    };
+    match result {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set_u32(socket: BorrowedFd<'_>, (level, option): (i32, i32), value: u32) -> io::Result<()> {
+    let length = size_of::<u32>() as libc::socklen_t;
+    let value = &raw const value;
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel reads the bytes of `value`.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value.cast(), length) };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn get_u64(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<u64> {

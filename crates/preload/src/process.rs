@@ -222,6 +222,8 @@ pub(crate) fn leave_for_exec() -> Vec<(&'static Socket, bool)> {
             identity.leave(holder());
             continue;
         }
+        // While the agent still knows of us by our number: the sender may ask it for the same.
+        socket.draw_back(fd);
         // It still counts as a holder.
         identity.become_stranger(holder(), false);
         if identity.are_strangers() {

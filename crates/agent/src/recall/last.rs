@@ -14,9 +14,7 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::{Duration, Instant};
 
 use millrace_shm::board::{Row, flags, holders};
-use millrace_shm::lock::Held;
 use millrace_shm::segment::ENDED;
-use millrace_shm::sys::thread_id;
 use tracing::debug;
 
 use super::{Asker, Refusal, Road};
@@ -167,7 +165,8 @@ impl Server {
             segment: &pairing.segment,
             direction,
             sender_connected: sender.offer.end == millrace_wire::End::Active,
-            asker: Asker::Reader,
+            asker: Asker::Nobody,
+            carries: false,
         };
         road.segment.words(direction).gate.close_now();
         if road.is_drained()? {
@@ -180,18 +179,7 @@ impl Server {
         let reader = self.borrow_socket(receiver, road.receiver).ok();
         let reader = reader.as_ref().map(AsFd::as_fd);
         // Nobody waits for us: who has a lock is left in peace, and it is tried again.
-        let locks = [&road.receiver.receive.lock, &road.sender.send.lock];
-        let held = locks.map(|lock| lock.try_lock_for(thread_id(), Duration::ZERO));
-        let outcome = if held == [true; 2] {
-            let patience = self.patience.at(now);
-            road.bring_back_locked(socket.as_fd(), reader, patience)
-        } else {
-            Err(Refusal::Locked)
-        };
-        for (lock, _) in locks.iter().zip(held).filter(|(_, held)| *held) {
-            lock.unlock(Held::Owned);
-        }
-        outcome
+        road.bring_back(socket.as_fd(), reader, self.patience.at(now))
     }
 }
 

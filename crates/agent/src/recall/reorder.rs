@@ -1,53 +1,53 @@
 //! Bytes that went by the kernel after those in the ring, because the ring was full or not open, lie in the reader's queue already.
 //! They are taken out of it, and sent once more behind the ring's.
 //!
-//! Who asks waits and holds its lock, the other's lock is the agent's: nobody sends or takes anything meanwhile. It is done only with
-//! few bytes, for which there is room beyond doubt. Should the kernel not take them all the same, the connection ends.
+//! Who asks waits and holds its lock, the other's lock is the agent's: nobody sends or takes anything meanwhile. It is done only where
+//! there is room beyond doubt for all of it; how much that is at most depends on who asks. Should the kernel not give or take them all
+//! the same, the connection ends.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use millrace_shm::board::flags;
+use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, Shutdown, getsockopt, recv, shutdown, sockopt};
 
+use super::room::Room;
 use super::{Refusal, Road, Unread, transmit};
 use crate::sys;
 
-/// No more than this, from ring and queue together: the smallest default of the kernel's buffers has room for it.
+/// No more than this for somebody who can do without, from ring and queue together: the smallest default of the kernel's buffers has room
+/// for it.
 const BYTES_MAX: u64 = 64 * 1024;
+/// No more than this for a reader that leaves its ring for good: both buffers of the kernel, as large as they grow by themselves, and a
+/// ring.
+pub(super) const CARRIED_MAX: u64 = 16 << 20;
 /// How long what is under way may take to arrive.
 pub(super) const ARRIVAL: Duration = Duration::from_millis(5);
+/// How long nothing may arrive of what has no room in the reader's queue, and nothing be taken, once the queue has been touched.
+const STANDSTILL: Duration = Duration::from_millis(100);
+
+/// What lies in the reader's queue, or is under way to it.
+#[derive(Debug, Clone, Copy)]
+struct Queue {
+    /// Bytes that were sent by the kernel since the connection began.
+    sent: u64,
+    bytes: u64,
+    /// So many of them come before the ring's.
+    first: usize,
+}
 
 impl Road<'_> {
     /// Sends again, in order, what lies in the reader's queue and in the ring.
     pub(super) fn reorder(
         &self,
         unread: Unread,
-        sender: BorrowedFd<'_>,
-        reader: BorrowedFd<'_>,
+        (sender, reader): (BorrowedFd<'_>, BorrowedFd<'_>),
+        room: &mut Room<'_>,
     ) -> Result<(), Refusal> {
-        let (send, receive) = (&self.sender.send, &self.receiver.receive);
-        let sent = sys::sent(sender, self.sender_connected).ok_or(Refusal::Overtaken)?;
-        let taken = receive.kernel_position.load(Relaxed);
-        let queued = sent.checked_sub(taken).ok_or(Refusal::Corrupt)?;
-        let first = unread.position.checked_sub(taken);
-        let first = first.ok_or(Refusal::Corrupt)? as usize;
-        let all = queued + u64::from(unread.bytes);
-        // Bytes that passed the library by may have come before those in the ring, or between them; but not when the ring was given up.
-        let given_up = self.sender.identity.flags.load(Relaxed) & flags::SEND_PINNED != 0;
-        let is_sure = given_up || sent == send.kernel_position.load(Relaxed);
-        let is_read = receive.sleepers.load(Acquire) != 0;
-        if !is_sure || is_read || all > BYTES_MAX || !has_room(sender, reader, all) {
-            return Err(Refusal::Overtaken);
-        }
-        let deadline = Instant::now() + ARRIVAL;
-        while sys::unread(reader).ok() != Some(queued) {
-            if Instant::now() > deadline {
-                return Err(Refusal::Overtaken);
-            }
-            std::thread::yield_now();
-        }
+        let queue = self.queue(unread, sender)?;
+        self.is_movable(unread, queue, (sender, reader), room)?;
         let ring = sys::copy_ring(
             self.segment,
             self.direction,
@@ -55,35 +55,116 @@ impl Road<'_> {
             unread.window,
             unread.bytes,
         );
-        let mut queue = vec![0; queued as usize];
-        let count = recv(reader.as_raw_fd(), &mut queue, MsgFlags::MSG_DONTWAIT).unwrap_or(0);
-        queue.truncate(count);
-        let stream = [
-            &queue[..first.min(count)],
-            &ring,
-            &queue[first.min(count)..],
-        ]
-        .concat();
-        if count as u64 != queued || transmit(sender, &stream, ARRIVAL) != stream.len() {
+        let taken = take(reader, queue.bytes as usize);
+        let (before, behind) = taken.split_at(queue.first.min(taken.len()));
+        let is_all = taken.len() as u64 == queue.bytes
+            // Somebody else who has the sender's socket may not have asked for its lock.
+            && sys::sent(sender, self.sender_connected) == Some(queue.sent)
+            && [before, &ring, behind]
+                .iter()
+                .all(|part| transmit(sender, part, STANDSTILL, room) == part.len());
+        if !is_all {
             let _ = shutdown(sender.as_raw_fd(), Shutdown::Both);
             return Err(Refusal::Full);
         }
-        receive.kernel_position.store(sent, Relaxed);
+        let receive = &self.receiver.receive;
+        receive.kernel_position.store(queue.sent, Relaxed);
         let before = Unread {
-            position: sent + queued,
+            position: queue.sent + queue.bytes,
             ..unread
         };
         self.advance(before, unread.bytes)
     }
+
+    fn queue(&self, unread: Unread, sender: BorrowedFd<'_>) -> Result<Queue, Refusal> {
+        let sent = sys::sent(sender, self.sender_connected).ok_or(Refusal::Overtaken)?;
+        let taken = self.receiver.receive.kernel_position.load(Relaxed);
+        let bytes = sent.checked_sub(taken).ok_or(Refusal::Corrupt)?;
+        let first = unread.position.checked_sub(taken);
+        let first = first.ok_or(Refusal::Corrupt)? as usize;
+        Ok(Queue { sent, bytes, first })
+    }
+
+    /// Nothing has been touched yet: whether all can be taken out and sent again.
+    fn is_movable(
+        &self,
+        unread: Unread,
+        queue: Queue,
+        (sender, reader): (BorrowedFd<'_>, BorrowedFd<'_>),
+        room: &mut Room<'_>,
+    ) -> Result<(), Refusal> {
+        // Bytes that passed the library by may have come before those in the ring, or between them; but not when the ring was given up.
+        let given_up = self.sender.identity.flags.load(Relaxed) & flags::SEND_PINNED != 0;
+        let is_counted = queue.sent == self.sender.send.kernel_position.load(Relaxed);
+        let is_read = self.receiver.receive.sleepers.load(Acquire) != 0;
+        let carries = is_counted && self.carries;
+        let all = queue.bytes + u64::from(unread.bytes);
+        let bytes_max = if carries { CARRIED_MAX } else { BYTES_MAX };
+        if !(given_up || is_counted) {
+            return Err(Refusal::Uncounted);
+        }
+        if is_read {
+            return Err(Refusal::Read);
+        }
+        if all > BYTES_MAX {
+            room.make();
+        }
+        if all > bytes_max || !has_room(sender, reader, all) {
+            return Err(Refusal::Full);
+        }
+        let deadline = Instant::now() + ARRIVAL;
+        while sys::unread(reader).ok() != Some(queue.bytes) {
+            if carries && only_waits(queue, (sender, reader)) {
+                break;
+            }
+            if Instant::now() > deadline {
+                return Err(Refusal::UnderWay);
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
 }
 
-/// Whether so many bytes fit into either buffer; the kernel counts twice what a buffer holds.
+/// Whether what is missing in the reader's queue has not left the sender's, because there is no room: it comes when that is taken. Nothing
+/// was lost on the way, which the kernel would send again when it thinks fit.
+fn only_waits(queue: Queue, (sender, reader): (BorrowedFd<'_>, BorrowedFd<'_>)) -> bool {
+    let (Some(unsent), Ok(unread)) = (sys::unsent(sender), sys::unread(reader)) else {
+        return false;
+    };
+    unsent + unread == queue.bytes && sys::taken(reader) == Some(queue.sent - queue.bytes)
+}
+
+/// Takes `count` bytes from a queue, as they arrive. What is missing does not come.
+fn take(reader: BorrowedFd<'_>, count: usize) -> Vec<u8> {
+    let mut queue = vec![0; count];
+    let mut taken = 0;
+    let mut deadline = Instant::now() + STANDSTILL;
+    while taken < count {
+        match recv(
+            reader.as_raw_fd(),
+            &mut queue[taken..],
+            MsgFlags::MSG_DONTWAIT,
+        ) {
+            Ok(0) => break,
+            Ok(bytes) => {
+                taken += bytes;
+                deadline = Instant::now() + STANDSTILL;
+            }
+            Err(Errno::EINTR) => {}
+            // Not by `poll`: the program may have said how much is worth waking up for.
+            Err(Errno::EAGAIN) if Instant::now() < deadline => std::thread::yield_now(),
+            Err(_) => break,
+        }
+    }
+    queue.truncate(taken);
+    queue
+}
+
+/// Whether so many bytes fit into either buffer. The kernel counts twice what a buffer holds; and a reader's may be larger than what the
+/// kernel lets it be sent, but for a start.
 fn has_room(sender: BorrowedFd<'_>, reader: BorrowedFd<'_>, bytes: u64) -> bool {
-    let sizes = [
-        getsockopt(&sender, sockopt::SndBuf),
-        getsockopt(&reader, sockopt::RcvBuf),
-    ];
-    sizes
-        .iter()
-        .any(|size| matches!(size, Ok(size) if *size as u64 / 4 >= bytes))
+    let holds = |size: nix::Result<usize>| size.is_ok_and(|size| size as u64 / 4 >= bytes);
+    holds(getsockopt(&sender, sockopt::SndBuf))
+        || bytes <= BYTES_MAX && holds(getsockopt(&reader, sockopt::RcvBuf))
 }

@@ -5,6 +5,7 @@ use millrace_shm::board::{self, Board};
 use millrace_shm::segment;
 use millrace_stream::{ReceiveHalf, ReceivePlan};
 
+use super::patience::WAIT;
 use super::put_back::Bereaved;
 use super::*;
 
@@ -58,6 +59,7 @@ impl Connection {
             direction: 0,
             sender_connected: true,
             asker: Asker::Reader,
+            carries: false,
         }
     }
 

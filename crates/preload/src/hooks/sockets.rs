@@ -143,8 +143,11 @@ pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
     if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
         socket.is_deaf.store(true, Relaxed);
     }
+    // Whoever has the lock may have taken out of the peer's queue what it is about to send again: no end comes before that.
+    let locked = (joined && how != libc::SHUT_RD).then(|| socket.lock_send(fd));
     // SAFETY: the program's own arguments.
     let result = unsafe { real::shutdown(fd, how) };
+    drop(locked);
     kernel::note_told();
     if let Some(row) = announced {
         row.send.raw.fetch_sub(1, SeqCst);

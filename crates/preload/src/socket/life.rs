@@ -29,6 +29,9 @@ const FLUSH_WAIT_NS: u64 = 20_000;
 /// Milliseconds before each attempt of an end that leaves to have the agent send what its reader has not read.
 const FLUSH_PAUSES_MS: [c_int; 3] = [0, 2, 20];
 
+/// The same of a reader, which has more to lose: what its ring still has is lost with the connection.
+const LEAVE_PAUSES_MS: [c_int; 4] = [0, 2, 20, 100];
+
 /// Recycled objects. Those that were let go of last rest a while: a call that is under way on a connection that another thread has
 /// closed must not take the next one of the same descriptor for it.
 static FREE: Guarded<VecDeque<&'static Socket>> = Guarded::new(VecDeque::new());
@@ -330,19 +333,36 @@ impl Socket {
     /// done, the connection is reset, so that the loss is seen. The half stays locked meanwhile: nobody may read between
     /// the bytes.
     pub(crate) fn bring_back(&'static self, fd: c_int) {
+        // Between attempts another end that asks the agent, and holds its half, gets ours.
+        for pause_ms in LEAVE_PAUSES_MS {
+            kernel::pause(pause_ms);
+            if self.leave_unread(fd) {
+                return;
+            }
+            if kernel::events_now(fd, libc::POLLRDHUP) != 0 {
+                // Nobody can send anything again.
+                break;
+            }
+        }
+        kernel::reset(fd);
+    }
+
+    /// False: bytes are left in the ring.
+    fn leave_unread(&'static self, fd: c_int) -> bool {
         let Some(locked) = self.lock_receive(fd) else {
-            return;
+            return true;
         };
         locked.half.leave();
         if locked.half.unread() == 0 {
-            return;
+            return true;
         }
         let resent = self.recall_unread(fd, &locked.half);
-        if locked.half.unread() != 0 {
-            kernel::reset(fd);
-        }
+        let is_left = locked.half.unread() == 0;
         drop(locked);
-        self.tell_sets(resent);
+        if is_left {
+            self.tell_sets(resent);
+        }
+        is_left
     }
 
     /// The C library will read and write the connection by a stream, without passing through its exported functions.

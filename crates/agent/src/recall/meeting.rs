@@ -1,0 +1,134 @@
+//! Recalls that have to wait for the lock of the other half. Its owner may be in the middle of a copy; or it asks, too: a reader leaves its
+//! ring, and at the same time its sender closes, and each holds the lock that the other's recall needs. Then both wait for the agent, and
+//! neither lock has to be taken.
+//!
+//! Nobody is held up meanwhile but the two; and who has waited so long that it may not wait for its answer any more has met nobody.
+
+use std::time::{Duration, Instant};
+
+use millrace_wire::Recall;
+
+use super::Refusal;
+use crate::offers::ClientId;
+use crate::server::Server;
+
+/// So long a recall may wait. Who asked waits for its answer for twice as long.
+const WAIT_MAX: Duration = Duration::from_millis(150);
+/// Until it is tried again.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Recalls that are not answered yet, one of a client at most.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    asks: Vec<Ask>,
+    again_at: Option<Instant>,
+}
+
+/// A client's wish.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask {
+    pub(super) client: ClientId,
+    pub(super) recall: Recall,
+    until: Instant,
+}
+
+impl Ask {
+    pub(super) fn new(client: ClientId, recall: Recall, now: Instant) -> Ask {
+        Ask {
+            client,
+            recall,
+            until: now + WAIT_MAX,
+        }
+    }
+}
+
+impl Waiting {
+    /// Keeps a recall that came to nothing, if it may wait.
+    pub(super) fn keep(&mut self, ask: Ask, refusal: &Refusal, now: Instant) -> bool {
+        let is_kept = matches!(refusal, Refusal::Locked)
+            && now < ask.until
+            && self.asks.iter().all(|other| other.client != ask.client);
+        if is_kept {
+            self.asks.push(ask);
+            self.again_at = Some(now + PAUSE);
+        }
+        is_kept
+    }
+
+    /// Somebody has been answered: others may be answered by that, too.
+    pub(super) fn try_soon(&mut self, now: Instant) {
+        if !self.asks.is_empty() {
+            self.again_at = Some(now);
+        }
+    }
+
+    pub(super) fn due(&mut self, now: Instant) -> Vec<Ask> {
+        if self.again_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        self.again_at = None;
+        std::mem::take(&mut self.asks)
+    }
+
+    /// Those that still wait.
+    pub(super) fn at(&self, now: Instant) -> impl Iterator<Item = &Ask> {
+        self.asks.iter().filter(move |ask| now < ask.until)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.again_at
+    }
+}
+
+impl Server {
+    /// Tries those recalls again that had to wait.
+    pub(crate) fn retry_recalls(&mut self, now: Instant) {
+        let mut asks = self.waiting.due(now);
+        while let Some(ask) = asks.pop() {
+            self.try_recall(ask);
+        }
+    }
+
+    /// The wish of the other end of a direction, which waits with its half locked.
+    pub(super) fn met(&self, connection_id: u64, direction: usize, sends: bool) -> Option<Ask> {
+        let now = Instant::now();
+        let mut others = self.waiting.at(now).filter(|ask| ask.recall.sends != sends);
+        others
+            .find(|other| {
+                let asked = self.asked_for(other.client, &other.recall);
+                asked.is_ok_and(|(pairing, its)| {
+                    (pairing.connection_id, its) == (connection_id, direction)
+                })
+            })
+            .copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_is_tried_again_until_it_is_too_late() {
+        let now = Instant::now();
+        let recall = Recall {
+            offer_id: 1,
+            connection_id: 2,
+            fd: 3,
+            sends: true,
+        };
+        let ask = Ask::new(ClientId(7), recall, now);
+        let mut waiting = Waiting::default();
+        assert!(!waiting.keep(ask, &Refusal::Full, now));
+        assert!(waiting.keep(ask, &Refusal::Locked, now));
+        assert!(!waiting.keep(ask, &Refusal::Locked, now), "one of a client");
+        assert!(waiting.due(now).is_empty());
+        let later = now + PAUSE;
+        assert_eq!(waiting.next_deadline(), Some(later));
+        assert_eq!(waiting.at(later).count(), 1);
+        assert_eq!(waiting.at(now + WAIT_MAX).count(), 0);
+        assert_eq!(waiting.due(later).len(), 1);
+        assert_eq!(waiting.next_deadline(), None);
+        assert!(!waiting.keep(ask, &Refusal::Locked, now + WAIT_MAX));
+    }
+}

@@ -1,0 +1,262 @@
+/* Connections that are passed to other processes, or whose reader becomes another program, while the peer goes on sending. */
+#include "parts.h"
+
+/* Passes a descriptor, and the part of its stream that is to be received. */
+static void pass_part(int road, Part *part) {
+    char space[CMSG_SPACE(sizeof(int))];
+    struct iovec vector = {part, sizeof *part};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct cmsghdr *control = CMSG_FIRSTHDR(&header);
+    *control = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(control), &part->fd, sizeof(int));
+    must(sendmsg(road, &header, 0) == sizeof *part, "sendmsg");
+}
+
+static int take_part(int road, Part *part) {
+    char space[CMSG_SPACE(sizeof(int))];
+    struct iovec vector = {part, sizeof *part};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    if (recvmsg(road, &header, 0) != sizeof *part)
+        return 0;
+    memcpy(&part->fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof(int));
+    return 1;
+}
+
+/* A process that receives the parts that are passed to it, and says how far it came. */
+static pid_t receiver_of_parts(int *road) {
+    int ends[2];
+    must(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0, "socketpair");
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        Part part;
+        close(ends[0]);
+        while (take_part(ends[1], &part)) {
+            receive_part(&part);
+            close(part.fd);
+            must(send(ends[1], &part, sizeof part, 0) == sizeof part, "send");
+        }
+        _exit(0);
+    }
+    close(ends[1]);
+    *road = ends[0];
+    return child;
+}
+
+static void observe_received(const Part *part) {
+    if (part->at == part->end)
+        observe("received all");
+    else
+        observe("received %s %zu of %zu", part->ended, part->at, part->end);
+}
+
+/* Has the rest of a stream received by the other process. */
+static void receive_there(int road, Part part, size_t end) {
+    part.end = end;
+    pass_part(road, &part);
+    must(recv(road, &part, sizeof part, 0) == sizeof part, "recv");
+    observe_received(&part);
+}
+
+/* Who receives passes the connection to another process in the middle, while a thread goes on sending. */
+static void passed_in_the_middle(void) {
+    int road;
+    pid_t other = receiver_of_parts(&road);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        Pair pair = connected();
+        pid_t far = far_process(pair, FLOW, FLOW);
+        Part sent = {pair.near, 1, 0, FLOW, "never"}, part = {pair.near, 2, 0, 1000 + round * FLOW / ROUNDS, "never"};
+        pthread_t sender = start_thread(send_part, &sent);
+        receive_part(&part);
+        receive_there(road, part, FLOW);
+        pthread_join(sender, NULL);
+        close(pair.near);
+        must_end_well(far);
+    }
+    close(road);
+    must_end_well(other);
+}
+
+/* What a program does that got a connection: receives the rest. */
+static int receive_rest(char **arguments) {
+    Part part = {atoi(arguments[0]), 2, atoi(arguments[1]), atoi(arguments[2]), "never"};
+    receive_part(&part);
+    observe_received(&part);
+    return 0;
+}
+
+static void become_receiver(Part *part) {
+    char fd[16], at[16], end[16];
+    snprintf(fd, sizeof fd, "%d", part->fd), snprintf(at, sizeof at, "%zu", part->at);
+    snprintf(end, sizeof end, "%zu", part->end);
+    execl("/proc/self/exe", "receive_rest", fd, at, end, NULL);
+    _exit(9);
+}
+
+/* Who receives becomes another program in the middle. Another process may send at the same time. */
+static void exec_in_the_middle(int is_shared) {
+    for (unsigned round = 0; round < ROUNDS / 2; round++) {
+        Pair pair = connected();
+        pid_t far = far_process(pair, is_shared ? FLOW : 0, FLOW);
+        pid_t receiver = fork();
+        if (receiver == 0) {
+            Part part = {pair.near, 2, 0, 1000 + round * FLOW / ROUNDS * 2, "never"};
+            receive_part(&part);
+            part.end = FLOW;
+            become_receiver(&part);
+        }
+        Part sent = {pair.near, 1, 0, FLOW, "never"};
+        if (is_shared)
+            send_part(&sent);
+        close(pair.near);
+        must_end_well(receiver);
+        must_end_well(far);
+    }
+}
+
+static void exec_of_the_only_user(void) { exec_in_the_middle(0); }
+
+static void exec_of_the_reader(void) { exec_in_the_middle(1); }
+
+static void exec_of_the_reader_to_the_kernel(void) {
+    setenv("MILLRACE", "off", 1);
+    exec_in_the_middle(1);
+}
+
+enum { TALKED = 64 * 50, BLOCK = 1 << 20 };
+
+static char *block_of(Part *part) {
+    char *block = malloc(BLOCK);
+    for (size_t i = 0; i < BLOCK; i++)
+        block[i] = byte_at(part->seed, part->at + i);
+    return block;
+}
+
+/* Sends until nothing more has room anywhere. */
+static void fill(Part *part) {
+    for (int patience = 0; patience < 10; patience++) {
+        char *block = block_of(part);
+        ssize_t sent = send(part->fd, block, BLOCK, MSG_DONTWAIT | MSG_NOSIGNAL);
+        free(block);
+        if (sent <= 0) {
+            must(errno == EAGAIN, "send");
+            pause_ms(5);
+        } else {
+            part->at += sent;
+            patience = 0;
+        }
+    }
+}
+
+/* One call that sleeps until it has room. */
+static void *send_block(void *argument) {
+    Part *part = argument;
+    char *block = block_of(part);
+    ssize_t sent = send(part->fd, block, BLOCK, MSG_NOSIGNAL);
+    free(block);
+    part->at += sent > 0 ? sent : 0;
+    part->ended = sent == BLOCK ? "exactly" : "early";
+    return NULL;
+}
+
+/* A child becomes a program that receives; nobody else has the connection any more, or we have it, too. */
+static void exec_in_child(Pair pair, Part *part, int alone) {
+    int go[2];
+    char byte;
+    must(pipe(go) == 0, "pipe");
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        close(go[1]), close(pair.far);
+        read(go[0], &byte, 1);
+        become_receiver(part);
+    }
+    if (alone)
+        close(pair.near);
+    close(go[0]), close(go[1]);
+    must_end_well(child);
+}
+
+enum { BY_PASSING, BY_EXEC, BY_EXEC_ALONE };
+
+typedef struct {
+    int by, sleeps, send_buffer, unsent_limit, read_first;
+} Full;
+
+/* Nobody reads what is sent, until all buffers are full; then another one is to read it all, and what is sent after that. */
+static void full(Full how) {
+    int road = -1, size = 0, limit = 0;
+    socklen_t length = sizeof size;
+    pid_t other = how.by == BY_PASSING ? receiver_of_parts(&road) : 0;
+    for (int round = 0; round < 3; round++) {
+        Pair pair = on_the_ring();
+        if (how.send_buffer)
+            must(setsockopt(pair.far, SOL_SOCKET, SO_SNDBUF, &how.send_buffer, sizeof(int)) == 0, "SO_SNDBUF");
+        if (how.unsent_limit)
+            must(setsockopt(pair.far, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &how.unsent_limit, sizeof(int)) == 0, "TCP_NOTSENT_LOWAT");
+        Part sent = {pair.far, 2, 0, 0, "exactly"}, received = {pair.near, 2, 0, how.read_first, "never"};
+        fill(&sent);
+        receive_part(&received);
+        pthread_t sender = 0;
+        if (how.sleeps) {
+            sender = start_thread(send_block, &sent);
+            pause_ms(20);
+        }
+        size_t more = sent.at + (how.sleeps ? BLOCK : 0);
+        if (how.by == BY_PASSING)
+            receive_there(road, received, more);
+        else {
+            received.end = more;
+            exec_in_child(pair, &received, how.by == BY_EXEC_ALONE);
+        }
+        if (how.sleeps)
+            pthread_join(sender, NULL);
+        must(getsockopt(pair.far, SOL_SOCKET, SO_SNDBUF, &size, &length) == 0, "SO_SNDBUF");
+        must(getsockopt(pair.far, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, &length) == 0, "TCP_NOTSENT_LOWAT");
+        observe("sent %s; unsent limit %d, buffer %d", sent.ended, limit, how.send_buffer ? size : 0);
+        close(pair.far);
+        if (how.by != BY_EXEC_ALONE)
+            close(pair.near);
+    }
+    if (road >= 0) {
+        close(road);
+        must_end_well(other);
+    }
+}
+
+static void full_and_passed(void) { full((Full){0}); }
+
+static void full_and_passed_after_a_read(void) { full((Full){.read_first = 700}); }
+
+static void full_and_passed_under_a_sleeper(void) { full((Full){.sleeps = 1}); }
+
+static void full_and_passed_with_a_small_buffer(void) { full((Full){.sleeps = 1, .send_buffer = 20000}); }
+
+static void full_and_passed_with_an_unsent_limit(void) { full((Full){.sleeps = 1, .unsent_limit = 16384}); }
+
+static void full_and_left_by_exec(void) { full((Full){.by = BY_EXEC}); }
+
+static void full_and_left_by_exec_of_the_only_user(void) { full((Full){.by = BY_EXEC_ALONE}); }
+
+static void full_and_left_by_exec_under_a_sleeper(void) { full((Full){.by = BY_EXEC_ALONE, .sleeps = 1}); }
+
+int main(int argc, char **argv) {
+    if (argc == 4)
+        return receive_rest(argv + 1);
+    static const Case cases[] = {
+        CASE(passed_in_the_middle),
+        CASE(exec_of_the_only_user),
+        CASE(exec_of_the_reader),
+        CASE(exec_of_the_reader_to_the_kernel),
+        CASE(full_and_passed),
+        CASE(full_and_passed_after_a_read),
+        CASE(full_and_passed_under_a_sleeper),
+        CASE(full_and_passed_with_a_small_buffer),
+        CASE(full_and_passed_with_an_unsent_limit),
+        CASE(full_and_left_by_exec),
+        CASE(full_and_left_by_exec_of_the_only_user),
+        CASE(full_and_left_by_exec_under_a_sleeper),
+        {0},
+    };
+    return run_cases(cases, argc, argv);
+}
