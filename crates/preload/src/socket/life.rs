@@ -28,7 +28,6 @@ const FLUSH_WAIT_NS: u64 = 20_000;
 
 /// Milliseconds before each attempt of an end that leaves to have the agent send what its reader has not read.
 const FLUSH_PAUSES_MS: [c_int; 3] = [0, 2, 20];
-
 /// The same of a reader, which has more to lose: what its ring still has is lost with the connection.
 const LEAVE_PAUSES_MS: [c_int; 4] = [0, 2, 20, 100];
 
@@ -315,7 +314,12 @@ impl Socket {
         if let Some(locked) = self.lock_send(fd) {
             locked.half.leave();
         }
-        self.draw_back(fd);
+        for pause_ms in FLUSH_PAUSES_MS {
+            kernel::pause(pause_ms);
+            if self.draw_back(fd) || kernel::events_now(fd, libc::POLLRDHUP) != 0 {
+                break;
+            }
+        }
     }
 
     /// The process becomes another program, which reads by the kernel only.
