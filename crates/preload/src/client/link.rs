@@ -1,7 +1,7 @@
 //! The socket to the agent.
 
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::c_int;
 use millrace_wire::{
@@ -10,6 +10,9 @@ use millrace_wire::{
 
 use super::{HIGH_DESCRIPTOR, RECALL_WAIT_MS};
 use crate::kernel::{self, kernel};
+
+/// The moment that is waited for a message before others may have read it are thought of, nanoseconds.
+const MAIL_WAIT_NS: libc::c_long = 1_000_000;
 
 /// Whether root or our own user listens at the other end.
 fn is_trusted(fd: c_int) -> bool {
@@ -69,6 +72,28 @@ pub(super) fn connect(path: &CString) -> Option<OwnedFd> {
         Ok(high) if high >= 0 => Some(unsafe { OwnedFd::from_raw_fd(high) }),
         _ => Some(low),
     }
+}
+
+/// Waits a moment, asleep, for a message on the agent's descriptor. Nothing is locked, so that another thread may have read it already, or
+/// the number may be another's by now: a moment is all that costs.
+pub(super) fn wait_for_mail(number: RawFd) {
+    let mut entry = libc::pollfd {
+        fd: number,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let patience = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: MAIL_WAIT_NS,
+    };
+    kernel!(
+        libc::SYS_ppoll,
+        &raw mut entry,
+        1usize,
+        &raw const patience,
+        0usize,
+        0usize
+    );
 }
 
 /// The descriptor that came with a message.

@@ -30,10 +30,10 @@ use crate::{process, table, uring};
 
 /// After a failed attempt to reach the agent, nanoseconds until the next.
 const RETRY_NS: u64 = 1_000_000_000;
+/// Milliseconds that the first connection of a process waits for the agent's welcome, in the eager modes.
+const WELCOME_WAIT_MS: u64 = 500;
 /// Milliseconds that a leaving reader waits for the agent.
 const RECALL_WAIT_MS: u64 = 300;
-/// Milliseconds that a close waits for the agent, when a segment may be on its way. Only one that stands still needs them.
-const WITHDRAW_WAIT_MS: u64 = 20;
 /// In the eager modes, milliseconds that a first call waits for its connection's introduction…
 const EAGER_WAIT_MS: u64 = 20;
 /// …when it may not block, and before that an `accept`: the program has others to serve, the connection's other end perhaps among them.
@@ -62,7 +62,10 @@ static FIRST_REASON: AtomicU8 = AtomicU8::new(Reason::TooShort as u8);
 /// Threads that have let go of an end record, and have not said yet that it is free.
 pub(crate) static LEAVING: AtomicU32 = AtomicU32::new(0);
 
+/// Held while the agent's answers are read and it is told things, but not while it is waited for: all connections begin and end under it.
 static CLIENT: Guarded<Option<Client>> = Guarded::new(None);
+/// Held by the thread that asks for a recall, and waits for the answer: there is one at a time. Comes before [`CLIENT`].
+static RECALLING: Guarded<()> = Guarded::new(());
 /// Held while a connection's end record moves, and while other processes become its holders: by one thread at a time. Comes after the
 /// locks of halves, and before [`CLIENT`].
 static MOVING: Guarded<()> = Guarded::new(());
@@ -84,7 +87,7 @@ pub(crate) fn configure(path: CString, mode: Mode, chaos_seed: u64) {
             next_offer: 1,
             boards: Boards::new(),
             offers: HashMap::new(),
-            settled: None,
+            withdrawals: Vec::new(),
             rows_free: Vec::new(),
             rows_in_use: Vec::new(),
             rows_used: 0,
@@ -285,6 +288,8 @@ pub(crate) fn withdraw(offer_id: u64) {
     {
         client.withdraw(offer_id);
     }
+    // A segment that has come for what was closed would hold memory for as long as nobody reads it.
+    glance();
 }
 
 /// Has the agent send by the kernel again what lies unread in the ring of a connection that this process reads no more, or
@@ -297,15 +302,37 @@ pub(crate) fn recall(socket: &Socket, fd: c_int, sends: bool) {
         fd,
         sends,
     };
-    if let Some(mut guard) = CLIENT.lock()
-        && let Some(client) = guard.as_mut()
-    {
-        if process::is_borrowed() {
-            link::recall_apart(&client.path, recall);
-        } else {
-            client.recall(recall);
-        }
+    // A thread that keeps introductions away asks for nothing, and waits for nobody who does.
+    match with_client(|client| process::is_borrowed().then(|| client.path.clone())) {
+        None => return,
+        Some(Some(path)) => return link::recall_apart(&path, recall),
+        Some(None) => {}
     }
+    let Some(_turn) = RECALLING.lock() else {
+        return;
+    };
+    // An agent that stands still holds a program that sends no more up once, not for each of its connections. A reader has more to lose.
+    if !sends {
+        wait_for_answer();
+    }
+    if with_client(|client| client.recall(recall)) == Some(true) {
+        wait_for_answer();
+    }
+}
+
+/// Waits for the answer that the agent owes, if it does, [`RECALL_WAIT_MS`] at most. Others have their connections meanwhile.
+fn wait_for_answer() {
+    let deadline = kernel::monotonic_ns() + RECALL_WAIT_MS * 1_000_000;
+    while let Some(number) = with_client(Client::owing).flatten()
+        && kernel::monotonic_ns() < deadline
+    {
+        link::wait_for_mail(number);
+    }
+}
+
+/// Does something with what CLIENT guards. None: this very thread does already, or there is nothing.
+fn with_client<T>(work: impl FnOnce(&mut Client) -> T) -> Option<T> {
+    CLIENT.lock()?.as_mut().map(work)
 }
 
 /// Asks for a larger ring to send into.
@@ -389,6 +416,7 @@ fn wait_for_introduction(socket: &Socket, patience_ms: u64) -> bool {
     let deadline = kernel::monotonic_ns() + patience_ms * 1_000_000;
     let is_awaited =
         || socket.phase.load(Acquire) == phase::OFFERED && !socket.matched.load(Relaxed);
+    // Not asleep: whoever sees the thread sleep believes that it is in the program's own call.
     while is_awaited() && kernel::monotonic_ns() < deadline {
         glance();
         millrace_shm::sys::yield_now();
@@ -399,6 +427,7 @@ fn wait_for_introduction(socket: &Socket, patience_ms: u64) -> bool {
 /// For a forked child: the parent's connection to the agent is the parent's; a new one is made when needed.
 pub(crate) fn forget_parent() {
     resume_introductions();
+    RECALLING.force_unlock();
     LEAVING.store(0, Relaxed);
     DESCRIPTOR.store(u32::MAX, Relaxed);
     BOARD.store(std::ptr::null_mut(), Relaxed);
@@ -407,6 +436,7 @@ pub(crate) fn forget_parent() {
     {
         client.fd = None;
         client.owes_answer = false;
+        client.withdrawals.clear();
         client.retry_at_ns = 0;
         client.offers.clear();
         client.rows_free.clear();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use libc::c_int;
@@ -14,10 +14,10 @@ use millrace_wire::{
 };
 
 use super::boards::Boards;
-use super::link::{connect, passed_descriptor};
+use super::link::{connect, passed_descriptor, wait_for_mail};
 use super::{
-    BOARD, DESCRIPTOR, LEAVING, MAIL_SEEN, MODE, OFFER_AFTER_BYTES, OFFER_AFTER_CALLS,
-    RECALL_WAIT_MS, RETRY_NS, STOPPED, WITHDRAW_WAIT_MS, board, is_eager, row_index, stop,
+    BOARD, DESCRIPTOR, LEAVING, MAIL_SEEN, MODE, OFFER_AFTER_BYTES, OFFER_AFTER_CALLS, RETRY_NS,
+    STOPPED, WELCOME_WAIT_MS, board, is_eager, row_index, stop,
 };
 use crate::kernel::{self, kernel};
 use crate::socket::{Socket, phase};
@@ -35,8 +35,8 @@ pub(super) struct Client {
     pub(super) boards: Boards,
     /// Offers on their way.
     pub(super) offers: HashMap<u64, Offered>,
-    /// The offer that the agent has answered last, for good.
-    pub(super) settled: Option<u64>,
+    /// Withdrawals that an agent which was busy has not been told of yet.
+    pub(super) withdrawals: Vec<u64>,
     pub(super) rows_free: Vec<u32>,
     /// Free rows in which a thread that was in a call when its connection was closed has to count itself out yet.
     pub(super) rows_in_use: Vec<u32>,
@@ -118,37 +118,14 @@ impl Client {
     }
 
     pub(super) fn wait_for_welcome(&mut self) {
-        for _ in 0..50 {
-            self.wait_for_mail();
-            if board().is_some() || self.fd.is_none() {
+        let deadline = kernel::monotonic_ns() + WELCOME_WAIT_MS * 1_000_000;
+        while board().is_none() && kernel::monotonic_ns() < deadline {
+            let Some(fd) = &self.fd else {
                 return;
-            }
+            };
+            wait_for_mail(fd.as_raw_fd());
+            self.read_mail();
         }
-    }
-
-    /// Waits a little for a message, and reads what there is.
-    pub(super) fn wait_for_mail(&mut self) {
-        let Some(fd) = &self.fd else {
-            return;
-        };
-        let mut entry = libc::pollfd {
-            fd: fd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let patience = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 10_000_000,
-        };
-        kernel!(
-            libc::SYS_ppoll,
-            &raw mut entry,
-            1usize,
-            &raw const patience,
-            0usize,
-            0usize
-        );
-        self.read_mail();
     }
 
     pub(super) fn lose_agent(&mut self) {
@@ -202,6 +179,7 @@ impl Client {
         if !self.reach() {
             return Err(Reason::NoAgent);
         }
+        self.send_withdrawals();
         let row = socket.row();
         let index = row_index(row).ok_or(Reason::NoAgent)?;
         let (local, remote) = kernel::addresses(fd).ok_or(Reason::NotEstablished)?;
@@ -256,45 +234,38 @@ impl Client {
         }
     }
 
-    /// Takes an offer back. When its segment may be on its way, it is awaited: in a socket that nobody reads it would hold memory.
+    /// Takes an offer back. Nobody waits for the answer: should its segment be on its way, whoever reads the mail next lets go of that.
     pub(super) fn withdraw(&mut self, offer_id: u64) {
-        let taken = self
-            .offers
-            .remove(&offer_id)
-            .is_some_and(|offered| offered.taken);
-        self.settled = None;
-        if !self.send(&ToAgent::Withdraw(Withdraw { offer_id })) || !taken {
-            return;
-        }
-        let deadline = kernel::monotonic_ns() + WITHDRAW_WAIT_MS * 1_000_000;
-        while self.settled != Some(offer_id)
-            && self.fd.is_some()
-            && kernel::monotonic_ns() < deadline
+        self.offers.remove(&offer_id);
+        self.withdrawals.push(offer_id);
+        self.send_withdrawals();
+    }
+
+    /// An agent that was not told would keep the segment for as long as this process is there. One that is only busy is told later.
+    fn send_withdrawals(&mut self) {
+        while let Some(&offer_id) = self.withdrawals.last()
+            && self.send(&ToAgent::Withdraw(Withdraw { offer_id }))
         {
-            self.wait_for_mail();
+            self.withdrawals.pop();
+        }
+        if self.fd.is_none() {
+            self.withdrawals.clear();
         }
     }
 
-    /// Waits for the answer that the agent owes, if it does, [`RECALL_WAIT_MS`] at most.
-    fn wait_for_answer(&mut self) {
-        let deadline = kernel::monotonic_ns() + RECALL_WAIT_MS * 1_000_000;
-        while self.owes_answer && kernel::monotonic_ns() < deadline {
-            self.wait_for_mail();
-        }
+    /// Asks for a recall. While an older one is not answered, nothing is asked: false.
+    pub(super) fn recall(&mut self, recall: Recall) -> bool {
+        self.read_mail();
+        let is_asked = !self.owes_answer && self.reach() && self.send(&ToAgent::Recall(recall));
+        self.owes_answer |= is_asked;
+        is_asked
     }
 
-    /// Asks for a recall and waits for the answer. While an older one is not answered, nothing is asked: an agent that stands still holds
-    /// a program that sends no more up once, and not for each of its connections. A reader has more to lose.
-    pub(super) fn recall(&mut self, recall: Recall) {
-        if recall.sends {
-            self.read_mail();
-        } else {
-            self.wait_for_answer();
-        }
-        if !self.owes_answer && self.reach() && self.send(&ToAgent::Recall(recall)) {
-            self.owes_answer = true;
-            self.wait_for_answer();
-        }
+    /// Whether the agent owes an answer still, after its mail has been read: the descriptor on which it comes.
+    pub(super) fn owing(&mut self) -> Option<RawFd> {
+        self.read_mail();
+        let fd = self.fd.as_ref().filter(|_| self.owes_answer)?;
+        Some(fd.as_raw_fd())
     }
 
     pub(super) fn read_mail(&mut self) {
@@ -310,7 +281,6 @@ impl Client {
                     }
                 }
                 ToClient::Paired(paired) => {
-                    self.settled = Some(paired.offer_id);
                     let (Some(Offered { fd: number, .. }), Some(fd)) =
                         (self.offers.remove(&paired.offer_id), fd)
                     else {
@@ -327,7 +297,6 @@ impl Client {
                     }
                 }
                 ToClient::Declined(declined) => {
-                    self.settled = Some(declined.offer_id);
                     let Some(Offered { fd, .. }) = self.offers.remove(&declined.offer_id) else {
                         continue;
                     };
