@@ -121,7 +121,10 @@ pub(crate) fn replace(fd: c_int, entry: Entry) -> Entry {
     match slot(fd) {
         Some(slot) => {
             if !matches!(entry, Entry::Unknown) {
-                HIGH_WATER.fetch_max(fd.cast_unsigned() as usize + 1, Relaxed);
+                let end = fd.cast_unsigned() as usize + 1;
+                if HIGH_WATER.load(Relaxed) < end {
+                    HIGH_WATER.fetch_max(end, Relaxed);
+                }
             }
             Entry::unpack(slot.swap(entry.pack(), AcqRel))
         }

@@ -35,7 +35,6 @@ pub(crate) unsafe fn control(
         if let (Entry::Set(inner), libc::EPOLL_CTL_ADD) = (table::get(fd), operation) {
             inner.leave_to_kernel();
         }
-        set.tell_kernel_of(epoll, fd);
         if let Some(result) = set.change(epoll, operation, (fd, event), &mut raw) {
             return result;
         }
@@ -128,7 +127,8 @@ impl EpollSet {
     }
 
     /// Makes the program's own call and takes note of it, in one step for all others: what another thread hears of by the kernel, and what
-    /// it takes back or closes then, comes after it. None: a descriptor has got another meaning meanwhile.
+    /// it takes back or closes then, comes after it. None: to be tried again, for a descriptor has got another meaning meanwhile, or the
+    /// kernel had to hear of something else first.
     fn change(
         &'static self,
         epoll: c_int,
@@ -145,6 +145,15 @@ impl EpollSet {
             None => table::socket(fd).is_none(),
         };
         if !is_same || !table::is_set(epoll, self) {
+            return None;
+        }
+        // The kernel hears of this change at once, and before it of those that came before.
+        if inner
+            .as_ref()
+            .is_some_and(|inner| inner.untold.contains(&fd))
+        {
+            drop((inner, sets));
+            self.tell_kernel_by(epoll);
             return None;
         }
         let result = raw();
@@ -188,13 +197,6 @@ impl EpollSet {
         }
     }
 
-    /// Before a change of `fd` that the kernel must hear of at once: what comes before it.
-    fn tell_kernel_of(&'static self, epoll: c_int, fd: c_int) {
-        if self.has_untold(fd) {
-            self.tell_kernel_by(epoll);
-        }
-    }
-
     fn has_untold(&self, fd: c_int) -> bool {
         self.inner
             .lock()
@@ -218,11 +220,15 @@ impl EpollSet {
 impl Socket {
     /// A descriptor of the connection is about to be closed: its registrations outlive it where the connection does.
     pub(crate) fn settle_registrations(&'static self, fd: c_int) {
-        let sets = self.sets.lock().map(|sets| sets.clone());
-        for set in sets.unwrap_or_default() {
-            if set.has_untold(fd) {
-                set.tell_kernel();
-            }
+        let sets = self
+            .sets
+            .lock()
+            .filter(|sets| sets.iter().any(|set| set.has_untold(fd)));
+        let Some(sets) = sets.map(|sets| sets.clone()) else {
+            return;
+        };
+        for set in sets {
+            set.tell_kernel();
         }
     }
 }

@@ -30,6 +30,7 @@ mod repeats;
 mod rings;
 mod shared;
 mod wait;
+mod words;
 
 pub(crate) use early::{adopt, disown};
 pub(crate) use interest::{control, hold_all, share_all, tell_all};
@@ -145,9 +146,9 @@ impl EpollSet {
     }
 
     /// A connection of this set goes.
-    pub(crate) fn forget(&self, socket: &'static Socket) {
+    pub(crate) fn forget(&self, fd: c_int, socket: &'static Socket) {
         if let Some(mut inner) = self.inner.lock() {
-            inner.forget(socket);
+            inner.forget(fd, socket);
         }
     }
 

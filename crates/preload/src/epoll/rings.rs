@@ -1,13 +1,14 @@
 //! The connections of one set, and their rings.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use libc::{c_int, epoll_event};
 
 use super::collect::unread_tail;
 use super::repeats::Repeat;
+use super::words::WordHasher;
 use super::{EDGE, ONE_SHOT, QUIET_LOOKS_MAX, READ_EVENTS, SPECIAL, WRITE_EVENTS};
 use crate::kernel::{self, kernel};
 use crate::socket::Socket;
@@ -46,34 +47,6 @@ struct Sharers {
     count: u32,
     /// The one that came last.
     fd: c_int,
-}
-
-/// For descriptors and data words: numbers of the program's own, of which nobody makes colliding ones.
-#[derive(Debug, Default)]
-pub(super) struct WordHasher(u64);
-
-impl Hasher for WordHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(self.0 << 8 | u64::from(*byte));
-        }
-    }
-
-    #[inline]
-    fn write_i32(&mut self, number: i32) {
-        self.write_u64(u64::from(number.cast_unsigned()));
-    }
-
-    #[inline]
-    fn write_u64(&mut self, number: u64) {
-        // The table takes the place from the low bits and a tag from the high ones.
-        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    }
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 /// A registration.
@@ -147,11 +120,14 @@ impl Inner {
     }
 
     pub(super) fn remove(&mut self, fd: c_int) {
-        self.deactivate(fd);
         self.repeats.retain(|repeat| repeat.fd != fd);
-        if let Some(member) = self.members.remove(&fd)
-            && let Some(sharers) = self.by_data.get_mut(&member.data)
-        {
+        let Some(member) = self.members.remove(&fd) else {
+            return;
+        };
+        if let Some(slot) = member.slot {
+            self.deactivate(slot);
+        }
+        if let Some(sharers) = self.by_data.get_mut(&member.data) {
             sharers.count -= 1;
             if sharers.count == 0 {
                 self.by_data.remove(&member.data);
@@ -199,11 +175,15 @@ impl Inner {
         }
     }
 
-    /// Forgets a connection.
-    pub(super) fn forget(&mut self, socket: &'static Socket) {
+    /// Forgets a connection; `fd` is likely its member.
+    pub(super) fn forget(&mut self, fd: c_int, socket: &'static Socket) {
         self.warm.retain(|(_, warm)| !std::ptr::eq(*warm, socket));
-        while let Some(fd) = self.descriptor_of(-1, socket) {
-            self.remove(fd);
+        while let Some(found) = self.descriptor_of(fd, socket) {
+            self.remove(found);
+            // Looking through all members for others is for the few connections that may have some.
+            if found == fd && !self.has_doubles {
+                return;
+            }
         }
     }
 
@@ -258,12 +238,8 @@ impl Inner {
         }
     }
 
-    fn deactivate(&mut self, fd: c_int) {
-        let slot = self
-            .members
-            .get_mut(&fd)
-            .and_then(|member| member.slot.take());
-        let Some(slot) = slot else { return };
+    /// Looks no more at the ring of the member, just removed, that had this place.
+    fn deactivate(&mut self, slot: u32) {
         self.active.swap_remove(slot as usize);
         if let Some(moved) = self.active.get(slot as usize)
             && let Some(member) = self.members.get_mut(&moved.fd)

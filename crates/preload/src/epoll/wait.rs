@@ -177,10 +177,11 @@ pub(super) fn close_before_sleep(set: &'static EpollSet, epoll: c_int) -> bool {
     // From now on registrations go to the kernel at once.
     set.sleepers.fetch_add(1, AcqRel);
     let may_sleep = inner.close_gates();
+    let is_told = inner.untold.is_empty();
     drop(inner);
-    if may_sleep {
+    if may_sleep && !is_told {
         set.tell_kernel_by(epoll);
-    } else {
+    } else if !may_sleep {
         set.sleepers.fetch_sub(1, AcqRel);
     }
     may_sleep
@@ -215,8 +216,11 @@ fn sleep_and_wake(
     let suspects = inner.suspects(&events[..kept]);
     inner.kernel_reports = true;
     inner.disarm(call.epoll, &events[..kept], |_| true);
+    let was_open = !inner.warm.is_empty();
     drop(inner);
     set.show_kills(&suspects, &mut events[..kept]);
-    reopen_gates(set);
+    if was_open {
+        reopen_gates(set);
+    }
     (kept > 0).then_some(kept as c_int)
 }

@@ -169,16 +169,16 @@ fn before_shutdown(socket: &'static Socket, fd: c_int, how: c_int) {
 }
 
 /// Options that take the connection, or a direction of it, to the kernel's road.
-fn pinning_option(level: c_int, name: c_int, value: Option<c_int>) -> Option<Reason> {
+fn pinning_option(level: c_int, name: c_int, value: impl Fn() -> Option<c_int>) -> Option<Reason> {
     const TCP_REPAIR: c_int = 19;
     const TCP_ULP: c_int = 31;
     match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if value.is_some_and(|value| value > 1) => {
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if value().is_some_and(|value| value > 1) => {
             Some(Reason::LowWater)
         }
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(Reason::Zerocopy),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => Some(Reason::UrgentData),
-        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if value.is_some_and(|value| value >= 0) => {
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if value().is_some_and(|value| value >= 0) => {
             Some(Reason::Unsupported)
         }
         (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING) => {
@@ -211,10 +211,12 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
 ) -> c_int {
     cover!(touches("setsockopt", fd));
     if let Some(socket) = table::socket(fd) {
-        let is_int = bytes as usize >= size_of::<c_int>()
-            && user::can_read(value.cast(), size_of::<c_int>());
-        // SAFETY: just found readable.
-        let number = is_int.then(|| unsafe { value.cast::<c_int>().read_unaligned() });
+        let number = || {
+            let is_int = bytes as usize >= size_of::<c_int>()
+                && user::can_read(value.cast(), size_of::<c_int>());
+            // SAFETY: just found readable.
+            is_int.then(|| unsafe { value.cast::<c_int>().read_unaligned() })
+        };
         if let Some(reason) = pinning_option(level, name, number) {
             let errno = thread::errno();
             socket.pin(reason);

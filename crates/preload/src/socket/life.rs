@@ -152,7 +152,7 @@ impl Socket {
             row.identity.owner.store(0, Relaxed);
         }
         let stays_watched = !last && self.is_watched_here();
-        self.leave_sets();
+        self.leave_sets(fd);
         let (receive_held, _receiving) = Busy::lock(&row.receive.lock);
         let (send_held, _sending) = Busy::lock(&row.send.lock);
         let was = self.phase.swap(phase::CLOSED, SeqCst);
@@ -477,14 +477,14 @@ impl Socket {
         sets.is_some_and(|sets| sets.iter().any(|set| set.is_used_here()))
     }
 
-    fn leave_sets(&'static self) {
+    fn leave_sets(&'static self, fd: c_int) {
         let sets = self
             .sets
             .lock()
             .map(|mut sets| std::mem::take(&mut *sets))
             .unwrap_or_default();
         for set in sets {
-            set.forget(self);
+            set.forget(fd, self);
         }
     }
 }
