@@ -152,6 +152,18 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) 
     unsafe { fcntl(fd, command, argument) }
 }
 
+/// What is unread in the kernel, which `raw` asks, and in the ring: at one moment, whoever reads, or has it sent again, beside us.
+fn count_unread(fd: c_int, count: *mut c_int, raw: &mut dyn FnMut() -> c_int) -> c_int {
+    let locked = table::socket(fd).and_then(|socket| socket.lock_receive(fd));
+    let result = raw();
+    if let Some(locked) = locked.filter(|_| result == 0) {
+        let in_ring = locked.half.unread().cast_signed();
+        // SAFETY: the kernel has just written it.
+        unsafe { count.write_unaligned(count.read_unaligned().saturating_add(in_ring)) };
+    }
+    result
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn ioctl(
     fd: c_int,
@@ -164,8 +176,14 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
     if request == FIOASYNC {
         begin_signals(fd);
     }
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::ioctl(fd, request, argument) };
+    let mut raw = || {
+        // SAFETY: the program's own arguments.
+        unsafe { real::ioctl(fd, request, argument) }
+    };
+    if request == libc::FIONREAD {
+        return count_unread(fd, argument as *mut c_int, &mut raw);
+    }
+    let result = raw();
     let Some(socket) = table::socket(fd).filter(|_| result == 0) else {
         return result;
     };
@@ -173,15 +191,6 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
     match request {
         // SAFETY: the kernel has just read it.
         libc::FIONBIO => set_nonblocking(fd, unsafe { value.read_unaligned() } != 0),
-        libc::FIONREAD => {
-            let in_ring = socket
-                .lock_receive(fd)
-                .map_or(0, |locked| locked.half.unread());
-            // SAFETY: the kernel has just written it.
-            unsafe {
-                value.write_unaligned(value.read_unaligned().saturating_add(in_ring.cast_signed()))
-            };
-        }
         SIOCATMARK
             if socket
                 .lock_receive(fd)
