@@ -52,10 +52,14 @@ struct TcpInfo {
     max_pacing_rate: u64,
     bytes_acked: u64,
     bytes_received: u64,
+    segments_out: u32,
+    segments_in: u32,
+    notsent_bytes: u32,
+    min_rtt: u32,
 }
 
 const _: () =
-    assert!(offset_of!(TcpInfo, bytes_acked) == 120 && offset_of!(TcpInfo, bytes_received) == 128);
+    assert!(offset_of!(TcpInfo, bytes_acked) == 120 && offset_of!(TcpInfo, notsent_bytes) == 144);
 
 /// Reads a socket option of fixed size.
 pub(crate) fn option<T: Copy + Default>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
@@ -102,6 +106,11 @@ fn queue_bytes(fd: c_int, request: libc::Ioctl) -> Option<u64> {
 ///
 /// The SYN of the connecting end counts as one acknowledged byte; the rest is payload until this end's FIN.
 pub(crate) fn sent(fd: c_int, active: bool) -> Option<u64> {
+    sent_and_held(fd, active).map(|(sent, _)| sent)
+}
+
+/// As [`sent`], and whether the kernel has not yet begun to send some of them.
+pub(crate) fn sent_and_held(fd: c_int, active: bool) -> Option<(u64, bool)> {
     for _ in 0..100 {
         let before = tcp_info(fd)?;
         let queued = queue_bytes(fd, libc::TIOCOUTQ)?;
@@ -110,7 +119,8 @@ pub(crate) fn sent(fd: c_int, active: bool) -> Option<u64> {
             return None;
         }
         if before.bytes_acked == after.bytes_acked {
-            return (after.bytes_acked + queued).checked_sub(u64::from(active));
+            let sent = (after.bytes_acked + queued).checked_sub(u64::from(active))?;
+            return Some((sent, after.notsent_bytes != 0));
         }
     }
     None

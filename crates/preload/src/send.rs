@@ -230,8 +230,13 @@ fn ask_for_more(socket: &Socket) {
 #[cold]
 fn begin_epoch(socket: &Socket, fd: c_int, locked: &Locked<SendHalf<'_>>, gate: Gate) {
     // The half is locked: no handler that sends by the kernel comes between the count and its use.
-    let counted = locked.half.kernel_position();
-    let position = kernel::sent(fd, socket.active.load(Relaxed)).unwrap_or(counted);
+    let counted = (locked.half.kernel_position(), false);
+    let sent = kernel::sent_and_held(fd, socket.active.load(Relaxed));
+    let (position, is_held) = sent.unwrap_or(counted);
+    if is_held {
+        // The beginning of a message that was said to go on (MSG_MORE, TCP_CORK), which it does here. TCP_NODELAY is set, and pushes.
+        kernel::set_no_delay(fd, true);
+    }
     locked.half.begin_epoch(gate, position);
 }
 
