@@ -18,6 +18,7 @@ use crate::{Outcome, fault, kernel, real, table, thread};
 
 mod turn;
 
+pub(crate) use turn::leave_to_kernel;
 use turn::{Turn, end_parts, note_part};
 
 /// Flags that the ring can honour. MSG_MORE and MSG_NOSIGNAL change nothing on it; MSG_EOR and MSG_CONFIRM mean nothing to TCP.
@@ -358,9 +359,6 @@ pub(crate) fn by_kernel(
     raw: &mut dyn FnMut() -> isize,
 ) -> Outcome {
     if socket.is_joined(fd) {
-        if let Some(locked) = socket.lock_send(fd) {
-            locked.half.leave();
-        }
         return send_raw(socket, fd, 0, raw);
     }
     let Some(row) = socket.begin_raw_send(fd) else {
@@ -398,7 +396,7 @@ fn send_raw(
     bytes: usize,
     raw: &mut dyn FnMut() -> isize,
 ) -> Outcome {
-    let Some(locked) = socket.lock_send(fd) else {
+    let Some(locked) = turn::lock_in_turn(socket, fd) else {
         return table::gone(fd);
     };
     let row = begin_raw(socket, &locked, bytes);

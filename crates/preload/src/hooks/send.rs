@@ -286,7 +286,7 @@ pub(super) unsafe extern "C-unwind" fn splice(
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::splice(input, input_offset, out, out_offset, bytes, flags) };
     if let Some(socket) = table::socket(out) {
-        socket.pin_flags(millrace_shm::board::flags::SEND_PINNED, Reason::Splice);
+        crate::send::leave_to_kernel(socket, out, Reason::Splice);
     }
     let mut rest = |bytes| {
         let nowhere = std::ptr::null_mut();

@@ -4,10 +4,9 @@
 use std::ffi::CStr;
 
 use libc::{c_int, c_void};
-use millrace_shm::board::flags;
 use millrace_wire::Reason;
 
-use crate::{process, table};
+use crate::{process, send, table};
 
 /// `execl` and its relatives.
 unsafe extern "C" fn before_exec(_path: usize) {
@@ -17,8 +16,9 @@ unsafe extern "C" fn before_exec(_path: usize) {
 
 /// `dprintf` and its relatives: the C library writes to the descriptor without passing here.
 unsafe extern "C" fn before_print(fd: usize) {
-    if let Some(socket) = table::socket(fd as c_int) {
-        socket.pin_flags(flags::SEND_PINNED, Reason::Stdio);
+    let fd = fd as c_int;
+    if let Some(socket) = table::socket(fd) {
+        send::leave_to_kernel(socket, fd, Reason::Stdio);
     }
 }
 

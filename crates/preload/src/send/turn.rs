@@ -2,9 +2,13 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use millrace_shm::board::SendState;
+use libc::c_int;
+use millrace_shm::board::{SendState, flags};
 use millrace_shm::sys;
+use millrace_stream::SendHalf;
+use millrace_wire::Reason;
 
+use crate::socket::{Locked, Socket};
 use crate::spin::{self, cycles};
 use crate::thread;
 
@@ -51,6 +55,29 @@ impl Turn {
         }
         is_forsaken
     }
+}
+
+/// The sending half, locked when no other thread is in the middle of its message. None: `fd` is not this connection any more.
+pub(super) fn lock_in_turn(
+    socket: &'static Socket,
+    fd: c_int,
+) -> Option<Locked<SendHalf<'static>>> {
+    let mut turn = Turn::default();
+    loop {
+        let locked = socket.lock_send(fd)?;
+        if !turn.is_others(&socket.row().send) {
+            return Some(locked);
+        }
+        drop(locked);
+        turn.pass();
+    }
+}
+
+/// The program is about to send by a call that passes no function of ours: what is sent from now on goes by the kernel, and what another
+/// thread is in the middle of comes before it.
+pub(crate) fn leave_to_kernel(socket: &'static Socket, fd: c_int, reason: Reason) {
+    socket.pin_flags(flags::SEND_PINNED, reason);
+    drop(lock_in_turn(socket, fd));
 }
 
 /// So many bytes of this thread's message are sent by the ring. The half is locked.
