@@ -4,7 +4,9 @@
 //! program's handlers are entered through [`enter`], which counts and goes on to the handler. While the thread holds a lock, the
 //! signal is kept until it is free. What the program sees by `sigaction` are its own handlers; masks and arguments are untouched.
 
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed,
+};
 
 use libc::{c_int, c_void, siginfo_t};
 
@@ -28,6 +30,14 @@ static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNAL
 static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
 /// Signals that a handler keeps blocked.
 static MASKS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
+
+/// Whether a handler was ever installed after which calls are restarted.
+static RESTARTS: AtomicBool = AtomicBool::new(false);
+
+/// Whether the kernel may restart a call that a handler has interrupted.
+pub(crate) fn may_restart_calls() -> bool {
+    RESTARTS.load(Relaxed)
+}
 
 extern "C-unwind" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let kept = if fault::is_synchronous(signal, info) {
@@ -147,6 +157,10 @@ pub(crate) unsafe fn action(
             // SAFETY: of the set the kernel knows the first eight bytes.
             let mask = unsafe { (&raw const ours.sa_mask).cast::<u64>().read() };
             MASKS[index].store(mask, Relaxed);
+            RESTARTS.fetch_or(
+                is_handler(handler) && ours.sa_flags & libc::SA_RESTART != 0,
+                Relaxed,
+            );
             ours.sa_flags |= libc::SA_SIGINFO;
             if by_default {
                 ours.sa_flags |= libc::SA_ONSTACK;

@@ -227,6 +227,14 @@ pub(crate) struct Interrupts {
     pub(crate) strict: u32,
 }
 
+impl Interrupts {
+    /// Whether a handler that has run since these were counted ends a receiving call: if the call `has_some` bytes to return, any does.
+    pub(crate) fn end_call(self, has_some: bool) -> bool {
+        let now = interrupts();
+        now.strict != self.strict || has_some && now.any != self.any
+    }
+}
+
 /// The counts now.
 #[inline]
 pub(crate) fn interrupts() -> Interrupts {

@@ -10,10 +10,12 @@ use super::{Call, Progress, Step};
 use crate::client::CHAOS;
 use crate::kernel::{self, kernel};
 use crate::socket::{Locked, Socket};
-use crate::{Outcome, real, spin, thread};
+use crate::{Outcome, real, signals, spin, thread};
 
 /// How often a send that is under way is looked at before an end of stream is believed.
 const LOOKS_FOR_ERROR: u32 = 1000;
+/// Where other threads may receive, a wait for bytes that are on their way lasts so long at most, in nanoseconds.
+const NS_OF_WAIT: u64 = 1_000_000;
 
 /// Takes the kernel's own count of what has been taken from it: somebody may have read around the library.
 /// False: our count was right.
@@ -75,11 +77,67 @@ pub(super) fn look_in_kernel(
     Step::Again
 }
 
-/// Sleeps until the kernel has bytes, without taking any: the same restarts, time-outs and errors as the program's own call.
-pub(super) fn await_kernel(fd: c_int) -> isize {
-    let mut scratch = 0u8;
-    // SAFETY: one byte of ours.
-    unsafe { real::recv(fd, (&raw mut scratch).cast(), 1, libc::MSG_PEEK) }
+/// Sleeps until the kernel has bytes, or for a while, without taking any. Err: the call ends by this error, if it has nothing to return.
+pub(super) fn await_kernel(fd: c_int, progress: &mut Progress<'_>) -> Result<(), c_int> {
+    if thread::is_alone() && progress.got == 0 {
+        // The same restarts, time-outs and errors as the program's own call.
+        let mut scratch = 0u8;
+        // SAFETY: one byte of ours.
+        let result = unsafe { real::recv(fd, (&raw mut scratch).cast(), 1, libc::MSG_PEEK) };
+        return if result < 0 {
+            Err(thread::errno())
+        } else {
+            Ok(())
+        };
+    }
+    // Another thread may take the kernel's bytes and leave some of the ring's, of which the kernel does not tell: only for a while.
+    let until_ns = match progress.awaits_until_ns {
+        Some(until_ns) => until_ns,
+        None => *progress.awaits_until_ns.insert(deadline_ns(fd)),
+    };
+    let now_ns = kernel::monotonic_ns();
+    if now_ns >= until_ns {
+        return Err(libc::EAGAIN);
+    }
+    let interrupts = thread::interrupts();
+    let readable = await_events(fd, (until_ns - now_ns).min(NS_OF_WAIT));
+    // A call that is timed is not restarted.
+    let is_ended = interrupts.end_call(progress.got > 0 || until_ns != u64::MAX);
+    if readable < 0 && is_ended {
+        return Err(libc::EINTR);
+    }
+    Ok(())
+}
+
+/// When a call that begins now is over, by SO_RCVTIMEO.
+fn deadline_ns(fd: c_int) -> u64 {
+    let zero = [0i64; 2];
+    let [seconds, microseconds] =
+        kernel::option::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or(zero);
+    if [seconds, microseconds] == zero {
+        return u64::MAX;
+    }
+    let patience_ns = seconds.unsigned_abs().saturating_mul(1_000_000_000)
+        + microseconds.unsigned_abs().saturating_mul(1000);
+    kernel::monotonic_ns().saturating_add(patience_ns)
+}
+
+/// Sleeps until there is something to receive or an end, so long at most, or until any handler has run. As `poll` returns.
+fn await_events(fd: c_int, patience_ns: u64) -> c_int {
+    let errno = thread::errno();
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN | libc::POLLRDHUP,
+        revents: 0,
+    };
+    let patience = libc::timespec {
+        tv_sec: (patience_ns / 1_000_000_000).min(1 << 31) as i64,
+        tv_nsec: (patience_ns % 1_000_000_000) as i64,
+    };
+    // SAFETY: structures of ours.
+    let result = unsafe { real::ppoll(&raw mut entry, 1, &raw const patience, std::ptr::null()) };
+    thread::set_errno(errno);
+    result
 }
 
 /// Makes the program's own call, which has been announced in `row`, and opens the ring when it brought something.
@@ -212,7 +270,16 @@ pub(super) fn await_rest(
     row: &'static Row,
     progress: &mut Progress<'_>,
 ) {
-    let result = await_list(call.fd, &mut progress.vectors.list(), call.flags);
+    // Any handler ends a call that has something to return, and the kernel does not know that this one has: it would restart it.
+    let is_over = signals::may_restart_calls() && {
+        let now_ns = kernel::monotonic_ns();
+        await_events(call.fd, deadline_ns(call.fd) - now_ns) <= 0
+    };
+    let result = if is_over {
+        0
+    } else {
+        await_list(call.fd, &mut progress.vectors.list(), call.flags)
+    };
     if result < 0 {
         keep_error(socket, -(result as i32));
     }

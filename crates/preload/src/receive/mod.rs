@@ -63,6 +63,8 @@ struct Progress<'a> {
     took_all: bool,
     /// Steps without progress.
     fruitless: u32,
+    /// When, of CLOCK_MONOTONIC in nanoseconds, a wait for the kernel's bytes before the ring's is over.
+    awaits_until_ns: Option<u64>,
 }
 
 impl<'a> Progress<'a> {
@@ -74,6 +76,7 @@ impl<'a> Progress<'a> {
             spun: false,
             took_all: false,
             fruitless: 0,
+            awaits_until_ns: None,
         }
     }
 }
@@ -160,20 +163,20 @@ fn receive_joined(
             Step::More | Step::Enough => return done(socket, call, &progress),
             Step::Spin => {
                 progress.spun = true;
-                if spin_for_bytes(socket, call.fd) == Spun::Interrupted && progress.got == 0 {
-                    return Outcome::Errno(libc::EINTR);
+                match spin_for_bytes(socket, call.fd, progress.got > 0) {
+                    Spun::Look => {}
+                    Spun::Interrupted if progress.got > 0 => return done(socket, call, &progress),
+                    Spun::Interrupted => return Outcome::Errno(libc::EINTR),
                 }
             }
-            Step::AwaitKernel => {
-                let result = await_kernel(call.fd);
-                if result < 0 && progress.got == 0 {
-                    return Outcome::Handled(result);
-                }
-                if result < 0 {
-                    keep_error(socket, thread::errno());
+            Step::AwaitKernel => match await_kernel(call.fd, &mut progress) {
+                Ok(()) => {}
+                Err(error) if progress.got == 0 => return Outcome::Errno(error),
+                Err(error) => {
+                    keep_error(socket, error);
                     return done(socket, call, &progress);
                 }
-            }
+            },
             Step::Raw(row) if progress.got == 0 => return end_raw(socket, call, row, raw),
             Step::Raw(row) => {
                 await_rest(socket, call, row, &mut progress);
@@ -424,8 +427,9 @@ enum Spun {
     Interrupted,
 }
 
-/// Looks at the ring for a while, unlocked between looks.
-fn spin_for_bytes(socket: &'static Socket, fd: c_int) -> Spun {
+/// Looks at the ring for a while, unlocked between looks. Any handler ends a call that `has_some` bytes already, others only those that
+/// do not restart calls.
+fn spin_for_bytes(socket: &'static Socket, fd: c_int, has_some: bool) -> Spun {
     let Some(mut spin) = socket.spinner.begin(u64::MAX, 1) else {
         return Spun::Look;
     };
@@ -446,7 +450,7 @@ fn spin_for_bytes(socket: &'static Socket, fd: c_int) -> Spun {
             return Spun::Look;
         }
         drop(locked);
-        if thread::interrupts().strict != interrupts.strict {
+        if interrupts.end_call(has_some) {
             return Spun::Interrupted;
         }
         if !spin.go_on() {
