@@ -190,12 +190,29 @@ pub(crate) fn end() {
     }
 }
 
-/// The process is about to replace itself: it reads no ring any more. Returns the connections that others have, too, and whether the
-/// new program gets them.
+/// What is to be taken back when an exec fails.
+pub(crate) struct Left {
+    socket: &'static Socket,
+    /// Directions that were pinned for it.
+    pinned: u32,
+    holder: LeftHolder,
+}
+
+/// What became of this process as a holder.
+enum LeftHolder {
+    /// It is the only one.
+    Alone,
+    /// The new program holds the connection.
+    Stranger,
+    /// Others hold it.
+    Gone,
+}
+
+/// The process is about to replace itself: it reads no ring any more, and its other threads open none.
 ///
 /// The new program goes on by the kernel. Bytes that lie in a ring unread would be missing from its stream, so such a connection is
 /// ended where everybody sees it, by a reset, if the new program would get it.
-pub(crate) fn leave_for_exec() -> Vec<(&'static Socket, bool)> {
+pub(crate) fn leave_for_exec() -> Vec<Left> {
     epoll::tell_all();
     if is_borrowed() {
         started::by_child_of_vfork();
@@ -209,7 +226,15 @@ pub(crate) fn leave_for_exec() -> Vec<(&'static Socket, bool)> {
         };
         let inherited =
             table::all().any(|fd| table::is(fd, socket) && kernel::stays_open_on_exec(fd));
+        let mut note = |pinned, holder| {
+            left.push(Left {
+                socket,
+                pinned,
+                holder,
+            });
+        };
         if outlives_others(socket.row()) {
+            note(socket.pin_for_exec(), LeftHolder::Alone);
             socket.leave_ring(fd, inherited);
             continue;
         }
@@ -217,11 +242,12 @@ pub(crate) fn leave_for_exec() -> Vec<(&'static Socket, bool)> {
             socket.hand_over(fd);
         }
         let identity = &socket.row().identity;
-        left.push((socket, inherited));
         if !inherited {
+            note(0, LeftHolder::Gone);
             identity.leave(holder());
             continue;
         }
+        note(0, LeftHolder::Stranger);
         // While the agent still knows of us by our number: the sender may ask it for the same.
         socket.draw_back(fd);
         // It still counts as a holder.
@@ -236,16 +262,22 @@ pub(crate) fn leave_for_exec() -> Vec<(&'static Socket, bool)> {
 }
 
 /// `exec` failed: the connections are ours again.
-pub(crate) fn return_from_exec(left: Vec<(&'static Socket, bool)>) {
+pub(crate) fn return_from_exec(left: Vec<Left>) {
     if !is_borrowed() {
         epoll::hold_all(1, true);
     }
-    for (socket, inherited) in left {
+    for Left {
+        socket,
+        pinned,
+        holder: was,
+    } in left
+    {
         let identity = &socket.row().identity;
-        if inherited {
-            identity.become_stranger(holder(), true);
-        } else {
-            identity.join(holder());
+        identity.flags.fetch_and(!pinned, AcqRel);
+        match was {
+            LeftHolder::Alone => {}
+            LeftHolder::Stranger => identity.become_stranger(holder(), true),
+            LeftHolder::Gone => drop(identity.join(holder())),
         }
     }
 }

@@ -297,7 +297,7 @@ impl Socket {
 
     /// As [`Socket::flush`]. A reader that asks the agent at the same time holds its half, and needs ours: between attempts it gets it.
     pub(crate) fn flush_all(&'static self, fd: c_int) {
-        for pause_ms in FLUSH_PAUSES_MS {
+        for pause_ms in LEAVE_PAUSES_MS {
             kernel::pause(pause_ms);
             let Some(locked) = self.lock_send(fd) else {
                 return;
@@ -316,10 +316,18 @@ impl Socket {
         }
         for pause_ms in FLUSH_PAUSES_MS {
             kernel::pause(pause_ms);
-            if self.draw_back(fd) || kernel::events_now(fd, libc::POLLRDHUP) != 0 {
+            let is_over = kernel::events_now(fd, libc::POLLRDHUP) != 0;
+            if self.draw_back(fd) || is_over {
                 break;
             }
         }
+    }
+
+    /// Before an exec: other threads, that go on until it comes, open no ring for bytes which the new program would not see. Returns the
+    /// directions that were not pinned before.
+    pub(crate) fn pin_for_exec(&self) -> u32 {
+        let pinned = flags::SEND_PINNED | flags::RECEIVE_PINNED;
+        pinned & !self.row().identity.flags.fetch_or(pinned, AcqRel)
     }
 
     /// The process becomes another program, which reads by the kernel only.
@@ -340,10 +348,11 @@ impl Socket {
         // Between attempts another end that asks the agent, and holds its half, gets ours.
         for pause_ms in LEAVE_PAUSES_MS {
             kernel::pause(pause_ms);
+            let is_over = kernel::events_now(fd, libc::POLLRDHUP) != 0;
             if self.leave_unread(fd) {
                 return;
             }
-            if kernel::events_now(fd, libc::POLLRDHUP) != 0 {
+            if is_over {
                 // Nobody can send anything again.
                 break;
             }
