@@ -68,9 +68,10 @@ pub(crate) fn around<T>(start: impl FnOnce() -> (T, Program)) -> T {
 /// Runs `start`, which starts a program, does not tell its number, and returns true if it has done so.
 pub(crate) fn around_unnamed<T>(start: impl FnOnce() -> (T, bool)) -> T {
     around(|| {
-        let before = kernel::last_child();
+        // No fork comes meanwhile: its child would keep the descriptor.
+        let before = client::hold_still(kernel::last_child);
         let (result, started) = start();
-        let program = match kernel::last_child() {
+        let program = match client::hold_still(kernel::last_child) {
             _ if !started => Program::Gone,
             Some(child) if before != Some(child) => Program::Runs(child),
             _ => Program::RunsUnknown,

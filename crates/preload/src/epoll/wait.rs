@@ -8,7 +8,7 @@ use super::kills::Suspects;
 use super::rings::Origin;
 use super::{EpollSet, NS_BEFORE_KERNEL, NS_PER_UNTOLD, SPIN_NS_BEFORE_KERNEL, UNTOLD_MAX};
 use crate::kernel::kernel;
-use crate::{client, spin, thread};
+use crate::{client, spin, table, thread};
 
 /// One program's call of the `epoll_wait` family.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +98,9 @@ fn look(
     spinning: bool,
 ) -> Option<c_int> {
     let mut inner = set.inner.lock()?;
+    if !table::is_set(call.epoll, set) {
+        return table::exists().then(gone);
+    }
     let now = spin::clock();
     let patience_ns = if spinning {
         (SPIN_NS_BEFORE_KERNEL << inner.kernel_misses.min(8)).min(NS_BEFORE_KERNEL)
@@ -137,6 +140,13 @@ fn look(
     }
     set.show_kills(&suspects, &mut events[..count]);
     (count > 0).then_some(count as c_int)
+}
+
+/// Another thread has closed the set since the call began. The number may be another set's by now, whose events are not for this call.
+#[cold]
+fn gone() -> c_int {
+    thread::set_errno(libc::EBADF);
+    -1
 }
 
 /// What the kernel reports now.
