@@ -180,6 +180,69 @@ static void read_on_by_another_program(void) {
     execl("/bin/bash", "bash", "-c", copy, NULL);
 }
 
+/* ---- One of two processes that have a connection is killed. ---- */
+
+enum { LONG = 100000, LAST = 3000 };
+
+/* Waits for a byte of `start`, and sends a message of its own. */
+static void send_last(int fd, int start) {
+    char message[LAST], byte;
+    memset(message, 'b', sizeof message);
+    must(read(start, &byte, 1) == 1, "read");
+    _exit(send(fd, message, sizeof message, MSG_NOSIGNAL) != sizeof message);
+}
+
+/* Sends long messages on a connection that a child of its has, too, until it is killed. */
+static void send_until_killed(int fd, int start) {
+    static char message[LONG];
+    memset(message, 'a', sizeof message);
+    must(send(fd, message, 1, 0) == 1, "send");
+    pid_t other = fork();
+    must(other >= 0, "fork");
+    if (other == 0)
+        send_last(fd, start);
+    while (send(fd, message, sizeof message, MSG_NOSIGNAL) > 0)
+        ;
+    _exit(9);
+}
+
+/* The other one's message comes whole, behind whatever has come of the one that was killed. */
+static void killed_in_the_middle_of_a_message(void) {
+    int whole = 0;
+    for (int round = 0; round < 60; round++) {
+        Pair pair = on_the_ring();
+        int start[2];
+        must(pipe(start) == 0, "pipe");
+        pid_t sender = fork();
+        must(sender >= 0, "fork");
+        if (sender == 0) {
+            close(pair.far);
+            send_until_killed(pair.near, start[0]);
+        }
+        close(pair.near);
+        close(start[0]);
+        char bytes[8192];
+        size_t first = 0, last = 0, others = 0;
+        ssize_t got;
+        while ((got = recv(pair.far, bytes, sizeof bytes, 0)) > 0) {
+            for (ssize_t i = 0; i < got; i++) {
+                first += bytes[i] == 'a';
+                last += bytes[i] == 'b';
+                others += bytes[i] == 'a' && last > 0 && last < LAST;
+            }
+            if (sender != 0 && first > 1000u * round) {
+                must(write(start[1], "x", 1) == 1 && kill(sender, SIGKILL) == 0, "kill");
+                must(waitpid(sender, NULL, 0) == sender, "waitpid");
+                sender = 0;
+            }
+        }
+        whole += got == 0 && last == LAST && others == 0;
+        close(pair.far);
+        close(start[1]);
+    }
+    observe("%d came whole", whole);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(polled_for_writing),
@@ -191,6 +254,7 @@ int main(int argc, char **argv) {
         CASE(told_to_one_of_two),
         CASE(left_to_the_parent),
         CASE(read_on_by_another_program),
+        CASE(killed_in_the_middle_of_a_message),
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -1,0 +1,365 @@
+/* What comes between the steps of a call: other threads, signals, and another program. */
+#include "traps.h"
+#include <sched.h>
+#include <sys/sendfile.h>
+
+/* ---- What is unread is counted while another thread has it sent again by the kernel. ---- */
+
+typedef struct {
+    int fd, expected;
+    atomic_int is_over, others, asked;
+} Counter;
+
+static void *count_unread(void *argument) {
+    Counter *counter = argument;
+    while (!counter->is_over) {
+        int unread = -1;
+        must(ioctl(counter->fd, FIONREAD, &unread) == 0, "FIONREAD");
+        counter->others += unread != counter->expected;
+        counter->asked = 1;
+    }
+    return NULL;
+}
+
+static void unread_bytes_are_counted_beside_a_recall(void) {
+    int others = 0;
+    for (int round = 0; round < 20; round++) {
+        Pair pair = on_the_ring();
+        char bytes[100] = {0};
+        must(send(pair.near, bytes, sizeof bytes, 0) == sizeof bytes, "send");
+        Counter counter = {.fd = pair.far, .expected = sizeof bytes};
+        must(recv(pair.far, bytes, sizeof bytes, MSG_PEEK | MSG_WAITALL) == sizeof bytes, "peek");
+        pthread_t counts = start_thread(count_unread, &counter);
+        while (!counter.asked)
+            usleep(10);
+        must(fcntl(pair.far, F_SETFL, O_ASYNC) == 0, "O_ASYNC");
+        pause_ms(1);
+        counter.is_over = 1;
+        pthread_join(counts, NULL);
+        others += counter.others;
+        close(pair.near);
+        close(pair.far);
+    }
+    observe("%d other counts", others);
+}
+
+/* ---- More is said to come, and comes by another road. ---- */
+
+typedef struct {
+    Pair one, other;
+    int set;
+} Two;
+
+/* Answers what comes on either connection. */
+static void *answer_on_both(void *argument) {
+    Two *two = argument;
+    for (int i = 0; i < 401; i++) {
+        struct epoll_event event;
+        char byte;
+        must(epoll_wait(two->set, &event, 1, -1) == 1 && recv(event.data.fd, &byte, 1, 0) == 1, "recv");
+        must(send(event.data.fd, &byte, 1, 0) == 1, "send");
+    }
+    return two;
+}
+
+static void ask(int fd) {
+    char byte = 'x';
+    must(send(fd, &byte, 1, 0) == 1 && recv(fd, &byte, 1, 0) == 1, "ask");
+}
+
+/* Two connections of which one has taken the beginning of a message, `y`, while its reader slept, and the rest, `z`, after it was woken by
+ * something else. Nobody has read either. */
+static Two with_a_message_in_parts(void) {
+    Two two = {connected(), connected(), epoll_create1(0)};
+    for (int patience = 100; on_ring() < 2; patience--) {
+        must(patience > 0, "the ring");
+        talk(two.one.near, two.one.far), talk(two.one.far, two.one.near);
+        talk(two.other.near, two.other.far), talk(two.other.far, two.other.near);
+    }
+    struct epoll_event one = {EPOLLIN, {.fd = two.one.far}}, other = {EPOLLIN, {.fd = two.other.far}};
+    epoll_ctl(two.set, EPOLL_CTL_ADD, two.one.far, &one);
+    epoll_ctl(two.set, EPOLL_CTL_ADD, two.other.far, &other);
+    pthread_t reader = start_thread(answer_on_both, &two);
+    for (int i = 0; i < 200; i++)
+        ask(two.one.near), ask(two.other.near);
+    pause_ms(60);
+    must(send(two.one.near, "y", 1, MSG_MORE) == 1, "send");
+    ask(two.other.near);
+    pthread_join(reader, NULL);
+    pause_ms(2);
+    must(send(two.one.near, "z", 1, 0) == 1, "send");
+    return two;
+}
+
+static void close_both(Two two) { close(two.one.near), close(two.one.far), close(two.other.near), close(two.other.far), close(two.set); }
+
+static void the_rest_of_a_message_pushes_its_beginning(void) {
+    int whole = 0;
+    for (int round = 0; round < 10; round++) {
+        Two two = with_a_message_in_parts();
+        struct timeval patience = {0, 100000};
+        must(setsockopt(two.one.far, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0, "SO_RCVTIMEO");
+        char rest[2];
+        whole += recv(two.one.far, rest, 2, MSG_WAITALL) == 2 && rest[0] == 'y' && rest[1] == 'z';
+        close_both(two);
+    }
+    observe("%d whole messages", whole);
+}
+
+static void *receive_once(void *argument) {
+    char bytes[16];
+    must(recv(*(int *)argument, bytes, sizeof bytes, 0) > 0, "recv");
+    return NULL;
+}
+
+/* One takes all that there is, and the other what comes later. */
+static void two_readers_of_a_message_in_parts(void) {
+    for (int round = 0; round < 10; round++) {
+        Two two = with_a_message_in_parts();
+        pthread_t readers[] = {start_thread(receive_once, &two.one.far), start_thread(receive_once, &two.one.far)};
+        pause_ms(250);
+        must(send(two.one.near, "more", 4, 0) == 4, "send");
+        pthread_join(readers[0], NULL);
+        pthread_join(readers[1], NULL);
+        close_both(two);
+    }
+    observe("all read");
+}
+
+/* ---- A signal ends a call that has a part of what it waits for. ---- */
+
+static atomic_int interrupts;
+
+static void count_interrupt(int number) {
+    (void)number;
+    interrupts++;
+}
+
+static void run_on(int processor) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    sched_setaffinity(0, sizeof set, &set);
+}
+
+static atomic_int turn;
+
+/* Sends a part of each message, from another processor. */
+static void *send_parts(void *argument) {
+    run_on(1);
+    for (int round = 0; round < 200; round++) {
+        while (turn != 2 * round + 1)
+            ;
+        must(send(*(int *)argument, "a part", 6, 0) == 6, "send");
+        turn++;
+    }
+    return NULL;
+}
+
+/* Most calls are in their wait when the first signal comes. */
+static void interrupted_with(int flags) {
+    Pair pair = on_the_ring();
+    must(setsockopt(pair.near, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)) == 0, "TCP_NODELAY");
+    handle(SIGALRM, count_interrupt, flags);
+    run_on(0);
+    turn = interrupts = 0;
+    pthread_t sender = start_thread(send_parts, &pair.near);
+    int parts = 0;
+    for (int round = 0; round < 200; round++) {
+        char message[100];
+        turn++;
+        while (turn != 2 * round + 2)
+            ;
+        struct itimerval timer = {{0, 30000}, {0, 20 + round % 50}}, none = {0};
+        must(setitimer(ITIMER_REAL, &timer, NULL) == 0, "setitimer");
+        parts += recv(pair.far, message, sizeof message, MSG_WAITALL) == 6;
+        must(setitimer(ITIMER_REAL, &none, NULL) == 0, "setitimer");
+    }
+    pthread_join(sender, NULL);
+    observe("%d parts, most by the first signal: %d", parts, interrupts < 230);
+}
+
+static void a_signal_ends_a_wait_for_all(void) { interrupted_with(0); }
+
+static void a_restarting_signal_ends_a_wait_for_all(void) { interrupted_with(SA_RESTART); }
+
+/* ---- A process of several threads becomes another program while one of them receives. ---- */
+
+enum { PIECE = 16, NUMBERS = 20000, OTHERS = 6 };
+
+typedef struct {
+    int fd;
+    atomic_ulong *taken;
+} Taker;
+
+static void *take_pieces(void *argument) {
+    Taker *taker = argument;
+    char piece[PIECE];
+    ssize_t got;
+    while ((got = recv(taker->fd, piece, sizeof piece, 0)) > 0)
+        *taker->taken += got;
+    return NULL;
+}
+
+static void *send_numbers(void *argument) {
+    unsigned random = 1;
+    for (unsigned next = 0; next < NUMBERS;) {
+        unsigned numbers[64], count = 1 + rand_r(&random) % 64;
+        if (count > NUMBERS - next)
+            count = NUMBERS - next;
+        for (unsigned i = 0; i < count; i++)
+            numbers[i] = next + i;
+        if (send(*(int *)argument, numbers, 4 * count, MSG_NOSIGNAL) <= 0)
+            break;
+        next += count;
+        usleep(rand_r(&random) % 50);
+    }
+    shutdown(*(int *)argument, SHUT_WR);
+    return NULL;
+}
+
+/* The reader becomes another, which passes on what it gets; what neither has got is missing. To leave other connections takes a while. */
+static int becomes_another_program(int round) {
+    Pair pair = on_the_ring(), others[OTHERS];
+    for (int i = 0; i < OTHERS; i++) {
+        others[i] = connected();
+        talk_until_on_ring(others[i], i + 2);
+        must(send(others[i].near, "unread", 6, 0) == 6, "send");
+    }
+    int output[2];
+    must(pipe(output) == 0, "pipe");
+    atomic_ulong *taken = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t reader = fork();
+    if (reader == 0) {
+        close(pair.near);
+        close(output[0]);
+        char command[64];
+        snprintf(command, sizeof command, "exec cat <&%d", pair.far);
+        Taker taker = {pair.far, taken};
+        start_thread(take_pieces, &taker);
+        while (*taken < 2000 + 97ul * round)
+            usleep(20);
+        dup2(output[1], 1);
+        execl("/bin/sh", "sh", "-c", command, NULL);
+        _exit(9);
+    }
+    close(pair.far);
+    close(output[1]);
+    pthread_t sender = start_thread(send_numbers, &pair.near);
+    size_t passed = 0;
+    char bytes[4096];
+    for (ssize_t got; (got = read(output[0], bytes, sizeof bytes)) > 0; passed += got)
+        ;
+    pthread_join(sender, NULL);
+    waitpid(reader, NULL, 0);
+    for (int i = 0; i < OTHERS; i++)
+        close(others[i].near), close(others[i].far);
+    close(pair.near);
+    close(output[0]);
+    size_t missing = 4 * NUMBERS - *taken - passed;
+    if (missing > PIECE)
+        observe("round %d: %zu taken, %zu passed on, %zu missing", round, (size_t)*taken, passed, missing);
+    return missing <= PIECE;
+}
+
+static void a_receiving_process_becomes_another_program(void) {
+    int whole = 0;
+    for (int round = 0; round < 30; round++)
+        whole += becomes_another_program(round);
+    observe("%d streams whole", whole);
+}
+
+/* ---- Files and messages on one connection. ---- */
+
+enum { SENDERS = 3, RECORDS = 60, RECORD_MAX = 6000 };
+
+typedef struct {
+    int fd, number;
+} Sender;
+
+static void fill_record(char *record, unsigned length, int number) {
+    memset(record, 'a' + number, length);
+    memcpy(record, &length, sizeof length);
+    record[sizeof length] = (char)number;
+}
+
+static void *send_records(void *argument) {
+    Sender *sender = argument;
+    char record[RECORD_MAX];
+    unsigned random = sender->number;
+    for (int i = 0; i < RECORDS; i++) {
+        unsigned length = 8 + rand_r(&random) % (RECORD_MAX - 8);
+        fill_record(record, length, sender->number);
+        if (send(sender->fd, record, length, MSG_NOSIGNAL) != (ssize_t)length)
+            return NULL;
+    }
+    return NULL;
+}
+
+static void *send_files(void *argument) {
+    Sender *sender = argument;
+    char record[RECORD_MAX];
+    fill_record(record, 500, sender->number);
+    int file = memfd_create("record", 0);
+    must(write(file, record, 500) == 500, "write");
+    for (int i = 0; i < RECORDS; i++) {
+        lseek(file, 0, SEEK_SET);
+        if (sendfile(sender->fd, file, NULL, 500) != 500)
+            return NULL;
+        usleep(100);
+    }
+    close(file);
+    return NULL;
+}
+
+static int is_whole(int fd) {
+    char record[RECORD_MAX];
+    unsigned length;
+    if (recv(fd, &length, sizeof length, MSG_WAITALL) != sizeof length || length < 8 || length > RECORD_MAX)
+        return 0;
+    length -= sizeof length;
+    if (recv(fd, record, length, MSG_WAITALL) != (ssize_t)length)
+        return 0;
+    for (unsigned i = 1; i < length; i++)
+        if (record[i] != 'a' + record[0])
+            return 0;
+    return 1;
+}
+
+static void a_file_between_messages(void) {
+    int whole = 0;
+    for (int round = 0; round < 10; round++) {
+        Pair pair = on_the_ring();
+        Sender senders[SENDERS];
+        pthread_t threads[SENDERS];
+        for (int i = 0; i < SENDERS; i++) {
+            senders[i] = (Sender){pair.near, i};
+            threads[i] = start_thread(i == 0 ? send_files : send_records, &senders[i]);
+        }
+        int here = 0;
+        while (here < SENDERS * RECORDS && is_whole(pair.far))
+            here++;
+        if (here < SENDERS * RECORDS)
+            shutdown(pair.far, SHUT_RDWR);
+        for (int i = 0; i < SENDERS; i++)
+            pthread_join(threads[i], NULL);
+        whole += here;
+        close(pair.near);
+        close(pair.far);
+    }
+    observe("%d records", whole);
+}
+
+int main(int argc, char **argv) {
+    static const Case cases[] = {
+        CASE(unread_bytes_are_counted_beside_a_recall),
+        CASE(the_rest_of_a_message_pushes_its_beginning),
+        CASE(two_readers_of_a_message_in_parts),
+        CASE(a_signal_ends_a_wait_for_all),
+        CASE(a_restarting_signal_ends_a_wait_for_all),
+        CASE(a_receiving_process_becomes_another_program),
+        CASE(a_file_between_messages),
+        {0},
+    };
+    return run_cases(cases, argc, argv);
+}
