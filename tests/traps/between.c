@@ -350,6 +350,72 @@ static void a_file_between_messages(void) {
     observe("%d records", whole);
 }
 
+/* ---- A set is closed, and its number used again, while another thread waits on it. ---- */
+
+enum { WATCHED = 10, WAITS = 30, CLOSES = 30 };
+
+/* Waits once for each order, on the set that it then is. */
+static void *wait_on_order(void *argument) {
+    run_on(0);
+    for (int wait = 0; wait < CLOSES * (WAITS + 1); wait++) {
+        while (turn != 3 * wait + 1)
+            ;
+        turn++;
+        epoll_wait(*(int *)argument, &(struct epoll_event){0}, 1, 30);
+        turn++;
+    }
+    return NULL;
+}
+
+static void order_a_wait(void) {
+    int before = turn;
+    for (turn++; turn == before + 1;)
+        ;
+}
+
+static void await_its_end(void) {
+    while (turn % 3 != 0)
+        ;
+}
+
+/* A thread that is in its wait when the set is closed gets nothing of another set. */
+static void a_set_is_closed_below_a_wait(void) {
+    Pair pairs[WATCHED];
+    for (int i = 0; i < WATCHED; i++) {
+        pairs[i] = connected();
+        talk_until_on_ring(pairs[i], i + 1);
+    }
+    int set, edge[2], told = 0;
+    must(pipe(edge) == 0 && write(edge[1], "x", 1) == 1, "pipe");
+    run_on(1);
+    turn = 0;
+    pthread_t waiter = start_thread(wait_on_order, &set);
+    for (int round = 0; round < CLOSES; round++) {
+        set = epoll_create1(0);
+        for (int i = 0; i < WATCHED; i++)
+            epoll_ctl(set, EPOLL_CTL_ADD, pairs[i].far, &(struct epoll_event){EPOLLIN, {.fd = i}});
+        for (int wait = 0; wait < WAITS; wait++) {
+            Pair pair = pairs[wait % WATCHED];
+            order_a_wait();
+            send(pair.near, "x", 1, 0);
+            await_its_end();
+            recv(pair.far, &(char){0}, 1, 0);
+        }
+        order_a_wait();
+        for (volatile int i = 0; i < 5000; i++)
+            ;
+        close(set);
+        must(epoll_create1(0) == set, "the same number");
+        struct epoll_event event = {EPOLLIN | EPOLLET, {.fd = edge[0]}};
+        epoll_ctl(set, EPOLL_CTL_ADD, edge[0], &event);
+        await_its_end();
+        told += epoll_wait(set, &event, 1, 0) == 1;
+        close(set);
+    }
+    pthread_join(waiter, NULL);
+    observe("most edges were told: %d", told > CLOSES / 2);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(unread_bytes_are_counted_beside_a_recall),
@@ -359,6 +425,7 @@ int main(int argc, char **argv) {
         CASE(a_restarting_signal_ends_a_wait_for_all),
         CASE(a_receiving_process_becomes_another_program),
         CASE(a_file_between_messages),
+        CASE(a_set_is_closed_below_a_wait),
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -177,6 +177,7 @@ pub(crate) fn end() {
         };
         let identity = &socket.row().identity;
         if outlives_others(socket.row()) {
+            socket.pin_for_end();
             socket.end_for_exit(fd);
             continue;
         }
@@ -193,7 +194,7 @@ pub(crate) fn end() {
 /// What is to be taken back when an exec fails.
 pub(crate) struct Left {
     socket: &'static Socket,
-    /// Directions that were pinned for it.
+    /// What was pinned for it.
     pinned: u32,
     holder: LeftHolder,
 }
@@ -234,7 +235,7 @@ pub(crate) fn leave_for_exec() -> Vec<Left> {
             });
         };
         if outlives_others(socket.row()) {
-            note(socket.pin_for_exec(), LeftHolder::Alone);
+            note(socket.pin_for_end(), LeftHolder::Alone);
             socket.leave_ring(fd, inherited);
             continue;
         }

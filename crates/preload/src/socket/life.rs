@@ -323,10 +323,10 @@ impl Socket {
         }
     }
 
-    /// Before an exec: other threads, that go on until it comes, open no ring for bytes which the new program would not see. Returns the
-    /// directions that were not pinned before.
-    pub(crate) fn pin_for_exec(&self) -> u32 {
-        let pinned = flags::SEND_PINNED | flags::RECEIVE_PINNED;
+    /// Before the process ends, or becomes another program: other threads, that go on until then, open no ring for bytes which nobody
+    /// would see. Returns what was not pinned before.
+    pub(crate) fn pin_for_end(&self) -> u32 {
+        let pinned = flags::RECEIVE_PINNED;
         pinned & !self.row().identity.flags.fetch_or(pinned, AcqRel)
     }
 
