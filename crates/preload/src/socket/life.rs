@@ -11,25 +11,15 @@ use libc::c_int;
 use millrace_shm::board::{Row, flags};
 use millrace_shm::lock::Held;
 use millrace_stream::{ReceiveHalf, SendHalf};
-
 use millrace_wire::Reason;
 
 use super::{Socket, phase, reset_row};
-use crate::epoll::Resent;
 use crate::guarded::Guarded;
 use crate::receive::Gathering;
-use crate::spin::{self, Spinner};
+use crate::spin::Spinner;
 use crate::table::{self, Entry};
 use crate::thread::Busy;
-use crate::{client, epoll, kernel, process, thread};
-
-/// How long an end that leaves waits for a reader that is awake, in nanoseconds.
-const FLUSH_WAIT_NS: u64 = 20_000;
-
-/// Milliseconds before each attempt of an end that leaves to have the agent send what its reader has not read.
-const FLUSH_PAUSES_MS: [c_int; 3] = [0, 2, 20];
-/// The same of a reader, which has more to lose: what its ring still has is lost with the connection.
-const LEAVE_PAUSES_MS: [c_int; 4] = [0, 2, 20, 100];
+use crate::{client, epoll, kernel, process};
 
 /// Recycled objects. Those that were let go of last rest a while: a call that is under way on a connection that another thread has
 /// closed must not take the next one of the same descriptor for it.
@@ -245,31 +235,6 @@ impl Socket {
         }
     }
 
-    /// Nothing is sent from here any more, and soon nobody can be asked to send anything again: what the reader does not take from the
-    /// ring at once is sent again by the kernel, where that can be done. It then has it whatever becomes of itself. The half is locked.
-    fn flush(&self, fd: c_int, half: &SendHalf<'_>) {
-        half.leave();
-        if half.unread() != 0 && !self.is_taken_soon(half) {
-            client::recall(self, fd, true);
-        }
-    }
-
-    /// Waits a moment, less than asking the agent takes, for a reader that is at work on the ring.
-    fn is_taken_soon(&self, half: &SendHalf<'_>) -> bool {
-        let Some(mut spin) = self.room_spinner.begin(FLUSH_WAIT_NS, 1) else {
-            return false;
-        };
-        loop {
-            if half.unread() == 0 {
-                spin.hit();
-                return true;
-            }
-            if half.reader_processor() == spin::processor() || !spin.go_on() {
-                return false;
-            }
-        }
-    }
-
     /// The program dissolved the connection (`connect` to AF_UNSPEC): its descriptor may be connected again. Where wait sets have it, only
     /// the kernel knows what it will be to them.
     pub(crate) fn dissolve(&'static self) {
@@ -292,152 +257,6 @@ impl Socket {
                 Entry::Unconnected(family)
             };
             forget(fd, table::replace(fd, entry));
-        }
-    }
-
-    /// As [`Socket::flush`]. A reader that asks the agent at the same time holds its half, and needs ours: between attempts it gets it.
-    pub(crate) fn flush_all(&'static self, fd: c_int) {
-        for pause_ms in LEAVE_PAUSES_MS {
-            kernel::pause(pause_ms);
-            let Some(locked) = self.lock_send(fd) else {
-                return;
-            };
-            self.flush(fd, &locked.half);
-            if locked.half.unread() == 0 {
-                return;
-            }
-        }
-    }
-
-    /// What lies unread is sent again by the kernel, where that can be done, and what comes and goes from now on is the kernel's.
-    pub(crate) fn leave_rings(&'static self, fd: c_int) {
-        if let Some(locked) = self.lock_send(fd) {
-            locked.half.leave();
-        }
-        for pause_ms in FLUSH_PAUSES_MS {
-            kernel::pause(pause_ms);
-            let is_over = kernel::events_now(fd, libc::POLLRDHUP) != 0;
-            if self.draw_back(fd) || is_over {
-                break;
-            }
-        }
-    }
-
-    /// Before the process ends, or becomes another program: other threads, that go on until then, open no ring for bytes which nobody
-    /// would see. Returns what was not pinned before.
-    pub(crate) fn pin_for_end(&self) -> u32 {
-        let pinned = flags::RECEIVE_PINNED;
-        pinned & !self.row().identity.flags.fetch_or(pinned, AcqRel)
-    }
-
-    /// The process becomes another program, which reads by the kernel only.
-    pub(crate) fn leave_ring(&'static self, fd: c_int, inherited: bool) {
-        if inherited {
-            self.bring_back(fd);
-            self.send_on(fd);
-            self.show_no_delay(fd);
-        } else {
-            self.end_for_exit(fd);
-        }
-    }
-
-    /// Whoever reads next cannot see the ring: what lies in it unread is sent again by the kernel. Where that cannot be
-    /// done, the connection is reset, so that the loss is seen. The half stays locked meanwhile: nobody may read between
-    /// the bytes.
-    pub(crate) fn bring_back(&'static self, fd: c_int) {
-        // Between attempts another end that asks the agent, and holds its half, gets ours.
-        for pause_ms in LEAVE_PAUSES_MS {
-            kernel::pause(pause_ms);
-            let is_over = kernel::events_now(fd, libc::POLLRDHUP) != 0;
-            if self.leave_unread(fd) {
-                return;
-            }
-            if is_over {
-                // Nobody can send anything again.
-                break;
-            }
-        }
-        kernel::reset(fd);
-    }
-
-    /// False: bytes are left in the ring.
-    fn leave_unread(&'static self, fd: c_int) -> bool {
-        let Some(locked) = self.lock_receive(fd) else {
-            return true;
-        };
-        locked.half.leave();
-        if locked.half.unread() == 0 {
-            return true;
-        }
-        let resent = self.recall_unread(fd, &locked.half);
-        let is_left = locked.half.unread() == 0;
-        drop(locked);
-        if is_left {
-            self.tell_sets(resent);
-        }
-        is_left
-    }
-
-    /// The C library will read and write the connection by a stream, without passing through its exported functions.
-    #[cold]
-    pub(crate) fn leave_to_streams(&'static self, fd: c_int) {
-        let errno = thread::errno();
-        self.pin(Reason::Stdio);
-        self.bring_back(fd);
-        thread::set_errno(errno);
-    }
-
-    /// Tries to have the kernel send again what lies in the ring unread. Where that cannot be done, it is read from the ring: false.
-    pub(crate) fn draw_back(&'static self, fd: c_int) -> bool {
-        let Some(locked) = self.lock_receive(fd) else {
-            return true;
-        };
-        locked.half.leave();
-        // To one that is deaf the kernel would answer bytes that come now by a reset.
-        let mut resent = None;
-        if locked.half.unread() != 0 && !self.is_deaf.load(Relaxed) {
-            resent = self.recall_unread(fd, &locked.half);
-        }
-        let is_empty = locked.half.unread() == 0;
-        drop(locked);
-        self.tell_sets(resent);
-        is_empty
-    }
-
-    /// Asks for what is unread. What the sets have to know of that, if it was sent.
-    fn recall_unread(&'static self, fd: c_int, half: &ReceiveHalf<'_>) -> Option<Resent> {
-        let is_watched = self.sets.lock().is_some_and(|sets| !sets.is_empty());
-        let resent = is_watched
-            .then(|| {
-                Some(Resent {
-                    tail: half.arrived()?,
-                    received: kernel::taken(fd)? + u64::from(half.unread()),
-                })
-            })
-            .flatten();
-        client::recall(self, fd, false);
-        resent.filter(|_| half.unread() == 0)
-    }
-
-    fn tell_sets(&'static self, resent: Option<Resent>) {
-        let Some(resent) = resent else {
-            return;
-        };
-        let sets = self.sets.lock().map(|sets| sets.clone());
-        for set in sets.unwrap_or_default() {
-            set.note_resent(self, resent);
-        }
-    }
-
-    /// Who sends next does not know of the ring, and may be gone when the reader has to leave it: what the reader has not
-    /// read is sent again by the kernel, where that can be done. Otherwise it reads it from the ring.
-    pub(crate) fn send_on(&'static self, fd: c_int) {
-        if let Some(locked) = self.lock_send(fd) {
-            locked.half.leave();
-            if locked.half.unread() != 0 {
-                client::recall(self, fd, true);
-            }
-            locked.half.announce_end();
         }
     }
 

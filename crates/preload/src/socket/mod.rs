@@ -30,6 +30,7 @@ use smallvec::SmallVec;
 
 use crate::epoll::EpollSet;
 mod calls;
+mod leave;
 mod life;
 mod peer;
 mod record;
