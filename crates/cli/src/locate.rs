@@ -13,8 +13,10 @@ pub(crate) const AGENT_VARIABLE: &str = "MILLRACE_AGENT";
 const LIBRARY_VARIABLE: &str = "MILLRACE_LIBRARY";
 /// The library's file.
 const LIBRARY_NAME: &str = "libmillrace_preload.so";
-/// An agent answers at once, or it is not there.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a program that is to start waits for the answer of an agent that listens.
+const PATIENCE_OF_PROGRAMS: Duration = Duration::from_millis(500);
+/// The same of a user who asks: the machine may be busy.
+const PATIENCE_OF_USERS: Duration = Duration::from_secs(5);
 
 /// The socket of this user's own agent.
 pub(crate) fn own_socket() -> PathBuf {
@@ -51,20 +53,20 @@ pub(crate) struct Found {
 
 /// The first agent that answers, or why the others do not.
 pub(crate) fn agent() -> Result<Found, Vec<(PathBuf, AskError)>> {
-    first_answer(millrace_agent::status)
+    first_answer(millrace_agent::status, PATIENCE_OF_USERS)
 }
 
 /// As [`agent`]; it is asked to stay until this process has ended.
 pub(crate) fn agent_to_stay() -> Result<Found, Vec<(PathBuf, AskError)>> {
-    first_answer(millrace_agent::status_and_stay)
+    first_answer(millrace_agent::status_and_stay, PATIENCE_OF_PROGRAMS)
 }
 
 type Ask = fn(&Path, Duration) -> Result<(StatusReport, Answerer), AskError>;
 
-fn first_answer(ask: Ask) -> Result<Found, Vec<(PathBuf, AskError)>> {
+fn first_answer(ask: Ask, patience: Duration) -> Result<Found, Vec<(PathBuf, AskError)>> {
     let mut errors = Vec::new();
     for socket in candidates() {
-        match ask(&socket, PATIENCE) {
+        match ask(&socket, patience) {
             Ok((status, answerer)) => {
                 return Ok(Found {
                     socket,
