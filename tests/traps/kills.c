@@ -10,21 +10,13 @@ static int listen_on(struct sockaddr_in *address) {
     return listener;
 }
 
-/* Its last words, 64 times as long as this number says. */
-enum { LAST_WORDS = 100 };
-
-/* Echoes until it is told to stop, and reads no more then; or to leave, and says its last words. */
+/* Echoes until it is told to stop, and reads no more then. */
 static void echo_and_stop(const struct sockaddr_in *address) {
     char message[64];
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     must(connect(fd, (const struct sockaddr *)address, sizeof *address) == 0, "connect");
-    while (recv(fd, message, sizeof message, MSG_WAITALL) == sizeof message && message[0] == 'e')
+    while (recv(fd, message, sizeof message, MSG_WAITALL) == sizeof message && message[0] != 's')
         must(send(fd, message, sizeof message, 0) == sizeof message, "echo");
-    int last_words = message[0] == 'l' ? LAST_WORDS : 0;
-    for (int i = 0; i < last_words; i++) {
-        snprintf(message, sizeof message, "%62d\n", i);
-        must(send(fd, message, sizeof message, 0) == sizeof message, "last words");
-    }
     for (;;)
         pause();
 }
@@ -33,12 +25,12 @@ static void ask(int fd, const char *what) {
     char message[64] = {0};
     strcpy(message, what);
     must(send(fd, message, sizeof message, 0) == sizeof message, "send");
-    if (what[0] == 'e')
+    if (what[0] != 's')
         must(recv(fd, message, sizeof message, MSG_WAITALL) == sizeof message, "recv");
 }
 
-/* A connection to a peer that will be killed, which has just done as it was told. */
-static int to_one_that_is_told(const char *what, pid_t *peer) {
+/* A connection to a peer that will be killed, which has just stopped reading. */
+static int to_one_that_stops(pid_t *peer) {
     struct sockaddr_in address;
     int listener = listen_on(&address);
     *peer = fork();
@@ -56,13 +48,10 @@ static int to_one_that_is_told(const char *what, pid_t *peer) {
             ask(fd, "echo");
     } while (on_ring() < 1 && --patience > 0);
     must(patience > 0, "the ring");
-    ask(fd, what);
+    ask(fd, "stop");
     pause_ms(20);
     return fd;
 }
-
-/* One that has stopped reading. */
-static int to_one_that_stops(pid_t *peer) { return to_one_that_is_told("stop", peer); }
 
 static void leave_unread_and_kill(int fd, pid_t peer) {
     char bytes[200] = {0};
@@ -166,20 +155,6 @@ static void left_to_the_parent(void) {
     in_a_child(receive, fd);
 }
 
-/* A program that knows nothing of the connection reads what a peer has said that is gone. */
-static void read_on_by_another_program(void) {
-    pid_t peer;
-    int fd = to_one_that_is_told("leave", &peer);
-    kill(peer, SIGKILL);
-    must(waitpid(peer, NULL, 0) == peer, "waitpid");
-    char first[100];
-    observe_result("recv", recv(fd, first, sizeof first, MSG_WAITALL));
-    must(fcntl(fd, F_SETFD, 0) == 0, "fcntl");
-    char copy[32];
-    snprintf(copy, sizeof copy, "exec cat <&%d", fd);
-    execl("/bin/bash", "bash", "-c", copy, NULL);
-}
-
 /* ---- One of two processes that have a connection is killed. ---- */
 
 enum { LONG = 100000, LAST = 3000 };
@@ -253,7 +228,6 @@ int main(int argc, char **argv) {
         CASE(in_a_set_for_reading),
         CASE(told_to_one_of_two),
         CASE(left_to_the_parent),
-        CASE(read_on_by_another_program),
         CASE(killed_in_the_middle_of_a_message),
         {0},
     };

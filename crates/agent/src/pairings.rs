@@ -3,10 +3,9 @@
 //! | from | event | to |
 //! |---|---|---|
 //! | absent | `insert`: a segment was handed out | paired |
-//! | paired | `end_client`: one of its clients is gone | bereaved: what that one has sent may still be asked for |
-//! | either | `end` (an end is withdrawn), `end_client` of the last client, its offer's id is used again | absent |
+//! | paired | `end` (an end is withdrawn), `end_client` (its client is gone), its offer's id is used again | absent |
 //!
-//! A pairing maps its segment, and the memory is charged while anybody does, as who is left does too: what has ended must not stay here.
+//! A pairing maps its segment, and the memory is charged while anybody does: what has ended must not stay here.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -49,7 +48,7 @@ pub(crate) struct Pairing {
     pub(crate) granted: [u32; 2],
 }
 
-/// The pairings that have not ended.
+/// The pairings of which neither end has gone.
 #[derive(Debug, Default)]
 pub(crate) struct Pairings {
     by_id: HashMap<u64, Pairing>,
@@ -109,18 +108,10 @@ impl Pairings {
         keys.filter_map(|(&key, _)| self.get(key))
     }
 
-    /// A client is gone: forgets those of its pairings whose other end's client is gone, too, or the same.
+    /// Forgets the pairings of a client.
     pub(crate) fn end_client(&mut self, client: ClientId) {
-        while let Some((&key, &id)) = self.by_offer.range((client, 0)..=(client, u64::MAX)).next() {
-            self.by_offer.remove(&key);
-            let ends = self.by_id.get(&id).map(|pairing| &pairing.ends);
-            let is_left = ends.is_some_and(|ends| {
-                ends.iter()
-                    .any(|end| end.client != client && self.by_offer.contains_key(&end.key()))
-            });
-            if !is_left {
-                self.by_id.remove(&id);
-            }
+        while let Some((&key, _)) = self.by_offer.range((client, 0)..=(client, u64::MAX)).next() {
+            self.end(key);
         }
     }
 }
@@ -166,9 +157,11 @@ mod tests {
     fn a_pairing_ends_with_either_of_its_ends() {
         let mut pairings = Pairings::default();
         let keys = [(ClientId(1), 5), (ClientId(2), 5)];
-        let ends: [fn(&mut Pairings); 2] = [
+        let ends: [fn(&mut Pairings); 4] = [
             |pairings| pairings.end((ClientId(1), 5)),
             |pairings| pairings.end((ClientId(2), 5)),
+            |pairings| pairings.end_client(ClientId(1)),
+            |pairings| pairings.end_client(ClientId(2)),
         ];
         for finish in ends {
             pairings.insert(pairing(9, [end(1, 5), end(2, 5)]));
@@ -180,20 +173,6 @@ mod tests {
     }
 
     #[test]
-    fn who_is_left_keeps_what_the_one_who_is_gone_has_sent() {
-        let mut pairings = Pairings::default();
-        let [gone, left] = [1, 2];
-        pairings.insert(pairing(9, [end(gone, 5), end(left, 5)]));
-        pairings.insert(pairing(10, [end(gone, 6), end(gone, 7)]));
-        pairings.end_client(ClientId(gone));
-        assert!(pairings.get((ClientId(gone), 5)).is_none());
-        assert_eq!(pairings.get((ClientId(left), 5)).unwrap().1, 1);
-        assert!(pairings.by_id(10).is_none());
-        pairings.end_client(ClientId(left));
-        assert!(pairings.by_id.is_empty() && pairings.by_offer.is_empty());
-    }
-
-    #[test]
     fn an_id_that_is_used_again_stands_for_the_new_offer() {
         let mut pairings = Pairings::default();
         pairings.insert(pairing(1, [end(1, 5), end(1, 6)]));
@@ -202,7 +181,6 @@ mod tests {
         assert_eq!(pairings.get((ClientId(1), 6)).unwrap().0.connection_id, 2);
         assert_eq!(pairings.by_id.len(), 1);
         pairings.end_client(ClientId(3));
-        pairings.end((ClientId(1), 6));
         assert!(pairings.by_offer.is_empty());
     }
 }

@@ -39,7 +39,6 @@ use crate::sys;
 mod last;
 mod meeting;
 mod patience;
-mod put_back;
 mod refusal;
 mod reorder;
 mod room;
@@ -102,12 +101,8 @@ impl Server {
         let sends = recall.sends;
         let met = self.met(pairing.connection_id, direction, sends);
         let [receiver, sender] = [1 - direction, direction].map(|index| &pairing.ends[index]);
-        let sender_row = match self.row_of(sender, pairing.connection_id) {
-            Err(_) if !sends => return self.put_back(pairing, direction, client, recall.fd),
-            found => found?,
-        };
         let road = Road {
-            sender: sender_row,
+            sender: self.row_of(sender, pairing.connection_id)?,
             receiver: self.row_of(receiver, pairing.connection_id)?,
             segment: &pairing.segment,
             direction,
@@ -134,16 +129,7 @@ impl Server {
                 own.ok_or(refusal)
             })
         };
-        let socket = match borrow(sender, road.sender, true) {
-            Err(refusal) if !sends => {
-                let put_back = self.put_back(pairing, direction, client, recall.fd);
-                return put_back.map_err(|why| match why {
-                    Refusal::Connected => refusal,
-                    why => why,
-                });
-            }
-            borrowed => borrowed?,
-        };
+        let socket = borrow(sender, road.sender, true)?;
         let reader = borrow(receiver, road.receiver, false).ok();
         let reader = reader.as_ref().map(AsFd::as_fd);
         road.bring_back(socket.as_fd(), reader, patience)

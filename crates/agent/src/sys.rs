@@ -155,25 +155,6 @@ pub(crate) fn is_closed_by_peer_alone(socket: BorrowedFd<'_>) -> bool {
     tcp_info(socket).is_ok_and(|info| info[0].to_ne_bytes()[0] == CLOSE_WAIT)
 }
 
-/// Sets an option of the level IPPROTO_TCP.
-pub(crate) fn set_tcp_option(socket: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
-    // SAFETY: the descriptor is open while it is borrowed, and the kernel reads one int.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            option,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
 /// Bytes that a TCP socket has been given to send since its connection began. `None`: it cannot send any more, or the kernel
 /// does not say. The SYN of the end that connected (`active`) counts as one acknowledged byte.
 pub(crate) fn sent(socket: BorrowedFd<'_>, active: bool) -> Option<u64> {

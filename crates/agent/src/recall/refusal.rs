@@ -31,10 +31,6 @@ pub(crate) enum Refusal {
     Corrupt,
     /// The kernel took only a part, or nothing; or it would not take all.
     Full,
-    /// The sender has not closed.
-    Connected,
-    /// The kernel does not let us put bytes into a queue.
-    Repair(io::Error),
 }
 
 impl fmt::Display for Refusal {
@@ -55,10 +51,6 @@ impl fmt::Display for Refusal {
             Refusal::UnderWay => "bytes are on their way to the reader",
             Refusal::Corrupt => "rows and segment do not fit together",
             Refusal::Full => "the kernel did not take all",
-            Refusal::Connected => "the sender has not closed",
-            Refusal::Repair(error) => {
-                return write!(f, "bytes cannot be put into a queue: {error}");
-            }
         })
     }
 }
