@@ -208,17 +208,18 @@ pub(crate) fn reset(fd: c_int) {
 
 /// Makes the kernel answer the last close with a reset, as it does when its own queue has unread bytes.
 pub(crate) fn reset_on_close(fd: c_int) {
-    let linger = libc::linger {
-        l_onoff: 1,
-        l_linger: 0,
-    };
+    set_linger(fd, [1, 0]);
+}
+
+/// What the last close does (`struct linger`).
+pub(crate) fn set_linger(fd: c_int, linger: [c_int; 2]) {
     kernel!(
         libc::SYS_setsockopt,
         fd,
         libc::SOL_SOCKET,
         libc::SO_LINGER,
         &raw const linger,
-        size_of::<libc::linger>()
+        size_of_val(&linger)
     );
 }
 

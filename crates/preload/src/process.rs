@@ -194,15 +194,14 @@ pub(crate) fn end() {
 /// What is to be taken back when an exec fails.
 pub(crate) struct Left {
     socket: &'static Socket,
-    /// What was pinned for it.
-    pinned: u32,
+    fd: c_int,
     holder: LeftHolder,
 }
 
 /// What became of this process as a holder.
 enum LeftHolder {
-    /// It is the only one.
-    Alone,
+    /// It is the only one. How the connection was pinned, and what was to be done at its close.
+    Alone(u32, Option<[c_int; 2]>),
     /// The new program holds the connection.
     Stranger,
     /// Others hold it.
@@ -227,15 +226,11 @@ pub(crate) fn leave_for_exec() -> Vec<Left> {
         };
         let inherited =
             table::all().any(|fd| table::is(fd, socket) && kernel::stays_open_on_exec(fd));
-        let mut note = |pinned, holder| {
-            left.push(Left {
-                socket,
-                pinned,
-                holder,
-            });
-        };
+        let mut note = |holder| left.push(Left { socket, fd, holder });
         if outlives_others(socket.row()) {
-            note(socket.pin_for_end(), LeftHolder::Alone);
+            let linger = || kernel::option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+            let linger = (!inherited).then(linger).flatten();
+            note(LeftHolder::Alone(socket.pin_for_end(), linger));
             socket.leave_ring(fd, inherited);
             continue;
         }
@@ -244,11 +239,11 @@ pub(crate) fn leave_for_exec() -> Vec<Left> {
         }
         let identity = &socket.row().identity;
         if !inherited {
-            note(0, LeftHolder::Gone);
+            note(LeftHolder::Gone);
             identity.leave(holder());
             continue;
         }
-        note(0, LeftHolder::Stranger);
+        note(LeftHolder::Stranger);
         // While the agent still knows of us by our number: the sender may ask it for the same.
         socket.draw_back(fd);
         // It still counts as a holder.
@@ -267,18 +262,19 @@ pub(crate) fn return_from_exec(left: Vec<Left>) {
     if !is_borrowed() {
         epoll::hold_all(1, true);
     }
-    for Left {
-        socket,
-        pinned,
-        holder: was,
-    } in left
-    {
+    for Left { socket, fd, holder } in left {
         let identity = &socket.row().identity;
-        identity.flags.fetch_and(!pinned, AcqRel);
-        match was {
-            LeftHolder::Alone => {}
-            LeftHolder::Stranger => identity.become_stranger(holder(), true),
-            LeftHolder::Gone => drop(identity.join(holder())),
+        match holder {
+            LeftHolder::Alone(pinned, linger) if table::is(fd, socket) => {
+                socket.unpin_after_exec(fd, pinned);
+                // What lies unread in the ring will be read.
+                if let Some(linger) = linger {
+                    kernel::set_linger(fd, linger);
+                }
+            }
+            LeftHolder::Alone(..) => {}
+            LeftHolder::Stranger => identity.become_stranger(self::holder(), true),
+            LeftHolder::Gone => drop(identity.join(self::holder())),
         }
     }
 }

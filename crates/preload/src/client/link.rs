@@ -2,17 +2,20 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use libc::c_int;
 use millrace_wire::{
     Hello, MAX_BYTES, Mode, Recall, SEGMENT_VERSION, ToAgent, ToClient, VERSION_MAX, VERSION_MIN,
 };
 
-use super::{HIGH_DESCRIPTOR, RECALL_WAIT_MS};
+use super::{HIGH_DESCRIPTOR, RECALL_WAIT_MS, RETRY_NS};
 use crate::kernel::{self, kernel};
 
 /// The moment that is waited for a message before others may have read it are thought of, nanoseconds.
 const MAIL_WAIT_NS: libc::c_long = 1_000_000;
+/// Children of `vfork` ask the agent nothing before that: it has left one of them without an answer.
+static APART_AGAIN_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether root or our own user listens at the other end.
 fn is_trusted(fd: c_int) -> bool {
@@ -110,11 +113,21 @@ pub(super) fn passed_descriptor(header: &libc::msghdr) -> Option<OwnedFd> {
 }
 
 /// For a child of `vfork`, from whom the agent takes nothing by its parent's socket: asks by one of its own, and waits for the answer,
-/// [`RECALL_WAIT_MS`] at most.
+/// [`RECALL_WAIT_MS`] at most, and not again for each connection.
 pub(super) fn recall_apart(path: &CString, recall: Recall) {
-    let Some(fd) = connect(path) else {
-        return;
-    };
+    if answers_apart() && ask_apart(path, recall).is_none() {
+        APART_AGAIN_NS.store(kernel::monotonic_ns() + RETRY_NS, Relaxed);
+    }
+}
+
+/// Whether such a child is answered, as far as is known.
+pub(super) fn answers_apart() -> bool {
+    kernel::monotonic_ns() >= APART_AGAIN_NS.load(Relaxed)
+}
+
+/// None: no answer.
+fn ask_apart(path: &CString, recall: Recall) -> Option<()> {
+    let fd = connect(path)?;
     let hello = Hello {
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,
@@ -136,14 +149,15 @@ pub(super) fn recall_apart(path: &CString, recall: Recall) {
             MAX_BYTES
         );
         match usize::try_from(read) {
-            Ok(0) => return,
+            Ok(0) => return None,
             Ok(bytes) => {
                 if let Ok(ToClient::Recalled(_)) = ToClient::parse(&buffer[..bytes]) {
-                    return;
+                    return Some(());
                 }
             }
             Err(_) if read == -(libc::EAGAIN as isize) => kernel::pause(1),
-            Err(_) => return,
+            Err(_) => return None,
         }
     }
+    None
 }

@@ -32,8 +32,10 @@ use crate::{process, table, uring};
 const RETRY_NS: u64 = 1_000_000_000;
 /// Milliseconds that the first connection of a process waits for the agent's welcome, in the eager modes.
 const WELCOME_WAIT_MS: u64 = 500;
-/// Milliseconds that a leaving reader waits for the agent.
+/// Milliseconds that the agent has to answer a recall: one that stands still holds a program up once, not for each of its connections.
 const RECALL_WAIT_MS: u64 = 300;
+/// The same when a reader waits, which may lose its connection.
+const READER_WAIT_MS: u64 = 600;
 /// In the eager modes, milliseconds that a first call waits for its connection's introduction…
 const EAGER_WAIT_MS: u64 = 20;
 /// …when it may not block, and before that an `accept`: the program has others to serve, the connection's other end perhaps among them.
@@ -82,7 +84,7 @@ pub(crate) fn configure(path: CString, mode: Mode, chaos_seed: u64) {
         *client = Some(Client {
             path,
             fd: None,
-            owes_answer: false,
+            asked_at_ns: None,
             retry_at_ns: 0,
             next_offer: 1,
             boards: Boards::new(),
@@ -293,8 +295,8 @@ pub(crate) fn withdraw(offer_id: u64) {
 }
 
 /// Has the agent send by the kernel again what lies unread in the ring of a connection that this process reads no more, or
-/// (`sends`) sends on no more. Waits for the answer, [`RECALL_WAIT_MS`] at most. The caller looks into the ring to see what became of it.
-/// A forked child asks for connections of its parent, too.
+/// (`sends`) sends on no more. Waits for the answer, until it is [`RECALL_WAIT_MS`] or [`READER_WAIT_MS`] late. The caller looks into the
+/// ring to see what became of it. A forked child asks for connections of its parent, too.
 pub(crate) fn recall(socket: &Socket, fd: c_int, sends: bool) {
     let recall = Recall {
         offer_id: socket.offer_id.load(Relaxed),
@@ -311,23 +313,39 @@ pub(crate) fn recall(socket: &Socket, fd: c_int, sends: bool) {
     let Some(_turn) = RECALLING.lock() else {
         return;
     };
-    // An agent that stands still holds a program that sends no more up once, not for each of its connections. A reader has more to lose.
+    let patience_ms = if sends {
+        RECALL_WAIT_MS
+    } else {
+        READER_WAIT_MS
+    };
+    // For what a sender asked that did not wait as long.
     if !sends {
-        wait_for_answer();
+        wait_for_answer(patience_ms);
     }
     if with_client(|client| client.recall(recall)) == Some(true) {
-        wait_for_answer();
+        wait_for_answer(patience_ms);
     }
 }
 
-/// Waits for the answer that the agent owes, if it does, [`RECALL_WAIT_MS`] at most. Others have their connections meanwhile.
-fn wait_for_answer() {
-    let deadline = kernel::monotonic_ns() + RECALL_WAIT_MS * 1_000_000;
-    while let Some(number) = with_client(Client::owing).flatten()
-        && kernel::monotonic_ns() < deadline
+/// Waits for the answer that the agent owes, if it does, until so long after it was asked. Others have their connections meanwhile.
+fn wait_for_answer(patience_ms: u64) {
+    while let Some((number, asked_at_ns)) = with_client(Client::owing).flatten()
+        && kernel::monotonic_ns() < asked_at_ns + patience_ms * 1_000_000
     {
         link::wait_for_mail(number);
     }
+}
+
+/// Whether it is of use to ask for a recall once more: there is an agent, and it has answered.
+pub(crate) fn answers() -> bool {
+    with_client(|client| {
+        if process::is_borrowed() {
+            link::answers_apart()
+        } else {
+            client.has_answered()
+        }
+    })
+    .unwrap_or(false)
 }
 
 /// Does something with what CLIENT guards. None: this very thread does already, or there is nothing.
@@ -435,7 +453,7 @@ pub(crate) fn forget_parent() {
         && let Some(client) = guard.as_mut()
     {
         client.fd = None;
-        client.owes_answer = false;
+        client.asked_at_ns = None;
         client.withdrawals.clear();
         client.retry_at_ns = 0;
         client.offers.clear();

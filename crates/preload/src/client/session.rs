@@ -28,8 +28,8 @@ use crate::{process, spin, table};
 pub(super) struct Client {
     pub(super) path: CString,
     pub(super) fd: Option<OwnedFd>,
-    /// A recall has been asked for and not answered yet; there is one at a time.
-    pub(super) owes_answer: bool,
+    /// When a recall was asked for that is not answered yet; there is one at a time.
+    pub(super) asked_at_ns: Option<u64>,
     pub(super) retry_at_ns: u64,
     pub(super) next_offer: u32,
     pub(super) boards: Boards,
@@ -131,7 +131,7 @@ impl Client {
     pub(super) fn lose_agent(&mut self) {
         DESCRIPTOR.store(u32::MAX, Relaxed);
         self.fd = None;
-        self.owes_answer = false;
+        self.asked_at_ns = None;
         // Connections that have their end records on the board go on. Rows of a new agent's board are new.
         BOARD.store(std::ptr::null_mut(), Relaxed);
         self.boards.vacate_unused(None);
@@ -256,16 +256,23 @@ impl Client {
     /// Asks for a recall. While an older one is not answered, nothing is asked: false.
     pub(super) fn recall(&mut self, recall: Recall) -> bool {
         self.read_mail();
-        let is_asked = !self.owes_answer && self.reach() && self.send(&ToAgent::Recall(recall));
-        self.owes_answer |= is_asked;
+        let is_asked =
+            self.asked_at_ns.is_none() && self.reach() && self.send(&ToAgent::Recall(recall));
+        if is_asked {
+            self.asked_at_ns = Some(kernel::monotonic_ns());
+        }
         is_asked
     }
 
-    /// Whether the agent owes an answer still, after its mail has been read: the descriptor on which it comes.
-    pub(super) fn owing(&mut self) -> Option<RawFd> {
+    /// Whether the agent owes an answer still, after its mail has been read: the descriptor on which it comes, and when it was asked.
+    pub(super) fn owing(&mut self) -> Option<(RawFd, u64)> {
         self.read_mail();
-        let fd = self.fd.as_ref().filter(|_| self.owes_answer)?;
-        Some(fd.as_raw_fd())
+        Some((self.fd.as_ref()?.as_raw_fd(), self.asked_at_ns?))
+    }
+
+    /// Whether there is an agent that does not stand still, as far as is known.
+    pub(super) fn has_answered(&self) -> bool {
+        self.fd.is_some() && self.asked_at_ns.is_none()
     }
 
     pub(super) fn read_mail(&mut self) {
@@ -310,7 +317,7 @@ impl Client {
                         pass(socket, phase::OFFERED, phase::KERNEL);
                     }
                 }
-                ToClient::Recalled(_) => self.owes_answer = false,
+                ToClient::Recalled(_) => self.asked_at_ns = None,
                 ToClient::Unsupported(_) => stop(Reason::NoAgent),
                 ToClient::Answer(_) => {}
             }

@@ -1,6 +1,10 @@
 //! How an end leaves its rings while bytes lie in them: what is unread has to come by the kernel, in its place.
 
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::ops::ControlFlow;
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{AcqRel, Relaxed},
+};
 
 use libc::c_int;
 use millrace_shm::board::flags;
@@ -17,6 +21,25 @@ const FLUSH_WAIT_NS: u64 = 20_000;
 const FLUSH_PAUSES_MS: [c_int; 3] = [0, 2, 20];
 /// The same of a reader, which has more to lose: what its ring still has is lost with the connection.
 const LEAVE_PAUSES_MS: [c_int; 4] = [0, 2, 20, 100];
+/// When so many ends in a row were left again and again in vain, further ones are tried once: a program may have thousands.
+const VAIN_MAX: u32 = 3;
+static VAIN: AtomicU32 = AtomicU32::new(0);
+const PINNED: u32 = flags::SEND_PINNED | flags::RECEIVE_PINNED;
+
+/// Asks the agent again and again, while it answers, until `attempt` has come to an end. Another end that asks, too, and holds its half,
+/// gets ours between the attempts.
+fn insist(pauses_ms: &[c_int], mut attempt: impl FnMut() -> ControlFlow<()>) {
+    for &pause_ms in pauses_ms {
+        if pause_ms > 0 && (VAIN.load(Relaxed) >= VAIN_MAX || !client::answers()) {
+            return;
+        }
+        kernel::pause(pause_ms);
+        if attempt().is_break() {
+            return;
+        }
+    }
+    VAIN.fetch_add(1, Relaxed);
+}
 
 impl Socket {
     /// Nothing is sent from here any more, and soon nobody can be asked to send anything again: what the reader does not take from the
@@ -25,6 +48,9 @@ impl Socket {
         half.leave();
         if half.unread() != 0 && !self.is_taken_soon(half) {
             client::recall(self, fd, true);
+            if half.unread() == 0 {
+                VAIN.store(0, Relaxed);
+            }
         }
     }
 
@@ -44,18 +70,19 @@ impl Socket {
         }
     }
 
-    /// As [`Socket::flush`]. A reader that asks the agent at the same time holds its half, and needs ours: between attempts it gets it.
+    /// As [`Socket::flush`], more than once where that is of use.
     pub(crate) fn flush_all(&'static self, fd: c_int) {
-        for pause_ms in LEAVE_PAUSES_MS {
-            kernel::pause(pause_ms);
+        insist(&LEAVE_PAUSES_MS, || {
             let Some(locked) = self.lock_send(fd) else {
-                return;
+                return ControlFlow::Break(());
             };
             self.flush(fd, &locked.half);
             if locked.half.unread() == 0 {
-                return;
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
-        }
+        });
     }
 
     /// What lies unread is sent again by the kernel, where that can be done, and what comes and goes from now on is the kernel's.
@@ -63,20 +90,36 @@ impl Socket {
         if let Some(locked) = self.lock_send(fd) {
             locked.half.leave();
         }
-        for pause_ms in FLUSH_PAUSES_MS {
-            kernel::pause(pause_ms);
+        insist(&FLUSH_PAUSES_MS, || {
             let is_over = kernel::events_now(fd, libc::POLLRDHUP) != 0;
             if self.draw_back(fd) || is_over {
-                break;
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
-        }
+        });
     }
 
     /// Before the process ends, or becomes another program: other threads, that go on until then, open no ring for bytes which nobody
-    /// would see. Returns what was not pinned before.
+    /// would see. Returns how it was pinned before.
     pub(crate) fn pin_for_end(&self) -> u32 {
         let pinned = flags::RECEIVE_PINNED;
-        pinned & !self.row().identity.flags.fetch_or(pinned, AcqRel)
+        self.row().identity.flags.fetch_or(pinned, AcqRel) & PINNED
+    }
+
+    /// The process goes on to be what it was, by its ring if `pinned_before` lets it, and nobody has pinned it since.
+    pub(crate) fn unpin_after_exec(&self, fd: c_int, pinned_before: u32) {
+        let unpin = |word: u32| {
+            let is_ours = word & PINNED == pinned_before | flags::RECEIVE_PINNED;
+            is_ours.then_some(word & !PINNED | pinned_before)
+        };
+        let word = &self.row().identity.flags;
+        if word.fetch_update(AcqRel, Relaxed, unpin).is_ok()
+            && pinned_before == 0
+            && self.is_attached()
+        {
+            self.hide_no_delay(fd);
+        }
     }
 
     /// The process becomes another program, which reads by the kernel only.
@@ -94,19 +137,20 @@ impl Socket {
     /// done, the connection is reset, so that the loss is seen. The half stays locked meanwhile: nobody may read between
     /// the bytes.
     pub(crate) fn bring_back(&'static self, fd: c_int) {
-        // Between attempts another end that asks the agent, and holds its half, gets ours.
-        for pause_ms in LEAVE_PAUSES_MS {
-            kernel::pause(pause_ms);
+        let mut is_left = false;
+        insist(&LEAVE_PAUSES_MS, || {
             let is_over = kernel::events_now(fd, libc::POLLRDHUP) != 0;
-            if self.leave_unread(fd) {
-                return;
+            is_left = self.leave_unread(fd);
+            // When it is over, nobody can send anything again.
+            if is_left || is_over {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
-            if is_over {
-                // Nobody can send anything again.
-                break;
-            }
+        });
+        if !is_left {
+            kernel::reset(fd);
         }
-        kernel::reset(fd);
     }
 
     /// False: bytes are left in the ring.
@@ -165,7 +209,11 @@ impl Socket {
             })
             .flatten();
         client::recall(self, fd, false);
-        resent.filter(|_| half.unread() == 0)
+        if half.unread() != 0 {
+            return None;
+        }
+        VAIN.store(0, Relaxed);
+        resent
     }
 
     fn tell_sets(&'static self, resent: Option<Resent>) {
