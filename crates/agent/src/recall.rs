@@ -268,16 +268,16 @@ impl Road<'_> {
         patience: Duration,
     ) -> Result<(), Refusal> {
         let locks = [&self.receiver.receive.lock, &self.sender.send.lock];
-        let held = match self.asker {
-            Asker::Reader => [false, locks[1].try_lock_for(thread_id(), SHORT_WAIT)],
-            Asker::Sender => [locks[0].try_lock_for(thread_id(), SHORT_WAIT), false],
-            // Theirs, unless they wait for us no more. Or nobody's.
-            Asker::Both | Asker::Nobody => {
-                locks.map(|lock| lock.try_lock_for(thread_id(), Duration::ZERO))
-            }
+        let patiences = match self.asker {
+            Asker::Reader => [Duration::ZERO, SHORT_WAIT],
+            Asker::Sender => [SHORT_WAIT, Duration::ZERO],
+            Asker::Both | Asker::Nobody => [Duration::ZERO; 2],
         };
+        // Who asks holds its own, unless it waits for us no more: then nobody may use that half meanwhile, either.
+        let held = [0, 1].map(|half| locks[half].try_lock_for(thread_id(), patiences[half]));
         let is_ours = match self.asker {
-            Asker::Reader | Asker::Sender => held != [false; 2],
+            Asker::Reader => held[1],
+            Asker::Sender => held[0],
             Asker::Both => true,
             Asker::Nobody => held == [true; 2],
         };

@@ -155,6 +155,20 @@ pub(crate) fn is_closed_by_peer_alone(socket: BorrowedFd<'_>) -> bool {
     tcp_info(socket).is_ok_and(|info| info[0].to_ne_bytes()[0] == CLOSE_WAIT)
 }
 
+/// Resets a connection: bytes are lost, and both ends are to see that.
+pub(crate) fn reset(socket: BorrowedFd<'_>) {
+    // SAFETY: integers, for which zero is a value: AF_UNSPEC, which dissolves.
+    let nobody: libc::sockaddr = unsafe { std::mem::zeroed() };
+    let bytes = size_of::<libc::sockaddr>() as libc::socklen_t;
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel reads one address.
+    let result = unsafe { libc::connect(socket.as_raw_fd(), &raw const nobody, bytes) };
+    if result != 0 {
+        // Linux 6.4 to 6.6: not while somebody sleeps in a call on it.
+        // SAFETY: plain arguments.
+        unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
 /// Bytes that a TCP socket has been given to send since its connection began. `None`: it cannot send any more, or the kernel
 /// does not say. The SYN of the end that connected (`active`) counts as one acknowledged byte.
 pub(crate) fn sent(socket: BorrowedFd<'_>, active: bool) -> Option<u64> {
@@ -196,6 +210,25 @@ pub(crate) fn taken(socket: BorrowedFd<'_>) -> Option<u64> {
         }
     }
     None
+}
+
+/// One of a socket's two buffers in the kernel: the option that tells its size, and the one that sets it whatever the limits are.
+pub(crate) type BufferOptions = (i32, i32);
+pub(crate) const SEND_BUFFER: BufferOptions = (libc::SO_SNDBUF, libc::SO_SNDBUFFORCE);
+pub(crate) const RECEIVE_BUFFER: BufferOptions = (libc::SO_RCVBUF, libc::SO_RCVBUFFORCE);
+
+/// How large a buffer is.
+pub(crate) fn buffer_size(socket: BorrowedFd<'_>, (tells, _): BufferOptions) -> io::Result<u32> {
+    get_u32(socket, (libc::SOL_SOCKET, tells))
+}
+
+/// Makes a buffer twice as large as `bytes` (the kernel doubles what it is told). Needs CAP_NET_ADMIN over the socket's network.
+pub(crate) fn force_buffer_size(
+    socket: BorrowedFd<'_>,
+    (_, sets): BufferOptions,
+    bytes: u32,
+) -> io::Result<()> {
+    set_u32(socket, (libc::SOL_SOCKET, sets), bytes)
 }
 
 /// Which of a socket's buffers have a size that a program chose (`SO_BUF_LOCK`). Fails where the kernel is older than 5.16.

@@ -3,7 +3,7 @@
 //!
 //! Who asks waits and holds its lock, the other's lock is the agent's: nobody sends or takes anything meanwhile. It is done only where
 //! there is room beyond doubt for all of it; how much that is at most depends on who asks. Should the kernel not give or take them all
-//! the same, the connection ends.
+//! the same, the connection is reset.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use millrace_shm::board::flags;
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, Shutdown, getsockopt, recv, shutdown, sockopt};
+use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 
 use super::room::Room;
 use super::{Refusal, Road, Unread, transmit};
@@ -64,7 +64,7 @@ impl Road<'_> {
                 .iter()
                 .all(|part| transmit(sender, part, STANDSTILL, room) == part.len());
         if !is_all {
-            let _ = shutdown(sender.as_raw_fd(), Shutdown::Both);
+            sys::reset(sender);
             return Err(Refusal::Full);
         }
         let receive = &self.receiver.receive;

@@ -7,10 +7,8 @@
 
 use std::os::fd::BorrowedFd;
 
-use nix::sys::socket::{getsockopt, setsockopt, sockopt};
-
 use super::reorder::CARRIED_MAX;
-use crate::sys;
+use crate::sys::{self, BufferOptions, SEND_BUFFER};
 
 /// The limits of what a socket takes; what they were, they are again when this is dropped.
 #[derive(Debug)]
@@ -18,14 +16,7 @@ pub(super) struct Room<'a> {
     socket: BorrowedFd<'a>,
     may_raise: bool,
     unsent_limit: Option<u32>,
-    buffer: Option<Buffer>,
-}
-
-#[derive(Debug)]
-struct Buffer {
-    before: usize,
-    now: usize,
-    locks: u32,
+    buffer: Option<Raised<'a>>,
 }
 
 impl<'a> Room<'a> {
@@ -46,7 +37,11 @@ impl<'a> Room<'a> {
         }
         self.may_raise = false;
         self.unsent_limit = self.raise_unsent_limit();
-        self.buffer = self.enlarge_buffer();
+        // Less than twice as much: the kernel counts memory, not bytes.
+        let more = 2 * CARRIED_MAX as u32;
+        self.buffer = sys::buffer_locks(self.socket)
+            .ok()
+            .and_then(|_| Raised::by(self.socket, SEND_BUFFER, more));
         true
     }
 
@@ -54,16 +49,6 @@ impl<'a> Room<'a> {
         let before = sys::unsent_limit(self.socket).ok()?;
         sys::set_unsent_limit(self.socket, u32::MAX).ok()?;
         Some(before)
-    }
-
-    fn enlarge_buffer(&self) -> Option<Buffer> {
-        let before = getsockopt(&self.socket, sockopt::SndBuf).ok()?;
-        let locks = sys::buffer_locks(self.socket).ok()?;
-        // The kernel doubles what it is told, and counts memory, not bytes: less than twice as much.
-        let bytes = before / 2 + 2 * CARRIED_MAX as usize;
-        setsockopt(&self.socket, sockopt::SndBufForce, &bytes).ok()?;
-        let now = getsockopt(&self.socket, sockopt::SndBuf).ok()?;
-        Some(Buffer { before, now, locks })
     }
 }
 
@@ -74,12 +59,50 @@ impl Drop for Room<'_> {
         {
             let _ = sys::set_unsent_limit(self.socket, before);
         }
-        if let Some(Buffer { before, now, locks }) = self.buffer.take()
-            // Else the program has chosen another one meanwhile.
-            && getsockopt(&self.socket, sockopt::SndBuf) == Ok(now)
-        {
-            let _ = setsockopt(&self.socket, sockopt::SndBufForce, &(before / 2));
-            let _ = sys::set_buffer_locks(self.socket, locks);
+    }
+}
+
+/// A buffer of the kernel's that is larger until this is dropped.
+#[derive(Debug)]
+pub(super) struct Raised<'a> {
+    socket: BorrowedFd<'a>,
+    options: BufferOptions,
+    before: u32,
+    now: u32,
+    /// None: the kernel does not tell them, nor take them back.
+    locks: Option<u32>,
+}
+
+impl<'a> Raised<'a> {
+    /// Makes a buffer larger by `more` bytes, twice.
+    pub(super) fn by(
+        socket: BorrowedFd<'a>,
+        options: BufferOptions,
+        more: u32,
+    ) -> Option<Raised<'a>> {
+        let before = sys::buffer_size(socket, options).ok()?;
+        let locks = sys::buffer_locks(socket).ok();
+        let bytes = (before / 2).saturating_add(more);
+        sys::force_buffer_size(socket, options, bytes).ok()?;
+        let now = sys::buffer_size(socket, options).ok()?;
+        Some(Raised {
+            socket,
+            options,
+            before,
+            now,
+            locks,
+        })
+    }
+}
+
+impl Drop for Raised<'_> {
+    fn drop(&mut self) {
+        // Else the program has chosen another one meanwhile.
+        if sys::buffer_size(self.socket, self.options).ok() == Some(self.now) {
+            let _ = sys::force_buffer_size(self.socket, self.options, self.before / 2);
+            if let Some(locks) = self.locks {
+                let _ = sys::set_buffer_locks(self.socket, locks);
+            }
         }
     }
 }
