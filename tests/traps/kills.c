@@ -218,6 +218,46 @@ static void killed_in_the_middle_of_a_message(void) {
     observe("%d came whole", whole);
 }
 
+/* ---- A reader is killed while what it has not read is sent to it again by the kernel. ---- */
+
+static void *kill_soon(void *argument) {
+    int *order = argument;
+    char byte;
+    must(read(order[0], &byte, 1) == 1, "read");
+    for (volatile int i = 0; i < order[1]; i++)
+        ;
+    kill(order[2], SIGKILL);
+    return NULL;
+}
+
+static void killed_in_a_recall(void) {
+    int resets = 0;
+    for (int round = 0; round < 100; round++) {
+        Pair pair = on_the_ring();
+        char bytes[200] = {0}, byte;
+        int start[2];
+        must(pipe(start) == 0, "pipe");
+        must(send(pair.near, bytes, sizeof bytes, 0) == sizeof bytes, "send");
+        pid_t reader = fork();
+        must(reader >= 0, "fork");
+        if (reader == 0) {
+            close(pair.near);
+            must(recv(pair.far, bytes, 10, 0) == 10 && write(start[1], "x", 1) == 1, "recv");
+            fcntl(pair.far, F_SETFL, O_ASYNC);
+            for (;;)
+                pause();
+        }
+        close(pair.far);
+        int order[] = {start[0], round * 5000, reader};
+        pthread_t killer = start_thread(kill_soon, order);
+        pthread_join(killer, NULL);
+        must(waitpid(reader, NULL, 0) == reader, "waitpid");
+        resets += recv(pair.near, &byte, 1, 0) == -1 && errno == ECONNRESET;
+        close(pair.near), close(start[0]), close(start[1]);
+    }
+    observe("%d resets", resets);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(polled_for_writing),
@@ -229,6 +269,7 @@ int main(int argc, char **argv) {
         CASE(told_to_one_of_two),
         CASE(left_to_the_parent),
         CASE(killed_in_the_middle_of_a_message),
+        CASE(killed_in_a_recall),
         {0},
     };
     return run_cases(cases, argc, argv);

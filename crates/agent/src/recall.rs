@@ -112,8 +112,9 @@ impl Server {
                 (None, true) => Asker::Sender,
                 (None, false) => Asker::Reader,
             },
-            // What is left in the ring of a reader that leaves is lost, and what a sender leaves, its reader may want to leave later.
-            carries: met.is_some() || !sends || patience > SHORT_WAIT,
+            // What is left in the ring of a reader that leaves is lost; what a sender leaves, its reader can read there. If it were
+            // carried over, the reader's queue would grow, and the FIN come before its time.
+            carries: met.is_some() || !sends,
         };
         if road.is_drained()? {
             return Ok(());
@@ -317,7 +318,13 @@ impl Road<'_> {
             ..
         } = unread;
         let copy = sys::copy_ring(self.segment, self.direction, head, window, bytes);
+        if self.is_for_reader() && self.reader_was_killed(socket) {
+            return Err(Refusal::Killed);
+        }
         let sent = transmit(socket, &copy, patience, &mut room) as u32;
+        if self.is_for_reader() && self.came_too_late(socket) {
+            return Err(Refusal::Killed);
+        }
         self.advance(unread, sent)?;
         (sent == bytes).then_some(()).ok_or(Refusal::Full)
     }

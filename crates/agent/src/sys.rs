@@ -109,6 +109,7 @@ const BYTES_RECEIVED: usize = 16;
 const NOT_SENT: usize = 18;
 /// States of a connection (`include/net/tcp_states.h`).
 const ESTABLISHED: u8 = 1;
+const CLOSE: u8 = 7;
 const CLOSE_WAIT: u8 = 8;
 
 fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
@@ -131,7 +132,8 @@ fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     }
 }
 
-fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<u64> {
+/// Bytes that a TCP socket was given, and that its peer has not said to have got.
+pub(crate) fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<u64> {
     queue_bytes(socket, libc::TIOCOUTQ)
 }
 
@@ -153,6 +155,16 @@ fn queue_bytes(socket: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<u64> 
 /// Whether the other end has sent its FIN and this one has not, and no reset has come.
 pub(crate) fn is_closed_by_peer_alone(socket: BorrowedFd<'_>) -> bool {
     tcp_info(socket).is_ok_and(|info| info[0].to_ne_bytes()[0] == CLOSE_WAIT)
+}
+
+/// Whether the connection is over, and the other end's FIN had come before, so far as what has been received tells: `taken` bytes have been
+/// taken from the socket, and the FIN counts as one more.
+pub(crate) fn is_over_by_fin(socket: BorrowedFd<'_>, taken: u64) -> bool {
+    let (Ok(info), Ok(unread)) = (tcp_info(socket), unread(socket)) else {
+        return false;
+    };
+    let received = info[BYTES_RECEIVED].checked_sub(unread);
+    info[0].to_ne_bytes()[0] == CLOSE && received == Some(taken + 1)
 }
 
 /// Resets a connection: bytes are lost, and both ends are to see that.
@@ -215,7 +227,6 @@ pub(crate) fn taken(socket: BorrowedFd<'_>) -> Option<u64> {
 /// One of a socket's two buffers in the kernel: the option that tells its size, and the one that sets it whatever the limits are.
 pub(crate) type BufferOptions = (i32, i32);
 pub(crate) const SEND_BUFFER: BufferOptions = (libc::SO_SNDBUF, libc::SO_SNDBUFFORCE);
-pub(crate) const RECEIVE_BUFFER: BufferOptions = (libc::SO_RCVBUF, libc::SO_RCVBUFFORCE);
 
 /// How large a buffer is.
 pub(crate) fn buffer_size(socket: BorrowedFd<'_>, (tells, _): BufferOptions) -> io::Result<u32> {

@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 
 use millrace_shm::board::{Row, flags, holders};
 use millrace_shm::segment::ENDED;
+use nix::sys::socket::{getsockopt, sockopt};
 use tracing::debug;
 
+use super::reorder::ARRIVAL;
 use super::{Asker, Refusal, Road};
 use crate::offers::{ClientId, OfferKey};
 use crate::pairings::Pairing;
@@ -184,11 +186,43 @@ impl Server {
 }
 
 impl Road<'_> {
+    /// Whether what is sent is for the reader: the sender stays, and tells its program what becomes of it.
+    pub(super) fn is_for_reader(&self) -> bool {
+        matches!(self.asker, Asker::Reader | Asker::Nobody)
+    }
+
     /// Whether it has ended without a word. Who has the sender's end finds that out by what is unread, and tells of a reset; by the kernel
     /// the bytes would come behind its FIN, and be answered as on a connection that was closed.
-    fn reader_was_killed(&self, sender: BorrowedFd<'_>) -> bool {
+    pub(super) fn reader_was_killed(&self, sender: BorrowedFd<'_>) -> bool {
+        !self.reader_has_ended() && sys::is_closed_by_peer_alone(sender)
+    }
+
+    fn reader_has_ended(&self) -> bool {
         let words = self.segment.words(1 - self.direction);
-        words.sender_flags.load(Relaxed) & ENDED == 0 && sys::is_closed_by_peer_alone(sender)
+        words.sender_flags.load(Relaxed) & ENDED != 0
+    }
+
+    /// Whether what has just been sent came behind the FIN of a reader that was killed meanwhile. Nothing has changed then: the error that
+    /// the kernel's answer left is not the one that the program is to see, and is taken away.
+    pub(super) fn came_too_late(&self, sender: BorrowedFd<'_>) -> bool {
+        // What was there before the FIN is acknowledged with it.
+        let is_missing = || sys::unacknowledged(sender).is_ok_and(|bytes| bytes != 0);
+        if self.reader_has_ended() || !is_missing() {
+            return false;
+        }
+        let deadline = Instant::now() + ARRIVAL;
+        while self.reader_was_killed(sender) && is_missing() {
+            if Instant::now() > deadline {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        let taken = self.sender.receive.kernel_position.load(Relaxed);
+        let is_late = sys::is_over_by_fin(sender, taken) && is_missing();
+        if is_late {
+            let _ = getsockopt(&sender, sockopt::SocketError);
+        }
+        is_late
     }
 }
 

@@ -31,6 +31,8 @@ pub(crate) enum Refusal {
     Corrupt,
     /// The kernel took only a part, or nothing; or it would not take all.
     Full,
+    /// Nobody is left who could read them, and that is for the sender to tell.
+    Killed,
 }
 
 impl fmt::Display for Refusal {
@@ -51,6 +53,7 @@ impl fmt::Display for Refusal {
             Refusal::UnderWay => "bytes are on their way to the reader",
             Refusal::Corrupt => "rows and segment do not fit together",
             Refusal::Full => "the kernel did not take all",
+            Refusal::Killed => "the reader was killed",
         })
     }
 }

@@ -24,7 +24,7 @@ const BYTES_MAX: u64 = 64 * 1024;
 /// ring.
 pub(super) const CARRIED_MAX: u64 = 16 << 20;
 /// How long what is under way may take to arrive.
-const ARRIVAL: Duration = Duration::from_millis(5);
+pub(super) const ARRIVAL: Duration = Duration::from_millis(5);
 /// How long nothing may arrive of what has no room in the reader's queue, and nothing be taken, once the queue has been touched.
 const STANDSTILL: Duration = Duration::from_millis(100);
 
