@@ -226,7 +226,8 @@ pub(super) fn take_rest(
     if taken > 0 {
         tell_taken(locked, &row.receive);
     }
-    let waits = call.has(libc::MSG_WAITALL) && !call.has(libc::MSG_DONTWAIT);
+    let waits =
+        call.has(libc::MSG_WAITALL) && !call.has(libc::MSG_DONTWAIT) && !socket.is_nonblocking();
     if waits && progress.got < progress.wanted {
         row.receive.sleepers.fetch_add(1, SeqCst);
         return Step::Raw(row);
