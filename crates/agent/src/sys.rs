@@ -115,7 +115,7 @@ const CLOSE_WAIT: u8 = 8;
 fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     let mut info = TcpInfo::default();
     let mut length = size_of::<TcpInfo>() as libc::socklen_t;
-    // SAFETY: as in `get_u64`.
+    // SAFETY: as in `get`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -224,22 +224,14 @@ pub(crate) fn taken(socket: BorrowedFd<'_>) -> Option<u64> {
     None
 }
 
-/// One of a socket's two buffers in the kernel: the option that tells its size, and the one that sets it whatever the limits are.
-pub(crate) type BufferOptions = (i32, i32);
-pub(crate) const SEND_BUFFER: BufferOptions = (libc::SO_SNDBUF, libc::SO_SNDBUFFORCE);
-
-/// How large a buffer is.
-pub(crate) fn buffer_size(socket: BorrowedFd<'_>, (tells, _): BufferOptions) -> io::Result<u32> {
-    get_u32(socket, (libc::SOL_SOCKET, tells))
+/// How large a socket's send buffer is.
+pub(crate) fn send_buffer(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    get_u32(socket, (libc::SOL_SOCKET, libc::SO_SNDBUF))
 }
 
-/// Makes a buffer twice as large as `bytes` (the kernel doubles what it is told). Needs CAP_NET_ADMIN over the socket's network.
-pub(crate) fn force_buffer_size(
-    socket: BorrowedFd<'_>,
-    (_, sets): BufferOptions,
-    bytes: u32,
-) -> io::Result<()> {
-    set_u32(socket, (libc::SOL_SOCKET, sets), bytes)
+/// Makes it twice as large as `bytes` (the kernel doubles what it is told). Needs CAP_NET_ADMIN over the socket's network.
+pub(crate) fn force_send_buffer(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    set_u32(socket, (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE), bytes)
 }
 
 /// Which of a socket's buffers have a size that a program chose (`SO_BUF_LOCK`). Fails where the kernel is older than 5.16.
@@ -260,23 +252,8 @@ pub(crate) fn set_unsent_limit(socket: BorrowedFd<'_>, bytes: u32) -> io::Result
     set_u32(socket, (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT), bytes)
 }
 
-fn get_u32(socket: BorrowedFd<'_>, (level, option): (i32, i32)) -> io::Result<u32> {
-    let mut value = 0u32;
-    let mut length = size_of::<u32>() as libc::socklen_t;
-    // SAFETY: as in `get_u64`.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            (&raw mut value).cast(),
-            &raw mut length,
-        )
-    };
-    match result {
-        0 => Ok(value),
-        _ => Err(io::Error::last_os_error()),
-    }
+fn get_u32(socket: BorrowedFd<'_>, option: (i32, i32)) -> io::Result<u32> {
+    get(socket, option).map(u32::from_ne_bytes)
 }
 
 fn set_u32(socket: BorrowedFd<'_>, (level, option): (i32, i32), value: u32) -> io::Result<()> {
@@ -292,16 +269,24 @@ fn set_u32(socket: BorrowedFd<'_>, (level, option): (i32, i32), value: u32) -> i
 }
 
 fn get_u64(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<u64> {
-    let mut value = 0u64;
-    let mut length = size_of::<u64>() as libc::socklen_t;
+    get(socket, (libc::SOL_SOCKET, option)).map(u64::from_ne_bytes)
+}
+
+/// The value of an option of that level.
+fn get<const BYTES: usize>(
+    socket: BorrowedFd<'_>,
+    (level, option): (i32, i32),
+) -> io::Result<[u8; BYTES]> {
+    let mut value = [0; BYTES];
+    let mut length = BYTES as libc::socklen_t;
     // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `length` bytes to `value`,
     // which has that many.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
-            libc::SOL_SOCKET,
+            level,
             option,
-            (&raw mut value).cast(),
+            value.as_mut_ptr().cast(),
             &raw mut length,
         )
     };

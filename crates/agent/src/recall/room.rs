@@ -8,7 +8,7 @@
 use std::os::fd::BorrowedFd;
 
 use super::reorder::CARRIED_MAX;
-use crate::sys::{self, BufferOptions, SEND_BUFFER};
+use crate::sys;
 
 /// The limits of what a socket takes; what they were, they are again when this is dropped.
 #[derive(Debug)]
@@ -39,9 +39,7 @@ impl<'a> Room<'a> {
         self.unsent_limit = self.raise_unsent_limit();
         // Less than twice as much: the kernel counts memory, not bytes.
         let more = 2 * CARRIED_MAX as u32;
-        self.buffer = sys::buffer_locks(self.socket)
-            .ok()
-            .and_then(|_| Raised::by(self.socket, SEND_BUFFER, more));
+        self.buffer = Raised::by(self.socket, more);
         true
     }
 
@@ -62,32 +60,24 @@ impl Drop for Room<'_> {
     }
 }
 
-/// A buffer of the kernel's that is larger until this is dropped.
+/// A socket's send buffer, which is larger until this is dropped.
 #[derive(Debug)]
-pub(super) struct Raised<'a> {
+struct Raised<'a> {
     socket: BorrowedFd<'a>,
-    options: BufferOptions,
     before: u32,
     now: u32,
-    /// None: the kernel does not tell them, nor take them back.
-    locks: Option<u32>,
+    locks: u32,
 }
 
 impl<'a> Raised<'a> {
-    /// Makes a buffer larger by `more` bytes, twice.
-    pub(super) fn by(
-        socket: BorrowedFd<'a>,
-        options: BufferOptions,
-        more: u32,
-    ) -> Option<Raised<'a>> {
-        let before = sys::buffer_size(socket, options).ok()?;
-        let locks = sys::buffer_locks(socket).ok();
-        let bytes = (before / 2).saturating_add(more);
-        sys::force_buffer_size(socket, options, bytes).ok()?;
-        let now = sys::buffer_size(socket, options).ok()?;
+    /// Makes the buffer larger by `more` bytes, twice.
+    fn by(socket: BorrowedFd<'a>, more: u32) -> Option<Raised<'a>> {
+        let locks = sys::buffer_locks(socket).ok()?;
+        let before = sys::send_buffer(socket).ok()?;
+        sys::force_send_buffer(socket, (before / 2).saturating_add(more)).ok()?;
+        let now = sys::send_buffer(socket).ok()?;
         Some(Raised {
             socket,
-            options,
             before,
             now,
             locks,
@@ -98,11 +88,9 @@ impl<'a> Raised<'a> {
 impl Drop for Raised<'_> {
     fn drop(&mut self) {
         // Else the program has chosen another one meanwhile.
-        if sys::buffer_size(self.socket, self.options).ok() == Some(self.now) {
-            let _ = sys::force_buffer_size(self.socket, self.options, self.before / 2);
-            if let Some(locks) = self.locks {
-                let _ = sys::set_buffer_locks(self.socket, locks);
-            }
+        if sys::send_buffer(self.socket).ok() == Some(self.now) {
+            let _ = sys::force_send_buffer(self.socket, self.before / 2);
+            let _ = sys::set_buffer_locks(self.socket, self.locks);
         }
     }
 }
