@@ -101,13 +101,16 @@ def main() -> int:
     cases = {
         case: program for case, program in _build().items() if options.only in (None, case, *case.partition(":")[::2])
     }
-    failed = 0
+    failed = {}
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         results = pool.map(lambda item: _differs(*item, options.millrace.resolve()), cases.items())
         for case, why in zip(cases, results, strict=True):
-            failed += bool(why)
-            print(f"{case}: " + (f"DIFFERS, {why}" if why else "the same"), flush=True)
-    print(f"{len(cases) - failed} passed, {failed} failed, 0 skipped")
+            print(f"{case}: " + ("DIFFERS" if why else "the same"), flush=True)
+            if why:
+                failed[case] = why
+    for case, why in failed.items():
+        print(f"{case}: {why}")
+    print(f"{len(cases) - len(failed)} passed, {len(failed)} failed, 0 skipped")
     return 1 if failed or not cases else 0
 
 

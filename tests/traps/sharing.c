@@ -1,6 +1,8 @@
 /* Connections that processes share, pass on and leave while bytes flow, from the first byte on. */
 #include "parts.h"
 #include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 
 extern char **environ;
 
@@ -295,6 +297,67 @@ static void new_connection_for_a_spawned(void) { new_connection_for(BY_SPAWN); }
 
 static void new_connection_for_a_command(void) { new_connection_for(BY_POPEN); }
 
+/* A tracer's next two stops, of a process that forks and of its child, in either order. The child. */
+static pid_t next_child(void) {
+    unsigned long child = 0;
+    for (int stops = 0; stops < 2; stops++) {
+        int status;
+        pid_t stopped = waitpid(-1, &status, __WALL);
+        must(stopped > 0 && WIFSTOPPED(status), "waitpid");
+        if (status >> 16 == PTRACE_EVENT_FORK)
+            must(ptrace(PTRACE_GETEVENTMSG, stopped, 0, &child) == 0, "PTRACE_GETEVENTMSG");
+    }
+    return child;
+}
+
+/* Has the first child of a process begin when the second has just been made. It says by `begun` that it has. */
+static void delay_first_child(pid_t parent, int ready, int begun) {
+    char byte;
+    must(ptrace(PTRACE_SEIZE, parent, 0, PTRACE_O_TRACEFORK) == 0, "PTRACE_SEIZE");
+    must(write(ready, "x", 1) == 1, "write");
+    pid_t first = next_child();
+    must(ptrace(PTRACE_CONT, parent, 0, 0) == 0, "PTRACE_CONT");
+    pid_t second = next_child();
+    must(ptrace(PTRACE_DETACH, first, 0, 0) == 0 && read(begun, &byte, 1) == 1, "first");
+    must(ptrace(PTRACE_DETACH, second, 0, 0) == 0 && ptrace(PTRACE_DETACH, parent, 0, 0) == 0, "PTRACE_DETACH");
+    _exit(0);
+}
+
+/* A connection goes on in the second child when the first, which began late, and then their parent have let go of it, and the parent has
+ * another one. */
+static void a_child_begins_late(void) {
+    int ready[2], begun[2], go[2];
+    char byte, got[32];
+    must(pipe(ready) == 0 && pipe(begun) == 0 && pipe(go) == 0, "pipe");
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+    pid_t parent = getpid(), tracer = fork();
+    if (tracer == 0)
+        delay_first_child(parent, ready[1], begun[0]);
+    must(read(ready[0], &byte, 1) == 1, "read");
+    Pair pair = on_the_ring();
+    pid_t first = fork();
+    if (first == 0) {
+        must(write(begun[1], "x", 1) == 1 && read(go[0], &byte, 1) == 1, "go");
+        _exit(0);
+    }
+    pid_t second = fork();
+    if (second == 0) {
+        close(pair.far);
+        must(read(ready[0], &byte, 1) == 1, "read");
+        observe_result("recv", recv(pair.near, got, sizeof got, 0));
+        _exit(0);
+    }
+    must_end_well(tracer);
+    must(write(go[1], "x", 1) == 1, "write");
+    must_end_well(first);
+    talk(pair.far, pair.near);
+    must(send(pair.far, "for the child", 13, 0) == 13, "send");
+    close(pair.near);
+    connected();
+    must(write(ready[1], "x", 1) == 1, "write");
+    must_end_well(second);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(server_of_threads_forks),
@@ -312,6 +375,7 @@ int main(int argc, char **argv) {
         CASE(new_connection_for_a_vfork),
         CASE(new_connection_for_a_spawned),
         CASE(new_connection_for_a_command),
+        CASE(a_child_begins_late),
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -164,7 +164,7 @@ fn close(outcomes: &[(&str, Outcome)]) -> Result<()> {
     for (name, outcome) in outcomes {
         if outcome.failed > 0 {
             let log = fs::read_to_string(log_of(name)).unwrap_or_default();
-            println!("{name} failed:\n{}", tail(&log, 12));
+            println!("{name} failed:\n{}", tail(&log, 30));
         }
         sum.passed += outcome.passed;
         sum.failed += outcome.failed;

@@ -18,7 +18,7 @@ use crate::{client, epoll, kernel, real, signals, spin, started, thread};
 mod fork;
 
 use fork::{after_fork_in_parent, before_fork, begin_child};
-pub(crate) use fork::{bare_fork, handled_fork};
+pub(crate) use fork::{bare_fork, handled_fork, new_token};
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// We may be in another PID namespace than processes with which we share end records: numbers mean nothing between us.

@@ -4,7 +4,7 @@
 //! the kernel has it until one of them is left. Which connections they get is seen from `FD_CLOEXEC`, and from copies made for them.
 
 use libc::{c_int, pid_t};
-use millrace_shm::board::holders::{self, STRANGER, UNKNOWN};
+use millrace_shm::board::holders::{STRANGER, UNKNOWN};
 use millrace_wire::Reason;
 
 use crate::socket::Socket;
@@ -48,7 +48,7 @@ pub(crate) fn around<T>(start: impl FnOnce() -> (T, Program)) -> T {
     if !table::exists() || process::is_borrowed() {
         return start().0;
     }
-    let token = holders::token(thread::id());
+    let token = process::new_token();
     let errno = thread::errno();
     let mut shared = inherited();
     shared.retain(|(fd, socket)| share(*fd, socket, token));

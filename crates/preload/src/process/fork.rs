@@ -1,5 +1,6 @@
 //! Forks: parent and child hold every connection that there is.
 
+use std::cell::Cell;
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -16,10 +17,20 @@ use crate::{client, epoll, hooks, kernel, memory, table, thread};
 
 /// Our PID namespace as of the last fork; zero when it is not known.
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
-/// What stands for the child of the fork that is under way.
-static CHILD: AtomicU32 = AtomicU32::new(0);
+/// Forks of this process, and other ways in which it gave connections to a child.
+static CHILDREN: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// What stands for the child of the fork that this thread makes, or made last.
+    static CHILD: Cell<u32> = const { Cell::new(0) };
+}
 /// End records of connections that children are about to get, and what stands for these. Changes with introductions or holders kept.
 static GIVEN: Guarded<Vec<(u32, &'static Row)>> = Guarded::new(Vec::new());
+
+/// What stands for a child that this thread is about to make.
+pub(crate) fn new_token() -> u32 {
+    holders::token(thread::id(), CHILDREN.fetch_add(1, Relaxed))
+}
 
 /// Before a fork by whatever function of the C library: both processes will hold every connection.
 pub(super) extern "C" fn before_fork() {
@@ -29,13 +40,14 @@ pub(super) extern "C" fn before_fork() {
     }
     join_introduced();
     client::stop_introductions();
-    let child = holders::token(thread::id());
-    CHILD.store(child, Relaxed);
+    let child = new_token();
+    let earlier = CHILD.replace(child);
     let sockets = sockets();
     if !sockets.is_empty() && NAMESPACE.load(Relaxed) == 0 {
         NAMESPACE.store(kernel::pid_namespace(), Relaxed);
     }
-    note_given(child, sockets.into_iter().filter_map(|it| give(it, child)));
+    let given = sockets.into_iter().filter_map(|it| give(it, child));
+    note_given(earlier, child, given);
     memory::lock_for_fork();
 }
 
@@ -54,11 +66,11 @@ fn give(socket: &'static Socket, child: u32) -> Option<&'static Row> {
     None
 }
 
-/// Notes which end records the child's token stands in, for those who name it: connections may come and go meanwhile.
-fn note_given(token: u32, rows: impl Iterator<Item = &'static Row>) {
+/// Notes which end records the child's token stands in, for those who name it: connections may come and go meanwhile. `earlier` is that of
+/// the thread's last fork, which may have passed our hooks by.
+fn note_given(earlier: u32, token: u32, rows: impl Iterator<Item = &'static Row>) {
     if let Some(mut given) = GIVEN.lock() {
-        // Of an earlier fork that passed our hooks by.
-        given.retain(|(whose, _)| *whose != token);
+        given.retain(|(whose, _)| *whose != earlier);
         given.extend(rows.map(|row| (token, row)));
     }
 }
@@ -108,7 +120,7 @@ fn name_child(child: pid_t) {
     if child < 0 {
         epoll::hold_all(-1, false);
     }
-    let token = holders::token(thread::id());
+    let token = CHILD.get();
     for row in client::keep_holders(|| take_given(token)) {
         match u32::try_from(child) {
             Ok(child) => row.identity.name(token, child),
@@ -161,12 +173,12 @@ pub(super) extern "C" fn begin_child() {
     GIVEN.force_unlock();
     let sockets = sockets();
     for socket in &sockets {
-        socket.row().identity.name(CHILD.load(Relaxed), holder());
+        socket.row().identity.name(CHILD.get(), holder());
     }
     let kept = sockets
         .iter()
         .map(|socket| std::ptr::from_ref(socket.row()));
-    leave_closed(CHILD.load(Relaxed), kept.collect());
+    leave_closed(CHILD.get(), kept.collect());
     for socket in sockets {
         socket.sets.force_unlock();
         socket.forget_threads();

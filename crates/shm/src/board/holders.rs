@@ -6,13 +6,14 @@
 //! | a place has | meaning | becomes |
 //! |---|---|---|
 //! | 0 | free | a token or a number |
-//! | a token: the highest bit, and the thread that forks | a child that is being made | its number, by child or parent, whoever is first |
+//! | a token: the highest bit, and what no other fork has | a child that is being made | its number, by child or parent, whoever is first |
 //! | [`UNKNOWN`] | a holder whose number means nothing here | 0, by itself |
 //! | another number | that process | 0, by itself, or by whoever finds it dead; the next, by itself |
 //! | a number and [`STRANGER`] | that process, which has become a program that knows of no ring | 0, by whoever finds it dead |
 //!
 //! The count goes up before a place is taken and down after it is given up: a holder that dies in between, or finds no place, counts for
-//! ever. **Forbidden**: counting a holder down twice. So only who has emptied a place counts down for it.
+//! ever. **Forbidden**: counting a holder down twice. So only who has emptied a place counts down for it. And using a token again: the
+//! child of an earlier fork may begin only now, and would name itself in the place of another.
 
 use super::Identity;
 use crate::atomic::{AtomicU32, Ordering};
@@ -27,10 +28,12 @@ const TOKEN: u32 = 1 << 31;
 /// Of a process that has become another program. It reads and writes by the kernel only.
 pub const STRANGER: u32 = 1 << 30;
 
-/// What stands for the child of a fork that `thread` is making.
+/// What stands for the child of the fork that `thread` makes as the `count`th of its process. Nobody makes so many forks that it comes
+/// again while one of them is under way; another process's is the same by chance once in 2^30 pairs.
 #[must_use]
-pub fn token(thread: u32) -> u32 {
-    TOKEN | thread
+pub fn token(thread: u32, count: u32) -> u32 {
+    // 2^32 divided by the golden ratio: threads whose numbers are near to each other are far apart.
+    TOKEN | thread.wrapping_mul(0x9e37_79b1).wrapping_add(count) & (STRANGER - 1)
 }
 
 /// The number of the process that a place stands for, where it has one that means something.
@@ -148,9 +151,9 @@ mod tests {
     fn a_child_is_named_once_by_whoever_is_first() {
         let end = Identity::default();
         end.hold_alone(10);
-        end.join(token(10));
-        end.name(token(10), 11);
-        end.name(token(10), 11);
+        end.join(token(10, 1));
+        end.name(token(10, 1), 11);
+        end.name(token(10, 1), 11);
         assert_eq!(end.forget_dead(|_| true), 2);
         assert!(!end.leave(10));
         assert!(end.leave(11));
@@ -162,13 +165,27 @@ mod tests {
     }
 
     #[test]
+    fn a_child_that_begins_late_is_nobody_else() {
+        let end = Identity::default();
+        end.hold_alone(10);
+        let tokens = [token(10, 1), token(10, 2)];
+        end.join(tokens[0]);
+        end.name(tokens[0], 11);
+        end.join(tokens[1]);
+        end.name(tokens[0], 11);
+        end.name(tokens[1], 12);
+        assert!(end.is_held_by(12));
+        assert_eq!(end.forget_dead(|process| process != 11), 2);
+    }
+
+    #[test]
     fn those_that_became_other_programs_are_known_and_count_until_they_die() {
         let end = Identity::default();
         end.hold_alone(10);
-        end.join(token(10));
+        end.join(token(10, 1));
         end.become_stranger(10, false);
         assert!(!end.are_strangers());
-        end.name(token(10), 11);
+        end.name(token(10, 1), 11);
         end.become_stranger(11, false);
         assert!(end.are_strangers());
         end.become_stranger(11, true);
@@ -184,8 +201,8 @@ mod tests {
         let end = Identity::default();
         end.hold_alone(10);
         for child in [11, 12, 13] {
-            end.join(token(10));
-            end.name(token(10), child);
+            end.join(token(10, 1));
+            end.name(token(10, 1), child);
         }
         assert_eq!(end.forget_dead(|process| process != 12), 3);
         assert_eq!(end.forget_dead(|process| process != 12), 3);
@@ -198,7 +215,7 @@ mod tests {
         let end = Identity::default();
         end.hold_alone(10);
         // Killed before it could say its number, and its parent did not see it.
-        end.join(token(10));
+        end.join(token(10, 1));
         end.join(UNKNOWN);
         assert_eq!(end.forget_dead(|process| process == 10), 3);
         assert!(!end.leave(UNKNOWN));
@@ -221,9 +238,9 @@ mod tests {
     fn one_of_another_namespace_that_its_parent_named_goes_by_its_death() {
         let end = Identity::default();
         end.hold_alone(10);
-        end.join(token(10));
-        end.name(token(10), 5000);
-        end.name(token(10), UNKNOWN);
+        end.join(token(10, 1));
+        end.name(token(10, 1), 5000);
+        end.name(token(10, 1), UNKNOWN);
         assert!(!end.leave(UNKNOWN));
         assert_eq!(end.forget_dead(|_| true), 2);
         assert_eq!(end.forget_dead(|process| process == 10), 1);
@@ -233,8 +250,8 @@ mod tests {
     fn a_fork_that_failed_leaves_nothing() {
         let end = Identity::default();
         end.hold_alone(10);
-        end.join(token(10));
-        assert!(!end.leave(token(10)));
+        end.join(token(10, 1));
+        assert!(!end.leave(token(10, 1)));
         assert_eq!(end.forget_dead(|_| true), 1);
     }
 }
