@@ -70,6 +70,12 @@ impl Server {
             if self.waiting.keep(ask, refusal, now) {
                 return;
             }
+            if !recall.sends
+                && let Ok((pairing, direction)) = self.asked_for(client, &recall)
+            {
+                let connection_id = pairing.connection_id;
+                self.waiting.note_in_vain(connection_id, direction, now);
+            }
             self.metrics.recalls_failed += 1;
             let (client, offer) = (client.0, recall.offer_id);
             debug!(client, offer, "not recalled: {refusal}");
@@ -100,6 +106,10 @@ impl Server {
         let (pairing, direction) = self.asked_for(client, recall)?;
         let sends = recall.sends;
         let met = self.met(pairing.connection_id, direction, sends);
+        let now = Instant::now();
+        let is_being_left = self
+            .waiting
+            .is_being_left(pairing.connection_id, direction, now);
         let [receiver, sender] = [1 - direction, direction].map(|index| &pairing.ends[index]);
         let road = Road {
             sender: self.row_of(sender, pairing.connection_id)?,
@@ -114,7 +124,7 @@ impl Server {
             },
             // What is left in the ring of a reader that leaves is lost; what a sender leaves, its reader can read there. If it were
             // carried over, the reader's queue would grow, and the FIN come before its time.
-            carries: met.is_some() || !sends,
+            carries: met.is_some() || !sends || is_being_left,
         };
         if road.is_drained()? {
             return Ok(());

@@ -3,7 +3,11 @@
 //! neither lock has to be taken.
 //!
 //! Nobody is held up meanwhile but the two; and who has waited so long that it may not wait for its answer any more has met nobody.
+//!
+//! A reader that was refused for another cause asks again a little later. Should its sender leave meanwhile, that one's bytes are carried
+//! over as if the two had met: nobody could send them later.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use millrace_wire::Recall;
@@ -16,12 +20,25 @@ use crate::server::Server;
 const WAIT_MAX: Duration = Duration::from_millis(150);
 /// Until it is tried again.
 const PAUSE: Duration = Duration::from_millis(2);
+/// So long a reader that asked in vain may go on to ask.
+const IN_VAIN_MAX: Duration = Duration::from_millis(300);
+/// Of so many such readers.
+const IN_VAIN_COUNT: usize = 1024;
 
 /// Recalls that are not answered yet, one of a client at most.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     asks: Vec<Ask>,
     again_at: Option<Instant>,
+    in_vain: VecDeque<InVain>,
+}
+
+/// A reader that was refused: of this direction of a connection, so long ago.
+#[derive(Debug)]
+struct InVain {
+    connection_id: u64,
+    direction: usize,
+    at: Instant,
 }
 
 /// A client's wish.
@@ -60,6 +77,27 @@ impl Waiting {
         if !self.asks.is_empty() {
             self.again_at = Some(now);
         }
+    }
+
+    /// Notes that the reader of a direction was refused.
+    pub(super) fn note_in_vain(&mut self, connection_id: u64, direction: usize, now: Instant) {
+        let is_over = |it: &InVain| now.duration_since(it.at) >= IN_VAIN_MAX;
+        while self.in_vain.front().is_some_and(is_over) || self.in_vain.len() >= IN_VAIN_COUNT {
+            self.in_vain.pop_front();
+        }
+        self.in_vain.push_back(InVain {
+            connection_id,
+            direction,
+            at: now,
+        });
+    }
+
+    /// Whether the reader of a direction leaves its ring, and has not managed yet.
+    pub(super) fn is_being_left(&self, connection_id: u64, direction: usize, now: Instant) -> bool {
+        self.in_vain.iter().any(|it| {
+            (it.connection_id, it.direction) == (connection_id, direction)
+                && now.duration_since(it.at) < IN_VAIN_MAX
+        })
     }
 
     pub(super) fn due(&mut self, now: Instant) -> Vec<Ask> {
@@ -107,6 +145,22 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reader_that_asked_in_vain_is_leaving_for_a_while() {
+        let now = Instant::now();
+        let mut waiting = Waiting::default();
+        for connection in 0..2 * IN_VAIN_COUNT as u64 {
+            waiting.note_in_vain(connection, 1, now);
+        }
+        assert_eq!(waiting.in_vain.len(), IN_VAIN_COUNT);
+        let last = 2 * IN_VAIN_COUNT as u64 - 1;
+        assert!(waiting.is_being_left(last, 1, now));
+        assert!(!waiting.is_being_left(last, 0, now) && !waiting.is_being_left(0, 1, now));
+        assert!(!waiting.is_being_left(last, 1, now + IN_VAIN_MAX));
+        waiting.note_in_vain(last, 0, now + IN_VAIN_MAX);
+        assert_eq!(waiting.in_vain.len(), 1);
+    }
 
     #[test]
     fn who_waits_is_tried_again_until_it_is_too_late() {

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use millrace_agent::Config;
 use millrace_shm::board::{Row, state};
@@ -12,6 +13,7 @@ use millrace_shm::segment::Segment;
 use millrace_shm::sys::thread_id;
 use millrace_stream::{ReceiveHalf, SendHalf, SendPlan};
 use millrace_wire::{End, Recall, Recalled, ToAgent, ToClient, Withdraw};
+use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::client::{Client, Running, write_ring};
 use crate::pair;
@@ -128,6 +130,11 @@ fn introduced(agent: &Running) -> [EndOf; 2] {
 /// Sends "by the kernel, " and then this by the ring, which its reader leaves unread behind a gate that it shuts.
 fn send_both_ways(sender: &mut EndOf, receiver: &EndOf, direction: usize, bytes: &[u8]) {
     sender.socket.write_all(b"by the kernel, ").unwrap();
+    send_by_ring(sender, receiver, direction, 15, bytes);
+}
+
+/// Sends by the ring, behind `position` bytes that went by the kernel.
+fn send_by_ring(sender: &EndOf, receiver: &EndOf, direction: usize, position: u64, bytes: &[u8]) {
     let reader = ReceiveHalf::new(receiver.row(), &receiver.segment, direction);
     assert!(reader.try_open());
     let half = SendHalf::new(sender.row(), &sender.segment, direction);
@@ -135,7 +142,7 @@ fn send_both_ways(sender: &mut EndOf, receiver: &EndOf, direction: usize, bytes:
         panic!("no ring")
     };
     write_ring(&sender.segment, direction, gate.tail, window, bytes);
-    half.begin_epoch(gate, 15);
+    half.begin_epoch(gate, position);
     assert!(half.commit(gate, bytes.len() as u32));
     reader.leave();
 }
@@ -161,6 +168,52 @@ fn what_a_reader_leaves_in_the_ring_comes_by_the_kernel() {
     }
 }
 
+/// Sends until the kernel has no room any more, also a moment later; returns how many bytes.
+fn fill(socket: &mut TcpStream, reader: &TcpStream) -> usize {
+    // The kernel does not make them larger then.
+    setsockopt(&*socket, sockopt::SndBuf, &65536).unwrap();
+    setsockopt(reader, sockopt::RcvBuf, &65536).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let mut sent = 0;
+    loop {
+        let before = sent;
+        while let Ok(bytes) = socket.write(&[b'k'; 1000]) {
+            sent += bytes;
+        }
+        if sent == before {
+            return sent;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn what_a_sender_leaves_that_goes_is_carried_over_for_a_reader_that_asked_in_vain() {
+    if !nix::unistd::geteuid().is_root() {
+        return; // Nobody else may raise what a socket takes.
+    }
+    let agent = Running::start(Config::default());
+    let [mut sender, mut receiver] = introduced(&agent);
+    let full = fill(&mut sender.socket, &receiver.socket);
+    send_by_ring(&sender, &receiver, 0, full as u64, &[b'r'; 1000]);
+    let leave = Recall {
+        offer_id: 10,
+        connection_id: 0,
+        fd: -1,
+        sends: true,
+    };
+    assert!(!answer(&sender.program, leave), "its reader may read there");
+    sender.row().send.raw.store(1, Relaxed);
+    assert!(!receiver.recall(11), "a call is under way");
+    sender.row().send.raw.store(0, Relaxed);
+    assert!(answer(&sender.program, leave));
+    drop(sender);
+    let mut stream = Vec::new();
+    receiver.socket.read_to_end(&mut stream).unwrap();
+    let expected = [vec![b'k'; full], vec![b'r'; 1000]].concat();
+    assert!(stream == expected);
+}
+
 #[test]
 fn what_one_that_is_gone_has_sent_comes_by_the_kernel_if_others_have_its_end() {
     let agent = Running::start(Config::default());
@@ -180,7 +233,7 @@ fn what_one_that_is_gone_has_sent_comes_by_the_kernel_if_others_have_its_end() {
         segment,
     } = sender;
     drop(program);
-    std::thread::sleep(std::time::Duration::from_millis(10));
+    std::thread::sleep(Duration::from_millis(10));
     lock.unlock(held);
     agent.wait_for(|status| status.clients == 1);
     other.kill().unwrap();
