@@ -302,6 +302,12 @@ pub(crate) fn stays_open_on_exec(fd: c_int) -> bool {
     flags >= 0 && flags & libc::FD_CLOEXEC as isize == 0
 }
 
+/// Whether the receive queue is far from full: nobody waits to send more.
+pub(crate) fn has_queue_room(fd: c_int) -> bool {
+    let size = option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
+    unread(fd) <= u64::from(size.cast_unsigned()) / 4
+}
+
 /// Bytes in the kernel's receive queue.
 pub(crate) fn unread(fd: c_int) -> u64 {
     queue_bytes(fd, libc::FIONREAD).unwrap_or(0)

@@ -163,8 +163,8 @@ fn before_shutdown(socket: &'static Socket, fd: c_int, how: c_int) {
     }
     if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
         socket.pin_flags(flags::RECEIVE_PINNED, Reason::NotEstablished);
-        // A queue that has bytes may be full: with those taken out for a moment more would come, after the shutdown, and meet a reset.
-        if kernel::unread(fd) == 0 {
+        // With the bytes of a full queue taken out for a moment more would come, after the shutdown, and meet a reset.
+        if kernel::has_queue_room(fd) {
             socket.draw_back(fd);
         } else if let Some(locked) = socket.lock_receive(fd) {
             locked.half.leave();

@@ -186,9 +186,10 @@ impl Socket {
             return true;
         };
         locked.half.leave();
-        // To one that is deaf the kernel would answer bytes that come now by a reset.
+        // To one that is deaf, and has sent its FIN, the kernel would answer bytes that come now by a reset.
         let mut resent = None;
-        if locked.half.unread() != 0 && !self.is_deaf.load(Relaxed) {
+        let has_shut_down = || !kernel::is_established(fd);
+        if locked.half.unread() != 0 && !(self.is_deaf.load(Relaxed) && has_shut_down()) {
             resent = self.recall_unread(fd, &locked.half);
         }
         let is_empty = locked.half.unread() == 0;
