@@ -33,6 +33,7 @@ thread_local! {
         Local { id: Cell::new(0), busy: Cell::new(0), waits: Cell::new(false) }
     };
     static WAITING: Cell<Option<Waiting>> = const { Cell::new(None) };
+    static NOTED_AT: Cell<u64> = const { Cell::new(0) };
     static PREEMPTIONS: Cell<i64> = const { Cell::new(0) };
     static INTERRUPTS: Cell<u32> = const { Cell::new(0) };
     static STRICT_INTERRUPTS: Cell<u32> = const { Cell::new(0) };
@@ -75,6 +76,11 @@ impl Local {
         self.id.set(sys::thread_id());
         self.id.get()
     }
+}
+
+/// How long ago, in cycles of `spin::clock`, this thread last asked for that; it is `now` then.
+pub(crate) fn since_noted(now: u64) -> u64 {
+    now.wrapping_sub(NOTED_AT.replace(now))
 }
 
 /// In a forked child: the thread has a new number, and a signal that waits is for the parent.

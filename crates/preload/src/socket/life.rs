@@ -55,6 +55,7 @@ impl Socket {
             segment: UnsafeCell::new(None),
             sets: Guarded::default(),
             spinner: Spinner::new(),
+            sent_at: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
             looked_head: AtomicU32::new(0),
             gathering: Gathering::default(),

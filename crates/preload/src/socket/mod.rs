@@ -84,6 +84,8 @@ pub(crate) struct Socket {
     /// Wait sets of this process that watch this connection.
     pub(crate) sets: Guarded<SmallVec<[&'static EpollSet; 2]>>,
     pub(crate) spinner: Spinner,
+    /// When, of `spin::clock`, something was last sent.
+    pub(crate) sent_at: AtomicU64,
     /// When, of `spin::clock`, the reader was last looked at, and the head that it had then.
     pub(crate) looked_at: AtomicU64,
     pub(crate) looked_head: AtomicU32,

@@ -13,10 +13,13 @@ use millrace_wire::Reason;
 
 use super::{Locked, Socket};
 use crate::kernel::{self, kernel};
-use crate::{spin, table};
+use crate::{spin, table, thread};
 
-/// A sender looks after its reader so often at most, in nanoseconds.
+/// A sender that goes on sending looks after its reader so often, in nanoseconds.
 const NS_BETWEEN_LOOKS: u64 = 1_000_000;
+/// A thread that has sent nothing for so long looks at once: that costs less than a hundredth of the pause, and what became of the reader
+/// meanwhile may be why it sends.
+const NS_OF_PAUSE: u64 = 50_000;
 /// Between whose looks there is less, that sender is busy.
 const NS_OF_BUSY: u64 = 2_000_000;
 
@@ -30,10 +33,14 @@ impl Socket {
         locked: &Locked<SendHalf<'_>>,
         now: u64,
     ) {
+        let pause = now.wrapping_sub(self.sent_at.load(Relaxed));
+        self.sent_at.store(now, Relaxed);
+        let pauses = pause >= spin::cycles(NS_OF_PAUSE)
+            && thread::since_noted(now) >= spin::cycles(NS_OF_PAUSE);
         let age = now.wrapping_sub(self.looked_at.load(Relaxed));
-        if age >= spin::cycles(NS_BETWEEN_LOOKS) {
+        if pauses || age >= spin::cycles(NS_BETWEEN_LOOKS) {
             self.looked_at.store(now, Relaxed);
-            self.look_now(fd, locked, age < spin::cycles(NS_OF_BUSY));
+            self.look_now(fd, locked, !pauses && age < spin::cycles(NS_OF_BUSY));
         }
     }
 
