@@ -10,13 +10,23 @@ static int listen_on(struct sockaddr_in *address) {
     return listener;
 }
 
-/* Echoes until it is told to stop, and reads no more then. */
+/* Last words, 64 times as long as these numbers say. */
+enum { LAST_WORDS = 100, MANY_WORDS = 20000 };
+
+/* Echoes until it is told to stop, and reads no more then; or to leave, and says its last words; or to end after many of them. */
 static void echo_and_stop(const struct sockaddr_in *address) {
     char message[64];
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     must(connect(fd, (const struct sockaddr *)address, sizeof *address) == 0, "connect");
-    while (recv(fd, message, sizeof message, MSG_WAITALL) == sizeof message && message[0] != 's')
+    while (recv(fd, message, sizeof message, MSG_WAITALL) == sizeof message && message[0] == 'e')
         must(send(fd, message, sizeof message, 0) == sizeof message, "echo");
+    int ends = message[0] == 'm', last_words = ends ? MANY_WORDS : message[0] == 'l' ? LAST_WORDS : 0;
+    for (int i = 0; i < last_words; i++) {
+        snprintf(message, sizeof message, "%62d\n", i);
+        must(send(fd, message, sizeof message, 0) == sizeof message, "last words");
+    }
+    if (ends)
+        _exit(0);
     for (;;)
         pause();
 }
@@ -25,12 +35,12 @@ static void ask(int fd, const char *what) {
     char message[64] = {0};
     strcpy(message, what);
     must(send(fd, message, sizeof message, 0) == sizeof message, "send");
-    if (what[0] != 's')
+    if (what[0] == 'e')
         must(recv(fd, message, sizeof message, MSG_WAITALL) == sizeof message, "recv");
 }
 
-/* A connection to a peer that will be killed, which has just stopped reading. */
-static int to_one_that_stops(pid_t *peer) {
+/* A connection to a peer that will be killed, which has just done as it was told. */
+static int to_one_that_is_told(const char *what, pid_t *peer) {
     struct sockaddr_in address;
     int listener = listen_on(&address);
     *peer = fork();
@@ -48,10 +58,13 @@ static int to_one_that_stops(pid_t *peer) {
             ask(fd, "echo");
     } while (on_ring() < 1 && --patience > 0);
     must(patience > 0, "the ring");
-    ask(fd, "stop");
+    ask(fd, what);
     pause_ms(20);
     return fd;
 }
+
+/* One that has stopped reading. */
+static int to_one_that_stops(pid_t *peer) { return to_one_that_is_told("stop", peer); }
 
 static void leave_unread_and_kill(int fd, pid_t peer) {
     char bytes[200] = {0};
@@ -154,6 +167,24 @@ static void left_to_the_parent(void) {
     receive(fd);
     in_a_child(receive, fd);
 }
+
+/* A program that knows nothing of the connection reads what a peer has said that is gone. */
+static void read_on_by_another_program(const char *command, const char *told) {
+    pid_t peer;
+    int fd = to_one_that_is_told(told, &peer);
+    if (told[0] == 'l')
+        kill(peer, SIGKILL);
+    must(waitpid(peer, NULL, 0) == peer, "waitpid");
+    char first[100];
+    observe_result("recv", recv(fd, first, sizeof first, MSG_WAITALL));
+    must(dup2(fd, 0) == 0, "dup2");
+    close(fd);
+    execl("/bin/sh", "sh", "-c", command, NULL);
+}
+
+static void killed_and_read_on_by_another_program(void) { read_on_by_another_program("cat", "leave"); }
+
+static void ended_and_read_on_by_another_program(void) { read_on_by_another_program("cksum", "many words"); }
 
 /* ---- One of two processes that have a connection is killed. ---- */
 
@@ -268,6 +299,8 @@ int main(int argc, char **argv) {
         CASE(in_a_set_for_reading),
         CASE(told_to_one_of_two),
         CASE(left_to_the_parent),
+        CASE(killed_and_read_on_by_another_program),
+        CASE(ended_and_read_on_by_another_program),
         CASE(killed_in_the_middle_of_a_message),
         CASE(killed_in_a_recall),
         {0},

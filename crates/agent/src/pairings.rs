@@ -1,11 +1,12 @@
-//! Who was introduced to whom, for as long as both ends are there. Pure bookkeeping, but for the mapping of the segment.
+//! Who was introduced to whom. Pure bookkeeping, but for the mapping of the segment.
 //!
 //! | from | event | to |
 //! |---|---|---|
 //! | absent | `insert`: a segment was handed out | paired |
-//! | paired | `end` (an end is withdrawn), `end_client` (its client is gone), its offer's id is used again | absent |
+//! | paired | `end` (an end is withdrawn), `end_client` (its client is gone), its offer's id is used again | left |
+//! | left | the same of the other end; `forget` (nobody has the segment mapped any more) | absent |
 //!
-//! A pairing maps its segment, and the memory is charged while anybody does: what has ended must not stay here.
+//! A pairing maps its segment, and the memory is charged while anybody does: of what is left nothing is mapped here.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -48,10 +49,12 @@ pub(crate) struct Pairing {
     pub(crate) granted: [u32; 2],
 }
 
-/// The pairings of which neither end has gone.
+/// The pairings of which neither end has gone, and what is left of others.
 #[derive(Debug, Default)]
 pub(crate) struct Pairings {
     by_id: HashMap<u64, Pairing>,
+    /// The ends, one of which has gone.
+    left: HashMap<u64, [PairedEnd; 2]>,
     by_offer: BTreeMap<OfferKey, u64>,
 }
 
@@ -90,13 +93,40 @@ impl Pairings {
         self.by_id.get(&connection_id)
     }
 
-    /// Forgets the pairing that an offer led to, if there is one.
+    /// The connection that an offer led to when its other end has gone, and the direction in which the end that offered sends.
+    pub(crate) fn left(&self, key: OfferKey) -> Option<(u64, usize)> {
+        let id = *self.by_offer.get(&key)?;
+        let ends = self.left.get(&id)?;
+        Some((id, ends.iter().position(|end| end.key() == key)?))
+    }
+
+    /// The ends of a connection, one of which has gone.
+    pub(crate) fn left_by_id(&self, connection_id: u64) -> Option<&[PairedEnd; 2]> {
+        self.left.get(&connection_id)
+    }
+
+    /// An end that an offer led to has gone, if there is one.
     pub(crate) fn end(&mut self, key: OfferKey) {
-        let Some(id) = self.by_offer.get(&key) else {
+        let Some(id) = self.by_offer.remove(&key) else {
             return;
         };
-        if let Some(pairing) = self.by_id.remove(id) {
-            for end in &pairing.ends {
+        if let Some(pairing) = self.by_id.remove(&id) {
+            self.left.insert(id, pairing.ends);
+        }
+        let is_its = |end: &PairedEnd| self.by_offer.get(&end.key()) == Some(&id);
+        if !self
+            .left
+            .get(&id)
+            .is_some_and(|ends| ends.iter().any(is_its))
+        {
+            self.left.remove(&id);
+        }
+    }
+
+    /// Nobody has the segment any more.
+    pub(crate) fn forget(&mut self, connection_id: u64) {
+        for end in self.left.remove(&connection_id).iter().flatten() {
+            if self.by_offer.get(&end.key()) == Some(&connection_id) {
                 self.by_offer.remove(&end.key());
             }
         }
@@ -108,7 +138,7 @@ impl Pairings {
         keys.filter_map(|(&key, _)| self.get(key))
     }
 
-    /// Forgets the pairings of a client.
+    /// The ends of a client have gone.
     pub(crate) fn end_client(&mut self, client: ClientId) {
         while let Some((&key, _)) = self.by_offer.range((client, 0)..=(client, u64::MAX)).next() {
             self.end(key);
@@ -168,7 +198,29 @@ mod tests {
             let directions = keys.map(|key| pairings.get(key).unwrap().1);
             assert_eq!(directions, [0, 1]);
             finish(&mut pairings);
-            assert!(pairings.by_id.is_empty() && pairings.by_offer.is_empty());
+            assert!(keys.iter().all(|key| pairings.get(*key).is_none()));
+            pairings.forget(9);
+            assert!(pairings.left.is_empty() && pairings.by_offer.is_empty());
+        }
+    }
+
+    #[test]
+    fn who_is_left_is_known_until_it_goes_or_nobody_has_the_segment() {
+        let mut pairings = Pairings::default();
+        let [gone, left] = [(ClientId(1), 5), (ClientId(2), 5)];
+        for by_memory in [false, true] {
+            pairings.insert(pairing(9, [end(1, 5), end(2, 5)]));
+            pairings.insert(pairing(10, [end(1, 6), end(1, 7)]));
+            pairings.end_client(ClientId(1));
+            assert!(pairings.left(gone).is_none());
+            assert_eq!(pairings.left(left), Some((9, 1)));
+            assert!(pairings.left_by_id(9).is_some() && pairings.left_by_id(10).is_none());
+            if by_memory {
+                pairings.forget(9);
+            } else {
+                pairings.end(left);
+            }
+            assert!(pairings.left.is_empty() && pairings.by_offer.is_empty());
         }
     }
 
@@ -179,8 +231,9 @@ mod tests {
         pairings.insert(pairing(2, [end(1, 6), end(3, 7)]));
         assert!(pairings.get((ClientId(1), 5)).is_none());
         assert_eq!(pairings.get((ClientId(1), 6)).unwrap().0.connection_id, 2);
-        assert_eq!(pairings.by_id.len(), 1);
+        assert_eq!((pairings.by_id.len(), pairings.left.len()), (1, 1));
         pairings.end_client(ClientId(3));
-        assert!(pairings.by_offer.is_empty());
+        pairings.end_client(ClientId(1));
+        assert!(pairings.left.is_empty() && pairings.by_offer.is_empty());
     }
 }

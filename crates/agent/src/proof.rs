@@ -113,6 +113,21 @@ impl Process {
         digits.parse().ok()
     }
 
+    /// The memory with that inode that it has mapped. Takes the right to trace it, and CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
+    pub(crate) fn open_mapped(&self, inode: u64) -> Option<OwnedFd> {
+        let maps = self.read("maps")?;
+        // Addresses, rights, offset, device, inode, name: proc_pid_maps(5).
+        let range = maps.lines().find_map(|line| {
+            let mut words = line.split_ascii_whitespace();
+            let range = words.next()?;
+            (words.nth(3)? == inode.to_string()).then_some(range)
+        })?;
+        let path = format!("map_files/{range}");
+        let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC;
+        let memory = openat(&self.directory, path.as_str(), flags, Mode::empty()).ok()?;
+        (fstat(&memory).ok()?.st_ino == inode).then_some(memory)
+    }
+
     /// Its network namespace, as `/proc/PID/ns/net` names it.
     pub(crate) fn network_namespace(&self) -> Option<String> {
         self.link("ns/net")
@@ -249,6 +264,12 @@ impl Prover {
             Some(own) => offer.netns_cookie == own || offer.netns_cookie == 0,
             None => true,
         }
+    }
+
+    /// Whether no process has that end any more, while the kernel still has bytes of it to send. Not known of other network namespaces.
+    pub(crate) fn is_orphaned(&self, offer: &Offer) -> bool {
+        let facts = || self.diag.lookup(&offer.local, &offer.remote, offer.cookie);
+        self.is_in_reach(offer) && matches!(facts(), Ok(Some(facts)) if facts.inode == 0)
     }
 
     /// Whether the kernel answers at all: asks for a connection that cannot be.

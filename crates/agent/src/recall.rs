@@ -15,11 +15,11 @@
 //! - one recall waits for 100 ms at most, and all together for about a tenth of the agent's time; but a system call on the sender's
 //!   socket waits for those on it that are under way, and one that faults on memory of a slow file system is as slow.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use millrace_shm::board::{Row, holders, state};
+use millrace_shm::board::Row;
 use millrace_shm::gate::Gate;
 use millrace_shm::lock::Held;
 use millrace_shm::segment::{Segment, is_window};
@@ -28,7 +28,6 @@ use millrace_wire::{End, Recall, Recalled, ToClient};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, getsockopt, send, setsockopt, sockopt};
-use nix::sys::stat::fstat;
 use tracing::debug;
 
 use crate::offers::ClientId;
@@ -36,9 +35,11 @@ use crate::pairings::{PairedEnd, Pairing};
 use crate::server::Server;
 use crate::sys;
 
+mod ends;
 mod last;
 mod meeting;
 mod patience;
+mod put_back;
 mod refusal;
 mod reorder;
 mod room;
@@ -48,6 +49,7 @@ use meeting::Ask;
 pub(crate) use meeting::Waiting;
 pub(crate) use patience::Patience;
 use patience::SHORT_WAIT;
+use put_back::Left;
 pub(crate) use refusal::Refusal;
 use reorder::CARRIED_MAX;
 use room::Room;
@@ -103,16 +105,30 @@ impl Server {
     }
 
     fn recall(&self, client: ClientId, recall: &Recall, patience: Duration) -> Result<(), Refusal> {
-        let (pairing, direction) = self.asked_for(client, recall)?;
         let sends = recall.sends;
+        let (pairing, direction) = match self.asked_for(client, recall) {
+            Err(Refusal::Unpaired) if !sends => return self.put_back_alone(client, recall),
+            found => found?,
+        };
         let met = self.met(pairing.connection_id, direction, sends);
         let now = Instant::now();
         let is_being_left = self
             .waiting
             .is_being_left(pairing.connection_id, direction, now);
         let [receiver, sender] = [1 - direction, direction].map(|index| &pairing.ends[index]);
+        let left = Left {
+            connection_id: pairing.connection_id,
+            ends: &pairing.ends,
+            segment: &pairing.segment,
+            direction,
+        };
+        let put_back = || self.put_back(&left, client, recall.fd);
+        let sender_row = match self.row_of(sender, pairing.connection_id) {
+            Err(_) if !sends => return put_back(),
+            found => found?,
+        };
         let road = Road {
-            sender: self.row_of(sender, pairing.connection_id)?,
+            sender: sender_row,
             receiver: self.row_of(receiver, pairing.connection_id)?,
             segment: &pairing.segment,
             direction,
@@ -140,85 +156,18 @@ impl Server {
                 own.ok_or(refusal)
             })
         };
-        let socket = borrow(sender, road.sender, true)?;
+        let socket = match borrow(sender, road.sender, true) {
+            Err(refusal) if !sends => {
+                return put_back().map_err(|why| match why {
+                    Refusal::Connected => refusal,
+                    why => why,
+                });
+            }
+            borrowed => borrowed?,
+        };
         let reader = borrow(receiver, road.receiver, false).ok();
         let reader = reader.as_ref().map(AsFd::as_fd);
         road.bring_back(socket.as_fd(), reader, patience)
-    }
-
-    /// The pairing of a connection that another process offered, and the direction in which the end sends that the client shows to
-    /// have too.
-    fn inherited(&self, client: ClientId, recall: &Recall) -> Result<(&Pairing, usize), Refusal> {
-        let pairing = self.pairings.by_id(recall.connection_id);
-        let pairing = pairing.ok_or(Refusal::Unpaired)?;
-        let process = self.clients.get(&client).and_then(|c| c.process.as_ref());
-        let process = process.ok_or(Refusal::Process)?;
-        let inode = process.socket_inode(recall.fd).ok_or(Refusal::Unpaired)?;
-        if !process.is_unchanged() {
-            return Err(Refusal::Process);
-        }
-        let direction = pairing.ends.iter().position(|end| end.inode == inode);
-        Ok((pairing, direction.ok_or(Refusal::Unpaired)?))
-    }
-
-    /// The row of an end, if it speaks of that connection.
-    pub(crate) fn row_of(&self, end: &PairedEnd, connection_id: u64) -> Result<&Row, Refusal> {
-        let client = self.clients.get(&end.client).ok_or(Refusal::Unpaired)?;
-        let row = client.row(end.offer.row).ok_or(Refusal::Corrupt)?;
-        let is_its = row.identity.state.load(Relaxed) == state::ATTACHED
-            && row.identity.connection_id.load(Relaxed) == connection_id;
-        is_its.then_some(row).ok_or(Refusal::Corrupt)
-    }
-
-    /// A duplicate of the descriptor of an end that was proved; to be dropped at once. Its row says which number it has now, and who
-    /// has it where the process that offered it has let go.
-    fn borrow_socket(&self, end: &PairedEnd, row: &Row) -> Result<OwnedFd, Refusal> {
-        let number = row.identity.fd.load(Relaxed).cast_signed();
-        let own = self.borrow_number(end, end.client, number);
-        let Err(refusal) = own else {
-            return own;
-        };
-        let holders = row.identity.processes.iter();
-        holders
-            .filter_map(|place| holders::number(place.load(Relaxed)))
-            .filter_map(|process| sys::pidfd_open(process.cast_signed()).ok())
-            .find_map(|pidfd| take_socket(end, pidfd.as_fd(), number).ok())
-            .ok_or(refusal)
-    }
-
-    /// As [`Server::borrow_socket`], from a client that says what number the end has there: one that has it from another process.
-    fn borrow_number(
-        &self,
-        end: &PairedEnd,
-        client: ClientId,
-        number: i32,
-    ) -> Result<OwnedFd, Refusal> {
-        if self.doomed.contains(&client) {
-            return Err(Refusal::Process);
-        }
-        let client = self.clients.get(&client).ok_or(Refusal::Unpaired)?;
-        let process = client.process.as_ref().ok_or(Refusal::Process)?;
-        if !process.shares_pid_namespace() {
-            return Err(Refusal::Process);
-        }
-        let pidfd = sys::pidfd_open(client.pid).map_err(Refusal::Descriptor)?;
-        // It lives still, so the number meant it when it was opened.
-        if !process.is_unchanged() {
-            return Err(Refusal::Process);
-        }
-        take_socket(end, pidfd.as_fd(), number)
-    }
-}
-
-/// A duplicate of a process's descriptor, if that is the socket that was proved.
-fn take_socket(end: &PairedEnd, process: BorrowedFd<'_>, number: i32) -> Result<OwnedFd, Refusal> {
-    let socket = sys::pidfd_getfd(process, number).map_err(Refusal::Descriptor)?;
-    let inode = fstat(&socket).map_err(|errno| Refusal::Descriptor(errno.into()))?;
-    let cookie = sys::socket_cookie(socket.as_fd()).map_err(|_| Refusal::OtherSocket)?;
-    if inode.st_ino == end.inode && cookie == end.offer.cookie {
-        Ok(socket)
-    } else {
-        Err(Refusal::OtherSocket)
     }
 }
 

@@ -373,6 +373,7 @@ impl Server {
     fn handle_gone_segments(&mut self) {
         for connection_id in self.segments.handle_gone() {
             self.introduced.remove(&connection_id);
+            self.pairings.forget(connection_id);
             debug!(connection = connection_id, "left the ring");
         }
     }

@@ -1,6 +1,7 @@
 //! What the kernel says about one TCP connection: a `NETLINK_SOCK_DIAG` request for exactly one socket (`sock_diag(7)`,
 //! `inet_diag_req_v2` and `inet_diag_msg` of `<linux/inet_diag.h>`), in this process's network namespace.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -36,7 +37,7 @@ pub(crate) struct SocketFacts {
 #[derive(Debug)]
 pub(crate) struct SockDiag {
     socket: OwnedFd,
-    sequence: u32,
+    sequence: Cell<u32>,
 }
 
 impl SockDiag {
@@ -52,25 +53,26 @@ impl SockDiag {
         connect(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
         Ok(SockDiag {
             socket,
-            sequence: 0,
+            sequence: Cell::new(0),
         })
     }
 
     /// The TCP socket with these addresses and this `SO_COOKIE`; `None` when there is none.
     pub(crate) fn lookup(
-        &mut self,
+        &self,
         local: &Address,
         remote: &Address,
         cookie: u64,
     ) -> io::Result<Option<SocketFacts>> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let request = encode_request(self.sequence, local, remote, cookie);
+        let sequence = self.sequence.get().wrapping_add(1);
+        self.sequence.set(sequence);
+        let request = encode_request(sequence, local, remote, cookie);
         send(self.socket.as_raw_fd(), &request, MsgFlags::empty())?;
         let mut buffer = [0; 1024];
         loop {
             // The kernel answers within `send`: an answer that is not there will not come.
             let length = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)?;
-            match parse_answer(&buffer[..length], self.sequence, local, remote, cookie) {
+            match parse_answer(&buffer[..length], sequence, local, remote, cookie) {
                 Answer::Stale => {}
                 Answer::Found(facts) => return Ok(Some(facts)),
                 // ENOENT: no such socket. ESTALE: there is one, with another cookie.
@@ -198,7 +200,7 @@ mod tests {
                 client.local_addr().unwrap().into(),
                 client.peer_addr().unwrap().into(),
             );
-            let mut diag = SockDiag::open().unwrap();
+            let diag = SockDiag::open().unwrap();
             let facts = diag
                 .lookup(&local, &remote, cookie(&client))
                 .unwrap()

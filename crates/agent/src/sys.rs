@@ -224,14 +224,29 @@ pub(crate) fn taken(socket: BorrowedFd<'_>) -> Option<u64> {
     None
 }
 
-/// How large a socket's send buffer is.
-pub(crate) fn send_buffer(socket: BorrowedFd<'_>) -> io::Result<u32> {
-    get_u32(socket, (libc::SOL_SOCKET, libc::SO_SNDBUF))
+/// One of a socket's two buffers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Buffer {
+    Send,
+    Receive,
+}
+
+/// How large a socket's buffer is, in bytes.
+pub(crate) fn buffer(socket: BorrowedFd<'_>, which: Buffer) -> io::Result<u32> {
+    let option = match which {
+        Buffer::Send => libc::SO_SNDBUF,
+        Buffer::Receive => libc::SO_RCVBUF,
+    };
+    get_u32(socket, (libc::SOL_SOCKET, option))
 }
 
 /// Makes it twice as large as `bytes` (the kernel doubles what it is told). Needs CAP_NET_ADMIN over the socket's network.
-pub(crate) fn force_send_buffer(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
-    set_u32(socket, (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE), bytes)
+pub(crate) fn force_buffer(socket: BorrowedFd<'_>, which: Buffer, bytes: u32) -> io::Result<()> {
+    let option = match which {
+        Buffer::Send => libc::SO_SNDBUFFORCE,
+        Buffer::Receive => libc::SO_RCVBUFFORCE,
+    };
+    set_u32(socket, (libc::SOL_SOCKET, option), bytes)
 }
 
 /// Which of a socket's buffers have a size that a program chose (`SO_BUF_LOCK`). Fails where the kernel is older than 5.16.
@@ -250,6 +265,11 @@ pub(crate) fn unsent_limit(socket: BorrowedFd<'_>) -> io::Result<u32> {
 
 pub(crate) fn set_unsent_limit(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     set_u32(socket, (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT), bytes)
+}
+
+/// Sets an option of the level IPPROTO_TCP.
+pub(crate) fn set_tcp_option(socket: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
+    set_u32(socket, (libc::IPPROTO_TCP, option), value.cast_unsigned())
 }
 
 fn get_u32(socket: BorrowedFd<'_>, option: (i32, i32)) -> io::Result<u32> {

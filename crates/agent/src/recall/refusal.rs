@@ -33,6 +33,12 @@ pub(crate) enum Refusal {
     Full,
     /// Nobody is left who could read them, and that is for the sender to tell.
     Killed,
+    /// Nobody who asks has the segment mapped, or the agent may not look.
+    Unmapped,
+    /// The sender has not closed.
+    Connected,
+    /// The kernel does not let us put bytes into a queue.
+    Repair(io::Error),
 }
 
 impl fmt::Display for Refusal {
@@ -54,6 +60,11 @@ impl fmt::Display for Refusal {
             Refusal::Corrupt => "rows and segment do not fit together",
             Refusal::Full => "the kernel did not take all",
             Refusal::Killed => "the reader was killed",
+            Refusal::Unmapped => "the reader's mapping of the ring is out of reach",
+            Refusal::Connected => "the sender has not closed",
+            Refusal::Repair(error) => {
+                return write!(f, "bytes cannot be put into a queue: {error}");
+            }
         })
     }
 }

@@ -26,7 +26,7 @@ pub(super) const CARRIED_MAX: u64 = 16 << 20;
 /// How long what is under way may take to arrive.
 pub(super) const ARRIVAL: Duration = Duration::from_millis(5);
 /// How long nothing may arrive of what has no room in the reader's queue, and nothing be taken, once the queue has been touched.
-const STANDSTILL: Duration = Duration::from_millis(100);
+pub(super) const STANDSTILL: Duration = Duration::from_millis(100);
 
 /// What lies in the reader's queue, or is under way to it.
 #[derive(Debug, Clone, Copy)]

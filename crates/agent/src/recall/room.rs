@@ -8,7 +8,7 @@
 use std::os::fd::BorrowedFd;
 
 use super::reorder::CARRIED_MAX;
-use crate::sys;
+use crate::sys::{self, Buffer};
 
 /// The limits of what a socket takes; what they were, they are again when this is dropped.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl<'a> Room<'a> {
         self.unsent_limit = self.raise_unsent_limit();
         // Less than twice as much: the kernel counts memory, not bytes.
         let more = 2 * CARRIED_MAX as u32;
-        self.buffer = Raised::by(self.socket, more);
+        self.buffer = Raised::by(self.socket, Buffer::Send, more);
         true
     }
 
@@ -60,10 +60,11 @@ impl Drop for Room<'_> {
     }
 }
 
-/// A socket's send buffer, which is larger until this is dropped.
+/// A socket's buffer, which is larger until this is dropped.
 #[derive(Debug)]
-struct Raised<'a> {
+pub(super) struct Raised<'a> {
     socket: BorrowedFd<'a>,
+    which: Buffer,
     before: u32,
     now: u32,
     locks: u32,
@@ -71,13 +72,14 @@ struct Raised<'a> {
 
 impl<'a> Raised<'a> {
     /// Makes the buffer larger by `more` bytes, twice.
-    fn by(socket: BorrowedFd<'a>, more: u32) -> Option<Raised<'a>> {
+    pub(super) fn by(socket: BorrowedFd<'a>, which: Buffer, more: u32) -> Option<Raised<'a>> {
         let locks = sys::buffer_locks(socket).ok()?;
-        let before = sys::send_buffer(socket).ok()?;
-        sys::force_send_buffer(socket, (before / 2).saturating_add(more)).ok()?;
-        let now = sys::send_buffer(socket).ok()?;
+        let before = sys::buffer(socket, which).ok()?;
+        sys::force_buffer(socket, which, (before / 2).saturating_add(more)).ok()?;
+        let now = sys::buffer(socket, which).ok()?;
         Some(Raised {
             socket,
+            which,
             before,
             now,
             locks,
@@ -88,8 +90,8 @@ impl<'a> Raised<'a> {
 impl Drop for Raised<'_> {
     fn drop(&mut self) {
         // Else the program has chosen another one meanwhile.
-        if sys::send_buffer(self.socket).ok() == Some(self.now) {
-            let _ = sys::force_send_buffer(self.socket, self.before / 2);
+        if sys::buffer(self.socket, self.which).ok() == Some(self.now) {
+            let _ = sys::force_buffer(self.socket, self.which, self.before / 2);
             let _ = sys::set_buffer_locks(self.socket, self.locks);
         }
     }

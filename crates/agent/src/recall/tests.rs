@@ -6,6 +6,7 @@ use millrace_shm::segment;
 use millrace_stream::{ReceiveHalf, ReceivePlan};
 
 use super::patience::WAIT;
+use super::put_back::Bereaved;
 use super::*;
 
 const RING: u32 = 4096;
@@ -272,4 +273,56 @@ fn recalls_that_wait_leave_most_of_the_time_to_others() {
     patience.spend(start, Duration::from_millis(100));
     assert_eq!(patience.at(start + Duration::from_millis(899)), SHORT_WAIT);
     assert_eq!(patience.at(start + Duration::from_millis(900)), WAIT);
+}
+
+/// Whether this process may fill queues.
+fn may_repair(socket: &TcpStream) -> bool {
+    let allowed = sys::set_tcp_option(socket.as_fd(), libc::TCP_REPAIR, 1).is_ok();
+    if allowed {
+        sys::set_tcp_option(socket.as_fd(), libc::TCP_REPAIR, -1).unwrap();
+    } else {
+        eprintln!("not tested: putting bytes back takes CAP_NET_ADMIN");
+    }
+    allowed
+}
+
+#[test]
+fn what_a_sender_that_is_gone_has_left_is_put_where_its_reader_finds_it() {
+    for (before, behind) in [(0, 0), (5, 0), (0, 7), (3000, 3000)] {
+        let mut connection = Connection::new();
+        if !may_repair(&connection.far) {
+            return;
+        }
+        let bytes = pattern(RING as usize, 0);
+        connection.near.write_all(&pattern(before, 1)).unwrap();
+        connection.send_by_ring(before as u64, &bytes);
+        connection.near.write_all(&pattern(behind, 2)).unwrap();
+        let Connection {
+            near,
+            mut far,
+            segment,
+            boards,
+        } = connection;
+        setsockopt(&far, sockopt::ReuseAddr, &true).unwrap();
+        let size = getsockopt(&far, sockopt::RcvBuf).unwrap();
+        let bereaved = Bereaved {
+            receiver: boards[1].row(0).unwrap(),
+            segment: &segment,
+            direction: 0,
+        };
+        let alive = bereaved.put_back(far.as_fd(), || false);
+        assert!(matches!(alive, Err(Refusal::Connected)), "{alive:?}");
+        drop(near);
+        bereaved.put_back(far.as_fd(), || false).unwrap();
+        bereaved.put_back(far.as_fd(), || false).unwrap();
+        let mut stream = Vec::new();
+        far.read_to_end(&mut stream).unwrap();
+        let expected = [pattern(before, 1), bytes, pattern(behind, 2)].concat();
+        assert_eq!(stream, expected);
+        assert!(getsockopt(&far, sockopt::ReuseAddr).unwrap());
+        assert_eq!(getsockopt(&far, sockopt::RcvBuf).unwrap(), size);
+        // As after any other FIN, who goes on to send meets a reset.
+        far.write_all(b"x").unwrap();
+        while far.write_all(b"x").is_ok() {}
+    }
 }

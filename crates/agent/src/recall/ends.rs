@@ -1,0 +1,110 @@
+//! Who has which end of a connection now, and its socket for a moment.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+
+use millrace_shm::board::{Row, holders, state};
+use millrace_wire::Recall;
+use nix::sys::stat::fstat;
+
+use super::Refusal;
+use crate::offers::ClientId;
+use crate::pairings::{PairedEnd, Pairing};
+use crate::proof::Process;
+use crate::server::Server;
+use crate::sys;
+
+impl Server {
+    /// The pairing of a connection that another process offered, and the direction in which the end sends that the client shows to
+    /// have too.
+    pub(super) fn inherited(
+        &self,
+        client: ClientId,
+        recall: &Recall,
+    ) -> Result<(&Pairing, usize), Refusal> {
+        let pairing = self.pairings.by_id(recall.connection_id);
+        let pairing = pairing.ok_or(Refusal::Unpaired)?;
+        Ok((pairing, self.end_shown(client, recall, &pairing.ends)?))
+    }
+
+    pub(super) fn process_of(&self, client: ClientId) -> Result<&Process, Refusal> {
+        let process = self.clients.get(&client).and_then(|c| c.process.as_ref());
+        process.ok_or(Refusal::Process)
+    }
+
+    /// Which of two ends a client shows to have.
+    pub(super) fn end_shown(
+        &self,
+        client: ClientId,
+        recall: &Recall,
+        ends: &[PairedEnd; 2],
+    ) -> Result<usize, Refusal> {
+        let process = self.process_of(client)?;
+        let inode = process.socket_inode(recall.fd).ok_or(Refusal::Unpaired)?;
+        if !process.is_unchanged() {
+            return Err(Refusal::Process);
+        }
+        let index = ends.iter().position(|end| end.inode == inode);
+        index.ok_or(Refusal::Unpaired)
+    }
+
+    /// The row of an end, if it speaks of that connection.
+    pub(crate) fn row_of(&self, end: &PairedEnd, connection_id: u64) -> Result<&Row, Refusal> {
+        let client = self.clients.get(&end.client).ok_or(Refusal::Unpaired)?;
+        let row = client.row(end.offer.row).ok_or(Refusal::Corrupt)?;
+        let is_its = row.identity.state.load(Relaxed) == state::ATTACHED
+            && row.identity.connection_id.load(Relaxed) == connection_id;
+        is_its.then_some(row).ok_or(Refusal::Corrupt)
+    }
+
+    /// A duplicate of the descriptor of an end that was proved; to be dropped at once. Its row says which number it has now, and who
+    /// has it where the process that offered it has let go.
+    pub(super) fn borrow_socket(&self, end: &PairedEnd, row: &Row) -> Result<OwnedFd, Refusal> {
+        let number = row.identity.fd.load(Relaxed).cast_signed();
+        let own = self.borrow_number(end, end.client, number);
+        let Err(refusal) = own else {
+            return own;
+        };
+        let holders = row.identity.processes.iter();
+        holders
+            .filter_map(|place| holders::number(place.load(Relaxed)))
+            .filter_map(|process| sys::pidfd_open(process.cast_signed()).ok())
+            .find_map(|pidfd| take_socket(end, pidfd.as_fd(), number).ok())
+            .ok_or(refusal)
+    }
+
+    /// As [`Server::borrow_socket`], from a client that says what number the end has there: one that has it from another process.
+    pub(super) fn borrow_number(
+        &self,
+        end: &PairedEnd,
+        client: ClientId,
+        number: i32,
+    ) -> Result<OwnedFd, Refusal> {
+        if self.doomed.contains(&client) {
+            return Err(Refusal::Process);
+        }
+        let client = self.clients.get(&client).ok_or(Refusal::Unpaired)?;
+        let process = client.process.as_ref().ok_or(Refusal::Process)?;
+        if !process.shares_pid_namespace() {
+            return Err(Refusal::Process);
+        }
+        let pidfd = sys::pidfd_open(client.pid).map_err(Refusal::Descriptor)?;
+        // It lives still, so the number meant it when it was opened.
+        if !process.is_unchanged() {
+            return Err(Refusal::Process);
+        }
+        take_socket(end, pidfd.as_fd(), number)
+    }
+}
+
+/// A duplicate of a process's descriptor, if that is the socket that was proved.
+fn take_socket(end: &PairedEnd, process: BorrowedFd<'_>, number: i32) -> Result<OwnedFd, Refusal> {
+    let socket = sys::pidfd_getfd(process, number).map_err(Refusal::Descriptor)?;
+    let inode = fstat(&socket).map_err(|errno| Refusal::Descriptor(errno.into()))?;
+    let cookie = sys::socket_cookie(socket.as_fd()).map_err(|_| Refusal::OtherSocket)?;
+    if inode.st_ino == end.inode && cookie == end.offer.cookie {
+        Ok(socket)
+    } else {
+        Err(Refusal::OtherSocket)
+    }
+}

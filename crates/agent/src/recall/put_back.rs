@@ -1,0 +1,254 @@
+//! A reader leaves its ring, and nobody is left who could have the kernel send what is in it: its sender was killed, or has closed with
+//! more in the ring than the kernel had room for. The bytes are put into the reader's own queue, in the way in which checkpoint and restore
+//! fill one (TCP_REPAIR, `net/ipv4/tcp.c`).
+//!
+//! The sender's FIN stands in that queue behind all that went by the kernel, or will: what has no room there comes when there is some. The
+//! queue is read to its end, and the whole stream put back in order. A stream whose end was read stays at its end, behind the bytes that
+//! are put back.
+//!
+//! Limits:
+//! - CAP_NET_ADMIN over the connection's network namespace is needed;
+//! - the kernel does so only while the reader's own direction is open;
+//! - it takes the FIN off what FIONREAD says, and did so before: it says one byte less than there are;
+//! - an agent that dies in the middle leaves a part in the queue; the reader gets no answer then, and resets the connection, unless it
+//!   goes on to read the ring.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::time::{Duration, Instant};
+
+use millrace_shm::board::Row;
+use millrace_shm::lock::Held;
+use millrace_shm::segment::Segment;
+use millrace_shm::sys::thread_id;
+use millrace_wire::Recall;
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, getsockopt, recv, send, setsockopt, sockopt};
+
+use super::room::Raised;
+use super::{Refusal, Unread, reorder, unread_in};
+use crate::offers::ClientId;
+use crate::pairings::PairedEnd;
+use crate::server::Server;
+use crate::sys::{self, Buffer};
+
+/// No more than this, from ring and queue together.
+const BYTES_MAX: u64 = 32 << 20;
+/// `TCP_RECV_QUEUE` (`include/uapi/linux/tcp.h`).
+const RECEIVE_QUEUE: i32 = 1;
+/// `TCP_REPAIR_ON`, and `TCP_REPAIR_OFF_NO_WP`: without a probe of the other end.
+const REPAIR_ON: i32 = 1;
+const REPAIR_OFF: i32 = -1;
+
+impl Server {
+    /// The other end has gone: the segment is where the reader has it mapped.
+    pub(super) fn put_back_alone(&self, client: ClientId, recall: &Recall) -> Result<(), Refusal> {
+        let own = self.pairings.left((client, recall.offer_id));
+        let connection_id = own.map_or(recall.connection_id, |(id, _)| id);
+        let ends = self.pairings.left_by_id(connection_id);
+        let ends = ends.ok_or(Refusal::Unpaired)?;
+        let index = match own {
+            Some((_, index)) => index,
+            None => self.end_shown(client, recall, ends)?,
+        };
+        let introduced = self.introduced.get(&connection_id);
+        let inode = introduced.ok_or(Refusal::Unpaired)?.inode;
+        let memory = self.process_of(client)?.open_mapped(inode);
+        let memory = memory.ok_or(Refusal::Unmapped)?;
+        let segment = Segment::attach(memory.as_fd(), self.segments.ring_bytes());
+        let left = Left {
+            connection_id,
+            ends,
+            segment: &segment.map_err(|_| Refusal::Unmapped)?,
+            direction: 1 - index,
+        };
+        self.put_back(&left, client, recall.fd)
+    }
+
+    /// Nobody could send what the reader has not read: it is put into the reader's own queue.
+    pub(super) fn put_back(
+        &self,
+        left: &Left<'_>,
+        client: ClientId,
+        number: i32,
+    ) -> Result<(), Refusal> {
+        let [end, sender] = [1 - left.direction, left.direction].map(|index| &left.ends[index]);
+        let bereaved = Bereaved {
+            receiver: self.row_of(end, left.connection_id)?,
+            segment: left.segment,
+            direction: left.direction,
+        };
+        let reader = self
+            .borrow_socket(end, bereaved.receiver)
+            .or_else(|_| self.borrow_number(end, client, number))?;
+        // Who asks holds it, unless it waits for us no more: then nobody may read meanwhile, either.
+        let lock = &bereaved.receiver.receive.lock;
+        let is_ours = lock.try_lock_for(thread_id(), Duration::ZERO);
+        let is_orphaned = || self.prover.is_orphaned(&sender.offer);
+        let outcome = bereaved.put_back(reader.as_fd(), is_orphaned);
+        if is_ours {
+            lock.unlock(Held::Owned);
+        }
+        outcome
+    }
+}
+
+/// A connection, and the direction in which nobody sends any more.
+pub(super) struct Left<'a> {
+    pub(super) connection_id: u64,
+    pub(super) ends: &'a [PairedEnd; 2],
+    pub(super) segment: &'a Segment,
+    pub(super) direction: usize,
+}
+
+/// What is left of one direction of a connection: its reader, who holds the lock of its half.
+pub(super) struct Bereaved<'a> {
+    pub(super) receiver: &'a Row,
+    pub(super) segment: &'a Segment,
+    pub(super) direction: usize,
+}
+
+impl Bereaved<'_> {
+    /// Puts what lies in the ring into the queue of `reader`. `is_orphaned`: nobody has the sender's socket.
+    pub(super) fn put_back(
+        &self,
+        reader: BorrowedFd<'_>,
+        is_orphaned: impl Fn() -> bool,
+    ) -> Result<(), Refusal> {
+        let gate = self.segment.words(self.direction).gate.load();
+        if gate.open {
+            return Err(Refusal::Open);
+        }
+        let unread = unread_in(self.segment, self.direction, self.receiver, gate)?;
+        if unread.bytes == 0 {
+            return Ok(());
+        }
+        let first = self.bytes_before(unread, reader, is_orphaned)?;
+        // Whether we may: nothing has been touched yet.
+        Repair::begin(reader).map(drop).map_err(Refusal::Repair)?;
+        let Unread {
+            head,
+            window,
+            bytes,
+            ..
+        } = unread;
+        let ring = sys::copy_ring(self.segment, self.direction, head, window, bytes);
+        if let Err(refusal) = refill(reader, first, &ring) {
+            // The queue has been touched.
+            sys::reset(reader);
+            return Err(refusal);
+        }
+        let next = head.wrapping_add(bytes);
+        // AcqRel: as in the reader's commit; the copy comes before the head moves.
+        let moved = self
+            .receiver
+            .receive
+            .head
+            .compare_exchange(head, next, AcqRel, Acquire);
+        moved.map(drop).map_err(|_| Refusal::Corrupt)
+    }
+
+    /// How many bytes of the reader's queue come before the ring's, once the sender's FIN is in it, or on its way.
+    fn bytes_before(
+        &self,
+        unread: Unread,
+        reader: BorrowedFd<'_>,
+        is_orphaned: impl Fn() -> bool,
+    ) -> Result<usize, Refusal> {
+        let deadline = Instant::now() + reorder::ARRIVAL;
+        while !sys::is_closed_by_peer_alone(reader) && !is_orphaned() {
+            if Instant::now() > deadline {
+                return Err(Refusal::Connected);
+            }
+            std::thread::yield_now();
+        }
+        let receive = &self.receiver.receive;
+        let taken = receive.kernel_position.load(Relaxed);
+        let before = unread.position.checked_sub(taken);
+        let before = before.filter(|before| before + u64::from(unread.bytes) <= BYTES_MAX);
+        if receive.sleepers.load(Acquire) != 0 {
+            return Err(Refusal::Read);
+        }
+        before
+            .map(|before| before as usize)
+            .ok_or(Refusal::Overtaken)
+    }
+}
+
+/// A socket whose queues may be filled, until this is dropped. The kernel lets such a socket's address be used again by anybody, and
+/// by nobody afterwards.
+struct Repair<'a> {
+    socket: BorrowedFd<'a>,
+    reuses: Option<bool>,
+}
+
+impl Repair<'_> {
+    fn begin(socket: BorrowedFd<'_>) -> io::Result<Repair<'_>> {
+        let reuses = getsockopt(&socket, sockopt::ReuseAddr).ok();
+        sys::set_tcp_option(socket, libc::TCP_REPAIR, REPAIR_ON)?;
+        Ok(Repair { socket, reuses })
+    }
+}
+
+impl Drop for Repair<'_> {
+    fn drop(&mut self) {
+        let _ = sys::set_tcp_option(self.socket, libc::TCP_REPAIR, REPAIR_OFF);
+        if let Some(reuses) = self.reuses {
+            let _ = setsockopt(&self.socket, sockopt::ReuseAddr, &reuses);
+        }
+    }
+}
+
+/// Puts what was in the ring behind the `first` bytes of the queue.
+fn refill(reader: BorrowedFd<'_>, first: usize, ring: &[u8]) -> Result<(), Refusal> {
+    let queue = drain(reader).ok_or(Refusal::Connected)?;
+    // Less than what comes before the ring's: somebody else has read.
+    let (before, behind) = queue.split_at_checked(first).ok_or(Refusal::Overtaken)?;
+    let is_all = fill(reader, &[before, ring, behind].concat()).map_err(Refusal::Repair)?;
+    is_all.then_some(()).ok_or(Refusal::Full)
+}
+
+/// Takes what is queued, and what comes when there is room, up to the end of the stream.
+fn drain(reader: BorrowedFd<'_>) -> Option<Vec<u8>> {
+    let mut queue = Vec::new();
+    let mut part = vec![0; 64 << 10];
+    let mut deadline = Instant::now() + reorder::STANDSTILL;
+    while queue.len() as u64 <= BYTES_MAX {
+        match recv(reader.as_raw_fd(), &mut part, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) => return Some(queue),
+            Ok(count) => {
+                queue.extend_from_slice(&part[..count]);
+                deadline = Instant::now() + reorder::STANDSTILL;
+            }
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) if Instant::now() < deadline => std::thread::yield_now(),
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// Puts a stream into an empty queue at whose end it is. False: not all of it.
+fn fill(reader: BorrowedFd<'_>, stream: &[u8]) -> io::Result<bool> {
+    // The sender's FIN is acknowledged before the numbers move: that acknowledgement has to fit.
+    sys::set_tcp_option(reader, libc::TCP_QUICKACK, 1)?;
+    // The kernel counts memory, not bytes.
+    let _room = Raised::by(reader, Buffer::Receive, 2 * stream.len() as u32);
+    let _repair = Repair::begin(reader)?;
+    sys::set_tcp_option(reader, libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE)?;
+    Ok(push(reader, stream) == stream.len())
+}
+
+fn push(reader: BorrowedFd<'_>, stream: &[u8]) -> usize {
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    let mut pushed = 0;
+    while pushed < stream.len() {
+        match send(reader.as_raw_fd(), &stream[pushed..], flags) {
+            Ok(count) => pushed += count,
+            Err(Errno::EINTR) => {}
+            Err(_) => break,
+        }
+    }
+    pushed
+}
