@@ -116,11 +116,12 @@ impl Process {
     /// The memory with that inode that it has mapped. Takes the right to trace it, and CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
     pub(crate) fn open_mapped(&self, inode: u64) -> Option<OwnedFd> {
         let maps = self.read("maps")?;
+        let number = inode.to_string();
         // Addresses, rights, offset, device, inode, name: proc_pid_maps(5).
         let range = maps.lines().find_map(|line| {
             let mut words = line.split_ascii_whitespace();
             let range = words.next()?;
-            (words.nth(3)? == inode.to_string()).then_some(range)
+            (words.nth(3)? == number).then_some(range)
         })?;
         let path = format!("map_files/{range}");
         let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC;
