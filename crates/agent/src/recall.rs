@@ -159,7 +159,7 @@ impl Server {
         let socket = match borrow(sender, road.sender, true) {
             Err(refusal) if !sends => {
                 return put_back().map_err(|why| match why {
-                    Refusal::Connected => refusal,
+                    Refusal::Connected | Refusal::Stays => refusal,
                     why => why,
                 });
             }

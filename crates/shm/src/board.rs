@@ -98,6 +98,8 @@ pub mod flags {
     pub const FORKED: u32 = 32;
     /// The peer was found killed with unread bytes: an error that is told once.
     pub const PEER_KILLED: u32 = 64;
+    /// This end asks for a recall, and cannot go on to read the ring: what is left there is lost to it.
+    pub const LEAVES: u32 = 128;
 }
 
 /// The sending half of an end. Guarded by `lock`, except where said.

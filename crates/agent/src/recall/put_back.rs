@@ -6,10 +6,13 @@
 //! queue is read to its end, and the whole stream put back in order. A stream whose end was read stays at its end, behind the bytes that
 //! are put back.
 //!
+//! Only for one that cannot go on to read the ring: the connection is not quite what it was.
+//!
 //! Limits:
 //! - CAP_NET_ADMIN over the connection's network namespace is needed;
 //! - the kernel does so only while the reader's own direction is open;
 //! - it takes the FIN off what FIONREAD says, and did so before: it says one byte less than there are;
+//! - the acknowledgement of the reader's own FIN comes from before the bytes that were put back, and is passed over: that end lingers;
 //! - an agent that dies in the middle leaves a part in the queue; the reader gets no answer then, and resets the connection, unless it
 //!   goes on to read the ring.
 
@@ -18,7 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use millrace_shm::board::Row;
+use millrace_shm::board::{Row, flags};
 use millrace_shm::lock::Held;
 use millrace_shm::segment::Segment;
 use millrace_shm::sys::thread_id;
@@ -79,6 +82,9 @@ impl Server {
             segment: left.segment,
             direction: left.direction,
         };
+        if bereaved.receiver.identity.flags.load(Relaxed) & flags::LEAVES == 0 {
+            return Err(Refusal::Stays);
+        }
         let reader = self
             .borrow_socket(end, bereaved.receiver)
             .or_else(|_| self.borrow_number(end, client, number))?;

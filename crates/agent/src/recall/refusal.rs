@@ -33,6 +33,8 @@ pub(crate) enum Refusal {
     Full,
     /// Nobody is left who could read them, and that is for the sender to tell.
     Killed,
+    /// Nobody can send them, and the reader can read them in the ring.
+    Stays,
     /// Nobody who asks has the segment mapped, or the agent may not look.
     Unmapped,
     /// The sender has not closed.
@@ -60,6 +62,7 @@ impl fmt::Display for Refusal {
             Refusal::Corrupt => "rows and segment do not fit together",
             Refusal::Full => "the kernel did not take all",
             Refusal::Killed => "the reader was killed",
+            Refusal::Stays => "nobody can send, and the reader stays",
             Refusal::Unmapped => "the reader's mapping of the ring is out of reach",
             Refusal::Connected => "the sender has not closed",
             Refusal::Repair(error) => {

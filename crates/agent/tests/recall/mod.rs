@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use millrace_agent::Config;
-use millrace_shm::board::{Row, state};
+use millrace_shm::board::{Row, flags, state};
 use millrace_shm::lock::Held;
 use millrace_shm::segment::Segment;
 use millrace_shm::sys::thread_id;
@@ -284,6 +284,9 @@ fn a_pairing_ends_when_an_end_is_withdrawn_or_gone() {
     send_both_ways(&mut sender, &receiver, 0, b"left");
     drop(sender);
     agent.wait_for(|status| status.clients == 1);
+    assert!(!receiver.recall(11), "it can read the ring");
+    let word = &receiver.row().identity.flags;
+    word.fetch_or(flags::LEAVES, Relaxed);
     // It takes CAP_NET_ADMIN to put anything where the reader finds it.
     if receiver.recall(11) {
         let mut text = String::new();

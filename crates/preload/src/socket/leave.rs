@@ -162,7 +162,10 @@ impl Socket {
         if locked.half.unread() == 0 {
             return true;
         }
+        let word = &self.row().identity.flags;
+        word.fetch_or(flags::LEAVES, AcqRel);
         let resent = self.recall_unread(fd, &locked.half);
+        word.fetch_and(!flags::LEAVES, AcqRel);
         let is_left = locked.half.unread() == 0;
         drop(locked);
         if is_left {
