@@ -38,14 +38,24 @@ impl Socket {
         let pauses = pause >= spin::cycles(NS_OF_PAUSE)
             && thread::since_noted(now) >= spin::cycles(NS_OF_PAUSE);
         let age = now.wrapping_sub(self.looked_at.load(Relaxed));
-        if pauses || age >= spin::cycles(NS_BETWEEN_LOOKS) {
+        if age >= spin::cycles(NS_BETWEEN_LOOKS) {
             self.looked_at.store(now, Relaxed);
-            self.look_now(fd, locked, !pauses && age < spin::cycles(NS_OF_BUSY));
+            let busy = !pauses && age < spin::cycles(NS_OF_BUSY);
+            self.look_now(fd, locked, libc::POLLRDHUP | libc::POLLIN, busy);
+        } else if pauses {
+            // Not for bytes: they are there whenever the program answers before it has read all.
+            self.look_now(fd, locked, libc::POLLRDHUP, false);
         }
     }
 
     #[cold]
-    fn look_now(&'static self, fd: c_int, locked: &Locked<SendHalf<'_>>, busy: bool) {
+    fn look_now(
+        &'static self,
+        fd: c_int,
+        locked: &Locked<SendHalf<'_>>,
+        what: libc::c_short,
+        busy: bool,
+    ) {
         let head = locked.segment().read_head(locked.direction);
         let moves = self.looked_head.swap(head, Relaxed) != head;
         // Whoever took something a moment ago is asked about when it takes nothing more.
@@ -53,7 +63,7 @@ impl Socket {
         if reads_on || !locked.half.is_open() {
             return;
         }
-        let events = kernel::events_now(fd, libc::POLLRDHUP | libc::POLLIN);
+        let events = kernel::events_now(fd, what);
         if events & !libc::POLLIN != 0 {
             self.notice_kill(fd, locked);
         }
