@@ -294,6 +294,29 @@ static void an_edge_before_a_program_is_started(void) {
     observe_wait("armed again", set, 1000);
 }
 
+/* As above, with bytes in the kernel's queue that have overtaken the ring's: they are sent once more. */
+static void an_edge_of_bytes_on_both_roads(int in_time) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(EPOLL_CLOEXEC), ends[2];
+    must(add(set, pair.far, EPOLLIN | EPOLLET) == 0 && pipe(ends) == 0, "add, pipe");
+    must(write(ends[1], "spliced", 7) == 7, "write");
+    must(send(pair.near, "unread", 6, 0) == 6, "send");
+    if (!in_time)
+        observe_wait("bytes", set, 1000);
+    must(splice(ends[0], NULL, pair.near, NULL, 7, 0) == 7, "splice");
+    if (in_time)
+        observe_wait("bytes", set, 1000);
+    must(system("true") == 0, "system");
+    observe_wait("after a program", set, 30);
+    must(send(pair.near, "more", 4, 0) == 4, "send");
+    observe_wait("more", set, 1000);
+    observe("drained %zd", drain(pair.far));
+}
+
+static void an_edge_of_both_roads(void) { an_edge_of_bytes_on_both_roads(1); }
+
+static void an_edge_that_the_kernel_owes(void) { an_edge_of_bytes_on_both_roads(0); }
+
 /* What one direction has sent is read before its end, and the other direction goes on. */
 static void half_closed(void) {
     Pair pair = prompt_pair();
@@ -441,6 +464,8 @@ int main(int argc, char **argv) {
                           CASE(writable_by_level),
                           CASE(writable_by_edge),
                           CASE(an_edge_before_a_program_is_started),
+                          CASE(an_edge_of_both_roads),
+                          CASE(an_edge_that_the_kernel_owes),
                           CASE(half_closed),
                           CASE(errno_stays),
                           CASE(a_thread_takes_back_what_another_registers),

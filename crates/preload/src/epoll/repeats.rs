@@ -22,9 +22,24 @@ pub(crate) struct Resent {
     pub(crate) tail: u32,
     /// What the kernel has received when it has these and nothing more.
     pub(crate) received: u64,
+    /// What it had received before, if some of that came after the ring's bytes: it was sent once more, behind them.
+    pub(crate) overtaken_by: Option<u64>,
 }
 
 impl Inner {
+    /// Before the kernel is asked: its answer, or an earlier one, tells of all that it has received by now.
+    pub(super) fn note_received(&mut self) {
+        for active in &mut self.active {
+            let half = active.socket.peek_receive();
+            // What comes by the kernel can overtake the ring's only while its gate is shut.
+            if active.events & EDGE != 0
+                && half.is_some_and(|half| half.arrived().is_some() && !half.is_open())
+            {
+                active.received = kernel::received(active.fd).unwrap_or(0);
+            }
+        }
+    }
+
     /// Takes repeats out of the kernel's `events`. Returns how many are left.
     pub(super) fn drop_repeats(&mut self, events: &mut [epoll_event]) -> usize {
         if self.repeats.is_empty() {
@@ -60,7 +75,8 @@ impl Inner {
 }
 
 impl EpollSet {
-    /// Bytes of a member's ring come by the kernel now. Where all of them have been reported, its edge is no news.
+    /// Bytes of a member's ring come by the kernel now. Where all of them have been reported, and what overtook them, too, its edge is no
+    /// news.
     pub(crate) fn note_resent(&self, socket: &'static Socket, resent: Resent) {
         let Some(mut inner) = self.inner.lock() else {
             return;
@@ -69,6 +85,9 @@ impl EpollSet {
             std::ptr::eq(active.socket, socket)
                 && active.events & EDGE != 0
                 && active.reported == Some(resent.tail)
+                && resent
+                    .overtaken_by
+                    .is_none_or(|received| received <= active.received)
         });
         let repeats: Vec<Repeat> = told
             .map(|active| Repeat {

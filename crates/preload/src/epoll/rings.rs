@@ -92,6 +92,8 @@ pub(super) struct Active {
     data: u64,
     /// Edge-triggered: the tail that has been reported.
     pub(super) reported: Option<u32>,
+    /// Edge-triggered: bytes that the kernel had received when it was last asked while they could overtake those in the ring.
+    pub(super) received: u64,
     /// Level-triggered, and reported when the program was last told of something: its place among those, as the kernel's list has it.
     pub(super) listed: Option<u64>,
     origin: Origin,
@@ -231,6 +233,7 @@ impl Inner {
                 events: member.wanted.unwrap_or(0),
                 data: member.data,
                 reported: None,
+                received: 0,
                 listed: None,
                 origin,
                 quiet: 0,

@@ -121,6 +121,7 @@ fn look(
             inner = set.inner.lock()?;
         }
         asked = Some(std::mem::replace(&mut inner.kernel_seen, now));
+        inner.note_received();
         from_kernel = ask_kernel(call, events);
         from_kernel = inner.drop_repeats(&mut events[..from_kernel]);
         suspects = inner.suspects(&events[..from_kernel]);

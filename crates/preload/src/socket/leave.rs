@@ -204,20 +204,28 @@ impl Socket {
     /// Asks for what is unread. What the sets have to know of that, if it was sent.
     fn recall_unread(&'static self, fd: c_int, half: &ReceiveHalf<'_>) -> Option<Resent> {
         let is_watched = self.sets.lock().is_some_and(|sets| !sets.is_empty());
-        let resent = is_watched
-            .then(|| {
-                Some(Resent {
-                    tail: half.arrived()?,
-                    received: kernel::taken(fd)? + u64::from(half.unread()),
-                })
-            })
-            .flatten();
+        let taken = is_watched.then(|| kernel::taken(fd)).flatten();
+        let tail = half.arrived();
+        let (in_ring, reach) = (u64::from(half.unread()), half.reach());
+        let kernel_position = &self.row().receive.kernel_position;
+        let before = kernel_position.load(Relaxed);
         client::recall(self, fd, false);
         if half.unread() != 0 {
             return None;
         }
         VAIN.store(0, Relaxed);
-        resent
+        // The agent has taken what lay in the kernel's queue, and sent it again, too, if some of it had overtaken the ring's.
+        let moved = kernel_position.load(Relaxed).wrapping_sub(before);
+        let taken = taken?.wrapping_add(moved);
+        Some(Resent {
+            tail: tail?,
+            received: taken.saturating_add(if moved == 0 {
+                reach
+            } else {
+                moved.saturating_add(in_ring)
+            }),
+            overtaken_by: (moved != 0).then_some(taken),
+        })
     }
 
     fn tell_sets(&'static self, resent: Option<Resent>) {
