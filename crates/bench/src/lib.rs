@@ -1,0 +1,12 @@
+//! Every road measured side by side.
+//!
+//! A *road* is a way for the bytes of two programs (loopback, a bridge, an overlay, Millrace on one of these); a *scenario* is a pair of
+//! programs and what is varied about them; a *cell* is a scenario with one set of parameters on one road; a *trial* is one run of a cell.
+//! This is no library for others: the `millrace` command shows it as `millrace bench` and `millrace load`.
+//!
+//! Reading order: `results` (what is kept of a run, and the file's schema), `stats` and `compare` (what figures say), `report` (what
+//! people look at), `load` (our own load generators and servers).
+
+#![forbid(unsafe_code)]
+
+pub mod results;

@@ -1,0 +1,258 @@
+//! What is kept of a run: the file `results.json`, and what lies beside it.
+//!
+//! Times are in the unit that a field's name ends with. A reader refuses a file of another [`SCHEMA`]. Fields that a reader does not know
+//! are passed over, so that fields may be added without a new schema.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+/// The version of the file's form.
+pub const SCHEMA: u32 = 1;
+/// The file's name in a directory of results.
+pub const FILE: &str = "results.json";
+
+/// A run of the suite.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Version of `millrace` that made them.
+    pub millrace: String,
+    /// When the run began, as `2026-11-22T09:30:00Z`.
+    pub started: String,
+    /// What was asked for.
+    pub plan: Plan,
+    /// The machine, a fact a line: processor, kernel, mitigations, versions of tools.
+    pub machine: Vec<Fact>,
+    /// The roads that were measured, the first one the baseline.
+    pub roads: Vec<Road>,
+    /// In the order in which they are shown.
+    pub cells: Vec<Cell>,
+    /// What a reader has to know before believing a figure: a busy machine, a frequency that changes, roads that are missing.
+    pub warnings: Vec<String>,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The command line, program first.
+    pub command: Vec<String>,
+    /// Trials of a cell that count.
+    pub repeats: u32,
+    /// Length of a trial.
+    pub seconds: f64,
+    /// Orders the trials within a round.
+    pub seed: u64,
+    /// Intervals without verdicts.
+    pub quick: bool,
+    /// Processors of server and client, as a person reads them; `none`.
+    pub pinned: String,
+}
+
+/// One line about the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fact {
+    /// As `kernel`.
+    pub name: String,
+    /// As `6.18.44`.
+    pub value: String,
+}
+
+/// A way for bytes, as it was set up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Road {
+    /// As `bridge`, `millrace-bridge`.
+    pub name: String,
+    /// One line for a reader who does not know it.
+    pub about: String,
+    /// The commands that set it up, and settings that are not the system's own.
+    pub settings: Vec<String>,
+}
+
+/// What a cell's figure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// More is better.
+    OperationsPerSecond,
+    /// More is better.
+    BitsPerSecond,
+    /// A median round trip; less is better.
+    Nanoseconds,
+    /// Of one processor; less is better.
+    ProcessorShare,
+    /// Less is better.
+    Bytes,
+}
+
+impl Unit {
+    /// Whether more is better.
+    #[must_use]
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Unit::OperationsPerSecond | Unit::BitsPerSecond)
+    }
+}
+
+/// A scenario with one set of parameters on one road.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cell {
+    /// As `redis`.
+    pub scenario: String,
+    /// What a reader sees above its charts.
+    pub title: String,
+    /// Name of one of the [`Results::roads`].
+    pub road: String,
+    /// What is varied, as `clients` or `bytes`.
+    pub parameters: BTreeMap<String, u64>,
+    /// What [`Trial::value`] counts.
+    pub unit: Unit,
+    /// In the order in which they were made, void and failed ones among them. Trials of the same round on two roads are a pair.
+    pub trials: Vec<Trial>,
+}
+
+impl Cell {
+    /// The trials that count.
+    pub fn counted(&self) -> impl Iterator<Item = &Trial> {
+        self.trials
+            .iter()
+            .filter(|trial| trial.outcome == Outcome::Counts)
+    }
+}
+
+/// Whether a trial counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It does.
+    Counts,
+    /// It was disturbed, and was or will be repeated: by what.
+    Void(String),
+    /// A program was missing, failed, or said nothing that could be read: what it said.
+    Failed(String),
+}
+
+/// One run of a cell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Trial {
+    /// From 1.
+    pub round: u32,
+    /// Whether it counts. Where it does not, figures may be zero.
+    pub outcome: Outcome,
+    /// The command lines that made it, by program: `server`, `client`, and others.
+    pub commands: BTreeMap<String, String>,
+    /// The figure, in the cell's unit.
+    pub value: f64,
+    /// What processor time is divided by.
+    pub operations: f64,
+    /// How long was measured.
+    pub seconds: f64,
+    /// Where the load generator tells it.
+    pub latency: Option<Latency>,
+    /// What it took.
+    pub processor: Processor,
+    /// Of the bytes, those that took shared memory; between 0 and 1.
+    pub ring_share: Option<f64>,
+    /// A histogram of all round trips in nanoseconds: a file beside this one, in HdrHistogram's V2 form, deflated.
+    pub histogram: Option<String>,
+    /// Each request: a file beside this one, gzip of lines `intended_ns latency_ns` in sending order. The first is when the request was to
+    /// be sent (in a closed loop: was sent), from the trial's beginning; the second from then to the last byte of its answer.
+    pub trace: Option<String>,
+    /// What a reader should know of this trial, as that the generator was the bottleneck.
+    pub notes: Vec<String>,
+}
+
+/// Round trips in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Round trips measured.
+    pub count: u64,
+    /// The shortest.
+    pub min_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Their mean.
+    pub mean_ns: f64,
+    /// Their standard deviation.
+    pub deviation_ns: f64,
+    /// Pairs of a percentile between 0 and 100 and its value in nanoseconds, rising. As many as the generator tells; a percentile with
+    /// fewer than 100 round trips beyond it is not among them.
+    pub percentiles: Vec<(f64, u64)>,
+}
+
+/// Seconds of processor time during a trial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Processor {
+    /// In the server's programs.
+    pub server_user_s: f64,
+    /// In the kernel for them.
+    pub server_system_s: f64,
+    /// In the client.
+    pub client_user_s: f64,
+    /// In the kernel for it.
+    pub client_system_s: f64,
+    /// In software interrupts, on all processors.
+    pub softirq_s: f64,
+    /// Taken by the hypervisor, on all processors.
+    pub steal_s: f64,
+    /// On all processors, of anything.
+    pub busy_s: f64,
+}
+
+impl Results {
+    /// Reads a directory of results.
+    ///
+    /// # Errors
+    /// The file is missing, is no results file, or is of another schema.
+    pub fn read(directory: &Path) -> Result<Results> {
+        let path = directory.join(FILE);
+        let text = fs::read_to_string(&path).with_context(|| {
+            format!(
+                "{} cannot be read: is this a directory that `millrace bench run --out` made?",
+                path.display()
+            )
+        })?;
+        let found: serde_json::Value = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not JSON", path.display()))?;
+        let schema = found["schema"].as_u64();
+        ensure!(
+            schema == Some(u64::from(SCHEMA)),
+            "{} is of schema {}, and this millrace reads schema {SCHEMA}",
+            path.display(),
+            schema.map_or("unknown".to_owned(), |schema| schema.to_string()),
+        );
+        serde_json::from_value(found)
+            .with_context(|| format!("{} is not as it should be", path.display()))
+    }
+
+    /// Writes them into a directory, so that at every instant there is a whole file.
+    ///
+    /// # Errors
+    /// The directory cannot be written to.
+    pub fn write(&self, directory: &Path) -> Result<()> {
+        let path = directory.join(FILE);
+        let fresh = directory.join("results.json.new");
+        let write = || {
+            let mut file = fs::File::create(&fresh)?;
+            file.write_all(serde_json::to_string_pretty(self)?.as_bytes())?;
+            file.write_all(b"\n")?;
+            file.sync_all()?;
+            anyhow::Ok(fs::rename(&fresh, &path)?)
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// The cell of the same scenario and parameters on another road.
+    #[must_use]
+    pub fn on_road(&self, cell: &Cell, road: &str) -> Option<&Cell> {
+        self.cells.iter().find(|other| {
+            other.road == road
+                && other.scenario == cell.scenario
+                && other.parameters == cell.parameters
+        })
+    }
+}
