@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lexopt::prelude::{Long, ValueExt};
-
-use crate::process::Program;
-use crate::{machine, markdown};
+use millrace_bench::process::Program;
+use millrace_bench::{machine, markdown};
 
 const DIRECTORY: &str = "target/coverage";
 const DOCUMENT: &str = "docs/coverage.md";

@@ -1,23 +1,21 @@
 //! The project's own commands, by `cargo xtask COMMAND`. Not part of what is installed.
 
+#![forbid(unsafe_code)]
+
 mod bench;
 mod coverage;
 mod demo;
 mod load;
-mod machine;
-mod markdown;
 mod packages;
-mod process;
-mod scratch;
 mod stats;
 mod suites;
-mod sys;
 mod tidy;
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use lexopt::prelude::Value;
+use millrace_bench::{process, sys};
 
 const USAGE: &str = "\
 cargo xtask COMMAND

@@ -1,11 +1,10 @@
 //! The Debian packages that a command needs, and their installation.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-
-use crate::sys;
+use millrace_bench::programs::find_program;
+use millrace_bench::sys;
 
 /// One package a line: name, a program it brings, who needs it. `.ci/run` reads the same file.
 const LIST: &str = include_str!("../debian-packages.txt");
@@ -72,20 +71,6 @@ fn needed_by(user: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
                 .any(|each| each == user)
                 .then_some((package, program))
         })
-}
-
-/// Looks in PATH, in the directories of system programs, and in those of PostgreSQL's versions.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    places.extend(["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from));
-    if let Ok(versions) = Path::new("/usr/lib/postgresql").read_dir() {
-        places.extend(versions.flatten().map(|version| version.path().join("bin")));
-    }
-    places
-        .into_iter()
-        .map(|place| place.join(name))
-        .find(|program| program.is_file())
 }
 
 #[cfg(test)]

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::{Long, ValueExt};
-
-use crate::process::Program;
+use millrace_bench::process::Program;
 
 mod list;
 mod record;

@@ -7,6 +7,14 @@
 //! Reading order: `results` (what is kept of a run, and the file's schema), `stats` and `compare` (what figures say), `report` (what
 //! people look at), `load` (our own load generators and servers).
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod machine;
+pub mod markdown;
+pub mod process;
+pub mod programs;
+pub mod readers;
 pub mod results;
+pub mod scratch;
+#[allow(unsafe_code, reason = "system calls that nobody else offers")]
+pub mod sys;

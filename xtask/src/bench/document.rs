@@ -4,11 +4,12 @@ use std::fmt::Write;
 use std::fs;
 
 use anyhow::{Context, Result};
+use millrace_bench::machine;
+use millrace_bench::results::Fact;
 use serde_json::{Value, json};
 
 use super::measure::{Plan, Row, Sample};
 use super::report;
-use crate::machine::{self, Fact};
 
 const DOCUMENT: &str = "docs/benchmarks.md";
 const RESULTS: &str = "docs/results";

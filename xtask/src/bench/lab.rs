@@ -7,12 +7,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use millrace_bench::machine;
+use millrace_bench::process::Program;
+use millrace_bench::scratch::Scratch;
 use serde_json::Value;
 
 use super::scenario::Road;
-use crate::machine;
-use crate::process::Program;
-use crate::scratch::Scratch;
 
 const LIBRARY: &str = "libmillrace_preload.so";
 
@@ -28,7 +28,7 @@ impl Lab {
     /// Copies the programs to where every user can read them, and starts an agent that no other
     /// program uses; builds them before, when `with_millrace`.
     pub(crate) fn open(with_millrace: bool) -> Result<Self> {
-        let scratch = Scratch::new()?;
+        let scratch = Scratch::new("xtask")?;
         let allowed = machine::allowed_processors();
         let first = allowed.first().copied().unwrap_or(0);
         let second = allowed.get(1).copied().unwrap_or(first);

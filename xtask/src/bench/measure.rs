@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use millrace_bench::process::Program;
+use millrace_bench::readers::{Latency, Reader, Reading};
+use millrace_bench::sys;
 
 use super::lab::Lab;
-use super::parse::{Latency, Reader, Reading};
 use super::scenario::{Bar, Measure, Road, Scenario, Step, times_better};
 use super::site::{End, Site};
-use crate::process::Program;
-use crate::{stats, sys};
+use crate::stats;
 
 /// How much to measure.
 #[derive(Clone, Copy, Debug)]
@@ -233,13 +234,13 @@ impl Load<'_> {
     /// agent is asked in the middle where the bytes go.
     fn run(&self, count: u64, look: bool) -> Result<Sample> {
         let seconds = self.site.seconds;
-        let before = self.server.processor_time();
+        let before = self.server.processor().total();
         let mut client = self.site.start(End::Client, self.template, count)?;
         let busy = look && client.wait(Duration::from_secs(seconds) / 2)?.is_none();
         let ring_share = if busy { self.site.ring_share()? } else { None };
         let (text, exit) = client.finish(Duration::from_secs(20 + 10 * seconds))?;
-        let server_time = self.server.processor_time().saturating_sub(before);
-        let processor = Some([server_time, exit.processor_time]);
+        let server_time = self.server.processor().total().saturating_sub(before);
+        let processor = Some([server_time, exit.processor.total()]);
         let reading = Reading {
             ring_share,
             ..(self.read)(&text)?

@@ -6,7 +6,6 @@
 mod document;
 mod lab;
 mod measure;
-mod parse;
 mod probe;
 mod report;
 mod scenario;
@@ -23,7 +22,9 @@ pub(crate) use report::table;
 pub(crate) use scenario::{Road, Scenario};
 pub(crate) use table::SCENARIOS;
 
-use crate::{machine, packages};
+use millrace_bench::machine;
+
+use crate::packages;
 
 const USAGE: &str = "\
 cargo xtask bench-sockets [--repeat N] [--seconds N] [--only NAME[,NAME…]] [--roads A,B] [--list]

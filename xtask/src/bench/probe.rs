@@ -4,12 +4,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use millrace_bench::process::Program;
+use millrace_bench::readers::{Latency, Reading};
+use millrace_bench::{machine, sys};
 
-use super::parse::{Latency, Reading};
 use super::scenario::Road;
 use super::site::Site;
-use crate::process::Program;
-use crate::{machine, stats, sys};
+use crate::stats;
 
 /// Measures one side once.
 pub(crate) type Probe = fn(&Site<'_>) -> Result<Reading>;
@@ -27,9 +28,9 @@ pub(crate) fn idle_processor(site: &Site<'_>) -> Result<Reading> {
     let agent = || {
         site.lab
             .agent()
-            .map_or(Duration::ZERO, Program::processor_time)
+            .map_or(Duration::ZERO, |agent| agent.processor().total())
     };
-    let used = || server.processor_time() + client.processor_time() + agent();
+    let used = || server.processor().total() + client.processor().total() + agent();
     let (start, before) = (Instant::now(), used());
     pause(Duration::from_secs(site.seconds))?;
     let share = (used() - before).as_secs_f64() / start.elapsed().as_secs_f64();

@@ -1,8 +1,10 @@
 //! Measured rows as tables for people: aligned, so that a terminal and a Markdown reader both show them.
 
+use millrace_bench::markdown;
+
 use super::measure::{Row, Sample};
 use super::scenario::{Bar, Measure};
-use crate::{markdown, stats};
+use crate::stats;
 
 /// Workload, both columns, the ratio, and what both cost in processor time.
 pub(crate) fn table(rows: &[Row]) -> String {

@@ -1,8 +1,8 @@
 //! What the table of workloads is made of.
 
 use anyhow::Result;
+use millrace_bench::readers;
 
-use super::parse;
 use super::probe;
 use super::site::Site;
 
@@ -96,7 +96,7 @@ impl Step {
 /// How a row gets its figure.
 pub(crate) enum Measure {
     /// A client's command, and the reader of what it prints.
-    Client(&'static str, parse::Reader),
+    Client(&'static str, readers::Reader),
     /// Something that no public program measures.
     Probe(probe::Probe),
 }

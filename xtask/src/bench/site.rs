@@ -9,13 +9,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use millrace_bench::process::Program;
+use millrace_bench::programs::find_program;
+use millrace_bench::sys;
 
 use super::lab::Lab;
 use super::measure::Plan;
 use super::scenario::{Beside, Placement, Road, Scenario, Side};
-use crate::packages::find_program;
-use crate::process::Program;
-use crate::sys;
 
 /// How long a server may take until it listens, and idle connections until they are made.
 const START_LIMIT: Duration = Duration::from_secs(120);

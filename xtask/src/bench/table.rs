@@ -1,6 +1,7 @@
 //! The workloads, as data: what is run, and what it has to reach.
 
-use super::parse;
+use millrace_bench::readers;
+
 use super::probe;
 use super::scenario::Bar::{AtLeast, Below, LessMore, Times};
 use super::scenario::Unit::{
@@ -67,7 +68,7 @@ const PLAIN: Scenario = Scenario {
 const fn client(
     title: &'static str,
     command: &'static str,
-    read: parse::Reader,
+    read: readers::Reader,
     unit: Unit,
 ) -> Step {
     Step {
@@ -81,11 +82,11 @@ const fn client(
 }
 
 const fn redis(title: &'static str, command: &'static str) -> Step {
-    client(title, command, parse::redis_benchmark, PerSecond)
+    client(title, command, readers::redis_benchmark, PerSecond)
 }
 
 const fn web(title: &'static str, command: &'static str) -> Step {
-    client(title, command, parse::result_line, PerSecond)
+    client(title, command, readers::result_line, PerSecond)
 }
 
 const fn probe(title: &'static str, probe: probe::Probe, unit: Unit) -> Step {
@@ -167,7 +168,7 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
             "sockperf ping-pong 64 B, p50 round trip",
             "sockperf ping-pong --tcp -i 127.0.0.1 -p {port} -m 64 -t {seconds} --mps 500000 \
              --full-rtt",
-            parse::sockperf_ping_pong,
+            readers::sockperf_ping_pong,
             Microseconds,
         )
         .must(Times(30.0))
@@ -189,7 +190,7 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
             "sockperf ping-pong 64 B, p50 round trip, kernel spinning",
             "sockperf ping-pong --tcp -i 127.0.0.1 -p {port} -m 64 -t {seconds} --mps 500000 \
              --full-rtt {extra}",
-            parse::sockperf_ping_pong,
+            readers::sockperf_ping_pong,
             Microseconds,
         )
         .must(Times(9.0))
@@ -202,7 +203,7 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
         steps: &[client(
             "sockperf throughput, 64 B messages",
             "sockperf throughput --tcp -i 127.0.0.1 -p {port} -m 64 -t {seconds}",
-            parse::sockperf_throughput,
+            readers::sockperf_throughput,
             PerSecond,
         )
         .must(Times(6.0))
@@ -215,7 +216,7 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
         steps: &[client(
             "iperf3 -l 1M, one stream (operation: 1 MiB)",
             "iperf3 -c 127.0.0.1 -p {port} -l 1M -t {seconds} -J",
-            parse::iperf3,
+            readers::iperf3,
             GigabitsPerSecond,
         )
         .must(Times(1.8))
@@ -229,7 +230,7 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
             client(
                 "memcached 1 KiB, 1 connection",
                 "{helper} load memcached --port {port} --connections 1 --seconds {seconds}",
-                parse::result_line,
+                readers::result_line,
                 PerSecond,
             )
             .must(Times(6.0))
@@ -237,7 +238,7 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
             client(
                 "memcached 1 KiB, 50 connections",
                 "{helper} load memcached --port {port} --connections 50 --seconds {seconds}",
-                parse::result_line,
+                readers::result_line,
                 PerSecond,
             )
             .must(Times(4.0))
@@ -282,7 +283,7 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
         steps: &[client(
             "pgbench select-only, 1 client",
             "pgbench -h 127.0.0.1 -p {port} -U postgres -n -S -c 1 -T {seconds} postgres",
-            parse::pgbench,
+            readers::pgbench,
             PerSecond,
         )
         .must(Times(1.3))],

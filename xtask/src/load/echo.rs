@@ -7,8 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-
-use crate::sys::{self, Epoll};
+use millrace_bench::sys::{self, Epoll};
 
 /// Round trips of each connection in each of the two passes: enough to be worth a faster road, which
 /// connections take between the passes and use in the second.

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
-
-use crate::sys::Epoll;
+use millrace_bench::sys::Epoll;
 
 const VALUE_BYTES: usize = 1024;
 /// One request in so many is a set.

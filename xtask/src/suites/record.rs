@@ -6,11 +6,11 @@ use std::fs;
 use std::hash::{Hash, Hasher};
 
 use anyhow::{Context, Result};
+use millrace_bench::{machine, markdown};
 use serde_json::{Map, Value, json};
 
 use super::Outcome;
 use super::list::SUITES;
-use crate::{machine, markdown};
 
 const RESULTS: &str = "docs/results";
 const DATA: &str = "docs/results/full.json";

@@ -13,8 +13,7 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use lexopt::prelude::Long;
-
-use crate::machine;
+use millrace_bench::machine;
 
 /// A file of the project, as text.
 struct File {

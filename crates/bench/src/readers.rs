@@ -3,31 +3,35 @@
 use anyhow::{Context, Result, ensure};
 
 /// Reads one program's output.
-pub(crate) type Reader = fn(&str) -> Result<Reading>;
+pub type Reader = fn(&str) -> Result<Reading>;
 
 /// What one run of a client has shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Reading {
+pub struct Reading {
     /// The row's figure, in the row's unit.
-    pub(crate) value: f64,
+    pub value: f64,
     /// What the processor time is divided by.
-    pub(crate) operations: f64,
-    pub(crate) latency: Latency,
+    pub operations: f64,
+    /// Of its round trips.
+    pub latency: Latency,
     /// Share of the bytes that went through shared memory, where it was looked at.
-    pub(crate) ring_share: Option<f64>,
+    pub ring_share: Option<f64>,
 }
 
 /// Percentiles of the round trips in microseconds, where the program tells them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Latency {
-    pub(crate) p50: Option<f64>,
-    pub(crate) p99: Option<f64>,
-    pub(crate) p999: Option<f64>,
+pub struct Latency {
+    /// The median.
+    pub p50: Option<f64>,
+    /// The 99th percentile.
+    pub p99: Option<f64>,
+    /// The 99.9th percentile.
+    pub p999: Option<f64>,
 }
 
 /// `redis-benchmark` with one command, without `-q`: rates, and the table of percentiles. Times are in
 /// milliseconds there, in buckets of 8 µs.
-pub(crate) fn redis_benchmark(text: &str) -> Result<Reading> {
+pub fn redis_benchmark(text: &str) -> Result<Reading> {
     let summary = text
         .lines()
         .skip_while(|line| !line.contains("latency summary"))
@@ -56,7 +60,7 @@ pub(crate) fn redis_benchmark(text: &str) -> Result<Reading> {
 }
 
 /// `sockperf ping-pong --full-rtt`: the median round trip.
-pub(crate) fn sockperf_ping_pong(text: &str) -> Result<Reading> {
+pub fn sockperf_ping_pong(text: &str) -> Result<Reading> {
     let p50 = number_after(text, "percentile 50.000 =")?;
     Ok(Reading {
         value: p50,
@@ -71,7 +75,7 @@ pub(crate) fn sockperf_ping_pong(text: &str) -> Result<Reading> {
 }
 
 /// `sockperf throughput`: messages in a second.
-pub(crate) fn sockperf_throughput(text: &str) -> Result<Reading> {
+pub fn sockperf_throughput(text: &str) -> Result<Reading> {
     Ok(Reading {
         value: number_after(text, "Message Rate is")?,
         operations: number_after(text, "Total of")?,
@@ -80,7 +84,7 @@ pub(crate) fn sockperf_throughput(text: &str) -> Result<Reading> {
 }
 
 /// `iperf3 -J`: what the receiver got; an operation is a MiB.
-pub(crate) fn iperf3(text: &str) -> Result<Reading> {
+pub fn iperf3(text: &str) -> Result<Reading> {
     let report: serde_json::Value = serde_json::from_str(text)?;
     let received = |field: &str| report["end"]["sum_received"][field].as_f64();
     let bits = received("bits_per_second").context("iperf3 reports no bits_per_second")?;
@@ -93,7 +97,7 @@ pub(crate) fn iperf3(text: &str) -> Result<Reading> {
 }
 
 /// `pgbench`: transactions in a second.
-pub(crate) fn pgbench(text: &str) -> Result<Reading> {
+pub fn pgbench(text: &str) -> Result<Reading> {
     Ok(Reading {
         value: number_after(text, "tps =")?,
         operations: number_after(text, "transactions actually processed:")?,
@@ -102,7 +106,7 @@ pub(crate) fn pgbench(text: &str) -> Result<Reading> {
 }
 
 /// The line that `wrk` prints by our script, and our own load generators print.
-pub(crate) fn result_line(text: &str) -> Result<Reading> {
+pub fn result_line(text: &str) -> Result<Reading> {
     let line = text.lines().find_map(|line| line.strip_prefix("result:"));
     let line = line.context("there is no line with the result")?;
     let requests = number_after(line, "requests")?;

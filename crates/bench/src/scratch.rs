@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 /// The directory; dropping it removes it with everything in it.
-pub(crate) struct Scratch(PathBuf);
+pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes a new directory that every user can enter: the agent's socket is in it, and servers run
+    /// Makes a new directory, `millrace-PURPOSE-PID`, that every user can enter: the agent's socket is in it, and servers run
     /// as other users.
-    pub(crate) fn new() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("millrace-xtask-{}", std::process::id()));
+    pub fn new(purpose: &str) -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("millrace-{purpose}-{}", std::process::id()));
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let scratch = Self(path);
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
@@ -21,7 +21,7 @@ impl Scratch {
     }
 
     /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }

@@ -1,7 +1,7 @@
 //! Tables that a terminal and a Markdown reader both show well.
 
 /// Lines of cells as a Markdown table, the columns padded. The first line has the titles.
-pub(crate) fn table(lines: &[Vec<String>]) -> String {
+pub fn table(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));

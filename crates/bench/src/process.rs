@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::sys::{self, Exit};
+use crate::sys::{self, Exit, Times};
 
 /// How long a program may take to stop when asked, before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running program. Dropping it ends it, with all its descendants.
-pub(crate) struct Program {
+pub struct Program {
     name: String,
     pid: i32,
     output: PathBuf,
@@ -25,7 +25,7 @@ pub(crate) struct Program {
 impl Program {
     /// Starts `command`, that is called `name` in messages; standard output and standard error go to the
     /// file `output`.
-    pub(crate) fn start(name: &str, mut command: Command, output: PathBuf) -> Result<Self> {
+    pub fn start(name: &str, mut command: Command, output: PathBuf) -> Result<Self> {
         let name = name.to_owned();
         let file = File::create(&output).with_context(|| format!("{}", output.display()))?;
         command
@@ -46,13 +46,13 @@ impl Program {
     }
 
     /// What the program has printed so far.
-    pub(crate) fn output(&self) -> String {
+    pub fn output(&self) -> String {
         let bytes = fs::read(&self.output).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Waits until the program ends, at most `limit`; `None` when it runs on. An interrupt is an error.
-    pub(crate) fn wait(&mut self, limit: Duration) -> Result<Option<Exit>> {
+    pub fn wait(&mut self, limit: Duration) -> Result<Option<Exit>> {
         if self.exit.is_none() {
             self.exit = sys::wait_child(self.pid, limit)?;
         }
@@ -62,7 +62,7 @@ impl Program {
 
     /// Waits until the program ends, and takes what it printed. Failure and running longer than
     /// `limit` are errors.
-    pub(crate) fn finish(mut self, limit: Duration) -> Result<(String, Exit)> {
+    pub fn finish(mut self, limit: Duration) -> Result<(String, Exit)> {
         let Some(exit) = self.wait(limit)? else {
             bail!(
                 "{} did not end within {} s\n{}",
@@ -76,11 +76,7 @@ impl Program {
     }
 
     /// Waits until `ready` holds; the program's end, `limit` and an interrupt are errors.
-    pub(crate) fn wait_until(
-        &mut self,
-        limit: Duration,
-        ready: impl Fn(&Self) -> bool,
-    ) -> Result<()> {
+    pub fn wait_until(&mut self, limit: Duration, ready: impl Fn(&Self) -> bool) -> Result<()> {
         let start = Instant::now();
         while !ready(self) {
             let ended = self.wait(Duration::from_millis(20))?.is_some();
@@ -101,15 +97,12 @@ impl Program {
     }
 
     /// Processor time that the program and its descendants have used, those that ended included.
-    pub(crate) fn processor_time(&self) -> Duration {
-        descendants(self.pid)
-            .iter()
-            .map(Process::processor_time)
-            .sum()
+    pub fn processor(&self) -> Times {
+        descendants(self.pid).iter().map(Process::processor).sum()
     }
 
     /// KiB of private memory and page tables of the program and its descendants.
-    pub(crate) fn memory(&self) -> u64 {
+    pub fn memory(&self) -> u64 {
         descendants(self.pid).iter().map(Process::memory).sum()
     }
 
@@ -154,7 +147,7 @@ impl Drop for Program {
 }
 
 /// Kills every descendant of ours that is still there, and collects them; returns their command lines.
-pub(crate) fn end_descendants() -> Vec<String> {
+pub fn end_descendants() -> Vec<String> {
     while sys::reap(-1).is_ok_and(|exit| exit.is_some()) {}
     let ours = i32::try_from(std::process::id()).unwrap_or(0);
     let left: Vec<Process> = descendants(ours)
@@ -177,8 +170,10 @@ pub(crate) fn end_descendants() -> Vec<String> {
 struct Process {
     pid: i32,
     parent: i32,
-    /// Processor time of the children that it has waited for, in ticks.
-    children_ticks: u64,
+    /// Processor time of its own, in the program and in the kernel, in ticks.
+    own_ticks: [u64; 2],
+    /// The same of the children that it has waited for.
+    children_ticks: [u64; 2],
     /// When it started: with the number, this names a process for ever.
     started: u64,
 }
@@ -194,7 +189,8 @@ impl Process {
         Some(Self {
             pid,
             parent: fields.get(1)?.parse().ok()?,
-            children_ticks: number(13)? + number(14)?,
+            own_ticks: [number(11)?, number(12)?],
+            children_ticks: [number(13)?, number(14)?],
             started: number(19)?,
         })
     }
@@ -206,9 +202,17 @@ impl Process {
         format!("{} {}", self.pid, line.trim_end())
     }
 
-    fn processor_time(&self) -> Duration {
-        let nanoseconds = self.children_ticks * (1_000_000_000 / sys::ticks_per_second());
-        sys::processor_time(self.pid).unwrap_or_default() + Duration::from_nanos(nanoseconds)
+    /// Its own time is known to the nanosecond; how it divides, by the kernel's ticks only.
+    fn processor(&self) -> Times {
+        let tick = Duration::from_nanos(1_000_000_000 / sys::ticks_per_second());
+        let [user, system] = self.children_ticks.map(|ticks| tick * ticks as u32);
+        let [in_program, in_kernel] = self.own_ticks.map(|ticks| ticks as f64);
+        let own = sys::processor_time(self.pid).unwrap_or_default();
+        let own_system = own.mul_f64(in_kernel / (in_program + in_kernel).max(1.0));
+        Times {
+            user: user + own.saturating_sub(own_system),
+            system: system + own_system,
+        }
     }
 
     fn memory(&self) -> u64 {

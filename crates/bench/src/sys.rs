@@ -11,11 +11,48 @@ use std::time::Duration;
 /// Set by the signal handler, read by whoever waits.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// How a process ended, and the processor time that it and the children it waited for have used.
+/// How a process ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Exit {
-    pub(crate) success: bool,
-    pub(crate) processor_time: Duration,
+pub struct Exit {
+    /// With status 0.
+    pub success: bool,
+    /// What it and the children it waited for have used.
+    pub processor: Times,
+}
+
+/// Processor time, in the program and in the kernel for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    /// In the program.
+    pub user: Duration,
+    /// In the kernel.
+    pub system: Duration,
+}
+
+impl Times {
+    /// Both together.
+    #[must_use]
+    pub fn total(self) -> Duration {
+        self.user + self.system
+    }
+
+    /// What has been used since it was `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Times) -> Times {
+        Times {
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
+        }
+    }
+}
+
+impl std::iter::Sum for Times {
+    fn sum<I: Iterator<Item = Times>>(times: I) -> Times {
+        times.fold(Times::default(), |sum, each| Times {
+            user: sum.user + each.user,
+            system: sum.system + each.system,
+        })
+    }
 }
 
 extern "C" fn note_interrupt(_signal: libc::c_int) {
@@ -25,7 +62,7 @@ extern "C" fn note_interrupt(_signal: libc::c_int) {
 
 /// From now on SIGINT, SIGTERM and SIGHUP interrupt waiting instead of ending the process, so that
 /// everything that was started can be stopped and removed. What is ignored (`nohup`) stays ignored.
-pub(crate) fn catch_interrupts() {
+pub fn catch_interrupts() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: a zeroed sigaction is a valid one: default action, empty mask, no flags (no
         // SA_RESTART, so that poll returns).
@@ -42,19 +79,19 @@ pub(crate) fn catch_interrupts() {
 }
 
 /// Whether a signal asked us to stop.
-pub(crate) fn interrupted() -> bool {
+pub fn interrupted() -> bool {
     // Relaxed: the flag guards no other data.
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
 /// Orphans among our descendants become our children, so that they can be found and ended.
-pub(crate) fn adopt_orphans() {
+pub fn adopt_orphans() {
     // SAFETY: plain numbers.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
 /// The command's process gets a group of its own (Ctrl-C reaches us alone), and SIGTERM when we die.
-pub(crate) fn bind_to_parent(command: &mut Command) {
+pub fn bind_to_parent(command: &mut Command) {
     command.process_group(0);
     let set = || {
         // SAFETY: prctl with numbers only is async-signal-safe.
@@ -68,13 +105,13 @@ pub(crate) fn bind_to_parent(command: &mut Command) {
 }
 
 /// Sends a signal to a process, or with a negative number to a group. A process that is gone is no error.
-pub(crate) fn signal(pid: i32, signal: i32) {
+pub fn signal(pid: i32, signal: i32) {
     // SAFETY: plain numbers.
     unsafe { libc::kill(pid, signal) };
 }
 
 /// Waits for a child to end, at most `timeout`; `None` when it has not, or when a signal interrupted us.
-pub(crate) fn wait_child(pid: i32, timeout: Duration) -> io::Result<Option<Exit>> {
+pub fn wait_child(pid: i32, timeout: Duration) -> io::Result<Option<Exit>> {
     // SAFETY: plain numbers; the result is a new descriptor or -1.
     let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let number = RawFd::try_from(number).unwrap_or(-1);
@@ -97,7 +134,7 @@ pub(crate) fn wait_child(pid: i32, timeout: Duration) -> io::Result<Option<Exit>
 }
 
 /// Collects a child that has ended (`-1`: any); `None` when there is none.
-pub(crate) fn reap(pid: i32) -> io::Result<Option<Exit>> {
+pub fn reap(pid: i32) -> io::Result<Option<Exit>> {
     let mut status = 0;
     // SAFETY: rusage is numbers only: zeroes are valid.
     let mut usage: libc::rusage = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -107,7 +144,10 @@ pub(crate) fn reap(pid: i32) -> io::Result<Option<Exit>> {
         0 => Ok(None),
         _ => Ok(Some(Exit {
             success: libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
-            processor_time: duration(usage.ru_utime) + duration(usage.ru_stime),
+            processor: Times {
+                user: duration(usage.ru_utime),
+                system: duration(usage.ru_stime),
+            },
         })),
     }
 }
@@ -118,7 +158,7 @@ fn duration(time: libc::timeval) -> Duration {
 }
 
 /// Processor time of all threads, past and present, of another process, to the nanosecond.
-pub(crate) fn processor_time(pid: i32) -> Option<Duration> {
+pub fn processor_time(pid: i32) -> Option<Duration> {
     let mut clock = 0;
     // SAFETY: `clock` is a live variable.
     if unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0 {
@@ -139,19 +179,19 @@ pub(crate) fn processor_time(pid: i32) -> Option<Duration> {
 }
 
 /// Ticks in a second of the times in `/proc/PID/stat`.
-pub(crate) fn ticks_per_second() -> u64 {
+pub fn ticks_per_second() -> u64 {
     // SAFETY: a plain number.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
 }
 
 /// Our effective user number.
-pub(crate) fn effective_user() -> u32 {
+pub fn effective_user() -> u32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::geteuid() }
 }
 
 /// Raises the limit on open descriptors to the hard limit, and says what it is now.
-pub(crate) fn raise_descriptor_limit() -> u64 {
+pub fn raise_descriptor_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -165,14 +205,14 @@ pub(crate) fn raise_descriptor_limit() -> u64 {
 }
 
 /// An epoll set for readable descriptors, each with a number of the caller's.
-pub(crate) struct Epoll {
+pub struct Epoll {
     set: OwnedFd,
     events: Vec<libc::epoll_event>,
 }
 
 impl Epoll {
     /// An empty set.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         // SAFETY: a plain number; the result is a new descriptor or -1.
         let number = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if number < 0 {
@@ -187,7 +227,7 @@ impl Epoll {
     }
 
     /// Watches a descriptor, level-triggered, until it is closed.
-    pub(crate) fn add(&self, descriptor: RawFd, token: usize) -> io::Result<()> {
+    pub fn add(&self, descriptor: RawFd, token: usize) -> io::Result<()> {
         let readable = libc::EPOLLIN.unsigned_abs();
         let mut event = libc::epoll_event {
             events: readable,
@@ -202,7 +242,7 @@ impl Epoll {
     }
 
     /// Waits without limit and appends the numbers of the descriptors that are readable to `ready`.
-    pub(crate) fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
+    pub fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
         let room = i32::try_from(self.events.len()).unwrap_or(i32::MAX);
         // SAFETY: the pointer and the room are those of one live vector.
         let count =

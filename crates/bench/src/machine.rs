@@ -6,10 +6,8 @@ use std::process::{Command, Stdio};
 use serde_json::{Map, Value};
 
 use crate::markdown;
-use crate::packages::find_program;
-
-/// A named fact.
-pub(crate) type Fact = (&'static str, String);
+use crate::programs::find_program;
+use crate::results::Fact;
 
 /// The arguments that make the programs of the benchmarks tell their version.
 const TOOLS: &[(&str, &str)] = &[
@@ -24,8 +22,8 @@ const TOOLS: &[(&str, &str)] = &[
 ];
 
 /// Processor, kernel, mitigations, system, versions of the programs.
-pub(crate) fn facts() -> Vec<Fact> {
-    let mut facts = vec![
+pub fn facts() -> Vec<Fact> {
+    let mut facts: Vec<(&str, String)> = vec![
         ("processor", processor()),
         ("processors used", placement()),
         ("memory", memory()),
@@ -40,30 +38,34 @@ pub(crate) fn facts() -> Vec<Fact> {
             version(tool, argument).unwrap_or_else(|| "not installed".to_owned()),
         ));
     }
-    facts
+    let named = facts.into_iter().map(|(name, value)| Fact {
+        name: name.to_owned(),
+        value,
+    });
+    named.collect()
 }
 
 /// Facts as a Markdown table.
-pub(crate) fn table(facts: &[Fact]) -> String {
+pub fn table(facts: &[Fact]) -> String {
     let mut lines = vec![["fact", "here"].map(str::to_owned).to_vec()];
     lines.extend(
         facts
             .iter()
-            .map(|(name, fact)| vec![(*name).to_owned(), fact.clone()]),
+            .map(|fact| vec![fact.name.clone(), fact.value.clone()]),
     );
     markdown::table(&lines)
 }
 
 /// Facts as a JSON object.
-pub(crate) fn to_json(facts: &[Fact]) -> Value {
+pub fn to_json(facts: &[Fact]) -> Value {
     let entries = facts
         .iter()
-        .map(|(name, fact)| ((*name).to_owned(), fact.clone().into()));
+        .map(|fact| (fact.name.clone(), fact.value.clone().into()));
     Value::Object(entries.collect::<Map<_, _>>())
 }
 
 /// The processors that we may use, in order.
-pub(crate) fn allowed_processors() -> Vec<usize> {
+pub fn allowed_processors() -> Vec<usize> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let list = status
         .lines()
@@ -72,12 +74,12 @@ pub(crate) fn allowed_processors() -> Vec<usize> {
 }
 
 /// Today, by UTC, as year-month-day.
-pub(crate) fn today() -> String {
+pub fn today() -> String {
     capture("date", &["-u", "+%F"]).unwrap_or_else(|| "unknown-date".to_owned())
 }
 
 /// The commit that is checked out, with a mark when the tree differs from it elsewhere than in results.
-pub(crate) fn commit() -> String {
+pub fn commit() -> String {
     let revision = capture("git", &["rev-parse", "--short=12", "HEAD"]);
     let elsewhere = ["status", "--porcelain", "--", ".", ":!docs/results"];
     let changes = capture("git", &elsewhere);
@@ -89,7 +91,7 @@ pub(crate) fn commit() -> String {
 }
 
 /// What a command prints, if it succeeds.
-pub(crate) fn capture(program: &str, words: &[&str]) -> Option<String> {
+pub fn capture(program: &str, words: &[&str]) -> Option<String> {
     let output = Command::new(program)
         .args(words)
         .stdin(Stdio::null())
@@ -142,7 +144,7 @@ fn memory() -> String {
 }
 
 /// The sum of some lines of `/proc/meminfo`, in KiB.
-pub(crate) fn meminfo(names: &[&str]) -> u64 {
+pub fn meminfo(names: &[&str]) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let value = |line: &str| {
         let (name, rest) = line.split_once(':')?;
