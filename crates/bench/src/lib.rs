@@ -4,17 +4,25 @@
 //! programs and what is varied about them; a *cell* is a scenario with one set of parameters on one road; a *trial* is one run of a cell.
 //! This is no library for others: the `millrace` command shows it as `millrace bench` and `millrace load`.
 //!
-//! Reading order: `results` (what is kept of a run, and the file's schema), `stats` and `compare` (what figures say), `report` (what
+//! Reading order: `roads` and `scenario` (what is measured, as data), `results` (what is kept of a run, and the file's schema), `stats` and `compare` (what figures say), `report` (what
 //! people look at), `load` (our own load generators and servers).
 
 #![deny(unsafe_code)]
 
+pub mod isolate;
+mod lab;
 pub mod machine;
 pub mod markdown;
 pub mod process;
 pub mod programs;
 pub mod readers;
 pub mod results;
+pub mod roads;
+pub mod run;
+pub mod scenario;
 pub mod scratch;
 #[allow(unsafe_code, reason = "system calls that nobody else offers")]
 pub mod sys;
+mod trial;
+
+pub use lab::Pinning;

@@ -73,6 +73,90 @@ pub fn allowed_processors() -> Vec<usize> {
     parse_list(list.unwrap_or("0"))
 }
 
+/// Two processors for the two ends of a pair, of different cores if there are. None: there is one only.
+#[must_use]
+pub fn two_processors() -> Option<[usize; 2]> {
+    let allowed = allowed_processors();
+    let (&first, others) = allowed.split_first()?;
+    let siblings = siblings(first);
+    let other = others.iter().find(|other| !siblings.contains(other));
+    other.or(others.first()).map(|&second| [first, second])
+}
+
+/// The processors that are threads of the same core.
+fn siblings(processor: usize) -> Vec<usize> {
+    let path = format!("/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list");
+    parse_list(&first_line(&path))
+}
+
+/// What the processors have done since the machine started, in seconds, all together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// In software interrupts.
+    pub softirq_s: f64,
+    /// Taken by the hypervisor.
+    pub steal_s: f64,
+    /// Of anything but waiting.
+    pub busy_s: f64,
+}
+
+impl Work {
+    /// Up to now (proc_stat(5)).
+    #[must_use]
+    pub fn now() -> Work {
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default();
+        let ticks: Vec<f64> = line
+            .split_whitespace()
+            .skip(1)
+            .flat_map(str::parse)
+            .collect();
+        let seconds = |index: usize| {
+            ticks.get(index).copied().unwrap_or(0.0) / crate::sys::ticks_per_second() as f64
+        };
+        Work {
+            softirq_s: seconds(6),
+            steal_s: seconds(7),
+            busy_s: [0, 1, 2, 5, 6].into_iter().map(seconds).sum(),
+        }
+    }
+
+    /// Since it was `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Work) -> Work {
+        Work {
+            softirq_s: self.softirq_s - earlier.softirq_s,
+            steal_s: self.steal_s - earlier.steal_s,
+            busy_s: self.busy_s - earlier.busy_s,
+        }
+    }
+}
+
+/// What a reader has to know before believing a figure that is measured now.
+#[must_use]
+pub fn warnings() -> Vec<String> {
+    let mut found = Vec::new();
+    let allowed = allowed_processors().len();
+    if allowed < 2 {
+        found.push("server and client share the only processor that may be used".to_owned());
+    }
+    let load = first_line("/proc/loadavg");
+    let busy = load
+        .split(' ')
+        .next()
+        .and_then(|word| word.parse::<f64>().ok());
+    if let Some(busy) = busy.filter(|busy| *busy > allowed as f64 / 2.0) {
+        found.push(format!("the machine was busy before the run: {busy} programs wanted to run on {allowed} processors"));
+    }
+    found
+}
+
+/// Now, by UTC, as `2026-11-22T09:30:00Z`.
+#[must_use]
+pub fn now() -> String {
+    capture("date", &["-u", "+%FT%TZ"]).unwrap_or_else(|| "unknown".to_owned())
+}
+
 /// Today, by UTC, as year-month-day.
 pub fn today() -> String {
     capture("date", &["-u", "+%F"]).unwrap_or_else(|| "unknown-date".to_owned())
@@ -128,9 +212,7 @@ fn placement() -> String {
     let Some([server, client]) = allowed.first_chunk::<2>() else {
         return "one, for server and client".to_owned();
     };
-    let path = format!("/sys/devices/system/cpu/cpu{server}/topology/thread_siblings_list");
-    let siblings = parse_list(&first_line(&path));
-    let relation = if siblings.contains(client) {
+    let relation = if siblings(*server).contains(client) {
         "threads of one core"
     } else {
         "different cores"

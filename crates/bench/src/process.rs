@@ -45,6 +45,12 @@ impl Program {
         })
     }
 
+    /// Its process number.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// What the program has printed so far.
     pub fn output(&self) -> String {
         let bytes = fs::read(&self.output).unwrap_or_default();

@@ -15,3 +15,9 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .map(|place| place.join(name))
         .find(|program| program.is_file())
 }
+
+/// The program that a command line starts.
+#[must_use]
+pub fn program_of(command: &str) -> &str {
+    command.split_whitespace().next().unwrap_or_default()
+}

@@ -5,6 +5,29 @@ use anyhow::{Context, Result, ensure};
 /// Reads one program's output.
 pub type Reader = fn(&str) -> Result<Reading>;
 
+const BY_NAME: &[(&str, Reader)] = &[
+    ("redis-benchmark", redis_benchmark),
+    ("sockperf-ping-pong", sockperf_ping_pong),
+    ("sockperf-throughput", sockperf_throughput),
+    ("iperf3", iperf3),
+    ("pgbench", pgbench),
+    ("result-line", result_line),
+];
+
+/// The reader with a name, as scenarios have it.
+#[must_use]
+pub fn by_name(name: &str) -> Option<Reader> {
+    let mut known = BY_NAME.iter();
+    known
+        .find(|(known, _)| *known == name)
+        .map(|(_, reader)| *reader)
+}
+
+/// The names of all readers.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    BY_NAME.iter().map(|(name, _)| *name)
+}
+
 /// What one run of a client has shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {

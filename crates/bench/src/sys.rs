@@ -16,6 +16,8 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 pub struct Exit {
     /// With status 0.
     pub success: bool,
+    /// Its status; None: a signal ended it.
+    pub status: Option<u8>,
     /// What it and the children it waited for have used.
     pub processor: Times,
 }
@@ -93,9 +95,14 @@ pub fn adopt_orphans() {
 /// The command's process gets a group of its own (Ctrl-C reaches us alone), and SIGTERM when we die.
 pub fn bind_to_parent(command: &mut Command) {
     command.process_group(0);
-    let set = || {
+    die_with_parent(command, libc::SIGTERM);
+}
+
+/// The command's process gets `signal` when we die.
+pub fn die_with_parent(command: &mut Command, signal: i32) {
+    let set = move || {
         // SAFETY: prctl with numbers only is async-signal-safe.
-        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM, 0, 0, 0) } {
+        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
         }
@@ -144,6 +151,7 @@ pub fn reap(pid: i32) -> io::Result<Option<Exit>> {
         0 => Ok(None),
         _ => Ok(Some(Exit {
             success: libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+            status: libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status) as u8),
             processor: Times {
                 user: duration(usage.ru_utime),
                 system: duration(usage.ru_stime),

@@ -1,0 +1,80 @@
+//! A world of its own for a run: namespaces that the kernel takes away with their last process, however the run ends.
+//!
+//! The network namespaces, interfaces, addresses and rules of the roads, and every process, are in it; nothing of them can be left behind
+//! or meet what the machine has. Without root, a user namespace makes it, where the machine permits that.
+
+use std::env;
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::programs::find_program;
+use crate::sys;
+
+const INSIDE: &str = "MILLRACE_BENCH_INSIDE";
+/// Where `ip netns` has its names.
+pub(crate) const NAMES: &str = "/run/netns";
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Runs this command line again inside. Some: it was, and ended with this status. None: we are inside.
+///
+/// # Errors
+/// The world cannot be made: what is missing.
+pub fn enter() -> Result<Option<u8>> {
+    if env::var_os(INSIDE).is_some() {
+        mount("tmpfs", "/run")?;
+        fs::create_dir_all(NAMES)?;
+        return Ok(None);
+    }
+    ensure!(
+        find_program("unshare").is_some() && find_program("ip").is_some(),
+        "the roads need the programs unshare and ip (on Debian: apt install util-linux iproute2)"
+    );
+    let mut command = Command::new("unshare");
+    command.args([
+        "--net",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]);
+    if sys::effective_user() != 0 {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command
+        .arg(env::current_exe()?)
+        .args(env::args_os().skip(1));
+    command.env(INSIDE, "1");
+    sys::die_with_parent(&mut command, libc::SIGKILL);
+    sys::catch_interrupts();
+    let child = command.spawn().context("cannot start unshare")?;
+    let pid = i32::try_from(child.id())?;
+    let mut is_told = false;
+    loop {
+        if let Some(exit) = sys::wait_child(pid, PATIENCE)? {
+            return Ok(Some(exit.status.unwrap_or(1)));
+        }
+        // It blocks these signals, and does not pass them on.
+        if sys::interrupted() && !is_told {
+            is_told = true;
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            for inner in children.unwrap_or_default().split_whitespace() {
+                sys::signal(inner.parse()?, libc::SIGTERM);
+            }
+        }
+    }
+}
+
+fn mount(kind: &str, place: &str) -> Result<()> {
+    let status = Command::new("mount")
+        .args(["-t", kind, "none", place])
+        .status();
+    let done = status
+        .with_context(|| format!("cannot mount {kind} on {place}"))?
+        .success();
+    ensure!(done, "cannot mount {kind} on {place}");
+    Ok(())
+}

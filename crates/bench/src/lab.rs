@@ -1,0 +1,231 @@
+//! What the trials of a run share: the roads, set up; an agent of our own; processors; a directory.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::isolate;
+use crate::machine;
+use crate::process::Program;
+use crate::roads::Road;
+use crate::scenario::fill;
+use crate::scratch::Scratch;
+
+const AGENT_LIMIT: Duration = Duration::from_secs(10);
+
+/// The two ends of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Server,
+    Client,
+}
+
+/// The lab. Dropping it stops the agent and removes every file; the namespaces go with the last process.
+pub(crate) struct Lab {
+    agent: Option<Program>,
+    processors: Option<[usize; 2]>,
+    millrace: PathBuf,
+    scratch: Scratch,
+}
+
+/// Which processors the two ends get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pinning {
+    /// Two that may be used, of different cores if there are.
+    Auto,
+    /// None in particular.
+    Free,
+    /// These, of the server and of the client.
+    Named([usize; 2]),
+}
+
+impl std::str::FromStr for Pinning {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Pinning> {
+        let number = |word: &str| word.trim().parse::<usize>().ok();
+        match text {
+            "auto" => Ok(Pinning::Auto),
+            "none" => Ok(Pinning::Free),
+            _ => {
+                let pair = text
+                    .split_once(',')
+                    .and_then(|(a, b)| Some([number(a)?, number(b)?]));
+                pair.map(Pinning::Named).with_context(|| {
+                    format!("auto, none, or two processors as 0,1, and not {text}")
+                })
+            }
+        }
+    }
+}
+
+impl Pinning {
+    /// The processors of server and client. None: they are free.
+    ///
+    /// # Errors
+    /// They may not be used here.
+    pub fn processors(self) -> Result<Option<[usize; 2]>> {
+        let allowed = machine::allowed_processors();
+        match self {
+            Pinning::Free => Ok(None),
+            Pinning::Auto => Ok(machine::two_processors()),
+            Pinning::Named(named) => {
+                for processor in named {
+                    ensure!(
+                        allowed.contains(&processor),
+                        "processor {processor} may not be used here; these may: {allowed:?}"
+                    );
+                }
+                Ok(Some(named))
+            }
+        }
+    }
+}
+
+impl Lab {
+    pub(crate) fn open(roads: &[Road], processors: Option<[usize; 2]>) -> Result<Lab> {
+        let mut bases: Vec<&Road> = Vec::new();
+        for road in roads {
+            if bases.iter().all(|base| base.base != road.base) {
+                set_up(road)?;
+                bases.push(road);
+            }
+        }
+        let mut lab = Lab {
+            agent: None,
+            processors,
+            millrace: env::current_exe()?,
+            scratch: Scratch::new("bench")?,
+        };
+        if roads.iter().any(|road| road.accelerated) {
+            lab.start_agent()?;
+        }
+        Ok(lab)
+    }
+
+    /// A directory for one server, of its own.
+    pub(crate) fn directory(&self, name: &str) -> Result<PathBuf> {
+        let path = self.scratch.path().join(name);
+        fs::create_dir_all(&path).with_context(|| format!("{}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Words that every command may have.
+    pub(crate) fn words(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([("millrace".to_owned(), self.millrace.display().to_string())])
+    }
+
+    /// How a program of one end of a road is started.
+    pub(crate) fn command(
+        &self,
+        road: &Road,
+        end: End,
+        template: &str,
+        words: &BTreeMap<String, String>,
+    ) -> Result<Command> {
+        let line = fill(template, words);
+        let program =
+            shlex::split(&line).with_context(|| format!("quotes do not match: {line}"))?;
+        let (namespace, index) = match end {
+            End::Server => (&road.server, 0),
+            End::Client => (&road.client, 1),
+        };
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net={}/{namespace}", isolate::NAMES))
+            .arg("--");
+        if let Some(processors) = self.processors {
+            command.args(["taskset", "-c", &processors[index].to_string()]);
+        }
+        for name in [
+            "LD_PRELOAD",
+            "MILLRACE",
+            "MILLRACE_MODE",
+            "MILLRACE_SPIN_US",
+            "MILLRACE_AGENT",
+        ] {
+            command.env_remove(name);
+        }
+        command.env("LC_ALL", "C");
+        if road.accelerated {
+            command.env("MILLRACE_AGENT", self.socket());
+            command.arg(&self.millrace).args(["run", "--"]);
+        }
+        command.args(program);
+        Ok(command)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.scratch.path().join("agent.sock")
+    }
+
+    fn start_agent(&mut self) -> Result<()> {
+        // An empty configuration is the default one, whatever this machine's is.
+        let configuration = self.scratch.path().join("agent.toml");
+        fs::write(&configuration, "")?;
+        let mut command = Command::new(&self.millrace);
+        command
+            .args(["agent", "--log", "warn", "--socket"])
+            .arg(self.socket());
+        command.arg("--config").arg(configuration);
+        let output = self.scratch.path().join("agent.txt");
+        let mut agent = Program::start("millrace agent", command, output)?;
+        let socket = self.socket();
+        agent.wait_until(AGENT_LIMIT, |_| socket.exists())?;
+        self.agent = Some(agent);
+        Ok(())
+    }
+}
+
+/// A command line, as a person would type it.
+pub(crate) fn line_of(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<String> = words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
+}
+
+fn set_up(road: &Road) -> Result<()> {
+    for line in &road.set_up {
+        let words = shlex::split(line).unwrap_or_default();
+        let (program, arguments) = words.split_first().context("an empty command")?;
+        let output = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output();
+        let output = output
+            .with_context(|| format!("cannot start {program}, to set up the road {}", road.base))?;
+        ensure!(
+            output.status.success(),
+            "the road {} cannot be set up: {line}: {}",
+            road.base,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(())
+}
+
+/// Whether something listens on a port, in the network namespace of a process.
+pub(crate) fn listens(pid: i32, port: u16) -> bool {
+    let listens = |family: &str| {
+        let table = fs::read_to_string(format!("/proc/{pid}/net/{family}")).unwrap_or_default();
+        // proc_pid_net(5): local address and state, which is 0A for a listener, are the second and the fourth word.
+        table.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().take(4).collect();
+            words.len() == 4 && words[3] == "0A" && words[1].ends_with(&format!(":{port:04X}"))
+        })
+    };
+    listens("tcp") || listens("tcp6")
+}
+
+/// Whether a Unix socket is there.
+pub(crate) fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    fs::metadata(path).is_ok_and(|file| file.file_type().is_socket())
+}

@@ -1,0 +1,411 @@
+//! Runs a plan: every cell again and again, the roads of one comparison in turn, results kept after each.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::lab::{Lab, Pinning};
+use crate::machine;
+use crate::programs::{find_program, program_of};
+use crate::results::{self, Cell, Outcome, Plan, Results, Trial};
+use crate::roads::Road;
+use crate::scenario::{Case, Parameters, Scenario};
+use crate::sys;
+use crate::trial::{Paces, Pair};
+
+/// A group with a disturbed trial is measured again so often at most.
+const REPEATS_OF_VOID: u32 = 2;
+/// A cell that failed so often in a row is left out of the rounds that follow.
+const FAILURES_MAX: usize = 2;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Which scenarios.
+    pub scenarios: Vec<Scenario>,
+    /// On which roads, the baseline first.
+    pub roads: Vec<Road>,
+    /// How much, and how.
+    pub plan: Plan,
+    /// Which processors.
+    pub pinning: Pinning,
+    /// Where results go.
+    pub directory: PathBuf,
+}
+
+/// How far a run has come.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Trials behind us, of how many.
+    pub done: usize,
+    /// All of them.
+    pub total: usize,
+    /// What is measured now.
+    pub now: String,
+    /// What was measured last, if something was.
+    pub last: Option<(results::Unit, Outcome, f64)>,
+    /// What is left, by the pace so far.
+    pub left: Duration,
+}
+
+/// The same programs with the same parameters on all roads that they can take.
+struct Group<'a> {
+    scenario: &'a Scenario,
+    case: &'a Case,
+    parameters: Parameters,
+    /// The cells, by road.
+    cells: Vec<(usize, &'a Road)>,
+}
+
+/// Runs a plan; `show` hears of each trial before it begins. After an interrupt it returns with what there is.
+///
+/// # Errors
+/// Nothing can be measured: a road or a scenario is wrong, or the directory has results of another plan.
+pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results> {
+    let processors = request.pinning.processors()?;
+    fs::create_dir_all(&request.directory)
+        .with_context(|| format!("cannot make {}", request.directory.display()))?;
+    let mut results = begin(request)?;
+    let mut missing = Vec::new();
+    let scenarios: Vec<&Scenario> = request
+        .scenarios
+        .iter()
+        .filter(|scenario| has_programs(scenario, &mut missing))
+        .collect();
+    for line in missing {
+        warn(&mut results, line);
+    }
+    let groups = groups(&scenarios, request, &mut results);
+    ensure!(
+        !groups.is_empty(),
+        "there is nothing to measure: {}",
+        results.warnings.join("; ")
+    );
+    let lab = Lab::open(&request.roads, processors)?;
+    let mut course = Course {
+        request,
+        lab,
+        results,
+        paces: Paces::default(),
+        done: 0,
+        total: groups.iter().map(|group| group.cells.len()).sum::<usize>()
+            * request.plan.repeats as usize,
+        measured: 0,
+        begun: Instant::now(),
+    };
+    for round in 1..=request.plan.repeats {
+        for scenario in &scenarios {
+            let mut here = groups
+                .iter()
+                .filter(|group| std::ptr::eq(group.scenario, *scenario))
+                .peekable();
+            if here.peek().is_some() {
+                course.scenario(scenario, &here.collect::<Vec<_>>(), round, show)?;
+            }
+            if sys::interrupted() {
+                warn(
+                    &mut course.results,
+                    "the run was interrupted: the same command goes on where it stopped".to_owned(),
+                );
+                course.results.write(&request.directory)?;
+                return Ok(course.results);
+            }
+        }
+    }
+    Ok(course.results)
+}
+
+/// New results, or those that are there already, if they are of the same plan.
+fn begin(request: &Request) -> Result<Results> {
+    let fresh = Results {
+        schema: results::SCHEMA,
+        millrace: env!("CARGO_PKG_VERSION").to_owned(),
+        started: machine::now(),
+        plan: request.plan.clone(),
+        machine: machine::facts(),
+        roads: request.roads.iter().map(describe).collect(),
+        cells: Vec::new(),
+        warnings: machine::warnings(),
+    };
+    if !request.directory.join(results::FILE).exists() {
+        return Ok(fresh);
+    }
+    let mut old = Results::read(&request.directory)?;
+    let same = Plan {
+        command: Vec::new(),
+        ..old.plan.clone()
+    } == Plan {
+        command: Vec::new(),
+        ..fresh.plan
+    } && old.roads == fresh.roads;
+    ensure!(
+        same,
+        "{} has results of another plan: {}\nName another directory with --out, or give the same options to go on with it.",
+        request.directory.display(),
+        old.plan.command.join(" ")
+    );
+    old.warnings
+        .retain(|line| !line.starts_with("the run was interrupted"));
+    Ok(old)
+}
+
+fn describe(road: &Road) -> results::Road {
+    results::Road {
+        name: road.name.clone(),
+        about: road.about.clone(),
+        settings: road.set_up.clone(),
+    }
+}
+
+fn warn(results: &mut Results, line: String) {
+    if !results.warnings.contains(&line) {
+        results.warnings.push(line);
+    }
+}
+
+/// Whether the programs are there; what is missing goes to `missing`.
+fn has_programs(scenario: &Scenario, missing: &mut Vec<String>) -> bool {
+    let server = [(&scenario.server.command, &scenario.server.package)];
+    let clients = scenario
+        .cases
+        .iter()
+        .map(|case| (&case.client, &case.package));
+    let mut has_all = true;
+    for (command, package) in server.into_iter().chain(clients) {
+        let program = program_of(command);
+        if !program.starts_with('{') && find_program(program).is_none() {
+            let hint = package.as_ref().map_or(String::new(), |package| {
+                format!(" (on Debian: apt install {package})")
+            });
+            missing.push(format!(
+                "{} is left out: there is no {program} here{hint}",
+                scenario.name
+            ));
+            has_all = false;
+        }
+    }
+    has_all
+}
+
+/// Everything that is measured in one round; makes the cells that are not there yet.
+fn groups<'a>(
+    scenarios: &[&'a Scenario],
+    request: &'a Request,
+    results: &mut Results,
+) -> Vec<Group<'a>> {
+    let mut groups = Vec::new();
+    for scenario in scenarios {
+        for case in &scenario.cases {
+            for parameters in case.parameters(request.plan.quick) {
+                let can_take = |road: &&Road| {
+                    !road.unix || (scenario.server.unix.is_some() && case.unix.is_some())
+                };
+                let roads = request.roads.iter().filter(can_take);
+                let cells = roads
+                    .map(|road| (cell_of(results, scenario, case, &parameters, road), road))
+                    .collect();
+                groups.push(Group {
+                    scenario,
+                    case,
+                    parameters,
+                    cells,
+                });
+            }
+        }
+    }
+    groups
+}
+
+fn cell_of(
+    results: &mut Results,
+    scenario: &Scenario,
+    case: &Case,
+    parameters: &Parameters,
+    road: &Road,
+) -> usize {
+    let name = format!("{}/{}", scenario.name, case.name);
+    let is_it = |cell: &Cell| {
+        cell.scenario == name && cell.road == road.name && cell.parameters == *parameters
+    };
+    results.cells.iter().position(is_it).unwrap_or_else(|| {
+        results.cells.push(Cell {
+            scenario: name,
+            title: format!("{}: {}", scenario.title, case.title),
+            road: road.name.clone(),
+            parameters: parameters.clone(),
+            unit: case.unit,
+            trials: Vec::new(),
+        });
+        results.cells.len() - 1
+    })
+}
+
+/// A run under way.
+struct Course<'a> {
+    request: &'a Request,
+    lab: Lab,
+    results: Results,
+    paces: Paces,
+    done: usize,
+    total: usize,
+    /// Trials made here; others were there before.
+    measured: usize,
+    begun: Instant,
+}
+
+impl Course<'_> {
+    /// One round of a scenario. The servers of all roads run beside each other; those that nobody asks cost nothing.
+    fn scenario(
+        &mut self,
+        scenario: &Scenario,
+        groups: &[&Group<'_>],
+        round: u32,
+        show: &mut dyn FnMut(&Progress),
+    ) -> Result<()> {
+        let is_open = |group: &&Group<'_>| {
+            group
+                .cells
+                .iter()
+                .any(|(cell, _)| self.is_open(*cell, round))
+        };
+        if !groups.iter().any(is_open) {
+            self.done += groups.iter().map(|group| group.cells.len()).sum::<usize>();
+            return Ok(());
+        }
+        let mut pairs = Vec::new();
+        for (index, road) in self.request.roads.iter().enumerate() {
+            if !road.unix || scenario.server.unix.is_some() {
+                pairs.push(Pair::start(
+                    &self.lab,
+                    scenario,
+                    road,
+                    index,
+                    &self.request.plan,
+                    &self.request.directory,
+                )?);
+            }
+        }
+        for (index, group) in groups.iter().enumerate() {
+            // Another road is the first each time.
+            let mut turn = group.cells.clone();
+            turn.rotate_left((round as usize + index) % group.cells.len().max(1));
+            self.group(group, &turn, &pairs, round, show)?;
+            if sys::interrupted() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn group(
+        &mut self,
+        group: &Group<'_>,
+        turn: &[(usize, &Road)],
+        pairs: &[Pair<'_>],
+        round: u32,
+        show: &mut dyn FnMut(&Progress),
+    ) -> Result<()> {
+        for attempt in 0..=REPEATS_OF_VOID {
+            let mut trials: Vec<(usize, Trial)> = Vec::new();
+            for (cell, road) in turn {
+                if !self.is_open(*cell, round) {
+                    continue;
+                }
+                let now = format!(
+                    "round {round}, {} {} on {}",
+                    self.results.cells[*cell].scenario,
+                    show_parameters(&group.parameters),
+                    road.name
+                );
+                show(&self.progress(now));
+                let pair = pairs.iter().find(|pair| pair.road.name == road.name);
+                let pair = pair.with_context(|| format!("{} has no server", road.name))?;
+                let trial = pair.measure(
+                    &self.lab,
+                    group.case,
+                    &group.parameters,
+                    (round, *cell),
+                    &mut self.paces,
+                );
+                if sys::interrupted() {
+                    return Ok(());
+                }
+                self.measured += 1;
+                trials.push((*cell, trial));
+            }
+            let disturbed = trials.iter().find_map(|(_, trial)| match &trial.outcome {
+                Outcome::Void(why) => Some(why.clone()),
+                _ => None,
+            });
+            let is_last = attempt == REPEATS_OF_VOID;
+            for (cell, mut trial) in trials {
+                if let (Some(why), false, Outcome::Counts) = (&disturbed, is_last, &trial.outcome) {
+                    trial.outcome = Outcome::Void(format!("another road of the same round: {why}"));
+                } else if let (Outcome::Void(why), true) = (&trial.outcome, is_last) {
+                    trial.notes.push(format!(
+                        "counts although it was disturbed, as those before it were: {why}"
+                    ));
+                    trial.outcome = Outcome::Counts;
+                }
+                self.results.cells[cell].trials.push(trial);
+            }
+            self.results.write(&self.request.directory)?;
+            if disturbed.is_none() {
+                break;
+            }
+        }
+        self.done += turn.len();
+        Ok(())
+    }
+
+    /// Whether a cell has no trial of this round yet that counts or failed, and has not failed too often.
+    fn is_open(&self, cell: usize, round: u32) -> bool {
+        let trials = &self.results.cells[cell].trials;
+        let is_done = trials
+            .iter()
+            .any(|trial| trial.round == round && !matches!(trial.outcome, Outcome::Void(_)));
+        let failed = trials
+            .iter()
+            .rev()
+            .take_while(|trial| matches!(trial.outcome, Outcome::Failed(_)));
+        !is_done && failed.count() < FAILURES_MAX
+    }
+
+    fn progress(&self, now: String) -> Progress {
+        let trials = self
+            .results
+            .cells
+            .iter()
+            .filter_map(|cell| Some((cell.unit, cell.trials.last()?)));
+        let last = trials.max_by_key(|(_, trial)| trial.round);
+        let each = self
+            .begun
+            .elapsed()
+            .checked_div(self.measured.max(1) as u32)
+            .unwrap_or_default();
+        let each = if self.measured == 0 {
+            Duration::from_secs_f64(self.request.plan.seconds + 1.0)
+        } else {
+            each
+        };
+        Progress {
+            done: self.done,
+            total: self.total,
+            now,
+            last: last.map(|(unit, trial)| (unit, trial.outcome.clone(), trial.value)),
+            left: each * (self.total - self.done.min(self.total)) as u32,
+        }
+    }
+}
+
+/// As `clients=50 bytes=1024`.
+#[must_use]
+pub fn show_parameters(parameters: &Parameters) -> String {
+    let pairs: Vec<String> = parameters
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    pairs.join(" ")
+}

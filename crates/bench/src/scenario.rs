@@ -1,0 +1,337 @@
+//! Scenarios: pairs of programs and what is varied about them, each one a file in `scenarios/` or of the user's own.
+//!
+//! In commands and files these words are filled in: `{bind}`, `{host}` and `{port}` (or `{path}`, of a Unix socket), `{dir}` (a directory
+//! of the trial's own, with the scenario's files), `{seconds}` and `{whole_seconds}` of a trial, `{count}` (operations that take as long),
+//! `{millrace}` (this program), `{histogram}` and `{trace}` (files that the client may write), and every parameter of the grid by its name.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::readers::{self, Reader};
+use crate::results::Unit;
+
+const FILES: &[(&str, &str)] = &[
+    ("pingpong", include_str!("../scenarios/pingpong.toml")),
+    ("throughput", include_str!("../scenarios/throughput.toml")),
+    ("redis", include_str!("../scenarios/redis.toml")),
+    ("http", include_str!("../scenarios/http.toml")),
+];
+
+/// A set of values of parameters: every combination of them is measured.
+pub type Grid = BTreeMap<String, Vec<u64>>;
+/// One combination.
+pub type Parameters = BTreeMap<String, u64>;
+
+/// A pair of programs, and what is measured on it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// The file's name.
+    #[serde(skip)]
+    pub name: String,
+    /// A heading.
+    pub title: String,
+    /// What is measured, and what a reader has to know of it.
+    pub about: String,
+    /// The program that answers.
+    pub server: Server,
+    /// What is measured on it.
+    #[serde(rename = "case")]
+    pub cases: Vec<Case>,
+}
+
+/// The program that answers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// How it is started.
+    pub command: String,
+    /// The same on a Unix socket; without it, there is none.
+    pub unix: Option<String>,
+    /// The Debian package that has it.
+    pub package: Option<String>,
+    /// Files in the trial's directory.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
+}
+
+/// A client, and what is varied about it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// For the command line, after the scenario's name and a slash.
+    pub name: String,
+    /// A heading.
+    pub title: String,
+    /// How the client is started.
+    pub client: String,
+    /// The same on a Unix socket; without it, there is none.
+    pub unix: Option<String>,
+    /// The Debian package that has it.
+    pub package: Option<String>,
+    /// Who reads what it prints: one of [`readers::by_name`].
+    pub read: String,
+    /// What the figure counts.
+    pub unit: Unit,
+    /// What is varied in a whole run.
+    pub grid: Vec<Grid>,
+    /// What is varied in a quick run; nothing: the case is left out.
+    #[serde(default)]
+    pub quick: Vec<Grid>,
+}
+
+impl Scenario {
+    /// Reads a scenario. `name` is a file's name without `.toml`.
+    ///
+    /// # Errors
+    /// The text is not what a scenario is.
+    pub fn parse(name: &str, text: &str) -> Result<Scenario> {
+        let mut scenario: Scenario =
+            toml::from_str(text).with_context(|| format!("the scenario {name}"))?;
+        scenario.name = name.to_owned();
+        ensure!(
+            !scenario.cases.is_empty(),
+            "the scenario {name} has no [[case]]"
+        );
+        for case in &scenario.cases {
+            case.check()
+                .with_context(|| format!("the scenario {name}, case {}", case.name))?;
+        }
+        Ok(scenario)
+    }
+}
+
+impl Case {
+    fn check(&self) -> Result<()> {
+        self.reader()?;
+        for grid in self.grid.iter().chain(&self.quick) {
+            for (parameter, values) in grid {
+                ensure!(
+                    !values.is_empty(),
+                    "the parameter {parameter} has no values"
+                );
+            }
+        }
+        let parameters = combinations(&self.grid);
+        let Some(first) = parameters.first() else {
+            bail!("the grid is empty");
+        };
+        for other in &parameters {
+            let same = first.keys().eq(other.keys());
+            ensure!(
+                same,
+                "every table of the grid has to name the same parameters"
+            );
+        }
+        Ok(())
+    }
+
+    /// Who reads what the client prints.
+    ///
+    /// # Errors
+    /// Nobody has this name.
+    pub fn reader(&self) -> Result<Reader> {
+        readers::by_name(&self.read).with_context(|| {
+            let names: Vec<&str> = readers::names().collect();
+            format!("`read` is one of {}, not {}", names.join(", "), self.read)
+        })
+    }
+
+    /// Every combination of parameters that is measured.
+    #[must_use]
+    pub fn parameters(&self, quick: bool) -> Vec<Parameters> {
+        combinations(if quick { &self.quick } else { &self.grid })
+    }
+}
+
+/// Every combination once, in the order of the grids.
+fn combinations(grids: &[Grid]) -> Vec<Parameters> {
+    let mut found: Vec<Parameters> = Vec::new();
+    for grid in grids {
+        let mut here = vec![Parameters::new()];
+        for (name, values) in grid {
+            let with = |base: &Parameters, value: &u64| {
+                let mut base = base.clone();
+                base.insert(name.clone(), *value);
+                base
+            };
+            here = here
+                .iter()
+                .flat_map(|base| values.iter().map(|value| with(base, value)))
+                .collect();
+        }
+        for parameters in here {
+            if !found.contains(&parameters) {
+                found.push(parameters);
+            }
+        }
+    }
+    found
+}
+
+/// The scenarios of the suite.
+///
+/// # Panics
+/// Never: a test reads every file.
+#[must_use]
+pub fn all() -> Vec<Scenario> {
+    let read =
+        |(name, text): &(&str, &str)| Scenario::parse(name, text).expect("the files are tested");
+    FILES.iter().map(read).collect()
+}
+
+/// What the words of a command line mean: `redis` (all of a scenario), `redis/get` (one case), `./mine.toml` (a file). None: everything.
+///
+/// # Errors
+/// There is no such scenario or case, or the file is no scenario.
+pub fn choose(words: &[String]) -> Result<Vec<Scenario>> {
+    if words.is_empty() {
+        return Ok(all());
+    }
+    let mut chosen: Vec<Scenario> = Vec::new();
+    for word in words {
+        {
+            let scenario = named(word)?;
+            match chosen.iter_mut().find(|other| other.name == scenario.name) {
+                Some(other) => {
+                    let is_new =
+                        |case: &Case| other.cases.iter().all(|known| known.name != case.name);
+                    let more: Vec<Case> = scenario.cases.into_iter().filter(is_new).collect();
+                    other.cases.extend(more);
+                }
+                None => chosen.push(scenario),
+            }
+        }
+    }
+    Ok(chosen)
+}
+
+fn named(word: &str) -> Result<Scenario> {
+    let path = Path::new(word);
+    if word.ends_with(".toml") {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {word}"))?;
+        let name = path
+            .file_stem()
+            .and_then(|name| name.to_str())
+            .unwrap_or("scenario");
+        return Scenario::parse(name, &text);
+    }
+    let (name, case) = word
+        .split_once('/')
+        .map_or((word, None), |(name, case)| (name, Some(case)));
+    let known = all();
+    let Some(scenario) = known.iter().find(|scenario| scenario.name == name) else {
+        let names: Vec<&str> = known
+            .iter()
+            .map(|scenario| scenario.name.as_str())
+            .collect();
+        bail!(
+            "there is no scenario {name}; there are {}, and files that end with .toml",
+            names.join(", ")
+        );
+    };
+    let mut scenario = scenario.clone();
+    if let Some(case) = case {
+        let names: Vec<String> = scenario
+            .cases
+            .iter()
+            .map(|case| case.name.clone())
+            .collect();
+        scenario.cases.retain(|known| known.name == case);
+        ensure!(
+            !scenario.cases.is_empty(),
+            "the scenario {name} has no case {case}; it has {}",
+            names.join(", ")
+        );
+    }
+    Ok(scenario)
+}
+
+/// Fills in the words in braces that are known; others stay as they are, so that files may have braces of their own.
+#[must_use]
+pub fn fill(template: &str, words: &BTreeMap<String, String>) -> String {
+    let mut text = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        text.push_str(before);
+        let word = after
+            .split_once('}')
+            .and_then(|(word, behind)| Some((words.get(word)?, behind)));
+        match word {
+            Some((value, behind)) => {
+                text.push_str(value);
+                rest = behind;
+            }
+            None => {
+                text.push('{');
+                rest = after;
+            }
+        }
+    }
+    text + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_is_read_and_has_a_quick_case() {
+        for scenario in all() {
+            let quick = scenario
+                .cases
+                .iter()
+                .any(|case| !case.parameters(true).is_empty());
+            assert!(quick, "{}", scenario.name);
+        }
+    }
+
+    #[test]
+    fn grids_are_joined_and_nothing_is_measured_twice() {
+        let grid = |clients: &[u64], bytes: &[u64]| {
+            Grid::from([
+                ("clients".to_owned(), clients.to_vec()),
+                ("bytes".to_owned(), bytes.to_vec()),
+            ])
+        };
+        let found = combinations(&[grid(&[1, 50], &[1024]), grid(&[1], &[64, 1024])]);
+        let pairs: Vec<(u64, u64)> = found
+            .iter()
+            .map(|set| (set["clients"], set["bytes"]))
+            .collect();
+        assert_eq!(pairs, [(1, 1024), (50, 1024), (1, 64)]);
+    }
+
+    #[test]
+    fn only_known_words_are_filled_in() {
+        let words = BTreeMap::from([("port".to_owned(), "7000".to_owned())]);
+        assert_eq!(
+            fill("listen {port}; { a {b} }", &words),
+            "listen 7000; { a {b} }"
+        );
+    }
+
+    #[test]
+    fn a_case_alone_and_its_scenario_are_the_scenario() {
+        let words = ["redis/get", "redis"].map(str::to_owned);
+        let chosen = choose(&words).unwrap();
+        assert_eq!((chosen.len(), chosen[0].cases.len()), (1, 2));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_what_there_is() {
+        let told = |word: &str| choose(&[word.to_owned()]).unwrap_err().to_string();
+        assert!(told("reddis").contains("redis"));
+        assert!(told("redis/put").contains("get, set"));
+        assert!(told("./none.toml").contains("cannot read"));
+        let wrong = format!("{:#}", Scenario::parse("mine", "title = 1").unwrap_err());
+        assert!(
+            wrong.contains("the scenario mine") && wrong.contains("line 1"),
+            "{wrong}"
+        );
+    }
+}

@@ -1,0 +1,302 @@
+//! One trial: a server that runs on a road, and a client that is started, read and accounted for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::lab::{self, End, Lab};
+use crate::machine::Work;
+use crate::process::Program;
+use crate::readers::Reading;
+use crate::results::{Latency, Outcome, Plan, Processor, Trial};
+use crate::roads::Road;
+use crate::scenario::{Case, Parameters, Scenario, fill};
+
+const SERVER_LIMIT: Duration = Duration::from_secs(30);
+/// Servers of several roads may share a network namespace.
+const FIRST_PORT: u16 = 7001;
+/// For clients that are told a number of operations and no time: the number for the first attempt, and how long one has to take to tell
+/// the pace.
+const FIRST_COUNT: u64 = 2_000;
+const PACE_SECONDS: f64 = 0.2;
+/// A trial is void if the hypervisor took more than this share of the processors.
+const STEAL_MAX: f64 = 0.05;
+
+/// Operations in a second, of cells by their index.
+#[derive(Debug, Default)]
+pub(crate) struct Paces(HashMap<usize, f64>);
+
+/// A server on a road, and what its clients have to know.
+pub(crate) struct Pair<'a> {
+    pub(crate) road: &'a Road,
+    /// Or why it did not start.
+    server: Result<Program>,
+    server_line: String,
+    words: BTreeMap<String, String>,
+    seconds: f64,
+    /// Where clients leave histograms and traces.
+    results: &'a Path,
+}
+
+impl<'a> Pair<'a> {
+    /// Starts a server. That it fails is told by each of its trials.
+    pub(crate) fn start(
+        lab: &Lab,
+        scenario: &Scenario,
+        road: &'a Road,
+        index: usize,
+        plan: &Plan,
+        results: &'a Path,
+    ) -> Result<Pair<'a>> {
+        let directory = lab.directory(&format!("{}-{}", scenario.name, road.name))?;
+        let port = FIRST_PORT + index as u16;
+        let socket = directory.join("socket");
+        let mut words = lab.words();
+        let more = [
+            ("bind", road.bind.clone()),
+            ("host", road.host.clone()),
+            ("port", port.to_string()),
+            ("path", socket.display().to_string()),
+            ("dir", directory.display().to_string()),
+            ("seconds", plan.seconds.to_string()),
+            ("whole_seconds", plan.seconds.ceil().to_string()),
+        ];
+        words.extend(more.map(|(name, value)| (name.to_owned(), value)));
+        for (name, text) in &scenario.server.files {
+            fs::write(directory.join(name), fill(text, &words))
+                .with_context(|| format!("cannot write {name}"))?;
+        }
+        let template = match &scenario.server.unix {
+            Some(template) if road.unix => template,
+            _ => &scenario.server.command,
+        };
+        let command = lab.command(road, End::Server, template, &words)?;
+        let server_line = lab::line_of(&command);
+        let server = Program::start(&server_line, command, directory.join("server.txt")).and_then(
+            |mut server| {
+                let is_ready = |server: &Program| {
+                    if road.unix {
+                        lab::is_socket(&socket)
+                    } else {
+                        lab::listens(server.pid(), port)
+                    }
+                };
+                server.wait_until(SERVER_LIMIT, is_ready)?;
+                Ok(server)
+            },
+        );
+        Ok(Pair {
+            road,
+            server,
+            server_line,
+            words,
+            seconds: plan.seconds,
+            results,
+        })
+    }
+
+    /// Runs a client of cell `cell` once.
+    pub(crate) fn measure(
+        &self,
+        lab: &Lab,
+        case: &Case,
+        parameters: &Parameters,
+        (round, cell): (u32, usize),
+        paces: &mut Paces,
+    ) -> Trial {
+        let mut trial = Trial {
+            round,
+            outcome: Outcome::Counts,
+            commands: BTreeMap::from([("server".to_owned(), self.server_line.clone())]),
+            value: 0.0,
+            operations: 0.0,
+            seconds: 0.0,
+            latency: None,
+            processor: Processor::default(),
+            ring_share: None,
+            histogram: None,
+            trace: None,
+            notes: Vec::new(),
+        };
+        if let Err(error) = self.attempt(lab, case, parameters, cell, paces, &mut trial) {
+            trial.outcome = Outcome::Failed(format!("{error:#}"));
+        }
+        trial
+    }
+
+    fn attempt(
+        &self,
+        lab: &Lab,
+        case: &Case,
+        parameters: &Parameters,
+        cell: usize,
+        paces: &mut Paces,
+        trial: &mut Trial,
+    ) -> Result<()> {
+        let server = match &self.server {
+            Ok(server) => server,
+            Err(error) => anyhow::bail!("{error:#}"),
+        };
+        let template = match &case.unix {
+            Some(template) if self.road.unix => template,
+            _ => &case.client,
+        };
+        let mut words = self.words.clone();
+        words.extend(
+            parameters
+                .iter()
+                .map(|(name, value)| (name.clone(), value.to_string())),
+        );
+        let client = Client {
+            lab,
+            road: self.road,
+            case,
+            template,
+            seconds: self.seconds,
+        };
+        let raw = Raw::of(
+            template,
+            &format!("{}-{}-{}", cell, self.road.name, trial.round),
+            self.results,
+            &mut words,
+        )?;
+        if template.contains("{count}") {
+            let pace = match paces.0.get(&cell) {
+                Some(pace) => *pace,
+                None => client.find_pace(&mut words)?,
+            };
+            let count = FIRST_COUNT.max((pace * self.seconds) as u64);
+            words.insert("count".to_owned(), count.to_string());
+        }
+        let (work, times, begun) = (Work::now(), server.processor(), Instant::now());
+        let (reading, exit, line) = client.run(&words)?;
+        trial.seconds = begun.elapsed().as_secs_f64();
+        let (work, times) = (Work::now().since(work), server.processor().since(times));
+        trial.commands.insert("client".to_owned(), line);
+        trial.value = reading.value;
+        trial.operations = reading.operations;
+        trial.latency = latency(&reading);
+        trial.processor = Processor {
+            server_user_s: times.user.as_secs_f64(),
+            server_system_s: times.system.as_secs_f64(),
+            client_user_s: exit.processor.user.as_secs_f64(),
+            client_system_s: exit.processor.system.as_secs_f64(),
+            softirq_s: work.softirq_s,
+            steal_s: work.steal_s,
+            busy_s: work.busy_s,
+        };
+        (trial.histogram, trial.trace) = raw.found();
+        paces.0.insert(cell, reading.operations / trial.seconds);
+        let share = work.steal_s / (work.steal_s + work.busy_s).max(f64::MIN_POSITIVE);
+        if share > STEAL_MAX {
+            trial.outcome = Outcome::Void(format!(
+                "the hypervisor took {:.0} % of the processors' time",
+                share * 100.0
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A client about to be run.
+struct Client<'a> {
+    lab: &'a Lab,
+    road: &'a Road,
+    case: &'a Case,
+    template: &'a str,
+    seconds: f64,
+}
+
+impl Client<'_> {
+    fn run(&self, words: &BTreeMap<String, String>) -> Result<(Reading, crate::sys::Exit, String)> {
+        let command = self
+            .lab
+            .command(self.road, End::Client, self.template, words)?;
+        let line = lab::line_of(&command);
+        let output = Path::new(&words["dir"]).join("client.txt");
+        let program = Program::start(&line, command, output)?;
+        let limit = Duration::from_secs_f64(20.0 + 10.0 * self.seconds);
+        let (text, exit) = program.finish(limit)?;
+        let reading = (self.case.reader()?)(&text).with_context(|| line.clone())?;
+        Ok((reading, exit, line))
+    }
+
+    /// Operations in a second, by attempts of growing length.
+    fn find_pace(&self, words: &mut BTreeMap<String, String>) -> Result<f64> {
+        let mut count = FIRST_COUNT;
+        loop {
+            words.insert("count".to_owned(), count.to_string());
+            let begun = Instant::now();
+            let (reading, ..) = self.run(words)?;
+            let seconds = begun.elapsed().as_secs_f64();
+            if seconds >= PACE_SECONDS {
+                return Ok(reading.operations / seconds);
+            }
+            count *= 5;
+        }
+    }
+}
+
+/// Files that a client may leave beside the results.
+struct Raw<'a> {
+    results: &'a Path,
+    names: [Option<String>; 2],
+}
+
+impl<'a> Raw<'a> {
+    fn of(
+        template: &str,
+        name: &str,
+        results: &'a Path,
+        words: &mut BTreeMap<String, String>,
+    ) -> Result<Raw<'a>> {
+        let mut names = [None, None];
+        for (index, (word, ending)) in [("histogram", "hdr"), ("trace", "trace.gz")]
+            .into_iter()
+            .enumerate()
+        {
+            if template.contains(&format!("{{{word}}}")) {
+                fs::create_dir_all(results.join("raw"))?;
+                let relative = format!("raw/{name}.{ending}");
+                words.insert(
+                    word.to_owned(),
+                    path_of(results, &relative)?.display().to_string(),
+                );
+                names[index] = Some(relative);
+            }
+        }
+        Ok(Raw { results, names })
+    }
+
+    /// Those that it has left.
+    fn found(self) -> (Option<String>, Option<String>) {
+        let results = self.results;
+        let [histogram, trace] = self
+            .names
+            .map(|name| name.filter(|name| results.join(name).exists()));
+        (histogram, trace)
+    }
+}
+
+/// Clients may run elsewhere.
+fn path_of(results: &Path, relative: &str) -> Result<PathBuf> {
+    Ok(fs::canonicalize(results)?.join(relative))
+}
+
+fn latency(reading: &Reading) -> Option<Latency> {
+    let told = &reading.latency;
+    let percentiles = [(50.0, told.p50), (99.0, told.p99), (99.9, told.p999)];
+    let percentiles: Vec<(f64, u64)> = percentiles
+        .into_iter()
+        .filter(|(percentile, _)| (100.0 - percentile) / 100.0 * reading.operations >= 100.0)
+        .filter_map(|(percentile, microseconds)| Some((percentile, (microseconds? * 1e3) as u64)))
+        .collect();
+    (!percentiles.is_empty()).then(|| Latency {
+        count: reading.operations as u64,
+        percentiles,
+        ..Latency::default()
+    })
+}
