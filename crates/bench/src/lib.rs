@@ -9,6 +9,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod figures;
 pub mod isolate;
 mod lab;
 pub mod machine;
