@@ -14,8 +14,10 @@ use crate::programs::find_program;
 use crate::sys;
 
 const INSIDE: &str = "MILLRACE_BENCH_INSIDE";
-/// Where `ip netns` has its names.
+/// Where `ip netns` has its names, in a file system of the run's own.
 pub(crate) const NAMES: &str = "/run/netns";
+/// Where the run's own files are, in the same.
+pub(crate) const FILES: &str = "/run/millrace-bench";
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Runs this command line again inside. Some: it was, and ended with this status. None: we are inside.
@@ -26,6 +28,7 @@ pub fn enter() -> Result<Option<u8>> {
     if env::var_os(INSIDE).is_some() {
         mount("tmpfs", "/run")?;
         fs::create_dir_all(NAMES)?;
+        fs::create_dir_all(FILES)?;
         return Ok(None);
     }
     ensure!(

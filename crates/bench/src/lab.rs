@@ -14,7 +14,6 @@ use crate::machine;
 use crate::process::Program;
 use crate::roads::Road;
 use crate::scenario::fill;
-use crate::scratch::Scratch;
 
 const AGENT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -25,12 +24,11 @@ pub(crate) enum End {
     Client,
 }
 
-/// The lab. Dropping it stops the agent and removes every file; the namespaces go with the last process.
+/// The lab. Dropping it stops the agent; namespaces and files go with the last process.
 pub(crate) struct Lab {
     agent: Option<Program>,
     processors: Option<[usize; 2]>,
     millrace: PathBuf,
-    scratch: Scratch,
 }
 
 /// Which processors the two ends get.
@@ -60,6 +58,16 @@ impl std::str::FromStr for Pinning {
                     format!("auto, none, or two processors as 0,1, and not {text}")
                 })
             }
+        }
+    }
+}
+
+impl std::fmt::Display for Pinning {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Pinning::Auto => formatter.write_str("auto"),
+            Pinning::Free => formatter.write_str("none"),
+            Pinning::Named([server, client]) => write!(formatter, "{server},{client}"),
         }
     }
 }
@@ -100,7 +108,6 @@ impl Lab {
             agent: None,
             processors,
             millrace: env::current_exe()?,
-            scratch: Scratch::new("bench")?,
         };
         if roads.iter().any(|road| road.accelerated) {
             lab.start_agent()?;
@@ -110,7 +117,7 @@ impl Lab {
 
     /// A directory for one server, of its own.
     pub(crate) fn directory(&self, name: &str) -> Result<PathBuf> {
-        let path = self.scratch.path().join(name);
+        let path = Path::new(isolate::FILES).join(name);
         fs::create_dir_all(&path).with_context(|| format!("{}", path.display()))?;
         Ok(path)
     }
@@ -161,19 +168,19 @@ impl Lab {
     }
 
     fn socket(&self) -> PathBuf {
-        self.scratch.path().join("agent.sock")
+        Path::new(isolate::FILES).join("agent.sock")
     }
 
     fn start_agent(&mut self) -> Result<()> {
         // An empty configuration is the default one, whatever this machine's is.
-        let configuration = self.scratch.path().join("agent.toml");
+        let configuration = Path::new(isolate::FILES).join("agent.toml");
         fs::write(&configuration, "")?;
         let mut command = Command::new(&self.millrace);
         command
             .args(["agent", "--log", "warn", "--socket"])
             .arg(self.socket());
         command.arg("--config").arg(configuration);
-        let output = self.scratch.path().join("agent.txt");
+        let output = Path::new(isolate::FILES).join("agent.txt");
         let mut agent = Program::start("millrace agent", command, output)?;
         let socket = self.socket();
         agent.wait_until(AGENT_LIMIT, |_| socket.exists())?;

@@ -46,8 +46,6 @@ pub struct Plan {
     pub repeats: u32,
     /// Length of a trial.
     pub seconds: f64,
-    /// Orders the trials within a round.
-    pub seed: u64,
     /// Intervals without verdicts.
     pub quick: bool,
     /// Processors of server and client, as a person reads them; `none`.
@@ -116,6 +114,19 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// The median of the trials that count. None: there is none.
+    #[must_use]
+    pub fn median(&self) -> Option<f64> {
+        let mut values: Vec<f64> = self.counted().map(|trial| trial.value).collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        match values.len() {
+            0 => None,
+            count if count % 2 == 1 => Some(values[middle]),
+            _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+        }
+    }
+
     /// The trials that count.
     pub fn counted(&self) -> impl Iterator<Item = &Trial> {
         self.trials

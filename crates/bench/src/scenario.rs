@@ -141,6 +141,18 @@ impl Case {
         })
     }
 
+    /// Of a parameter that it has, measures these values only; none: all.
+    pub fn restrict(&mut self, parameter: &str, values: &[u64]) {
+        if values.is_empty() {
+            return;
+        }
+        for grid in self.grid.iter_mut().chain(&mut self.quick) {
+            if let Some(known) = grid.get_mut(parameter) {
+                *known = values.to_vec();
+            }
+        }
+    }
+
     /// Every combination of parameters that is measured.
     #[must_use]
     pub fn parameters(&self, quick: bool) -> Vec<Parameters> {

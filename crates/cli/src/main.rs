@@ -11,6 +11,7 @@
 
 mod agent;
 mod background;
+mod bench;
 mod doctor;
 mod dump;
 mod listing;
@@ -43,6 +44,7 @@ const EXAMPLES: &str = "Examples:
   millrace ps                               which connections there are, which road they take, and why
   millrace top                              the same, live, with rates
   millrace dump redis -w redis.pcapng       what passes in shared memory, for Wireshark
+  millrace bench run --quick                how the roads of this machine compare
   millrace doctor                           what prevents acceleration here, and what to do about it
 
 Environment:
@@ -58,6 +60,7 @@ enum Command {
     Top(top::TopArguments),
     Dump(dump::DumpArguments),
     Doctor(doctor::DoctorArguments),
+    Bench(bench::BenchArguments),
 }
 
 fn dispatch(arguments: Vec<OsString>) -> u8 {
@@ -75,6 +78,7 @@ fn dispatch(arguments: Vec<OsString>) -> u8 {
         Command::Top(arguments) => top::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
     };
     match outcome {
         Ok(code) => code,

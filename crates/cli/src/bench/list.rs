@@ -1,0 +1,70 @@
+//! `millrace bench list`: what can be measured, and what is missing here.
+
+use std::io::{IsTerminal, Write};
+
+use anyhow::Result;
+use clap::Args;
+use millrace_bench::programs::{find_program, program_of};
+use millrace_bench::scenario::Scenario;
+use millrace_bench::{roads, scenario};
+
+use crate::table::Table;
+
+/// Show scenarios and roads, and what is missing on this machine with the package that brings it.
+#[derive(Debug, Args)]
+pub(crate) struct ListArguments {}
+
+pub(super) fn run(_: &ListArguments) -> Result<u8> {
+    let styled = std::io::stdout().is_terminal();
+    let mut scenarios = Table::new(&["SCENARIO", "CELLS", "QUICK", "HERE", "WHAT"], &[1, 2]);
+    for scenario in scenario::all() {
+        let missing = missing(&scenario);
+        for case in &scenario.cases {
+            scenarios.push(vec![
+                format!("{}/{}", scenario.name, case.name),
+                case.parameters(false).len().to_string(),
+                case.parameters(true).len().to_string(),
+                if missing.is_empty() {
+                    "yes".to_owned()
+                } else {
+                    missing.clone()
+                },
+                format!("{}: {}", scenario.title, case.title),
+            ]);
+        }
+    }
+    let mut ways = Table::new(&["ROAD", "HERE", "WHAT"], &[]);
+    for road in roads::all() {
+        let needs = road.set_up.iter().map(|command| program_of(command));
+        let lacks: Vec<&str> = needs
+            .filter(|program| find_program(program).is_none())
+            .collect();
+        let here = lacks
+            .first()
+            .map_or("yes".to_owned(), |program| format!("no {program}"));
+        ways.push(vec![road.name, here, road.about]);
+    }
+    let text = format!("{}\n{}", scenarios.render(styled), ways.render(styled));
+    // A reader that has seen enough may have gone.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(0)
+}
+
+/// The programs that are not there, with their packages.
+fn missing(scenario: &Scenario) -> String {
+    let server = [(&scenario.server.command, &scenario.server.package)];
+    let clients = scenario
+        .cases
+        .iter()
+        .map(|case| (&case.client, &case.package));
+    let mut lacks: Vec<String> = Vec::new();
+    for (command, package) in server.into_iter().chain(clients) {
+        let program = program_of(command);
+        if !program.starts_with('{') && find_program(program).is_none() {
+            let package = package.as_deref().unwrap_or(program);
+            lacks.push(format!("no {program}: apt install {package}"));
+        }
+    }
+    lacks.dedup();
+    lacks.join(", ")
+}

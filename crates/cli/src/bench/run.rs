@@ -1,0 +1,216 @@
+//! `millrace bench run`: measures.
+
+use std::env;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use millrace_bench::results::{FILE, Outcome, Plan, Results};
+use millrace_bench::run::{Progress, Request};
+use millrace_bench::{Pinning, figures, isolate, machine, process, roads, run, scenario, sys};
+
+use crate::table::Table;
+
+/// Measure scenarios on roads, and keep the results in a directory.
+///
+/// Roads of one comparison take turns. A trial during which the hypervisor took processors away is made again, on all roads alike.
+/// A run that was interrupted goes on where it stopped when the same command names the same directory.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0; 1 when a trial failed, or nothing could be measured; 130 when it was interrupted."
+)]
+pub(crate) struct RunArguments {
+    /// Scenarios (redis), cases of one (redis/get), or files of your own (./mine.toml); all of the suite for none.
+    #[arg(value_name = "SCENARIO")]
+    scenarios: Vec<String>,
+    /// Roads, parted by commas; the first is what the others are compared with [default: loopback,millrace-loopback].
+    #[arg(long, value_delimiter = ',', value_name = "ROAD,…")]
+    roads: Vec<String>,
+    /// Only these values of the parameter bytes.
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…")]
+    sizes: Vec<u64>,
+    /// Only these values of the parameter clients.
+    #[arg(long, value_delimiter = ',', value_name = "N,…")]
+    clients: Vec<u64>,
+    /// Trials of each cell [default: 10, quick: 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
+    /// Seconds of a trial [default: 3, quick: 1].
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    time: Option<f64>,
+    /// Processors of server and client: auto, none, or two numbers as 0,1.
+    #[arg(long, default_value = "auto", value_name = "CPUS")]
+    pin: Pinning,
+    /// Where results go [default: millrace-bench-DATE].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// A first look: fewer parameters, three short trials each, intervals without verdicts.
+    #[arg(long)]
+    quick: bool,
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds between 0.1 and 3600".to_owned()),
+    }
+}
+
+pub(super) fn run(arguments: &RunArguments) -> Result<u8> {
+    // Mistakes are told before anything is set up.
+    let request = arguments.request()?;
+    if let Some(status) = isolate::enter()? {
+        return Ok(status);
+    }
+    sys::catch_interrupts();
+    sys::adopt_orphans();
+    let mut line = Line::new();
+    let outcome = run::run(&request, &mut |progress| line.show(progress));
+    line.clear();
+    process::end_descendants();
+    let results = outcome?;
+    let mut out = std::io::stdout();
+    let _ = out.write_all(summary(&results, out.is_terminal()).as_bytes());
+    let _ = writeln!(out, "\nResults: {}", request.directory.join(FILE).display());
+    if sys::interrupted() {
+        return Ok(130);
+    }
+    let failed = results.cells.iter().flat_map(|cell| &cell.trials);
+    let failed = failed
+        .filter(|trial| matches!(trial.outcome, Outcome::Failed(_)))
+        .count();
+    Ok(u8::from(failed > 0))
+}
+
+impl RunArguments {
+    fn request(&self) -> Result<Request> {
+        let mut scenarios = scenario::choose(&self.scenarios)?;
+        for (name, wanted) in [("bytes", &self.sizes), ("clients", &self.clients)] {
+            for case in scenarios
+                .iter_mut()
+                .flat_map(|scenario| &mut scenario.cases)
+            {
+                case.restrict(name, wanted);
+            }
+        }
+        self.pin.processors()?;
+        Ok(Request {
+            scenarios,
+            roads: roads::choose(&self.roads)?,
+            plan: Plan {
+                command: env::args().collect(),
+                repeats: self.repeat.unwrap_or(if self.quick { 3 } else { 10 }),
+                seconds: self.time.unwrap_or(if self.quick { 1.0 } else { 3.0 }),
+                quick: self.quick,
+                pinned: self.pin.to_string(),
+            },
+            pinning: self.pin,
+            directory: self
+                .out
+                .clone()
+                .unwrap_or_else(|| PathBuf::from(format!("millrace-bench-{}", machine::today()))),
+        })
+    }
+}
+
+/// One line that overwrites itself in a terminal; elsewhere, a line for each trial.
+struct Line {
+    is_terminal: bool,
+}
+
+impl Line {
+    fn new() -> Line {
+        Line {
+            is_terminal: std::io::stderr().is_terminal(),
+        }
+    }
+
+    fn show(&mut self, progress: &Progress) {
+        let Progress {
+            done,
+            total,
+            now,
+            last,
+            left,
+        } = progress;
+        let last = match last {
+            None => String::new(),
+            Some((unit, Outcome::Counts, value)) => {
+                format!(" (last {})", figures::show(*unit, *value))
+            }
+            Some((_, Outcome::Void(_), _)) => " (last disturbed)".to_owned(),
+            Some((_, Outcome::Failed(_), _)) => " (last failed)".to_owned(),
+        };
+        let text = format!("{done}/{total}  {now}{last}, {} left", span(*left));
+        let mut error = std::io::stderr();
+        let _ = if self.is_terminal {
+            write!(error, "\r\x1b[K{text}")
+        } else {
+            writeln!(error, "{text}")
+        };
+    }
+
+    fn clear(&mut self) {
+        if self.is_terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
+/// Medians of all cells, roads side by side.
+fn summary(results: &Results, styled: bool) -> String {
+    let mut heading = vec!["SCENARIO", "PARAMETERS"];
+    heading.extend(results.roads.iter().map(|road| road.name.as_str()));
+    let mut table = Table::new(&heading, &[2, 3, 4, 5, 6, 7, 8, 9]);
+    let mut seen = Vec::new();
+    for cell in &results.cells {
+        let key = (&cell.scenario, &cell.parameters);
+        if seen.contains(&key) {
+            continue;
+        }
+        seen.push(key);
+        let mut line = vec![
+            cell.scenario.clone(),
+            run::show_parameters(&cell.parameters),
+        ];
+        line.extend(results.roads.iter().map(|road| {
+            let here = results.on_road(cell, &road.name);
+            here.map_or(figures::NOTHING.to_owned(), |cell| match cell.median() {
+                Some(median) => figures::show(cell.unit, median),
+                None => "failed".to_owned(),
+            })
+        }));
+        table.push(line);
+    }
+    let mut text = table.render(styled);
+    for warning in &results.warnings {
+        text.push_str(&format!("\nwarning: {warning}"));
+    }
+    for cell in &results.cells {
+        let mut failures = cell.trials.iter().filter_map(|trial| match &trial.outcome {
+            Outcome::Failed(why) => Some(why),
+            _ => None,
+        });
+        if let Some(why) = failures.next_back() {
+            let place = format!(
+                "{} {} on {}",
+                cell.scenario,
+                run::show_parameters(&cell.parameters),
+                cell.road
+            );
+            text.push_str(&format!("\nfailed: {place}: {why}"));
+        }
+    }
+    text
+}
