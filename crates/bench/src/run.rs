@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::lab::{Lab, Pinning};
 use crate::machine;
 use crate::programs::{find_program, program_of};
-use crate::results::{self, Cell, Outcome, Plan, Results, Trial};
+use crate::results::{self, Cell, Outcome, Plan, Results, Trial, Unit};
 use crate::roads::Road;
 use crate::scenario::{Case, Parameters, Scenario};
 use crate::sys;
@@ -45,7 +45,7 @@ pub struct Progress {
     /// What is measured now.
     pub now: String,
     /// What was measured last, if something was.
-    pub last: Option<(results::Unit, Outcome, f64)>,
+    pub last: Option<(Unit, Outcome, f64)>,
     /// What is left, by the pace so far.
     pub left: Duration,
 }
@@ -93,6 +93,7 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
         total: groups.iter().map(|group| group.cells.len()).sum::<usize>()
             * request.plan.repeats as usize,
         measured: 0,
+        last: None,
         begun: Instant::now(),
     };
     for round in 1..=request.plan.repeats {
@@ -252,6 +253,7 @@ struct Course<'a> {
     total: usize,
     /// Trials made here; others were there before.
     measured: usize,
+    last: Option<(Unit, Outcome, f64)>,
     begun: Instant,
 }
 
@@ -333,6 +335,7 @@ impl Course<'_> {
                     return Ok(());
                 }
                 self.measured += 1;
+                self.last = Some((group.case.unit, trial.outcome.clone(), trial.value));
                 trials.push((*cell, trial));
             }
             let disturbed = trials.iter().find_map(|(_, trial)| match &trial.outcome {
@@ -374,12 +377,6 @@ impl Course<'_> {
     }
 
     fn progress(&self, now: String) -> Progress {
-        let trials = self
-            .results
-            .cells
-            .iter()
-            .filter_map(|cell| Some((cell.unit, cell.trials.last()?)));
-        let last = trials.max_by_key(|(_, trial)| trial.round);
         let each = self
             .begun
             .elapsed()
@@ -394,7 +391,7 @@ impl Course<'_> {
             done: self.done,
             total: self.total,
             now,
-            last: last.map(|(unit, trial)| (unit, trial.outcome.clone(), trial.value)),
+            last: self.last.clone(),
             left: each * (self.total - self.done.min(self.total)) as u32,
         }
     }

@@ -11,7 +11,7 @@ use crate::lab::{self, End, Lab};
 use crate::machine::Work;
 use crate::process::Program;
 use crate::readers::Reading;
-use crate::results::{Latency, Outcome, Plan, Processor, Trial};
+use crate::results::{Latency, Outcome, Plan, Processor, Trial, Unit};
 use crate::roads::Road;
 use crate::scenario::{Case, Parameters, Scenario, fill};
 
@@ -123,6 +123,8 @@ impl<'a> Pair<'a> {
         };
         if let Err(error) = self.attempt(lab, case, parameters, cell, paces, &mut trial) {
             trial.outcome = Outcome::Failed(format!("{error:#}"));
+            // It may have been asked for more than it can do now.
+            paces.0.remove(&cell);
         }
         trial
     }
@@ -163,20 +165,13 @@ impl<'a> Pair<'a> {
             self.results,
             &mut words,
         )?;
-        if template.contains("{count}") {
-            let pace = match paces.0.get(&cell) {
-                Some(pace) => *pace,
-                None => client.find_pace(&mut words)?,
-            };
-            let count = FIRST_COUNT.max((pace * self.seconds) as u64);
-            words.insert("count".to_owned(), count.to_string());
-        }
+        client.set_count(&mut words, paces.0.get(&cell).copied())?;
         let (work, times, begun) = (Work::now(), server.processor(), Instant::now());
         let (reading, exit, line) = client.run(&words)?;
         trial.seconds = begun.elapsed().as_secs_f64();
         let (work, times) = (Work::now().since(work), server.processor().since(times));
         trial.commands.insert("client".to_owned(), line);
-        trial.value = reading.value;
+        trial.value = reading.value * scale(case.unit);
         trial.operations = reading.operations;
         trial.latency = latency(&reading);
         trial.processor = Processor {
@@ -222,6 +217,19 @@ impl Client<'_> {
         let (text, exit) = program.finish(limit)?;
         let reading = (self.case.reader()?)(&text).with_context(|| line.clone())?;
         Ok((reading, exit, line))
+    }
+
+    /// A number of operations that take as long as a trial, where the client is told one. Its pace is found if it is not known.
+    fn set_count(&self, words: &mut BTreeMap<String, String>, pace: Option<f64>) -> Result<()> {
+        if self.template.contains("{count}") {
+            let pace = match pace {
+                Some(pace) => pace,
+                None => self.find_pace(words)?,
+            };
+            let count = FIRST_COUNT.max((pace * self.seconds) as u64);
+            words.insert("count".to_owned(), count.to_string());
+        }
+        Ok(())
     }
 
     /// Operations in a second, by attempts of growing length.
@@ -278,6 +286,15 @@ impl<'a> Raw<'a> {
             .names
             .map(|name| name.filter(|name| results.join(name).exists()));
         (histogram, trace)
+    }
+}
+
+/// Readers give round trips in microseconds, and rates of bits in gigabits.
+fn scale(unit: Unit) -> f64 {
+    match unit {
+        Unit::Nanoseconds => 1e3,
+        Unit::BitsPerSecond => 1e9,
+        Unit::OperationsPerSecond | Unit::ProcessorShare | Unit::Bytes => 1.0,
     }
 }
 
