@@ -1,0 +1,210 @@
+#!/usr/bin/python3
+"""`millrace bench` from outside: what it measures, how it fails, and what it leaves behind.
+
+    tests/bench/run.py [--millrace PATH] [CASE ...]
+
+Exits with 0 when every case was right. No case judges a figure. Needs root, for network namespaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from harness import isolate, road as roads  # noqa: E402
+
+LIMIT_S = 180.0
+QUICK = ["--quick", "--repeat", "2", "--time", "0.3"]
+
+SCENARIO = """
+title = "A scenario of the user's own"
+about = "Two programs of the C library's age."
+[server]
+command = "python3 -m http.server --bind {{bind}} {{port}}"
+[[case]]
+name = "one"
+title = "one request"
+client = "{client}"
+read = "result-line"
+unit = "operations_per_second"
+grid = [{{ clients = [1, 2] }}]
+quick = [{{ clients = [1] }}]
+"""
+ANSWER = "echo result: requests 1000 microseconds 500000 errors 0 p50 1 p99 2 p99.9 3"
+
+
+class Stage:
+    """Runs the suite, each time with a directory of its own for the results."""
+
+    def __init__(self, millrace: str, directory: Path) -> None:
+        self.millrace = millrace
+        self.directory = directory
+
+    def command(self, *words: str) -> list[str]:
+        """A command line of `millrace bench`."""
+        return [self.millrace, "bench", *words]
+
+    def bench(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs it to its end."""
+        return subprocess.run(self.command(*words), capture_output=True, text=True, timeout=LIMIT_S)
+
+    def results(self, name: str) -> dict[str, Any]:
+        """What a run has kept."""
+        return json.loads((self.directory / name / "results.json").read_text())  # type: ignore[no-any-return]
+
+    def scenario(self, name: str, client: str) -> str:
+        """A scenario's file."""
+        path = self.directory / f"{name}.toml"
+        path.write_text(SCENARIO.format(client=client))
+        return str(path)
+
+    def out(self, name: str) -> list[str]:
+        """The option that names the directory of results."""
+        return ["--out", str(self.directory / name)]
+
+
+def counted(results: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The trials that count, by road."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for cell in results["cells"]:
+        trials = [trial for trial in cell["trials"] if trial["outcome"] == "counts"]
+        found.setdefault(cell["road"], []).extend(trials)
+    return found
+
+
+def every_road_is_measured(stage: Stage) -> None:
+    """Redis on all roads, which the suite makes and takes away."""
+    names = ["loopback", "unix", "veth", "bridge", "dnat", "vxlan", "host-gw"]
+    names += [f"millrace-{name}" for name in names if name != "unix"]
+    done = stage.bench("run", "redis/get", "--clients", "1", "--roads", ",".join(names), *QUICK, *stage.out("all"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = counted(stage.results("all"))
+    for name in names:
+        assert [trial["round"] for trial in found[name]] == [1, 2], name
+        for trial in found[name]:
+            assert trial["value"] > 0 and "redis-benchmark" in trial["commands"]["client"], trial
+            spent = trial["processor"]
+            assert spent["server_user_s"] + spent["server_system_s"] > 0, trial
+
+
+def what_fails_is_told_and_the_rest_goes_on(stage: Stage) -> None:
+    """A program that is missing, one that fails, one that says nothing that can be read."""
+    good, bad = stage.scenario("good", ANSWER), stage.scenario("bad", "sh -c 'echo no luck; exit 3'")
+    mute, gone = stage.scenario("mute", "echo nothing"), stage.scenario("gone", "no-such-program")
+    done = stage.bench("run", good, bad, mute, gone, "--roads", "loopback", *QUICK, *stage.out("failing"))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "there is no no-such-program here" in done.stdout, done.stdout
+    assert "no luck" in done.stdout, done.stdout
+    results = stage.results("failing")
+    outcomes = {cell["scenario"]: [trial["outcome"] for trial in cell["trials"]] for cell in results["cells"]}
+    assert outcomes["good/one"] == ["counts"] * 2, outcomes
+    assert all("failed" in outcome for outcome in outcomes["bad/one"] + outcomes["mute/one"]), outcomes
+    assert "gone/one" not in outcomes, outcomes
+
+
+def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
+    """Each names what was wrong and what there is."""
+    wrong = stage.directory / "wrong.toml"
+    wrong.write_text("title = 1\n")
+    for words, told in [
+        (["run", "reddis"], "there is no scenario reddis; there are pingpong"),
+        (["run", "redis/put"], "no case put; it has get, set"),
+        (["run", "--roads", "brigde"], "there is no road brigde; there are loopback"),
+        (["run", "--pin", "0,999"], "processor 999 may not be used here"),
+        (["run", "--pin", "fast"], "auto, none, or two processors"),
+        (["run", str(wrong)], "the scenario wrong"),
+    ]:
+        done = stage.bench(*words, *stage.out("never"))
+        assert done.returncode != 0 and told in done.stderr, (words, done.stderr)
+        assert "panicked" not in done.stderr, done.stderr
+    assert not (stage.directory / "never").exists()
+
+
+def ended_by(stage: Stage, number: signal.Signals) -> None:
+    """A run that is ended leaves nothing but its results, and the same command goes on with them."""
+    name = f"ended-{number.name}"
+    words = ["run", "redis/get", "--clients", "1,50", "--roads", "bridge,millrace-bridge", *QUICK, *stage.out(name)]
+    before = processes()
+    with subprocess.Popen(stage.command(*words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        deadline = time.monotonic() + LIMIT_S
+        while not (stage.directory / name / "results.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        run.send_signal(number)
+        run.wait(timeout=LIMIT_S)
+    assert number == signal.SIGKILL or run.returncode == 130, run.returncode
+    deadline = time.monotonic() + LIMIT_S
+    while (left := processes() - before) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left, left
+    assert not list(Path("/run/netns").glob("*bridge*")), "a network namespace is left"
+    made = len(counted(stage.results(name))["bridge"])
+    done = stage.bench(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    after = counted(stage.results(name))
+    assert [len(after[road]) for road in ("bridge", "millrace-bridge")] == [4, 4] and made <= 4, after
+    other = stage.bench("run", "redis/get", "--quick", "--repeat", "1", *stage.out(name))
+    assert other.returncode == 1 and "results of another plan" in other.stderr, other.stderr
+
+
+def processes() -> set[str]:
+    """The command lines of all processes here."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                found.add(f"{entry.name} {(entry / 'cmdline').read_text()}")
+            except OSError:
+                continue
+    return found
+
+
+CASES: list[tuple[str, Callable[[Stage], None]]] = [
+    ("every road is measured", every_road_is_measured),
+    ("what fails is told, and the rest goes on", what_fails_is_told_and_the_rest_goes_on),
+    ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
+    ("ended by SIGINT", lambda stage: ended_by(stage, signal.SIGINT)),
+    ("ended by SIGTERM", lambda stage: ended_by(stage, signal.SIGTERM)),
+    ("ended by SIGKILL", lambda stage: ended_by(stage, signal.SIGKILL)),
+]
+
+
+def main() -> int:
+    """Runs the cases."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--millrace", default=roads.UNDER.split()[0], help="the program to test")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="beginnings of their names")
+    options = parser.parse_args()
+    isolate.ensure()
+    if not isolate.is_inside():
+        print("0 passed, 0 failed, 1 skipped: network namespaces need root")
+        return 0
+    failed = []
+    chosen = [case for case in CASES if not options.cases or case[0].startswith(tuple(options.cases))]
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-test-") as directory:
+        for name, case in chosen:
+            try:
+                case(Stage(options.millrace, Path(directory)))
+            except (AssertionError, OSError, ValueError, KeyError, subprocess.SubprocessError) as problem:
+                failed.append(f"{name}: {problem!r}")
+                print(f"{name}: FAILED", flush=True)
+            else:
+                print(f"{name}: as it should be", flush=True)
+    print("\n".join(failed))
+    print(f"{len(chosen) - len(failed)} passed, {len(failed)} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
