@@ -13,16 +13,9 @@ use crate::isolate;
 use crate::machine;
 use crate::process::Program;
 use crate::roads::Road;
-use crate::scenario::fill;
+use crate::scenario::{End, fill};
 
 const AGENT_LIMIT: Duration = Duration::from_secs(10);
-
-/// The two ends of a pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Server,
-    Client,
-}
 
 /// The lab. Dropping it stops the agent; namespaces and files go with the last process.
 pub(crate) struct Lab {

@@ -1,8 +1,9 @@
 //! Scenarios: pairs of programs and what is varied about them, each one a file in `scenarios/` or of the user's own.
 //!
-//! In commands and files these words are filled in: `{bind}`, `{host}` and `{port}` (or `{path}`, of a Unix socket), `{dir}` (a directory
-//! of the trial's own, with the scenario's files), `{seconds}` and `{whole_seconds}` of a trial, `{count}` (operations that take as long),
-//! `{millrace}` (this program), `{histogram}` and `{trace}` (files that the client may write), and every parameter of the grid by its name.
+//! In commands and files these words are filled in: `{bind}`, `{host}` and `{port}` (or `{path}`, of a Unix socket), `{port_behind}` (of a
+//! program behind the server), `{dir}` (a directory of the server's own, with the scenario's files), `{seconds}` and `{whole_seconds}` of a
+//! trial, `{count}` (operations that take as long), `{millrace}` (this program), `{histogram}` and `{trace}` (files that the client may
+//! write), and every parameter of the grid by its name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,6 +20,9 @@ const FILES: &[(&str, &str)] = &[
     ("throughput", include_str!("../scenarios/throughput.toml")),
     ("redis", include_str!("../scenarios/redis.toml")),
     ("http", include_str!("../scenarios/http.toml")),
+    ("connect", include_str!("../scenarios/connect.toml")),
+    ("mixed", include_str!("../scenarios/mixed.toml")),
+    ("proxy", include_str!("../scenarios/proxy.toml")),
 ];
 
 /// A set of values of parameters: every combination of them is measured.
@@ -52,11 +56,33 @@ pub struct Server {
     pub command: String,
     /// The same on a Unix socket; without it, there is none.
     pub unix: Option<String>,
+    /// A program that the server asks, in the same place; it listens at `{port_behind}`.
+    pub behind: Option<String>,
     /// The Debian package that has it.
     pub package: Option<String>,
     /// Files in the trial's directory.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
+}
+
+/// The two ends of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// The program that answers.
+    Server,
+    /// The program that asks.
+    Client,
+}
+
+/// A program that runs beside a measured pair, in the place of one of its ends and on its processor.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beside {
+    /// Whose place.
+    pub end: End,
+    /// How it is started.
+    pub command: String,
 }
 
 /// A client, and what is varied about it.
@@ -71,6 +97,9 @@ pub struct Case {
     pub client: String,
     /// The same on a Unix socket; without it, there is none.
     pub unix: Option<String>,
+    /// What runs beside the pair.
+    #[serde(default)]
+    pub beside: Vec<Beside>,
     /// The Debian package that has it.
     pub package: Option<String>,
     /// Who reads what it prints: one of [`readers::by_name`].

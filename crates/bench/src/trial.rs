@@ -7,17 +7,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::lab::{self, End, Lab};
+use crate::lab::{self, Lab};
 use crate::machine::Work;
 use crate::process::Program;
 use crate::readers::Reading;
 use crate::results::{Latency, Outcome, Plan, Processor, Trial, Unit};
 use crate::roads::Road;
-use crate::scenario::{Case, Parameters, Scenario, fill};
+use crate::scenario::{Case, End, Parameters, Scenario, fill};
+use crate::sys::Times;
 
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 /// Servers of several roads may share a network namespace.
 const FIRST_PORT: u16 = 7001;
+/// Of what is behind a server.
+const FIRST_PORT_BEHIND: u16 = 7101;
 /// For clients that are told a number of operations and no time: the number for the first attempt, and how long one has to take to tell
 /// the pace.
 const FIRST_COUNT: u64 = 2_000;
@@ -32,9 +35,10 @@ pub(crate) struct Paces(HashMap<usize, f64>);
 /// A server on a road, and what its clients have to know.
 pub(crate) struct Pair<'a> {
     pub(crate) road: &'a Road,
-    /// Or why it did not start.
-    server: Result<Program>,
-    server_line: String,
+    /// With what is behind it; or why it did not start.
+    servers: Result<Vec<Program>>,
+    /// Their command lines.
+    lines: BTreeMap<String, String>,
     words: BTreeMap<String, String>,
     seconds: f64,
     /// Where clients leave histograms and traces.
@@ -52,14 +56,14 @@ impl<'a> Pair<'a> {
         results: &'a Path,
     ) -> Result<Pair<'a>> {
         let directory = lab.directory(&format!("{}-{}", scenario.name, road.name))?;
-        let port = FIRST_PORT + index as u16;
-        let socket = directory.join("socket");
         let mut words = lab.words();
+        let [port, behind] = [FIRST_PORT, FIRST_PORT_BEHIND].map(|first| first + index as u16);
         let more = [
             ("bind", road.bind.clone()),
             ("host", road.host.clone()),
             ("port", port.to_string()),
-            ("path", socket.display().to_string()),
+            ("port_behind", behind.to_string()),
+            ("path", directory.join("socket").display().to_string()),
             ("dir", directory.display().to_string()),
             ("seconds", plan.seconds.to_string()),
             ("whole_seconds", plan.seconds.ceil().to_string()),
@@ -73,25 +77,31 @@ impl<'a> Pair<'a> {
             Some(template) if road.unix => template,
             _ => &scenario.server.command,
         };
-        let command = lab.command(road, End::Server, template, &words)?;
-        let server_line = lab::line_of(&command);
-        let server = Program::start(&server_line, command, directory.join("server.txt")).and_then(
-            |mut server| {
-                let is_ready = |server: &Program| {
-                    if road.unix {
-                        lab::is_socket(&socket)
-                    } else {
-                        lab::listens(server.pid(), port)
-                    }
-                };
-                server.wait_until(SERVER_LIMIT, is_ready)?;
-                Ok(server)
-            },
-        );
+        let mut all = vec![("server", template, port)];
+        if let Some(template) = &scenario.server.behind {
+            all.insert(0, ("behind", template, behind));
+        }
+        let mut lines = BTreeMap::new();
+        let servers = all.into_iter().map(|(name, template, port)| {
+            let command = lab.command(road, End::Server, template, &words)?;
+            let line = lab::line_of(&command);
+            lines.insert(name.to_owned(), line.clone());
+            let output = directory.join(format!("{name}.txt"));
+            let mut server = Program::start(&line, command, output)?;
+            server.wait_until(SERVER_LIMIT, |server| {
+                if road.unix {
+                    lab::is_socket(Path::new(&words["path"]))
+                } else {
+                    lab::listens(server.pid(), port)
+                }
+            })?;
+            Ok(server)
+        });
+        let servers = servers.collect();
         Ok(Pair {
             road,
-            server,
-            server_line,
+            servers,
+            lines,
             words,
             seconds: plan.seconds,
             results,
@@ -110,7 +120,7 @@ impl<'a> Pair<'a> {
         let mut trial = Trial {
             round,
             outcome: Outcome::Counts,
-            commands: BTreeMap::from([("server".to_owned(), self.server_line.clone())]),
+            commands: self.lines.clone(),
             value: 0.0,
             operations: 0.0,
             seconds: 0.0,
@@ -138,8 +148,8 @@ impl<'a> Pair<'a> {
         paces: &mut Paces,
         trial: &mut Trial,
     ) -> Result<()> {
-        let server = match &self.server {
-            Ok(server) => server,
+        let servers = match &self.servers {
+            Ok(servers) => servers,
             Err(error) => anyhow::bail!("{error:#}"),
         };
         let template = match &case.unix {
@@ -166,10 +176,13 @@ impl<'a> Pair<'a> {
             &mut words,
         )?;
         client.set_count(&mut words, paces.0.get(&cell).copied())?;
-        let (work, times, begun) = (Work::now(), server.processor(), Instant::now());
+        let beside = client.start_beside(&words, &mut trial.commands)?;
+        let used = || servers.iter().map(Program::processor).sum::<Times>();
+        let (work, times, begun) = (Work::now(), used(), Instant::now());
         let (reading, exit, line) = client.run(&words)?;
         trial.seconds = begun.elapsed().as_secs_f64();
-        let (work, times) = (Work::now().since(work), server.processor().since(times));
+        let (work, times) = (Work::now().since(work), used().since(times));
+        drop(beside);
         trial.commands.insert("client".to_owned(), line);
         trial.value = reading.value * scale(case.unit);
         trial.operations = reading.operations;
@@ -217,6 +230,26 @@ impl Client<'_> {
         let (text, exit) = program.finish(limit)?;
         let reading = (self.case.reader()?)(&text).with_context(|| line.clone())?;
         Ok((reading, exit, line))
+    }
+
+    /// Starts what runs beside the pair; it ends when it is dropped.
+    fn start_beside(
+        &self,
+        words: &BTreeMap<String, String>,
+        lines: &mut BTreeMap<String, String>,
+    ) -> Result<Vec<Program>> {
+        let mut programs = Vec::new();
+        for (index, beside) in self.case.beside.iter().enumerate() {
+            let name = format!("beside {}", index + 1);
+            let command = self
+                .lab
+                .command(self.road, beside.end, &beside.command, words)?;
+            let line = lab::line_of(&command);
+            let output = Path::new(&words["dir"]).join(format!("{name}.txt"));
+            programs.push(Program::start(&line, command, output)?);
+            lines.insert(name, line);
+        }
+        Ok(programs)
     }
 
     /// A number of operations that take as long as a trial, where the client is told one. Its pace is found if it is not known.
