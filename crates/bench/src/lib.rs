@@ -28,3 +28,4 @@ pub mod sys;
 mod trial;
 
 pub use lab::Pinning;
+pub mod stats;

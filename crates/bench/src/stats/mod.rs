@@ -1,0 +1,5 @@
+//! What figures say.
+
+pub mod generator;
+pub mod percentiles;
+pub mod sample;
