@@ -10,6 +10,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod compare;
 pub mod figures;
 pub mod isolate;
 mod lab;

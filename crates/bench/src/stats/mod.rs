@@ -23,4 +23,4 @@ pub use bimodal::is_bimodal;
 pub use paired::{Pair, Paired, Settings, paired};
 pub use percentiles::Percentiles;
 pub use shift::Interval;
-pub use verdict::{Judged, Question, Verdict, judge};
+pub use verdict::{Judged, Question, Verdict, is_precise, judge};

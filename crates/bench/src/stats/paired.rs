@@ -11,11 +11,15 @@
 //! memory may move figures by more than an interval's width (T. Kalibera and R. Jones, *Rigorous benchmarking in reasonable time*, ISMM
 //! 2013): who wants to include that repeats whole runs.
 
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::generator::Generator;
 use super::shift::{Interval, Shift};
 use super::{flips, sample};
+
+/// With fewer samples the ends of an interval are chance.
+const LEAST_RESAMPLES: usize = 100;
 
 /// How sure verdicts are to be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,6 +48,36 @@ impl Default for Settings {
             resamples: 10_000,
             seed: 1,
         }
+    }
+}
+
+impl Settings {
+    /// Refuses what no statistics can be made with. A program that takes settings from a user asks before it compares.
+    ///
+    /// # Errors
+    /// Which setting is wrong, and what it may be.
+    pub fn check(&self) -> Result<()> {
+        ensure!(
+            self.level > 0.0 && self.level < 1.0,
+            "the level of intervals is {}; it has to be between 0 and 1, as 0.95",
+            self.level
+        );
+        ensure!(
+            self.margin > 0.0 && self.margin.is_finite(),
+            "the margin for no difference is {}; it has to be positive, as 0.05",
+            self.margin
+        );
+        ensure!(
+            self.error_rate > 0.0 && self.error_rate < 0.5,
+            "the error rate is {}; it has to be between 0 and 0.5, as 0.05",
+            self.error_rate
+        );
+        ensure!(
+            self.resamples >= LEAST_RESAMPLES,
+            "the bootstrap is to draw {} samples; {LEAST_RESAMPLES} are the least",
+            self.resamples
+        );
+        Ok(())
     }
 }
 
@@ -115,4 +149,93 @@ pub fn paired(pairs: &[Pair], settings: &Settings) -> Option<Paired> {
 pub fn medians(pairs: &[Pair]) -> (f64, f64) {
     let of = |value: fn(&Pair) -> f64| sample::median(&pairs.iter().map(value).collect::<Vec<_>>());
     (of(|pair| pair.measured), of(|pair| pair.baseline))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(figures: &[(f64, f64)]) -> Vec<Pair> {
+        let pair =
+            |&(measured, baseline)| Pair::new(measured, baseline).expect("both are positive");
+        figures.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn a_pair_needs_two_figures_that_have_a_ratio() {
+        assert!(Pair::new(1.0, 2.0).is_some());
+        for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(Pair::new(bad, 1.0).is_none() && Pair::new(1.0, bad).is_none());
+        }
+    }
+
+    #[test]
+    fn ratio_is_that_of_the_rounds_and_not_of_the_medians() {
+        // The baseline doubles from round to round, and the ratio stays.
+        let figures: Vec<(f64, f64)> = (0..10)
+            .map(|round| 2.0_f64.powi(round))
+            .map(|base| (base * 1.5, base))
+            .collect();
+        let found = paired(&pairs(&figures), &Settings::default()).expect("there are pairs");
+        assert!((found.ratio - 1.5).abs() < 1e-12);
+        assert!(found.interval.high - found.interval.low < 1e-12);
+        assert_eq!((found.pairs, found.p), (10, 1.0 / 512.0));
+        assert_eq!(paired(&[], &Settings::default()), None);
+    }
+
+    #[test]
+    fn the_equivalence_interval_lies_within_the_shown_one() {
+        let figures: Vec<(f64, f64)> = (1..13).map(|round| (f64::from(round), 6.0)).collect();
+        let found = paired(&pairs(&figures), &Settings::default()).expect("there are pairs");
+        assert!(
+            found.interval.low < found.equivalence.low
+                && found.equivalence.high < found.interval.high
+        );
+        assert!((found.equivalence.level - 0.9).abs() < 1e-12);
+    }
+
+    #[test]
+    fn medians_are_those_of_each_side() {
+        let found = medians(&pairs(&[(1.0, 10.0), (2.0, 30.0), (9.0, 20.0)]));
+        assert_eq!(found, (2.0, 20.0));
+    }
+
+    #[test]
+    fn settings_without_sense_are_refused_with_what_they_may_be() {
+        assert!(Settings::default().check().is_ok());
+        let usual = Settings::default;
+        for (settings, what) in [
+            (
+                Settings {
+                    level: 95.0,
+                    ..usual()
+                },
+                "level",
+            ),
+            (
+                Settings {
+                    margin: 0.0,
+                    ..usual()
+                },
+                "margin",
+            ),
+            (
+                Settings {
+                    error_rate: f64::NAN,
+                    ..usual()
+                },
+                "error rate",
+            ),
+            (
+                Settings {
+                    resamples: 0,
+                    ..usual()
+                },
+                "bootstrap",
+            ),
+        ] {
+            let error = settings.check().expect_err(what).to_string();
+            assert!(error.contains(what), "{error}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //! | verdict | is given when | and is false |
 //! |---|---|---|
 //! | `Faster`, `Slower` | at least 10 pairs, the adjusted p value at most 5 % | for 5 % of these in a report at most, on average |
-//! | `NoDifference` | at least 10 pairs, the 90 % interval within the margin of 5 % | for 5 % of the cells that truly differ by the margin |
+//! | `NoDifference` | at least 10 pairs, the 90 % interval within the margin of 5 % | for 5 % of the cells that differ by the margin |
 //! | `Undecided` | at least 10 pairs, and none of these | never: nothing is claimed, and more pairs would tell |
 //! | `TooFew` | fewer than 10 pairs, or a quick run | never: the interval is all there is |
 //!
@@ -18,7 +18,7 @@
 //!
 //! **How many pairs.** The p value of 10 pairs is 1/512 at the least. Where a single one of a report's cells differs, it can be found by 10
 //! pairs among 25 cells at most; each further pair doubles that. Who adds pairs until a report is good enough may look at how wide the
-//! intervals are, and not at p values or verdicts: stopping at the first p value that pleases makes many false ones.
+//! intervals are, as [`is_precise`] does, and not at p values or verdicts: stopping at the first p value that pleases makes false ones.
 
 use serde::{Deserialize, Serialize};
 
@@ -100,6 +100,16 @@ pub fn judge(questions: &[Question], settings: &Settings) -> Vec<Judged> {
     all.collect()
 }
 
+/// Whether further pairs are not worth their time: there are [`PAIRS_FOR_A_VERDICT`], and the interval that equivalence looks at is no
+/// wider than the margin. Equal roads are then found equal, unless chance has moved the ratio by half of the margin.
+///
+/// This is what a run that adds pairs may stop at. It knows how wide the interval is, and not where.
+#[must_use]
+pub fn is_precise(found: &Paired, settings: &Settings) -> bool {
+    let width = found.equivalence.high / found.equivalence.low;
+    found.pairs >= PAIRS_FOR_A_VERDICT && width <= 1.0 + settings.margin
+}
+
 /// Whether the two are equal within the margin.
 fn is_equal(found: &Paired, settings: &Settings) -> bool {
     let bound = 1.0 + settings.margin;
@@ -132,6 +142,14 @@ fn verdict(found: &Paired, adjusted_p: f64, more_is_better: bool, settings: &Set
 mod tests {
     use super::*;
 
+    /// Fewer samples than a report draws.
+    fn settings() -> Settings {
+        Settings {
+            resamples: 200,
+            ..Settings::default()
+        }
+    }
+
     /// Rounds with the ratios given, of a baseline that is not the same in each.
     fn question(ratios: &[f64]) -> Question {
         let pair = |(round, ratio): (u32, &f64)| {
@@ -146,7 +164,7 @@ mod tests {
     }
 
     fn verdict_of(question: Question) -> Verdict {
-        judge(&[question], &Settings::default())[0].verdict
+        judge(&[question], &settings())[0].verdict
     }
 
     #[test]
@@ -169,7 +187,7 @@ mod tests {
             &[question(&ratios)],
             &Settings {
                 margin: 0.01,
-                ..Settings::default()
+                ..settings()
             },
         );
         assert_eq!(judged[0].verdict, Verdict::Faster);
@@ -182,19 +200,19 @@ mod tests {
             ..question(&[2.0; 10])
         };
         for few in [question(&[2.0; 9]), quick] {
-            let judged = &judge(&[few], &Settings::default())[0];
+            let judged = &judge(&[few], &settings())[0];
             assert_eq!((judged.verdict, judged.adjusted_p), (Verdict::TooFew, None));
             let found = judged.paired.as_ref().expect("there are pairs");
             assert!((found.ratio - 2.0).abs() < 1e-12);
         }
-        let none = &judge(&[question(&[])], &Settings::default())[0];
+        let none = &judge(&[question(&[])], &settings())[0];
         assert_eq!((none.verdict, &none.paired), (Verdict::TooFew, &None));
     }
 
     #[test]
     fn noise_that_leaves_both_open_is_undecided() {
         let ratios = [0.7, 1.4, 0.8, 1.3, 0.9, 1.2, 1.1, 0.75, 1.0, 1.5];
-        let judged = &judge(&[question(&ratios)], &Settings::default())[0];
+        let judged = &judge(&[question(&ratios)], &settings())[0];
         assert_eq!(judged.verdict, Verdict::Undecided);
         assert_eq!(judged.adjusted_p, Some(1.0), "the interval holds 1");
     }
@@ -205,11 +223,7 @@ mod tests {
         let report = |pairs: usize, others: usize| {
             let mut cells = vec![question(&vec![1.3; pairs])];
             cells.extend((0..others).map(|_| question(&open)));
-            let settings = Settings {
-                resamples: 100,
-                ..Settings::default()
-            };
-            judge(&cells, &settings)[0].verdict
+            judge(&cells, &settings())[0].verdict
         };
         assert_eq!(report(10, 24), Verdict::Faster);
         assert_eq!(report(10, 25), Verdict::Undecided);
@@ -217,10 +231,22 @@ mod tests {
     }
 
     #[test]
+    fn ten_pairs_that_agree_are_precise_wherever_they_are() {
+        let precise = |ratios: &[f64]| {
+            let found = paired(&question(ratios).pairs, &settings()).expect("there are pairs");
+            is_precise(&found, &settings())
+        };
+        assert!(precise(&[1.0; 10]) && precise(&[3.0; 10]));
+        assert!(!precise(&[1.0; 9]), "too few");
+        let noisy = [0.7, 1.4, 0.8, 1.3, 0.9, 1.2, 1.1, 0.75, 1.0, 1.5];
+        assert!(!precise(&noisy));
+    }
+
+    #[test]
     fn cells_without_verdict_do_not_weigh_on_the_others() {
         let mut cells = vec![question(&[1.3; 10])];
         cells.extend((0..100).map(|_| question(&[1.0, 2.0])));
-        let judged = judge(&cells, &Settings::default());
+        let judged = judge(&cells, &settings());
         assert_eq!(judged[0].verdict, Verdict::Faster);
         assert_eq!(judged[0].adjusted_p, Some(1.0 / 512.0));
     }
