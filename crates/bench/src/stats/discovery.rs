@@ -28,8 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adjusted_values_are_those_of_r() {
-        // p.adjust(c(.01, .02, .03, .04, .05), "BH"), and one in another order.
+    fn adjusted_values_are_those_worked_out_by_hand() {
         let close = |found: Vec<f64>, expected: &[f64]| {
             assert!(
                 found.len() == expected.len()

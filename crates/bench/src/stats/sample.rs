@@ -44,8 +44,8 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_r() {
-        // quantile(c(1, 2, 4, 8, 16), c(0, .1, .25, .5, .9, 1)) of R 4.
+    fn quantiles_are_those_of_definition_seven() {
+        // Worked out by hand from the definition.
         let values = [1.0, 2.0, 4.0, 8.0, 16.0];
         let expected = [
             (0.0, 1.0),
