@@ -24,9 +24,9 @@ pub mod roads;
 pub mod run;
 pub mod scenario;
 pub mod scratch;
+pub mod stats;
 #[allow(unsafe_code, reason = "system calls that nobody else offers")]
 pub mod sys;
 mod trial;
 
 pub use lab::Pinning;
-pub mod stats;

@@ -46,6 +46,8 @@ pub struct Plan {
     pub repeats: u32,
     /// Length of a trial.
     pub seconds: f64,
+    /// Orders the roads within a group of trials.
+    pub seed: u64,
     /// Intervals without verdicts.
     pub quick: bool,
     /// Processors of server and client, as a person reads them; `none`.

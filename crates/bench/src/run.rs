@@ -12,6 +12,7 @@ use crate::programs::{find_program, program_of};
 use crate::results::{self, Cell, Outcome, Plan, Results, Trial, Unit};
 use crate::roads::Road;
 use crate::scenario::{Case, Parameters, Scenario};
+use crate::stats::generator::Generator;
 use crate::sys;
 use crate::trial::{Paces, Pair};
 
@@ -19,6 +20,8 @@ use crate::trial::{Paces, Pair};
 const REPEATS_OF_VOID: u32 = 2;
 /// A cell that failed so often in a row is left out of the rounds that follow.
 const FAILURES_MAX: usize = 2;
+/// Keeps the seeds of groups apart.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -93,6 +96,7 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
         total: groups.iter().map(|group| group.cells.len()).sum::<usize>()
             * request.plan.repeats as usize,
         measured: 0,
+        servers: 0,
         last: None,
         begun: Instant::now(),
     };
@@ -253,6 +257,8 @@ struct Course<'a> {
     total: usize,
     /// Trials made here; others were there before.
     measured: usize,
+    /// Servers started.
+    servers: usize,
     last: Option<(Unit, Outcome, f64)>,
     begun: Instant,
 }
@@ -277,28 +283,39 @@ impl Course<'_> {
             return Ok(());
         }
         let mut pairs = Vec::new();
-        for (index, road) in self.request.roads.iter().enumerate() {
+        for road in &self.request.roads {
             if !road.unix || scenario.server.unix.is_some() {
+                self.servers += 1;
                 pairs.push(Pair::start(
                     &self.lab,
                     scenario,
                     road,
-                    index,
+                    self.servers,
                     &self.request.plan,
                     &self.request.directory,
                 )?);
             }
         }
         for (index, group) in groups.iter().enumerate() {
-            // Another road is the first each time.
-            let mut turn = group.cells.clone();
-            turn.rotate_left((round as usize + index) % group.cells.len().max(1));
+            let turn = self.turn(group, (round, index));
             self.group(group, &turn, &pairs, round, show)?;
             if sys::interrupted() {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// The cells of a group in an order of their own: a road that always came behind another would have its heat, or its noise.
+    fn turn<'g>(&self, group: &Group<'g>, (round, index): (u32, usize)) -> Vec<(usize, &'g Road)> {
+        let mut turn = group.cells.clone();
+        let place = u64::from(round) << 32 | index as u64;
+        let mut chance = Generator::new(self.request.plan.seed ^ place.wrapping_mul(ODD));
+        // Fisher and Yates.
+        for end in (2..=turn.len()).rev() {
+            turn.swap(end - 1, chance.below(end));
+        }
+        turn
     }
 
     fn group(

@@ -17,10 +17,6 @@ use crate::scenario::{Case, End, Parameters, Scenario, fill};
 use crate::sys::Times;
 
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
-/// Servers of several roads may share a network namespace.
-const FIRST_PORT: u16 = 7001;
-/// Of what is behind a server.
-const FIRST_PORT_BEHIND: u16 = 7101;
 /// For clients that are told a number of operations and no time: the number for the first attempt, and how long one has to take to tell
 /// the pace.
 const FIRST_COUNT: u64 = 2_000;
@@ -46,7 +42,7 @@ pub(crate) struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// Starts a server. That it fails is told by each of its trials.
+    /// Starts a server, of so many before it. That it fails is told by each of its trials.
     pub(crate) fn start(
         lab: &Lab,
         scenario: &Scenario,
@@ -57,7 +53,7 @@ impl<'a> Pair<'a> {
     ) -> Result<Pair<'a>> {
         let directory = lab.directory(&format!("{}-{}", scenario.name, road.name))?;
         let mut words = lab.words();
-        let [port, behind] = [FIRST_PORT, FIRST_PORT_BEHIND].map(|first| first + index as u16);
+        let [port, behind] = ports(index);
         let more = [
             ("bind", road.bind.clone()),
             ("host", road.host.clone()),
@@ -207,6 +203,12 @@ impl<'a> Pair<'a> {
         }
         Ok(())
     }
+}
+
+/// Two ports that the last servers, of which connections may linger, did not have; below those that the kernel gives to clients.
+fn ports(index: usize) -> [u16; 2] {
+    let first = 7000 + 2 * (index % 12_000) as u16;
+    [first, first + 1]
 }
 
 /// A client about to be run.

@@ -1,5 +1,6 @@
 //! `millrace bench`: every road measured side by side.
 
+mod compare;
 mod list;
 mod run;
 
@@ -21,12 +22,14 @@ const EXAMPLES: &str = "Examples:
   millrace bench list                       scenarios and roads, and what is missing here
   millrace bench run --quick                a first look, in a few minutes
   millrace bench run redis --roads bridge,millrace-bridge
-                                            one scenario on two roads";
+                                            one scenario on two roads
+  millrace bench compare before after       what has become faster or slower between two runs";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     List(list::ListArguments),
     Run(run::RunArguments),
+    Compare(compare::CompareArguments),
 }
 
 /// The command.
@@ -34,5 +37,6 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<u8> {
     match &arguments.command {
         Command::List(arguments) => list::run(arguments),
         Command::Run(arguments) => run::run(arguments),
+        Command::Compare(arguments) => compare::run(arguments),
     }
 }

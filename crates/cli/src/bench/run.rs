@@ -43,6 +43,9 @@ pub(crate) struct RunArguments {
     /// Processors of server and client: auto, none, or two numbers as 0,1.
     #[arg(long, default_value = "auto", value_name = "CPUS")]
     pin: Pinning,
+    /// Orders the roads, which take turns at random.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
     /// Where results go [default: millrace-bench-DATE].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -103,6 +106,7 @@ impl RunArguments {
                 command: env::args().collect(),
                 repeats: self.repeat.unwrap_or(if self.quick { 3 } else { 10 }),
                 seconds: self.time.unwrap_or(if self.quick { 1.0 } else { 3.0 }),
+                seed: self.seed,
                 quick: self.quick,
                 pinned: self.pin.to_string(),
             },
