@@ -19,6 +19,7 @@ pub mod markdown;
 pub mod process;
 pub mod programs;
 pub mod readers;
+pub mod load;
 pub mod results;
 pub mod roads;
 pub mod run;

@@ -1,0 +1,228 @@
+//! Servers that do as little as a server can: one thread around epoll, many connections.
+
+mod connection;
+mod echo;
+mod http;
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::address::Address;
+use super::sys::{self, Interest, Listener, Poller, Wait};
+use connection::{Connection, State};
+
+/// How soon a server notices that it is to stop.
+const LOOK: Duration = Duration::from_millis(50);
+/// What is received at once.
+const RECEIVE_BYTES: usize = 64 << 10;
+/// The token of the listener.
+const LISTENER: usize = usize::MAX - 1;
+
+/// What a server does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Sends back what it gets.
+    Echo,
+    /// Answers each GET with the same body.
+    Http {
+        /// Length of the body.
+        bytes: usize,
+    },
+}
+
+/// What a protocol does for a server.
+trait Service {
+    /// Takes what is whole of the input, and appends the answers.
+    fn serve(&mut self, input: &[u8], out: &mut Vec<u8>) -> Taken;
+}
+
+/// What a service has made of its input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Taken {
+    /// Bytes that are done with.
+    bytes: usize,
+    /// Requests in them.
+    requests: u64,
+    /// The connection ends after the answers.
+    close: bool,
+}
+
+/// What a server has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Served {
+    /// Connections that were accepted.
+    pub connections: u64,
+    /// Requests, or for echo the pieces in which bytes came.
+    pub requests: u64,
+    /// Times that there was something to do.
+    pub wakes: u64,
+    /// Descriptors with an event, for each of these times.
+    pub ready_per_wake: f64,
+    /// Seconds of processor time of its thread, in programs.
+    pub user_s: f64,
+    /// The same in the kernel.
+    pub system_s: f64,
+}
+
+impl fmt::Display for Served {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "{} connections, {} requests; {} wake-ups with {:.2} ready descriptors each; {:.2} s user, {:.2} s system",
+            self.connections,
+            self.requests,
+            self.wakes,
+            self.ready_per_wake,
+            self.user_s,
+            self.system_s
+        )
+    }
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: Listener,
+    address: Address,
+    kind: Kind,
+}
+
+impl Server {
+    /// Listens. A port of 0 is chosen by the kernel.
+    ///
+    /// # Errors
+    /// The address is in use, or not of this machine.
+    pub fn bind(kind: Kind, address: &Address) -> Result<Server> {
+        sys::raise_descriptor_limit();
+        let listen = || {
+            let listener = Listener::bind(address)?;
+            let address = sys::address_of(&listener, address)?;
+            io::Result::Ok((listener, address))
+        };
+        let (listener, address) =
+            listen().with_context(|| format!("cannot listen on {address}"))?;
+        Ok(Server {
+            listener,
+            address,
+            kind,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Serves until `stop` is set.
+    ///
+    /// # Errors
+    /// Connections cannot be accepted, as when there are too many for the limit of open files.
+    pub fn run(self, stop: &AtomicBool) -> Result<Served> {
+        let outcome = match self.kind {
+            Kind::Echo => Loop::new(&self.listener, echo::Echo)?.run(stop),
+            Kind::Http { bytes } => Loop::new(&self.listener, http::Http::new(bytes))?.run(stop),
+        };
+        if let Address::Unix(path) = &self.address {
+            // It may have been removed.
+            let _ = std::fs::remove_file(path);
+        }
+        outcome.with_context(|| format!("the server on {}", self.address))
+    }
+}
+
+struct Loop<'a, S> {
+    listener: &'a Listener,
+    poller: Poller,
+    service: S,
+    /// By token; places of ended connections are used again.
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    buffer: Vec<u8>,
+    served: Served,
+}
+
+impl<'a, S: Service> Loop<'a, S> {
+    fn new(listener: &'a Listener, service: S) -> io::Result<Loop<'a, S>> {
+        let poller = Poller::new()?;
+        poller.add(listener, LISTENER, Interest::Read)?;
+        Ok(Loop {
+            listener,
+            poller,
+            service,
+            connections: Vec::new(),
+            free: Vec::new(),
+            buffer: vec![0; RECEIVE_BYTES],
+            served: Served::default(),
+        })
+    }
+
+    fn run(mut self, stop: &AtomicBool) -> Result<Served> {
+        let mut ready = Vec::new();
+        let mut events = 0;
+        let (user_s, system_s) = sys::processor_time()?;
+        // Relaxed: the flag guards no other data.
+        while !stop.load(Ordering::Relaxed) {
+            self.poller.wait(Wait::Coarse(LOOK), &mut ready)?;
+            self.served.wakes += u64::from(!ready.is_empty());
+            events += ready.len();
+            for &token in &ready {
+                if token == LISTENER {
+                    self.accept()?;
+                } else {
+                    self.serve(token)?;
+                }
+            }
+        }
+        let now = sys::processor_time()?;
+        self.served.ready_per_wake = events as f64 / self.served.wakes.max(1) as f64;
+        (self.served.user_s, self.served.system_s) = (now.0 - user_s, now.1 - system_s);
+        Ok(self.served)
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        loop {
+            let socket = match self.listener.accept() {
+                Ok(socket) => socket,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                // It ended before it was accepted.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error).context("no connection can be accepted"),
+            };
+            self.served.connections += 1;
+            let token = self.free.pop().unwrap_or(self.connections.len());
+            self.poller.add(&socket, token, Interest::Read)?;
+            let connection = Some(Connection::new(socket));
+            match self.connections.get_mut(token) {
+                Some(place) => *place = connection,
+                None => self.connections.push(connection),
+            }
+        }
+    }
+
+    fn serve(&mut self, token: usize) -> Result<()> {
+        let Some(connection) = &mut self.connections[token] else {
+            return Ok(());
+        };
+        let state = connection.serve(&mut self.service, &mut self.buffer, &mut self.served);
+        let interest = match state {
+            State::Ended => {
+                self.connections[token] = None;
+                self.free.push(token);
+                return Ok(());
+            }
+            State::Open(interest) => interest,
+        };
+        if interest != connection.interest {
+            connection.interest = interest;
+            self.poller.change(&connection.socket, token, interest)?;
+        }
+        Ok(())
+    }
+}
