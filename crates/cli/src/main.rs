@@ -15,6 +15,7 @@ mod bench;
 mod doctor;
 mod dump;
 mod listing;
+mod load;
 mod locate;
 mod ps;
 mod run;
@@ -46,6 +47,7 @@ const EXAMPLES: &str = "Examples:
   millrace dump redis -w redis.pcapng       what passes in shared memory, for Wireshark
   millrace bench run --quick                how the roads of this machine compare
   millrace doctor                           what prevents acceleration here, and what to do about it
+  millrace load redis 127.0.0.1:6379        how fast a server is, and how late its answers
 
 Environment:
   MILLRACE=off        turns Millrace off for a program and its children
@@ -61,6 +63,7 @@ enum Command {
     Dump(dump::DumpArguments),
     Doctor(doctor::DoctorArguments),
     Bench(bench::BenchArguments),
+    Load(load::LoadArguments),
 }
 
 fn dispatch(arguments: Vec<OsString>) -> u8 {
@@ -79,6 +82,7 @@ fn dispatch(arguments: Vec<OsString>) -> u8 {
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Load(arguments) => load::run(arguments),
     };
     match outcome {
         Ok(code) => code,

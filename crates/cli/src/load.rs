@@ -1,0 +1,285 @@
+//! `millrace load`: the load generators and servers of the benchmarks.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use millrace_bench::load::{self, Address, Get, Keyed, Kind, Options, Server, Waiting, Workload};
+
+/// Load a server and tell its throughput and latencies, or be a minimal server.
+///
+/// One thread holds all connections. Every byte of every answer is checked, and a wrong answer ends the run. Without --rate the loop is
+/// closed: the next request goes out when an answer is there, which finds the highest throughput. With --rate it is open: requests are
+/// due at a fixed rate, and each latency counts from when its request was due, whether or not the server (or this program) had time
+/// for it then. Only that shows what a stall does to those who come meanwhile. Latencies are in nanoseconds and contain about one
+/// reading of the clock, whose cost is told. Ctrl-C ends a run and tells what was measured until then.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct LoadArguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  millrace load redis 127.0.0.1:6379 --connections 50 --set-share 1
+                                            how fast redis stores, with 50 connections
+  millrace load redis 127.0.0.1:6379 --connections 50 --rate 100000
+                                            how late answers are at 100 000 requests a second
+  millrace load http 127.0.0.1:80 --path /index.html --connections 100 --close
+                                            a connection for each request
+  millrace load serve echo --listen unix:/tmp/echo &
+  millrace load echo unix:/tmp/echo --bytes 64 --blocking --trace echo.gz --json
+
+An address is HOST:PORT or unix:PATH. `millrace load redis --help` and the like tell the options.
+Put `millrace run --` in front of server and load to accelerate both.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Load redis with SET and GET
+    ///
+    /// Before the run every key is set. Each connection has keys of its own and writes a new value each time, so that each GET has
+    /// to find exactly the value of the last SET.
+    Redis {
+        #[command(flatten)]
+        run: RunArguments,
+        /// Share of SET, from 0 to 1
+        #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+        set_share: f64,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Load memcached with set and get
+    ///
+    /// As for redis, in memcached's text protocol.
+    Memcached {
+        #[command(flatten)]
+        run: RunArguments,
+        /// Share of set, from 0 to 1
+        #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+        set_share: f64,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Load an HTTP server with GET of one path
+    ///
+    /// All answers must have the same body, and Content-Length. Requests have a number in the header X-Request-Id; where a server sends it
+    /// back (nginx: add_header X-Request-Id $http_x_request_id), that is checked, too.
+    Http {
+        #[command(flatten)]
+        run: RunArguments,
+        /// What to get
+        #[arg(long, default_value = "/")]
+        path: String,
+        /// Length that the body must have; without it, that of the first answer
+        #[arg(long, value_name = "N")]
+        bytes: Option<usize>,
+        /// Open a connection for each request; also tells the time until it is established, and until the answer's first byte
+        #[arg(long)]
+        close: bool,
+    },
+    /// Load a server that sends back what it gets
+    Echo {
+        #[command(flatten)]
+        run: RunArguments,
+        /// Length of a message
+        #[arg(long, value_name = "N", default_value_t = 64)]
+        bytes: usize,
+    },
+    /// Be a minimal server: one thread, many connections
+    ///
+    /// The address is printed when it listens; with Ctrl-C it ends and tells what it has done.
+    Serve {
+        #[command(subcommand)]
+        kind: ServeCommand,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ServeCommand {
+    /// Send back what comes
+    Echo {
+        #[command(flatten)]
+        serve: ServeArguments,
+    },
+    /// Answer every GET with the same body
+    Http {
+        #[command(flatten)]
+        serve: ServeArguments,
+        /// Length of the body
+        #[arg(long, value_name = "N", default_value_t = 64)]
+        bytes: usize,
+    },
+}
+
+#[derive(Debug, Args)]
+struct ServeArguments {
+    /// Where to listen: HOST:PORT (port 0: any that is free), or unix:PATH
+    #[arg(long, value_name = "ADDR")]
+    listen: Address,
+    /// Tell what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct StoreArguments {
+    /// How many keys there are [default: 1000, or as many as connections]
+    #[arg(long, value_name = "N")]
+    keys: Option<u64>,
+    /// Length of a value
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    bytes: usize,
+}
+
+#[derive(Debug, Args)]
+struct RunArguments {
+    /// The server: HOST:PORT, or unix:PATH
+    #[arg(value_name = "ADDR")]
+    address: Address,
+    /// How many connections there are at once
+    #[arg(long, short, value_name = "N", default_value_t = 1)]
+    connections: usize,
+    /// Requests a second of all connections: an open loop
+    #[arg(long, short, value_name = "R")]
+    rate: Option<f64>,
+    /// Seconds to measure
+    #[arg(long, short, value_name = "S", default_value_t = 5.0)]
+    time: f64,
+    /// Seconds that go before and are not counted
+    #[arg(long, value_name = "S", default_value_t = 0.5)]
+    warm_up: f64,
+    /// Requests that a connection may have unanswered
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pipeline: usize,
+    /// Wait in a receive that blocks, not in epoll; for one connection
+    #[arg(long, conflicts_with = "spin")]
+    blocking: bool,
+    /// Do not wait but try to receive again and again; for one connection
+    #[arg(long)]
+    spin: bool,
+    /// Give up when nothing comes for so many seconds
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    timeout: f64,
+    /// What the contents and the order of requests follow from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Keep every request: gzip of lines `intended_ns latency_ns`, in sending order
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Requests that the trace has room for (16 bytes of memory each); later ones are left out of it, and counted
+    #[arg(long, value_name = "N", default_value_t = 5_000_000)]
+    trace_max: usize,
+    /// Keep the histogram, in HdrHistogram's V2 form, deflated
+    #[arg(long, value_name = "FILE")]
+    histogram: Option<PathBuf>,
+    /// Tell the figures as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Keys where nothing else is said.
+const KEYS: u64 = 1000;
+
+/// Loads or serves.
+pub(crate) fn run(arguments: LoadArguments) -> Result<u8> {
+    let (run, workload) = match arguments.command {
+        Command::Redis {
+            run,
+            set_share,
+            store,
+        } => {
+            let keyed = store.keyed(set_share, run.connections);
+            (run, Workload::Redis(keyed))
+        }
+        Command::Memcached {
+            run,
+            set_share,
+            store,
+        } => {
+            let keyed = store.keyed(set_share, run.connections);
+            (run, Workload::Memcached(keyed))
+        }
+        Command::Http {
+            run,
+            path,
+            bytes,
+            close,
+        } => (run, Workload::Http(Get { path, bytes, close })),
+        Command::Echo { run, bytes } => (run, Workload::Echo { bytes }),
+        Command::Serve { kind } => return serve(kind),
+    };
+    run.load(&workload)
+}
+
+impl StoreArguments {
+    fn keyed(&self, set_share: f64, connections: usize) -> Keyed {
+        Keyed {
+            keys: self.keys.unwrap_or(KEYS.max(connections as u64)),
+            bytes: self.bytes,
+            set_share,
+        }
+    }
+}
+
+impl RunArguments {
+    fn load(&self, workload: &Workload) -> Result<u8> {
+        let stop = load::stop_on_signals()?;
+        // Before the run, so that a place that cannot be written to is not found after it.
+        let trace_file = self.trace.as_deref().map(create).transpose()?;
+        let histogram_file = self.histogram.as_deref().map(create).transpose()?;
+        let measured = load::run(&self.address, workload, &self.options(), &stop)?;
+        if let (Some(file), Some(trace)) = (trace_file, &measured.trace) {
+            trace.write(file).context("the trace cannot be written")?;
+        }
+        if let Some(file) = histogram_file {
+            load::write_histogram(&measured.histogram, file)?;
+        }
+        print(&measured.outcome, self.json)
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            connections: self.connections,
+            pipeline: self.pipeline,
+            rate: self.rate,
+            seconds: self.time,
+            warm_up_seconds: self.warm_up,
+            timeout_seconds: self.timeout,
+            seed: self.seed,
+            waiting: match (self.blocking, self.spin) {
+                (true, _) => Waiting::Blocking,
+                (_, true) => Waiting::Spin,
+                _ => Waiting::Epoll,
+            },
+            trace: self.trace.is_some().then_some(self.trace_max),
+        }
+    }
+}
+
+fn serve(kind: ServeCommand) -> Result<u8> {
+    let (serve, kind) = match kind {
+        ServeCommand::Echo { serve } => (serve, Kind::Echo),
+        ServeCommand::Http { serve, bytes } => (serve, Kind::Http { bytes }),
+    };
+    let stop = load::stop_on_signals()?;
+    let server = Server::bind(kind, &serve.listen)?;
+    eprintln!("millrace: listening on {}", server.address());
+    let served = server.run(&stop)?;
+    print(&served, serve.json)
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn print(figures: &(impl serde::Serialize + std::fmt::Display), json: bool) -> Result<u8> {
+    let mut out = std::io::stdout().lock();
+    if json {
+        writeln!(out, "{}", serde_json::to_string(figures)?)?;
+    } else {
+        writeln!(out, "{figures}")?;
+    }
+    Ok(0)
+}
