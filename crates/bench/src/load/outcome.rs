@@ -5,7 +5,6 @@ use std::fmt;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::clock;
 use super::protocol::Protocol;
 use super::record::summarize;
 use super::run::Run;
@@ -131,7 +130,7 @@ impl<P: Protocol> Run<'_, P> {
             system_s,
             generator_busy: self.meter.busy(),
             ready_per_wake: self.meter.ready as f64 / self.meter.wakes.max(1) as f64,
-            clock_ns: clock::read_cost_ns(),
+            clock_ns: self.clock_ns,
             trace_left_out: recorder.trace.as_ref().map_or(0, |trace| trace.left_out()),
             interrupted: target.stop.load(std::sync::atomic::Ordering::Relaxed),
             notes: Vec::new(),

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::Result;
 
-use super::clock::Clock;
+use super::clock::{self, Clock};
 use super::connection::{Connection, Flight, State};
 use super::meter::Meter;
 use super::protocol::Protocol;
@@ -31,6 +31,7 @@ pub(super) struct Run<'a, P> {
     pub(super) protocol: P,
     pub(super) target: Target<'a>,
     pub(super) clock: Clock,
+    pub(super) clock_ns: f64,
     pub(super) schedule: Schedule,
     pub(super) recorder: Recorder,
     pub(super) meter: Meter,
@@ -74,6 +75,7 @@ impl<'a, P: Protocol> Run<'a, P> {
             protocol,
             target,
             clock: Clock::start(),
+            clock_ns: clock::read_cost_ns(),
             schedule,
             recorder: Recorder::new(begin_ns, end_ns, first, options.trace)?,
             meter: Meter::new(look_ns),

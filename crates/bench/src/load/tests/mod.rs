@@ -1,0 +1,123 @@
+//! Runs against servers on this machine: our own, real ones, and such as misbehave.
+
+mod faults;
+mod real;
+mod runs;
+mod stalls;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use super::*;
+
+/// A server of ours in a thread, which is stopped at the end.
+struct Running {
+    address: Address,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Served>>,
+}
+
+impl Running {
+    fn start(kind: Kind, address: &str) -> Running {
+        let server = Server::bind(kind, &address.parse().unwrap()).unwrap();
+        let address = server.address().clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || server.run(&flag).unwrap());
+        Running {
+            address,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    fn stop(mut self) -> Served {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A server whose connections are each served by a function in a thread. It ends with the tests.
+fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Address {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address::Tcp(listener.local_addr().unwrap());
+    let serve = Arc::new(serve);
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let connection = connection.unwrap();
+            connection.set_nodelay(true).unwrap();
+            let serve = Arc::clone(&serve);
+            std::thread::spawn(move || serve(connection));
+        }
+    });
+    address
+}
+
+/// Sends messages of one length back, as `change` leaves them; `None` ends the connection.
+fn echo(mut connection: TcpStream, bytes: usize, change: impl Fn(u64, Vec<u8>) -> Option<Vec<u8>>) {
+    let mut message = vec![0; bytes];
+    for number in 0.. {
+        if connection.read_exact(&mut message).is_err() {
+            return;
+        }
+        let Some(answer) = change(number, message.clone()) else {
+            return;
+        };
+        if connection.write_all(&answer).is_err() {
+            return;
+        }
+    }
+}
+
+/// A short run with a trace of all of it.
+fn short(connections: usize) -> Options {
+    Options {
+        connections,
+        seconds: 0.3,
+        warm_up_seconds: 0.05,
+        timeout_seconds: 5.0,
+        trace: Some(1_000_000),
+        ..Options::default()
+    }
+}
+
+fn load(address: &Address, workload: &Workload, options: &Options) -> Result<Measured> {
+    run(address, workload, options, &AtomicBool::new(false))
+}
+
+/// What a run that must fail says.
+fn failure(address: &Address, workload: &Workload, options: &Options) -> String {
+    match load(address, workload, options) {
+        Ok(measured) => panic!("no error but {}", measured.outcome),
+        Err(error) => format!("{error:#}"),
+    }
+}
+
+/// The trace and the figures are of the same requests.
+#[track_caller]
+fn check(measured: &Measured) {
+    let outcome = &measured.outcome;
+    assert!(outcome.operations > 0, "{outcome}");
+    assert_eq!((outcome.unanswered, outcome.unsent), (0, 0), "{outcome}");
+    let trace = measured.trace.as_ref().unwrap();
+    assert_eq!(trace.left_out(), 0);
+    let mut again = record::histogram().unwrap();
+    let mut last = 0;
+    for (intended_ns, latency_ns) in trace.requests() {
+        assert!(intended_ns >= last, "in sending order");
+        last = intended_ns;
+        again.saturating_record(latency_ns);
+    }
+    assert!(last as f64 <= outcome.seconds * 1e9);
+    assert_eq!(again, measured.histogram);
+    assert_eq!(summarize(&again), outcome.latency);
+}

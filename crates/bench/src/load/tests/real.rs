@@ -1,0 +1,191 @@
+//! Real servers, where they are installed.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// A program that is ended with the test.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a server on the port, or says that it is not there.
+fn start(name: &str, arguments: &[&str], port: &str) -> Option<(Program, Address)> {
+    let mut command = Command::new(name);
+    command
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let Ok(child) = command.spawn() else {
+        eprintln!("skipped: {name} is not installed");
+        return None;
+    };
+    let program = Program(child);
+    let address = format!("127.0.0.1:{port}");
+    let begin = Instant::now();
+    while TcpStream::connect(&address).is_err() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(10),
+            "{name} does not listen"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Some((program, address.parse().unwrap()))
+}
+
+fn free_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
+fn redis() -> Option<(Program, Address)> {
+    let port = free_port();
+    let arguments = ["--port", &port, "--save", "", "--appendonly", "no"];
+    start("redis-server", &arguments, &port)
+}
+
+fn keyed(bytes: usize, set_share: f64) -> Keyed {
+    Keyed {
+        keys: 100,
+        bytes,
+        set_share,
+    }
+}
+
+#[test]
+fn redis_answers_right() {
+    let Some((_redis, address)) = redis() else {
+        return;
+    };
+    for (connections, pipeline, bytes, set_share, rate) in [
+        (1, 1, 4, 0.0, None),
+        (50, 1, 64, 0.5, None),
+        (8, 16, 1000, 1.0, None),
+        (3, 8, 100_000, 0.3, None),
+        (100, 1, 8, 0.5, Some(2000.0)),
+        (2, 1, 0, 0.5, None),
+    ] {
+        let options = Options {
+            pipeline,
+            rate,
+            seconds: 0.15,
+            ..short(connections)
+        };
+        let workload = Workload::Redis(keyed(bytes, set_share));
+        check(&load(&address, &workload, &options).unwrap());
+    }
+    for waiting in [Waiting::Blocking, Waiting::Spin] {
+        let options = Options {
+            waiting,
+            seconds: 0.1,
+            ..short(1)
+        };
+        check(&load(&address, &Workload::Redis(keyed(64, 0.5)), &options).unwrap());
+    }
+}
+
+#[test]
+fn a_value_that_another_client_changes_is_found() {
+    let Some((_redis, address)) = redis() else {
+        return;
+    };
+    let Address::Tcp(other) = address else {
+        return;
+    };
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(150));
+        // Of the right length, so that only the contents tell.
+        let mut other = TcpStream::connect(other).unwrap();
+        for key in 0..100 {
+            let set = format!("SET key:{key:012} somebody\r\n");
+            other.write_all(set.as_bytes()).unwrap();
+        }
+        let _ = other.read(&mut [0; 5]);
+    });
+    let options = Options {
+        seconds: 3.0,
+        ..short(5)
+    };
+    let text = failure(&address, &Workload::Redis(keyed(8, 0.1)), &options);
+    assert!(text.contains("(GET key:0000000000"), "{text}");
+    assert!(text.contains("got \"somebody\""), "{text}");
+    thread.join().unwrap();
+}
+
+#[test]
+fn an_error_of_redis_is_shown() {
+    let Some((_redis, address)) = redis() else {
+        return;
+    };
+    let Address::Tcp(other) = address else {
+        return;
+    };
+    let mut other = TcpStream::connect(other).unwrap();
+    other.write_all(b"CONFIG SET maxmemory 1\r\n").unwrap();
+    let _ = other.read(&mut [0; 5]);
+    let text = failure(&address, &Workload::Redis(keyed(8, 1.0)), &short(1));
+    assert!(text.contains("expected \"+OK\", got \"-OOM"), "{text}");
+}
+
+#[test]
+fn memcached_answers_right() {
+    let port = free_port();
+    // Root has to say whose rights it takes; for anybody else that is ignored.
+    let arguments = ["-l", "127.0.0.1", "-p", &port, "-u", "nobody", "-U", "0"];
+    let Some((_memcached, address)) = start("memcached", &arguments, &port) else {
+        return;
+    };
+    for (connections, pipeline, bytes, rate) in [
+        (1, 1, 64, None),
+        (50, 1, 1024, None),
+        (4, 8, 100_000, None),
+        (10, 1, 64, Some(1000.0)),
+    ] {
+        let options = Options {
+            pipeline,
+            rate,
+            seconds: 0.15,
+            ..short(connections)
+        };
+        let workload = Workload::Memcached(keyed(bytes, 0.1));
+        check(&load(&address, &workload, &options).unwrap());
+    }
+}
+
+#[test]
+fn nginx_answers_right_and_ends_connections_when_it_is_told_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let (port, place) = (free_port(), directory.path().display());
+    let configuration = format!(
+        "daemon off; master_process off; pid {place}/pid; error_log {place}/errors;
+         events {{}}
+         http {{
+             access_log off; keepalive_requests 10; client_body_temp_path {place}/1; proxy_temp_path {place}/2;
+             fastcgi_temp_path {place}/3; uwsgi_temp_path {place}/4; scgi_temp_path {place}/5;
+             server {{ listen 127.0.0.1:{port}; 
+                      location / {{ add_header X-Request-Id $http_x_request_id; return 200 'hello'; }} }}
+         }}"
+    );
+    let file = directory.path().join("nginx.conf");
+    std::fs::write(&file, configuration).unwrap();
+    let arguments = ["-p", &place.to_string(), "-c", &file.display().to_string()];
+    let Some((_nginx, address)) = start("nginx", &arguments, &port) else {
+        return;
+    };
+    for close in [false, true] {
+        let get = Workload::Http(Get {
+            path: "/".to_owned(),
+            bytes: Some(5),
+            close,
+        });
+        let measured = load(&address, &get, &short(10)).unwrap();
+        check(&measured);
+        assert_eq!(measured.outcome.reconnections > 0, !close);
+    }
+}

@@ -1,0 +1,289 @@
+//! Our generators against our servers.
+
+use super::*;
+
+const ECHO: Workload = Workload::Echo { bytes: 64 };
+
+fn get(close: bool) -> Workload {
+    Workload::Http(Get {
+        path: "/".to_owned(),
+        bytes: Some(512),
+        close,
+    })
+}
+
+#[test]
+fn echo_is_measured_over_tcp_and_unix_sockets_by_every_way_of_waiting() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = format!("unix:{}/echo", directory.path().display());
+    for address in ["127.0.0.1:0", &path] {
+        let server = Running::start(Kind::Echo, address);
+        for waiting in [Waiting::Epoll, Waiting::Blocking, Waiting::Spin] {
+            for rate in [None, Some(1000.0)] {
+                let options = Options {
+                    waiting,
+                    rate,
+                    seconds: 0.1,
+                    ..short(1)
+                };
+                let measured = load(&server.address, &ECHO, &options).unwrap();
+                check(&measured);
+                if rate.is_some() {
+                    assert_eq!(measured.outcome.latency.count, 100);
+                }
+            }
+        }
+        assert_eq!(server.stop().connections, 6);
+    }
+    assert!(!directory.path().join("echo").exists());
+}
+
+#[test]
+fn many_connections_long_messages_and_pipelines_are_measured() {
+    let server = Running::start(Kind::Echo, "127.0.0.1:0");
+    for (connections, pipeline, bytes, rate) in [
+        (200, 1, 64, None),
+        (2, 50, 1, None),
+        (3, 16, 1000, Some(3000.0)),
+        (2, 2, 1 << 20, None),
+        (1, 3, (1 << 16) + 1, None),
+    ] {
+        let options = Options {
+            pipeline,
+            rate,
+            seconds: 0.15,
+            ..short(connections)
+        };
+        let measured = load(&server.address, &Workload::Echo { bytes }, &options).unwrap();
+        check(&measured);
+        assert!(measured.outcome.first_byte.is_none());
+    }
+    for waiting in [Waiting::Blocking, Waiting::Spin] {
+        let options = Options {
+            waiting,
+            seconds: 0.1,
+            ..short(1)
+        };
+        let long = Workload::Echo { bytes: 1 << 20 };
+        check(&load(&server.address, &long, &options).unwrap());
+    }
+}
+
+#[test]
+fn http_is_measured_on_lasting_connections_and_on_one_for_each_request() {
+    let server = Running::start(Kind::Http { bytes: 512 }, "127.0.0.1:0");
+    let kept = load(&server.address, &get(false), &short(4)).unwrap();
+    check(&kept);
+    assert_eq!(kept.outcome.reconnections, 0);
+    for rate in [None, Some(500.0)] {
+        let options = Options { rate, ..short(4) };
+        let closed = load(&server.address, &get(true), &options).unwrap();
+        check(&closed);
+        let (first, connect) = (
+            closed.outcome.first_byte.unwrap(),
+            closed.outcome.connect.unwrap(),
+        );
+        assert_eq!(first.count, closed.outcome.latency.count);
+        assert!(first.mean_ns <= closed.outcome.latency.mean_ns);
+        assert!(connect.mean_ns < first.mean_ns);
+    }
+    let served = server.stop();
+    // Each run has one connection more, for the preparation.
+    assert!(served.connections > 300, "{served}");
+    assert!(served.requests > served.connections);
+}
+
+#[test]
+fn a_server_that_ends_connections_after_some_answers_is_connected_to_again() {
+    let address = super::server(|mut connection| {
+        let mut buffer = [0; 1000];
+        for number in 1..=5 {
+            if connection.read(&mut buffer).unwrap_or(0) == 0 {
+                return;
+            }
+            let field = if number == 5 {
+                "Connection: close\r\n"
+            } else {
+                ""
+            };
+            let answer = format!("HTTP/1.1 200 OK\r\n{field}Content-Length: 2\r\n\r\nok");
+            connection.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let get = Workload::Http(Get {
+        path: "/".to_owned(),
+        bytes: None,
+        close: false,
+    });
+    let measured = load(&address, &get, &short(2)).unwrap();
+    check(&measured);
+    let outcome = measured.outcome;
+    assert!(outcome.reconnections >= outcome.operations / 5, "{outcome}");
+    assert!(
+        outcome
+            .notes
+            .iter()
+            .any(|note| note.contains("opened anew"))
+    );
+}
+
+#[test]
+fn percentiles_agree_with_the_sorted_trace() {
+    let server = Running::start(Kind::Echo, "127.0.0.1:0");
+    let measured = load(&server.address, &ECHO, &short(8)).unwrap();
+    check(&measured);
+    let mut sorted: Vec<_> = measured.trace.unwrap().requests().map(|it| it.1).collect();
+    sorted.sort_unstable();
+    let latency = measured.outcome.latency;
+    assert!(!latency.percentiles.is_empty());
+    for (percentile, value) in latency.percentiles {
+        let rank = (percentile / 100.0 * sorted.len() as f64).ceil() as usize;
+        let exact = sorted[rank - 1];
+        let beyond = sorted.len() - rank;
+        assert!(beyond >= 100, "p{percentile} has {beyond} beyond it");
+        assert!(value.abs_diff(exact) as f64 <= exact as f64 * 1e-3);
+    }
+}
+
+#[test]
+fn a_trace_without_room_tells_what_it_left_out_and_its_file_has_a_line_for_each_request() {
+    let server = Running::start(Kind::Echo, "127.0.0.1:0");
+    let options = Options {
+        trace: Some(10),
+        rate: Some(500.0),
+        ..short(2)
+    };
+    let measured = load(&server.address, &ECHO, &options).unwrap();
+    assert_eq!(measured.outcome.trace_left_out, 140);
+    let trace = measured.trace.unwrap();
+    let mut file = Vec::new();
+    trace.write(&mut file).unwrap();
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(file.as_slice())
+        .read_to_string(&mut text)
+        .unwrap();
+    let lines: Vec<_> = trace
+        .requests()
+        .map(|(intended, latency)| format!("{intended} {latency}"))
+        .collect();
+    assert_eq!(lines.len(), 10);
+    assert_eq!(text.lines().collect::<Vec<_>>(), lines);
+    assert!(lines[1].starts_with("2000000 "), "{}", lines[1]);
+}
+
+#[test]
+fn a_histogram_is_the_same_after_it_was_written_and_read() {
+    let server = Running::start(Kind::Echo, "127.0.0.1:0");
+    let measured = load(&server.address, &ECHO, &short(1)).unwrap();
+    let mut file = Vec::new();
+    write_histogram(&measured.histogram, &mut file).unwrap();
+    let read: Histogram<u64> = hdrhistogram::serialization::Deserializer::new()
+        .deserialize(&mut file.as_slice())
+        .unwrap();
+    assert_eq!(read, measured.histogram);
+    let json = serde_json::to_string(&measured.outcome).unwrap();
+    let again: Outcome = serde_json::from_str(&json).unwrap();
+    assert_eq!(again.operations, measured.outcome.operations);
+}
+
+#[test]
+fn a_run_that_is_stopped_tells_what_it_has() {
+    let server = Running::start(Kind::Echo, "127.0.0.1:0");
+    for (waiting, rate) in [
+        (Waiting::Epoll, None),
+        (Waiting::Epoll, Some(100.0)),
+        (Waiting::Blocking, None),
+    ] {
+        let options = Options {
+            waiting,
+            rate,
+            seconds: 60.0,
+            ..short(1)
+        };
+        let stop = AtomicBool::new(false);
+        let measured = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(250));
+                stop.store(true, Ordering::Relaxed);
+            });
+            run(&server.address, &ECHO, &options, &stop).unwrap()
+        });
+        check(&measured);
+        assert!(measured.outcome.interrupted);
+        assert!(measured.outcome.seconds < 60.0);
+    }
+}
+
+#[test]
+fn options_that_contradict_each_other_are_refused() {
+    let address = "127.0.0.1:1".parse().unwrap();
+    let keyed = |keys, set_share| {
+        Workload::Redis(Keyed {
+            keys,
+            bytes: 1,
+            set_share,
+        })
+    };
+    let base = Options::default;
+    let cases = [
+        (
+            ECHO,
+            Options {
+                connections: 0,
+                ..base()
+            },
+            "connection",
+        ),
+        (
+            ECHO,
+            Options {
+                pipeline: 0,
+                ..base()
+            },
+            "request",
+        ),
+        (
+            ECHO,
+            Options {
+                seconds: f64::NAN,
+                ..base()
+            },
+            "NaN",
+        ),
+        (
+            ECHO,
+            Options {
+                rate: Some(-1.0),
+                ..base()
+            },
+            "rate",
+        ),
+        (Workload::Echo { bytes: 0 }, base(), "byte"),
+        (
+            keyed(1, 0.0),
+            Options {
+                connections: 2,
+                ..base()
+            },
+            "keys",
+        ),
+        (keyed(1, 1.5), base(), "1.5"),
+        (
+            get(true),
+            Options {
+                pipeline: 2,
+                ..base()
+            },
+            "pipeline",
+        ),
+    ];
+    for (workload, options, expected) in cases {
+        let text = failure(&address, &workload, &options);
+        assert!(text.contains(expected), "{text}");
+    }
+    let spin = Options {
+        waiting: Waiting::Spin,
+        ..short(2)
+    };
+    assert!(failure(&address, &ECHO, &spin).contains("one connection, not 2"));
+}

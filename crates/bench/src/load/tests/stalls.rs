@@ -1,0 +1,112 @@
+//! A server that stops for a while, and one that is too slow.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const BYTES: usize = 16;
+const ECHO: Workload = Workload::Echo { bytes: BYTES };
+const STALL: Duration = Duration::from_millis(100);
+const STALL_NS: u64 = 100_000_000;
+
+/// A server that answers nothing for 100 ms, once, some time after its first message.
+fn stalling() -> Address {
+    const AFTER: Duration = Duration::from_millis(150);
+    let begin = std::sync::OnceLock::new();
+    server(move |connection| {
+        echo(connection, BYTES, |_, message| {
+            let stall = *begin.get_or_init(Instant::now) + AFTER;
+            let now = Instant::now();
+            if now >= stall && now < stall + STALL {
+                std::thread::sleep(stall + STALL - now);
+            }
+            Some(message)
+        });
+    })
+}
+
+/// How many requests took longer than half the stall.
+fn slow(measured: &Measured) -> usize {
+    let trace = measured.trace.as_ref().unwrap();
+    let slow = trace.requests().filter(|request| request.1 > STALL_NS / 2);
+    slow.count()
+}
+
+#[test]
+fn a_stall_shows_for_all_requests_that_were_due_meanwhile_in_an_open_loop() {
+    const RATE: f64 = 2000.0;
+    let options = Options {
+        rate: Some(RATE),
+        ..short(4)
+    };
+    let measured = load(&stalling(), &ECHO, &options).unwrap();
+    check(&measured);
+    assert_eq!(measured.outcome.latency.count, 600);
+    // A hundred were due in the first half of the stall; those in the second half waited for less than half of it.
+    let slow = slow(&measured);
+    assert!(slow >= 95, "{slow} requests of 100 show it");
+    // Each waited from when it was due until the stall was over, or longer.
+    let trace = measured.trace.unwrap();
+    let ends = trace.requests().filter(|request| request.1 > STALL_NS / 2);
+    let ends: Vec<_> = ends.map(|(intended, latency)| intended + latency).collect();
+    let over = ends.iter().min().unwrap();
+    let hurt = trace
+        .requests()
+        .filter(|(intended, latency)| intended + latency >= *over && intended < over);
+    assert!(hurt.count() >= 195);
+}
+
+#[test]
+fn a_stall_shows_once_for_each_connection_in_a_closed_loop() {
+    let measured = load(&stalling(), &ECHO, &short(4)).unwrap();
+    check(&measured);
+    assert!(measured.outcome.latency.count > 500);
+    let slow = slow(&measured);
+    assert!((1..=8).contains(&slow), "{slow} requests of 4 connections");
+}
+
+#[test]
+fn a_rate_that_the_server_cannot_do_is_told_and_nothing_is_dropped_silently() {
+    let address = server(|connection| {
+        echo(connection, BYTES, |_, message| {
+            std::thread::sleep(Duration::from_millis(5));
+            Some(message)
+        });
+    });
+    let options = Options {
+        rate: Some(10_000.0),
+        ..short(2)
+    };
+    let outcome = load(&address, &ECHO, &options).unwrap().outcome;
+    let due = 3000;
+    let all = outcome.latency.count + outcome.unanswered + outcome.unsent;
+    assert_eq!(all, due, "{outcome}");
+    assert!(outcome.unsent > 1000, "{outcome}");
+    assert!(outcome.rate < 1000.0, "{outcome}");
+    assert!(outcome.behind_ns > 200_000_000, "{outcome}");
+    assert!(outcome.notes[0].contains("did not keep up"), "{outcome}");
+    assert!(outcome.notes.iter().any(|note| note.contains("never sent")));
+}
+
+#[test]
+fn a_server_that_is_silent_is_given_up_with_the_oldest_request() {
+    let address = server(|connection| {
+        echo(connection, BYTES, |number, message| {
+            if number > 100 {
+                std::thread::sleep(Duration::from_secs(3));
+            }
+            Some(message)
+        });
+    });
+    for waiting in [Waiting::Epoll, Waiting::Blocking] {
+        let options = Options {
+            waiting,
+            seconds: 20.0,
+            timeout_seconds: 0.5,
+            ..short(1)
+        };
+        let text = failure(&address, &ECHO, &options);
+        assert!(text.contains("sent nothing for 0.5 s"), "{text}");
+        assert!(text.contains("request 101 "), "{text}");
+    }
+}
