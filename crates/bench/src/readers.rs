@@ -2,6 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 
+use crate::load::Outcome;
+use crate::results;
+
 /// Reads one program's output.
 pub type Reader = fn(&str) -> Result<Reading>;
 
@@ -11,6 +14,8 @@ const BY_NAME: &[(&str, Reader)] = &[
     ("sockperf-throughput", sockperf_throughput),
     ("iperf3", iperf3),
     ("pgbench", pgbench),
+    ("millrace-load", millrace_load),
+    ("millrace-load-median", millrace_load_median),
     ("result-line", result_line),
 ];
 
@@ -29,7 +34,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// What one run of a client has shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
     /// The row's figure, in the row's unit.
     pub value: f64,
@@ -39,6 +44,10 @@ pub struct Reading {
     pub latency: Latency,
     /// Share of the bytes that went through shared memory, where it was looked at.
     pub ring_share: Option<f64>,
+    /// All that there is to say of its round trips, where the program tells it.
+    pub whole_latency: Option<results::Latency>,
+    /// What a reader should know, in the program's words.
+    pub notes: Vec<String>,
 }
 
 /// Percentiles of the round trips in microseconds, where the program tells them.
@@ -116,6 +125,30 @@ pub fn iperf3(text: &str) -> Result<Reading> {
         value: bits / 1e9,
         operations: bytes / f64::from(1 << 20),
         ..Reading::default()
+    })
+}
+
+/// `millrace load --json`: answers in a second.
+pub fn millrace_load(text: &str) -> Result<Reading> {
+    let outcome: Outcome = serde_json::from_str(text).context("millrace load printed no JSON")?;
+    Ok(Reading {
+        value: outcome.rate,
+        operations: outcome.operations as f64,
+        whole_latency: Some(outcome.latency),
+        notes: outcome.notes,
+        ..Reading::default()
+    })
+}
+
+/// `millrace load --json`: the median round trip.
+pub fn millrace_load_median(text: &str) -> Result<Reading> {
+    let reading = millrace_load(text)?;
+    let latency = reading.whole_latency.as_ref();
+    let median = latency.and_then(|latency| latency.percentiles.iter().find(|(at, _)| *at == 50.0));
+    let (_, median_ns) = median.context("too few round trips for a median")?;
+    Ok(Reading {
+        value: *median_ns as f64 / 1e3,
+        ..reading
     })
 }
 

@@ -1,5 +1,7 @@
 //! Roads: ways for the bytes of two programs, each one a file in `roads/`.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
@@ -118,6 +120,16 @@ fn read(name: &str, text: &str) -> Result<Road> {
 }
 
 impl Road {
+    /// A port, or a Unix socket, as `millrace load` has it.
+    #[must_use]
+    pub fn address(&self, host: &str, port: u16, socket: &Path) -> String {
+        if self.unix {
+            format!("unix:{}", socket.display())
+        } else {
+            format!("{host}:{port}")
+        }
+    }
+
     fn with_millrace(&self) -> Road {
         Road {
             name: format!("{ABOVE}{}", self.name),

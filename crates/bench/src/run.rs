@@ -204,9 +204,8 @@ fn groups<'a>(
     for scenario in scenarios {
         for case in &scenario.cases {
             for parameters in case.parameters(request.plan.quick) {
-                let can_take = |road: &&Road| {
-                    !road.unix || (scenario.server.unix.is_some() && case.unix.is_some())
-                };
+                let can_take =
+                    |road: &&Road| scenario.server.on(road).is_some() && case.on(road).is_some();
                 let roads = request.roads.iter().filter(can_take);
                 let cells = roads
                     .map(|road| (cell_of(results, scenario, case, &parameters, road), road))
@@ -284,7 +283,7 @@ impl Course<'_> {
         }
         let mut pairs = Vec::new();
         for road in &self.request.roads {
-            if !road.unix || scenario.server.unix.is_some() {
+            if scenario.server.on(road).is_some() {
                 self.servers += 1;
                 pairs.push(Pair::start(
                     &self.lab,

@@ -1,9 +1,16 @@
 //! Scenarios: pairs of programs and what is varied about them, each one a file in `scenarios/` or of the user's own.
 //!
-//! In commands and files these words are filled in: `{bind}`, `{host}` and `{port}` (or `{path}`, of a Unix socket), `{port_behind}` (of a
-//! program behind the server), `{dir}` (a directory of the server's own, with the scenario's files), `{seconds}` and `{whole_seconds}` of a
-//! trial, `{count}` (operations that take as long), `{millrace}` (this program), `{histogram}` and `{trace}` (files that the client may
-//! write), and every parameter of the grid by its name.
+//! In commands and files these words are filled in, and every parameter of the grid by its name:
+//!
+//! | word | what it is |
+//! |---|---|
+//! | `{bind}`, `{host}`, `{port}`, `{path}` | where the server listens, where the client finds it; the path is a Unix socket's |
+//! | `{listen}`, `{address}` | the same, for either kind of socket, as `millrace load` has them |
+//! | `{port_behind}` | of a program behind the server |
+//! | `{dir}` | a directory of the server's own, with the scenario's files |
+//! | `{seconds}`, `{whole_seconds}`, `{count}` | the length of a trial, and operations that take as long |
+//! | `{record}` | options of `millrace load`: a trial's length, and its files |
+//! | `{millrace}` | this program |
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,13 +21,16 @@ use serde::Deserialize;
 
 use crate::readers::{self, Reader};
 use crate::results::Unit;
+use crate::roads::Road;
 
 const FILES: &[(&str, &str)] = &[
     ("pingpong", include_str!("../scenarios/pingpong.toml")),
+    ("echo", include_str!("../scenarios/echo.toml")),
     ("throughput", include_str!("../scenarios/throughput.toml")),
     ("redis", include_str!("../scenarios/redis.toml")),
     ("http", include_str!("../scenarios/http.toml")),
     ("connect", include_str!("../scenarios/connect.toml")),
+    ("memcached", include_str!("../scenarios/memcached.toml")),
     ("mixed", include_str!("../scenarios/mixed.toml")),
     ("proxy", include_str!("../scenarios/proxy.toml")),
 ];
@@ -54,7 +64,7 @@ pub struct Scenario {
 pub struct Server {
     /// How it is started.
     pub command: String,
-    /// The same on a Unix socket; without it, there is none.
+    /// The same on a Unix socket; without it, there is none, unless `command` has `{listen}`.
     pub unix: Option<String>,
     /// A program that the server asks, in the same place; it listens at `{port_behind}`.
     pub behind: Option<String>,
@@ -95,7 +105,7 @@ pub struct Case {
     pub title: String,
     /// How the client is started.
     pub client: String,
-    /// The same on a Unix socket; without it, there is none.
+    /// The same on a Unix socket; without it, there is none, unless `client` has `{address}`.
     pub unix: Option<String>,
     /// What runs beside the pair.
     #[serde(default)]
@@ -134,7 +144,31 @@ impl Scenario {
     }
 }
 
+/// The command for a road, if there is one.
+fn on<'a>(road: &Road, tcp: &'a str, unix: Option<&'a str>) -> Option<&'a str> {
+    if road.unix {
+        let either = tcp.contains("{address}") || tcp.contains("{listen}");
+        unix.or(either.then_some(tcp))
+    } else {
+        Some(tcp)
+    }
+}
+
+impl Server {
+    /// How it is started on a road. None: it cannot take that one.
+    #[must_use]
+    pub fn on(&self, road: &Road) -> Option<&str> {
+        on(road, &self.command, self.unix.as_deref())
+    }
+}
+
 impl Case {
+    /// How the client is started on a road. None: it cannot take that one.
+    #[must_use]
+    pub fn on(&self, road: &Road) -> Option<&str> {
+        on(road, &self.client, self.unix.as_deref())
+    }
+
     fn check(&self) -> Result<()> {
         self.reader()?;
         for grid in self.grid.iter().chain(&self.quick) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -52,6 +52,7 @@ impl<'a> Pair<'a> {
         results: &'a Path,
     ) -> Result<Pair<'a>> {
         let directory = lab.directory(&format!("{}-{}", scenario.name, road.name))?;
+        let socket = directory.join("socket");
         let mut words = lab.words();
         let [port, behind] = ports(index);
         let more = [
@@ -59,7 +60,9 @@ impl<'a> Pair<'a> {
             ("host", road.host.clone()),
             ("port", port.to_string()),
             ("port_behind", behind.to_string()),
-            ("path", directory.join("socket").display().to_string()),
+            ("path", socket.display().to_string()),
+            ("address", road.address(&road.host, port, &socket)),
+            ("listen", road.address(&road.bind, port, &socket)),
             ("dir", directory.display().to_string()),
             ("seconds", plan.seconds.to_string()),
             ("whole_seconds", plan.seconds.ceil().to_string()),
@@ -69,12 +72,12 @@ impl<'a> Pair<'a> {
             fs::write(directory.join(name), fill(text, &words))
                 .with_context(|| format!("cannot write {name}"))?;
         }
-        let template = match &scenario.server.unix {
-            Some(template) if road.unix => template,
-            _ => &scenario.server.command,
-        };
+        let template = scenario
+            .server
+            .on(road)
+            .context("it cannot take this road")?;
         let mut all = vec![("server", template, port)];
-        if let Some(template) = &scenario.server.behind {
+        if let Some(template) = scenario.server.behind.as_deref() {
             all.insert(0, ("behind", template, behind));
         }
         let mut lines = BTreeMap::new();
@@ -148,10 +151,7 @@ impl<'a> Pair<'a> {
             Ok(servers) => servers,
             Err(error) => anyhow::bail!("{error:#}"),
         };
-        let template = match &case.unix {
-            Some(template) if self.road.unix => template,
-            _ => &case.client,
-        };
+        let template = case.on(self.road).context("it cannot take this road")?;
         let mut words = self.words.clone();
         words.extend(
             parameters
@@ -166,7 +166,6 @@ impl<'a> Pair<'a> {
             seconds: self.seconds,
         };
         let raw = Raw::of(
-            template,
             &format!("{}-{}-{}", cell, self.road.name, trial.round),
             self.results,
             &mut words,
@@ -183,6 +182,7 @@ impl<'a> Pair<'a> {
         trial.value = reading.value * scale(case.unit);
         trial.operations = reading.operations;
         trial.latency = latency(&reading);
+        trial.notes.extend(reading.notes);
         trial.processor = Processor {
             server_user_s: times.user.as_secs_f64(),
             server_system_s: times.system.as_secs_f64(),
@@ -286,40 +286,32 @@ impl Client<'_> {
 /// Files that a client may leave beside the results.
 struct Raw<'a> {
     results: &'a Path,
-    names: [Option<String>; 2],
+    names: [String; 2],
 }
 
 impl<'a> Raw<'a> {
-    fn of(
-        template: &str,
-        name: &str,
-        results: &'a Path,
-        words: &mut BTreeMap<String, String>,
-    ) -> Result<Raw<'a>> {
-        let mut names = [None, None];
-        for (index, (word, ending)) in [("histogram", "hdr"), ("trace", "trace.gz")]
-            .into_iter()
-            .enumerate()
-        {
-            if template.contains(&format!("{{{word}}}")) {
-                fs::create_dir_all(results.join("raw"))?;
-                let relative = format!("raw/{name}.{ending}");
-                words.insert(
-                    word.to_owned(),
-                    path_of(results, &relative)?.display().to_string(),
-                );
-                names[index] = Some(relative);
-            }
-        }
+    fn of(name: &str, results: &'a Path, words: &mut BTreeMap<String, String>) -> Result<Raw<'a>> {
+        let names = [format!("raw/{name}.hdr"), format!("raw/{name}.trace.gz")];
+        fs::create_dir_all(results.join("raw"))?;
+        let [histogram, trace] = [&names[0], &names[1]].map(|name| path_of(results, name));
+        let record = [
+            "--time",
+            &words["seconds"],
+            "--json",
+            "--histogram",
+            &histogram?,
+            "--trace",
+            &trace?,
+        ];
+        words.insert("record".to_owned(), shlex::try_join(record)?);
         Ok(Raw { results, names })
     }
 
     /// Those that it has left.
     fn found(self) -> (Option<String>, Option<String>) {
         let results = self.results;
-        let [histogram, trace] = self
-            .names
-            .map(|name| name.filter(|name| results.join(name).exists()));
+        let found = |name: String| Some(name).filter(|name| results.join(name).exists());
+        let [histogram, trace] = self.names.map(found);
         (histogram, trace)
     }
 }
@@ -334,8 +326,9 @@ fn scale(unit: Unit) -> f64 {
 }
 
 /// Clients may run elsewhere.
-fn path_of(results: &Path, relative: &str) -> Result<PathBuf> {
-    Ok(fs::canonicalize(results)?.join(relative))
+fn path_of(results: &Path, relative: &str) -> Result<String> {
+    let path = fs::canonicalize(results)?.join(relative);
+    Ok(path.display().to_string())
 }
 
 fn latency(reading: &Reading) -> Option<Latency> {
@@ -346,9 +339,10 @@ fn latency(reading: &Reading) -> Option<Latency> {
         .filter(|(percentile, _)| (100.0 - percentile) / 100.0 * reading.operations >= 100.0)
         .filter_map(|(percentile, microseconds)| Some((percentile, (microseconds? * 1e3) as u64)))
         .collect();
-    (!percentiles.is_empty()).then(|| Latency {
+    let few = (!percentiles.is_empty()).then(|| Latency {
         count: reading.operations as u64,
         percentiles,
         ..Latency::default()
-    })
+    });
+    reading.whole_latency.clone().or(few)
 }
