@@ -20,6 +20,7 @@ pub mod markdown;
 pub mod process;
 pub mod programs;
 pub mod readers;
+pub mod report;
 pub mod results;
 pub mod roads;
 pub mod run;

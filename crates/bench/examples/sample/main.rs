@@ -1,0 +1,28 @@
+//! Makes a directory of results that were never measured, and its reports: for the report's tests, and for whoever works on it.
+//!
+//!     cargo run --package millrace-bench --example sample -- DIRECTORY
+
+mod make;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use millrace_bench::report;
+use millrace_bench::results::Results;
+
+fn main() -> Result<()> {
+    let directory = std::env::args_os()
+        .nth(1)
+        .context("usage: sample DIRECTORY")?;
+    let directory = Path::new(&directory);
+    make::results(directory)?;
+    let results = Results::read(directory)?;
+    let write = |name: &str, text: String| {
+        let path = directory.join(name);
+        fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))
+    };
+    write("report.html", report::html(directory, &results)?)?;
+    write("report.md", report::markdown(&results))?;
+    write("report.csv", report::csv(&results))
+}

@@ -1,0 +1,45 @@
+//! What people look at: one HTML page, a table in Markdown, and all trials as CSV.
+//!
+//! Reading order: `summary` (what is said of a cell), `latency` (percentiles) and `trace` (each request), `charts` (what `report.js`
+//! draws), `page` (the HTML from top to bottom), with `overview`, `section` and `evidence` as its parts; then `plain` (Markdown, CSV).
+//!
+//! Every name and text comes from files and is escaped: maud does that for HTML, [`charts::Charts::json`] for the data of the charts.
+//! The page loads nothing from anywhere, and tells the browser so.
+
+mod charts;
+mod evidence;
+mod latency;
+mod overview;
+mod page;
+mod plain;
+mod section;
+mod summary;
+mod trace;
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::results::Results;
+
+/// The report as one HTML page that needs no other file. `directory` is where the results lie, with histograms and traces beside them.
+/// A histogram or trace that cannot be read is left out, and the page says so.
+///
+/// # Errors
+/// The results contradict themselves: a cell is on a road that is not among the roads.
+pub fn html(directory: &Path, results: &Results) -> Result<String> {
+    let scenarios = summary::scenarios(results)?;
+    Ok(page::page(directory, results, &scenarios))
+}
+
+/// The summary table, as a README has it.
+#[must_use]
+pub fn markdown(results: &Results) -> String {
+    plain::markdown(results)
+}
+
+/// A line for every trial, also for those that do not count, below a line of names.
+#[must_use]
+pub fn csv(results: &Results) -> String {
+    plain::csv(results)
+}

@@ -1,0 +1,272 @@
+//! The summary in Markdown, and all trials as CSV.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use super::latency::TABLE;
+use super::overview::{baseline, counts};
+use super::summary::{Set, figure, ratio, remarks, scenarios, show, show_range, split};
+use crate::figures;
+use crate::results::{Outcome, Results, Trial, Unit};
+
+/// The summary table; see [`super::markdown`].
+pub(super) fn markdown(results: &Results) -> String {
+    let mut text = String::new();
+    let scenarios = match scenarios(results) {
+        Ok(scenarios) => scenarios,
+        Err(error) => return format!("{}\n", cell_text(&format!("{error:#}"))),
+    };
+    let names: Vec<String> = results
+        .roads
+        .iter()
+        .map(|road| cell_text(&road.name))
+        .collect();
+    let _ = writeln!(text, "| | {} |", names.join(" | "));
+    let _ = writeln!(text, "|---|{}", "---|".repeat(names.len()));
+    let mut notes: Vec<String> = Vec::new();
+    for scenario in &scenarios {
+        for set in &scenario.sets {
+            let label = [scenario.title.to_owned(), set.label()];
+            let label: Vec<&str> = label
+                .iter()
+                .map(String::as_str)
+                .filter(|part| !part.is_empty())
+                .collect();
+            let cells: Vec<String> = (0..names.len()).map(|road| entry(set, road)).collect();
+            let _ = writeln!(
+                text,
+                "| {} | {} |",
+                cell_text(&label.join(", ")),
+                cells.join(" | ")
+            );
+            for (road, cell) in set.on_roads() {
+                let remarks = remarks(cell).into_iter();
+                notes.extend(remarks.map(|remark| {
+                    cell_text(&format!(
+                        "{} on {}: {remark}",
+                        label.join(", "),
+                        results.roads[road].name
+                    ))
+                }));
+            }
+        }
+    }
+    let units: BTreeSet<&str> = scenarios
+        .iter()
+        .flat_map(|s| &s.sets)
+        .map(|set| counts(set.unit))
+        .collect();
+    let _ = writeln!(
+        text,
+        "\nMedian, how many times better than {}, smallest to largest trial, processor time of server and client for each operation.\n\
+         Figures are {}.",
+        cell_text(baseline(results)),
+        units.into_iter().collect::<Vec<_>>().join("; or ")
+    );
+    for note in results
+        .warnings
+        .iter()
+        .map(|warning| cell_text(warning))
+        .chain(notes)
+    {
+        let _ = write!(text, "\n- {note}");
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    text
+}
+
+fn entry(set: &Set<'_>, road: usize) -> String {
+    let Some(cell) = set.cells[road] else {
+        return "not measured".to_owned();
+    };
+    let Some(of_road) = figure(cell) else {
+        return "no trial counts".to_owned();
+    };
+    let mut text = show(cell.unit, of_road.median);
+    let baseline = set.cells.first().copied().flatten().and_then(figure);
+    if let Some(baseline) = baseline.filter(|_| road > 0) {
+        let _ = write!(
+            text,
+            ", **{}**",
+            figures::ratio(ratio(cell.unit, baseline, of_road).0)
+        );
+    }
+    let _ = write!(
+        text,
+        " ({})",
+        show_range(cell.unit, of_road.min, of_road.max)
+    );
+    if let Some(split) = split(cell) {
+        let _ = write!(text, ", {}", split.show(split.own()));
+    }
+    text
+}
+
+/// Text as it stands in a table: nothing in it is Markdown or HTML.
+fn cell_text(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' | '\r' | '\t' => escaped.push(' '),
+            '<' => escaped.push_str("&lt;"),
+            '&' => escaped.push_str("&amp;"),
+            '|' | '\\' | '`' | '*' | '_' | '[' | ']' => escaped.extend(['\\', character]),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+/// All trials; see [`super::csv`].
+pub(super) fn csv(results: &Results) -> String {
+    let parameters: BTreeSet<&String> = results
+        .cells
+        .iter()
+        .flat_map(|cell| cell.parameters.keys())
+        .collect();
+    let mut names: Vec<String> = ["scenario", "road"].map(str::to_owned).to_vec();
+    names.extend(parameters.iter().map(|name| (*name).clone()));
+    names.extend(FIELDS.map(str::to_owned));
+    names.extend(TABLE.map(|percentile| format!("p{percentile}_ns")));
+    names.extend(["notes", "server", "client"].map(str::to_owned));
+    let mut text = line(&names);
+    for cell in &results.cells {
+        for trial in &cell.trials {
+            let mut fields = vec![cell.scenario.clone(), cell.road.clone()];
+            fields.extend(
+                parameters
+                    .iter()
+                    .map(|name| told(cell.parameters.get(*name))),
+            );
+            fields.extend(of_trial(cell.unit, trial));
+            text.push_str(&line(&fields));
+        }
+    }
+    text
+}
+
+/// Names of what [`of_trial`] tells, up to the percentiles.
+const FIELDS: [&str; 20] = [
+    "round",
+    "outcome",
+    "reason",
+    "unit",
+    "value",
+    "operations",
+    "seconds",
+    "server_user_s",
+    "server_system_s",
+    "client_user_s",
+    "client_system_s",
+    "softirq_s",
+    "steal_s",
+    "busy_s",
+    "ring_share",
+    "latency_count",
+    "latency_min_ns",
+    "latency_max_ns",
+    "latency_mean_ns",
+    "latency_deviation_ns",
+];
+
+fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
+    let (outcome, reason) = match &trial.outcome {
+        Outcome::Counts => ("counts", ""),
+        Outcome::Void(reason) => ("void", reason.as_str()),
+        Outcome::Failed(reason) => ("failed", reason.as_str()),
+    };
+    let unit = match unit {
+        Unit::OperationsPerSecond => "operations_per_second",
+        Unit::BitsPerSecond => "bits_per_second",
+        Unit::Nanoseconds => "nanoseconds",
+        Unit::ProcessorShare => "processor_share",
+        Unit::Bytes => "bytes",
+    };
+    let (took, latency) = (&trial.processor, trial.latency.as_ref());
+    let mut fields = vec![
+        trial.round.to_string(),
+        outcome.to_owned(),
+        reason.to_owned(),
+        unit.to_owned(),
+    ];
+    fields.extend([trial.value, trial.operations, trial.seconds].map(|value| value.to_string()));
+    let processor = [
+        took.server_user_s,
+        took.server_system_s,
+        took.client_user_s,
+        took.client_system_s,
+        took.softirq_s,
+        took.steal_s,
+        took.busy_s,
+    ];
+    fields.extend(processor.map(|seconds| seconds.to_string()));
+    fields.push(told(trial.ring_share));
+    fields.extend([
+        told(latency.map(|latency| latency.count)),
+        told(latency.map(|latency| latency.min_ns)),
+        told(latency.map(|latency| latency.max_ns)),
+        told(latency.map(|latency| latency.mean_ns)),
+        told(latency.map(|latency| latency.deviation_ns)),
+    ]);
+    let at = |wanted: f64| {
+        let mut pairs = latency?.percentiles.iter();
+        pairs
+            .find(|(percentile, _)| (percentile - wanted).abs() < 1e-9)
+            .map(|(_, ns)| *ns)
+    };
+    fields.extend(TABLE.map(|percentile| told(at(percentile))));
+    fields.push(trial.notes.join("; "));
+    fields.extend(["server", "client"].map(|program| told(trial.commands.get(program))));
+    fields
+}
+
+fn told(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+/// Fields as RFC 4180 has them, but with the line's end of Unix. What a spreadsheet would take for a formula gets an apostrophe.
+fn line(fields: &[String]) -> String {
+    let fields: Vec<String> = fields.iter().map(|field| csv_field(field)).collect();
+    fields.join(",") + "\n"
+}
+
+fn csv_field(field: &str) -> String {
+    let formula =
+        field.starts_with(['=', '+', '-', '@', '\t', '\r']) && field.parse::<f64>().is_err();
+    let field = if formula {
+        format!("'{field}")
+    } else {
+        field.to_owned()
+    };
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn csv_fields_are_quoted_where_needed_and_no_formula() {
+        let cases = [
+            ("plain", "plain"),
+            ("a,b", "\"a,b\""),
+            ("say \"so\"", "\"say \"\"so\"\"\""),
+            ("two\nlines", "\"two\nlines\""),
+            ("=1+1", "'=1+1"),
+            ("-1.5", "-1.5"),
+        ];
+        for (field, expected) in cases {
+            assert_eq!(csv_field(field), expected);
+        }
+    }
+
+    #[test]
+    fn text_in_a_table_is_no_markup() {
+        assert_eq!(cell_text("a|b <i>\n*c*"), "a\\|b &lt;i> \\*c\\*");
+    }
+}

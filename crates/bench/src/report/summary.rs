@@ -1,0 +1,288 @@
+//! What a report says of a cell: one figure and one split of processor time, of all trials that count.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+
+use crate::figures;
+use crate::results::{Cell, Outcome, Results, Unit};
+
+/// All cells of a scenario.
+pub(super) struct Scenario<'a> {
+    pub(super) name: &'a str,
+    pub(super) title: &'a str,
+    pub(super) sets: Vec<Set<'a>>,
+}
+
+/// The cells of a scenario that differ in nothing but the road.
+pub(super) struct Set<'a> {
+    pub(super) parameters: &'a BTreeMap<String, u64>,
+    pub(super) unit: Unit,
+    /// One for each of the roads, in their order; `None`: this road was not measured.
+    pub(super) cells: Vec<Option<&'a Cell>>,
+}
+
+impl<'a> Set<'a> {
+    /// The cells that there are, with the index of their road.
+    pub(super) fn on_roads(&self) -> impl Iterator<Item = (usize, &'a Cell)> {
+        let cells = self.cells.iter().enumerate();
+        cells.filter_map(|(road, cell)| cell.map(|cell| (road, cell)))
+    }
+
+    /// As `8 clients, 64 B`; empty where nothing is varied.
+    pub(super) fn label(&self) -> String {
+        let parts = self.parameters.iter();
+        let parts: Vec<String> = parts.map(|(name, value)| parameter(name, *value)).collect();
+        parts.join(", ")
+    }
+}
+
+/// A parameter as people say it: `8 clients`, `1 client`, `4 KiB`.
+pub(super) fn parameter(name: &str, value: u64) -> String {
+    if name == "bytes" || name == "size" {
+        return figures::show(Unit::Bytes, to_float(value)).replace(' ', "\u{a0}");
+    }
+    let name = match name.strip_suffix('s') {
+        Some(one) if value == 1 => one,
+        _ => name,
+    };
+    format!("{value}\u{a0}{name}")
+}
+
+/// The cells in groups, in the order in which they are first met.
+pub(super) fn scenarios(results: &Results) -> Result<Vec<Scenario<'_>>> {
+    let mut scenarios: Vec<Scenario<'_>> = Vec::new();
+    for cell in &results.cells {
+        let road = results.roads.iter().position(|road| road.name == cell.road);
+        let road = road.with_context(|| {
+            format!(
+                "the results have a cell of {} on the road {:?}, which is not among their roads",
+                cell.scenario, cell.road
+            )
+        })?;
+        let place = scenarios.iter().position(|s| s.name == cell.scenario);
+        let place = place.unwrap_or_else(|| {
+            scenarios.push(Scenario {
+                name: &cell.scenario,
+                title: &cell.title,
+                sets: Vec::new(),
+            });
+            scenarios.len() - 1
+        });
+        let sets = &mut scenarios[place].sets;
+        let place = sets
+            .iter()
+            .position(|set| set.parameters == &cell.parameters);
+        let place = place.unwrap_or_else(|| {
+            sets.push(Set {
+                parameters: &cell.parameters,
+                unit: cell.unit,
+                cells: vec![None; results.roads.len()],
+            });
+            sets.len() - 1
+        });
+        sets[place].cells[road] = Some(cell);
+    }
+    Ok(scenarios)
+}
+
+/// The figure of a cell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Figure {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+}
+
+/// The median of the trials that count, between the smallest and the largest of them.
+pub(super) fn figure(cell: &Cell) -> Option<Figure> {
+    let mut values: Vec<f64> = cell.counted().map(|trial| trial.value).collect();
+    values.retain(|value| value.is_finite());
+    let median = median(&mut values)?;
+    Some(Figure {
+        median,
+        min: *values.first()?,
+        max: *values.last()?,
+    })
+}
+
+/// Sorts the values.
+pub(super) fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = *values.get(middle)?;
+    Some(if values.len() % 2 == 1 {
+        upper
+    } else {
+        f64::midpoint(values[middle - 1], upper)
+    })
+}
+
+/// How a road compares with the baseline.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Standing {
+    /// Every trial was better than every trial of the baseline.
+    Better,
+    /// The trials of both overlap.
+    Overlapping,
+    /// Every trial was worse than every trial of the baseline.
+    Worse,
+}
+
+/// How many times better the median is than that of the baseline, whichever way is better.
+pub(super) fn ratio(unit: Unit, baseline: Figure, other: Figure) -> (f64, Standing) {
+    let (better, worse) = (other.min > baseline.max, other.max < baseline.min);
+    let ratio = other.median / baseline.median;
+    let (ratio, better, worse) = if unit.more_is_better() {
+        (ratio, better, worse)
+    } else {
+        (ratio.recip(), worse, better)
+    };
+    let standing = match (better, worse) {
+        (true, _) => Standing::Better,
+        (_, true) => Standing::Worse,
+        _ => Standing::Overlapping,
+    };
+    (ratio, standing)
+}
+
+/// What processor time is divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Per {
+    /// Nanoseconds for each operation.
+    Operation,
+    /// The share of one processor: nothing was counted that it could be divided by.
+    Second,
+}
+
+impl Per {
+    /// The unit of the parts.
+    pub(super) fn unit(self) -> Unit {
+        match self {
+            Per::Operation => Unit::Nanoseconds,
+            Per::Second => Unit::ProcessorShare,
+        }
+    }
+}
+
+/// Names of the parts of processor time, in their order.
+pub(super) const PARTS: [&str; 6] = [
+    "server, user",
+    "server, kernel",
+    "client, user",
+    "client, kernel",
+    "softirq",
+    "steal",
+];
+/// The first of them are the programs' own.
+pub(super) const OWN_PARTS: usize = 4;
+
+/// Processor time of all trials that count, divided.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Split {
+    pub(super) per: Per,
+    pub(super) parts: [f64; 6],
+}
+
+impl Split {
+    /// What server and client took.
+    pub(super) fn own(&self) -> f64 {
+        self.parts.iter().take(OWN_PARTS).sum()
+    }
+
+    /// As `12.3 µs`.
+    pub(super) fn show(&self, value: f64) -> String {
+        show(self.per.unit(), value)
+    }
+}
+
+/// Sums over trials are divided, and not each trial's: so the parts add up.
+pub(super) fn split(cell: &Cell) -> Option<Split> {
+    let mut parts = [0.0; 6];
+    let (mut operations, mut seconds) = (0.0, 0.0);
+    for trial in cell.counted() {
+        let took = &trial.processor;
+        let of_trial = [
+            took.server_user_s,
+            took.server_system_s,
+            took.client_user_s,
+            took.client_system_s,
+            took.softirq_s,
+            took.steal_s,
+        ];
+        parts
+            .iter_mut()
+            .zip(of_trial)
+            .for_each(|(sum, part)| *sum += part);
+        operations += trial.operations;
+        seconds += trial.seconds;
+    }
+    let (per, scale) = if operations > 0.0 {
+        (Per::Operation, 1e9 / operations)
+    } else {
+        (Per::Second, seconds.recip())
+    };
+    scale.is_finite().then(|| Split {
+        per,
+        parts: parts.map(|part| part * scale),
+    })
+}
+
+/// The median share of bytes by shared memory.
+pub(super) fn ring_share(cell: &Cell) -> Option<f64> {
+    median(
+        &mut cell
+            .counted()
+            .filter_map(|trial| trial.ring_share)
+            .collect::<Vec<_>>(),
+    )
+}
+
+/// What a reader has to know of a cell: how many of its trials count, and what was noted about these.
+pub(super) fn remarks(cell: &Cell) -> Vec<String> {
+    let of_kind =
+        |kind: fn(&Outcome) -> bool| cell.trials.iter().filter(|t| kind(&t.outcome)).count();
+    let failed = of_kind(|outcome| matches!(outcome, Outcome::Failed(_)));
+    let void = of_kind(|outcome| matches!(outcome, Outcome::Void(_)));
+    let counted = cell.counted().count();
+    let mut remarks = Vec::new();
+    if failed + void > 0 {
+        remarks.push(format!(
+            "{counted} trials count, {void} void, {failed} failed"
+        ));
+    }
+    let mut notes: Vec<(&str, usize)> = Vec::new();
+    for note in cell.counted().flat_map(|trial| &trial.notes) {
+        match notes.iter_mut().find(|(known, _)| known == note) {
+            Some((_, times)) => *times += 1,
+            None => notes.push((note, 1)),
+        }
+    }
+    let notes = notes.into_iter();
+    remarks.extend(notes.map(|(note, times)| match times {
+        _ if times == counted => note.to_owned(),
+        1 => format!("{note} (in one trial of {counted})"),
+        _ => format!("{note} (in {times} trials of {counted})"),
+    }));
+    remarks
+}
+
+/// A figure with its unit, which stay on one line.
+pub(super) fn show(unit: Unit, value: f64) -> String {
+    figures::show(unit, value).replace(' ', "\u{a0}")
+}
+
+/// `455–489 k/s`; the unit is told once where both have the same.
+pub(super) fn show_range(unit: Unit, low: f64, high: f64) -> String {
+    let (low, high) = (show(unit, low), show(unit, high));
+    let suffix = |text: &str| text.split_once('\u{a0}').map(|(_, unit)| unit.to_owned());
+    match low.split_once('\u{a0}') {
+        Some((number, _)) if suffix(&low) == suffix(&high) => format!("{number}–{high}"),
+        _ => format!("{low}\u{a0}–\u{a0}{high}"),
+    }
+}
+
+/// Counts and sizes in files are far below what a float holds exactly, 2^53.
+pub(super) fn to_float(count: u64) -> f64 {
+    count as f64
+}
