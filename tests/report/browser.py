@@ -58,7 +58,7 @@ class Browser:
         self.session: str | None = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
+        for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
     def close(self) -> None:
@@ -111,7 +111,13 @@ class Browser:
         elif method == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
             self.complaints.append(parameters["entry"]["text"])
         elif method == "Network.requestWillBeSent":
-            self.complaints.append(f"it asks for {parameters['request']['url'][:200]}")
+            if parameters.get("type") != "Document":
+                self.complaints.append(f"it asks for {parameters['request']['url'][:200]}")
+        elif method == "Page.javascriptDialogOpening":
+            self.complaints.append(f"it opens a dialogue: {parameters['message']}")
+            self.messages += 1
+            answer = {"id": self.messages, "method": "Page.handleJavaScriptDialog", "params": {"accept": True}}
+            os.write(self.out, json.dumps(dict(answer, sessionId=self.session)).encode() + b"\0")
         return message
 
     def evaluate(self, expression: str) -> Any:

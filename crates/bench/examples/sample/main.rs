@@ -1,6 +1,8 @@
 //! Makes a directory of results that were never measured, and its reports: for the report's tests, and for whoever works on it.
 //!
-//!     cargo run --package millrace-bench --example sample -- DIRECTORY
+//!     cargo run --package millrace-bench --example sample -- DIRECTORY [--reports-only]
+//!
+//! With `--reports-only` the results are taken as they are in the directory.
 
 mod make;
 
@@ -14,9 +16,14 @@ use millrace_bench::results::Results;
 fn main() -> Result<()> {
     let directory = std::env::args_os()
         .nth(1)
-        .context("usage: sample DIRECTORY")?;
+        .context("usage: sample DIRECTORY [--reports-only]")?;
     let directory = Path::new(&directory);
-    make::results(directory)?;
+    if std::env::args_os()
+        .nth(2)
+        .is_none_or(|word| word != "--reports-only")
+    {
+        make::results(directory)?;
+    }
     let results = Results::read(directory)?;
     let write = |name: &str, text: String| {
         let path = directory.join(name);

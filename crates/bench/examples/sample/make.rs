@@ -18,7 +18,7 @@ use millrace_bench::results::{
 /// Trials of a cell.
 pub(crate) const ROUNDS: u32 = 10;
 /// Length of the injected stall.
-pub(crate) const STALL_NS: u64 = 100_000_000;
+const STALL_NS: u64 = 100_000_000;
 const ROADS: [(&str, &str, &[&str]); 4] = [
     (
         "loopback",
@@ -261,7 +261,7 @@ fn redis(directory: &Path, clients: u64, road: usize, random: &mut Random) -> Re
 /// A histogram of 1.2 million requests, by their quantiles and not each by itself.
 fn histogram(path: &Path, median: f64, slowness: f64, random: &mut Random) -> Result<Latency> {
     const COUNT: f64 = 1_200_000.0;
-    let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 4)?;
+    let mut histogram = Histogram::<u64>::new(4)?;
     let mut beyond = COUNT;
     while beyond >= 1.0 {
         let here = (beyond * 0.01).ceil();
@@ -285,7 +285,7 @@ fn histogram(path: &Path, median: f64, slowness: f64, random: &mut Random) -> Re
 
 /// Requests at a steady rate. On the bridge nothing is answered for [`STALL_NS`]; on the overlay something else runs four times a second.
 fn trace(path: &Path, median: f64, road: usize, random: &mut Random) -> Result<()> {
-    const COUNT: u64 = 60_000;
+    const COUNT: u64 = 40_000;
     let interval_ns = (SECONDS * 1e9) as u64 / COUNT;
     let stall_ns = 2_000_000_000..2_000_000_000 + STALL_NS;
     let mut text = String::new();

@@ -6,51 +6,93 @@ use super::page::swatch;
 use super::summary::{Scenario, Set};
 use crate::results::{Cell, Outcome, Results, Trial};
 
-/// Trials that failed or were disturbed, with their reasons.
-pub(super) fn trials(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
-    let mut rows = Vec::new();
-    let (mut void, mut failed) = (0, 0);
-    for set in scenarios.iter().flat_map(|scenario| &scenario.sets) {
-        for (road, cell) in set.on_roads() {
-            for trial in &cell.trials {
-                let (outcome, reason) = match &trial.outcome {
-                    Outcome::Counts => continue,
-                    Outcome::Void(reason) => ("void", reason),
-                    Outcome::Failed(reason) => ("failed", reason),
-                };
-                *if outcome == "void" {
-                    &mut void
-                } else {
-                    &mut failed
-                } += 1;
-                rows.push(html! {
-                    tr {
-                        td { (cell.title) @if !set.parameters.is_empty() { ", " (set.label()) } }
-                        td { (swatch(road)) (results.roads[road].name) }
-                        td.number { (trial.round) }
-                        td { (outcome) }
-                        td.reason { (reason) }
-                    }
-                });
+/// Trials of a cell with the same outcome for the same reason.
+struct Lost<'a> {
+    set: &'a Set<'a>,
+    road: usize,
+    outcome: &'static str,
+    reason: &'a str,
+    rounds: Vec<u32>,
+}
+
+fn lost<'a>(set: &'a Set<'_>) -> Vec<Lost<'a>> {
+    let mut all: Vec<Lost<'a>> = Vec::new();
+    for (road, cell) in set.on_roads() {
+        for trial in &cell.trials {
+            let (outcome, reason) = match &trial.outcome {
+                Outcome::Counts => continue,
+                Outcome::Void(reason) => ("void", reason),
+                Outcome::Failed(reason) => ("failed", reason),
+            };
+            let alike = |lost: &&mut Lost<'_>| {
+                (lost.road, lost.outcome, lost.reason) == (road, outcome, reason)
+            };
+            match all.iter_mut().find(alike) {
+                Some(lost) => lost.rounds.push(trial.round),
+                None => all.push(Lost {
+                    set,
+                    road,
+                    outcome,
+                    reason,
+                    rounds: vec![trial.round],
+                }),
             }
         }
     }
+    all
+}
+
+/// As `1–3, 7`.
+fn ranges(rounds: &[u32]) -> String {
+    let mut rounds = rounds.to_vec();
+    rounds.sort_unstable();
+    rounds.dedup();
+    let runs = rounds.chunk_by(|a, b| a + 1 == *b);
+    let runs = runs.map(|run| match run {
+        [one] => one.to_string(),
+        [first, .., last] => format!("{first}–{last}"),
+        [] => String::new(),
+    });
+    runs.collect::<Vec<_>>().join(", ")
+}
+
+/// Trials that failed or were disturbed, with their reasons.
+pub(super) fn trials(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
+    let mut all: Vec<(&str, Lost<'_>)> = Vec::new();
+    for scenario in scenarios {
+        let lost = scenario.sets.iter().flat_map(lost);
+        all.extend(lost.map(|lost| (scenario.title, lost)));
+    }
+    let count = |outcome: &str| {
+        let alike = all.iter().filter(|(_, lost)| lost.outcome == outcome);
+        alike.map(|(_, lost)| lost.rounds.len()).sum::<usize>()
+    };
     html! {
         section #trials {
             h2 { "Trials that do not count" }
-            @if rows.is_empty() {
+            @if all.is_empty() {
                 p { "All trials count." }
             } @else {
                 details {
-                    summary { (void) " void, " (failed) " failed. They are in no figure; a void trial was disturbed, and repeated." }
+                    summary { (count("void")) " void, " (count("failed")) " failed. They are in no figure; a void trial was disturbed, and repeated." }
                     table.plain {
                         thead {
                             tr {
-                                th scope="col" { "Cell" } th scope="col" { "Road" } th.number scope="col" { "Round" }
+                                th scope="col" { "Cell" } th scope="col" { "Road" } th scope="col" { "Rounds" }
                                 th scope="col" { "Outcome" } th scope="col" { "Reason" }
                             }
                         }
-                        tbody { @for row in &rows { (row) } }
+                        tbody {
+                            @for (title, lost) in &all {
+                                tr {
+                                    td { (title) @if !lost.set.label.is_empty() { ", " (lost.set.label) } }
+                                    td.name { (swatch(lost.road)) (results.roads[lost.road].name) }
+                                    td.name { (ranges(&lost.rounds)) }
+                                    td { (lost.outcome) }
+                                    td.reason { (lost.reason) }
+                                }
+                            }
+                        }
                     }
                 }
             }
@@ -65,7 +107,7 @@ pub(super) fn commands(results: &Results, sets: &[Set<'_>]) -> Markup {
             summary { "Command lines that made these figures" }
             @for set in sets {
                 @for (road, cell) in set.on_roads() {
-                    h4 { (swatch(road)) (results.roads[road].name) @if !set.parameters.is_empty() { ", " (set.label()) } }
+                    h4 { (swatch(road)) (results.roads[road].name) @if !set.label.is_empty() { ", " (set.label) } }
                     @for (rounds, trial) in alike(cell) {
                         p.quiet { (rounds) }
                         dl.commands {
@@ -91,13 +133,11 @@ fn alike(cell: &Cell) -> Vec<(String, &Trial)> {
         }
     }
     let all = groups.len() == 1;
-    let told = |mut rounds: Vec<u32>| {
-        rounds.dedup();
-        let rounds: Vec<String> = rounds.iter().map(u32::to_string).collect();
-        match rounds.as_slice() {
-            _ if all => "every round".to_owned(),
-            [one] => format!("round {one}"),
-            _ => format!("rounds {}", rounds.join(", ")),
+    let told = |rounds: Vec<u32>| {
+        if all {
+            "every round".to_owned()
+        } else {
+            format!("rounds {}", ranges(&rounds))
         }
     };
     groups
@@ -140,10 +180,22 @@ pub(super) fn machine(results: &Results) -> Markup {
                     tr { th scope="row" { "seed of the order of trials" } td { (plan.seed) } }
                 }
             }
-            p.quiet {
+            p.quiet.made {
                 "Made by millrace " (results.millrace) " from results.json, whose schema is version " (results.schema)
                 ". Charts by uPlot (MIT)."
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_in_a_row_are_told_as_one() {
+        assert_eq!(ranges(&[1, 2, 3, 7, 9, 10]), "1–3, 7, 9–10");
+        assert_eq!(ranges(&[4, 4]), "4");
+        assert_eq!(ranges(&[]), "");
     }
 }

@@ -7,9 +7,17 @@ use super::summary::{Scenario, Set, Standing, figure, ratio, show, show_range, s
 use crate::figures;
 use crate::results::{Cell, Results, Unit};
 
+/// With more roads, cells of the table have to be narrow.
+const ROOMY: usize = 6;
+
 /// The table, scenarios by roads.
 pub(super) fn table(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
     let mut notes = Footnotes::default();
+    let class = if results.roads.len() > ROOMY {
+        "summary many"
+    } else {
+        "summary"
+    };
     let bodies: Vec<Markup> = scenarios
         .iter()
         .map(|scenario| body(results, scenario, &mut notes))
@@ -18,10 +26,10 @@ pub(super) fn table(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
         section #summary {
             h2 { "Summary" }
             div.wide tabindex="0" role="region" aria-label="Summary table" {
-                table.summary {
+                table class=(class) {
                     caption {
-                        "Median of the trials, how many times better than the baseline " b { (baseline(results)) } ", smallest to largest trial, "
-                        "and processor time of server and client together."
+                        "In each cell: the median of the trials and its ratio to " b { (baseline(results)) } ", where above 1 is better; the smallest "
+                        "and the largest trial; processor time of server and client for each operation."
                     }
                     thead {
                         tr {
@@ -51,7 +59,7 @@ fn body(results: &Results, scenario: &Scenario<'_>, notes: &mut Footnotes) -> Ma
         tbody {
             tr.scenario {
                 th scope="rowgroup" colspan=(results.roads.len() + 1) {
-                    a href=(format!("#{}", anchor(scenario))) { (scenario.title) }
+                    a href=(format!("#{}", anchor(scenario))) { (scenario.title) @if !scenario.fixed.is_empty() { ", " (scenario.fixed) } }
                     @if let Some(unit) = unit { " " span.quiet { (counts(unit)) } }
                 }
             }
@@ -72,13 +80,12 @@ pub(super) fn counts(unit: Unit) -> &'static str {
 }
 
 fn row(set: &Set<'_>, notes: &mut Footnotes) -> Markup {
-    let label = set.label();
     let cells: Vec<Markup> = (0..set.cells.len())
         .map(|road| entry(set, road, notes))
         .collect();
     html! {
         tr {
-            th scope="row" { @if label.is_empty() { "as it is" } @else { (label) } }
+            th scope="row" { @if set.label.is_empty() { span.quiet { "nothing is varied" } } @else { (set.label) } }
             @for cell in &cells { (cell) }
         }
     }
@@ -100,7 +107,7 @@ fn entry(set: &Set<'_>, road: usize, notes: &mut Footnotes) -> Markup {
             (marks)
             span.range { (show_range(cell.unit, of_road.min, of_road.max)) }
             @if let Some(split) = split {
-                span.range title="processor time of server and client for each operation" { (split.show(split.own())) " cpu" }
+                span.range title="processor time of server and client for each operation" { (split.show(split.own())) span.what { " processor" } }
             }
         }
     }
@@ -114,8 +121,8 @@ fn standing(set: &Set<'_>, cell: &Cell) -> Markup {
     };
     let (ratio, standing) = ratio(cell.unit, baseline, of_road);
     let (class, arrow) = match standing {
-        Standing::Better => ("ratio better", "▲"),
-        Standing::Worse => ("ratio worse", "▼"),
+        Standing::Better => ("ratio better", "▲\u{202f}"),
+        Standing::Worse => ("ratio worse", "▼\u{202f}"),
         Standing::Overlapping => ("ratio", ""),
     };
     html! { span class=(class) { (arrow) (figures::ratio(ratio)) } }

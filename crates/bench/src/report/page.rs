@@ -13,6 +13,8 @@ const UPLOT: &str = include_str!("../../assets/uPlot.iife.min.js");
 const UPLOT_STYLE: &str = include_str!("../../assets/uPlot.min.css");
 const SCRIPT: &str = include_str!("report.js");
 const STYLE: &str = include_str!("report.css");
+/// Canvases have at least two pixels for one of the page, so that they are sharp on paper too. uPlot reads this once, when it is loaded.
+const SHARP: &str = r#"if (devicePixelRatio < 2) Object.defineProperty(window, "devicePixelRatio", { get: () => 2 });"#;
 /// Nothing is loaded from anywhere, whatever a name in the results contains.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
@@ -45,9 +47,12 @@ pub(super) fn page(directory: &Path, results: &Results, scenarios: &[Scenario<'_
             }
             body {
                 main {
-                    (head(results, scenarios))
+                    (title(results))
                     (warned(&warnings))
-                    (how_to_read(results))
+                    div.opening {
+                        (head(results, scenarios))
+                        (how_to_read(results))
+                    }
                     (overview::table(results, scenarios))
                     noscript {
                         p.quiet { "Charts need JavaScript. Every figure that they show is also in the tables." }
@@ -58,6 +63,7 @@ pub(super) fn page(directory: &Path, results: &Results, scenarios: &[Scenario<'_
                     (evidence::machine(results))
                 }
                 script type="application/json" #data { (PreEscaped(json)) }
+                script { (PreEscaped(SHARP)) }
                 script { (PreEscaped(UPLOT)) }
                 script { (PreEscaped(SCRIPT)) }
             }
@@ -77,7 +83,6 @@ fn head(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
     let plan = &results.plan;
     html! {
         header {
-            h1 { (count(results.roads.len(), "road")) ", measured side by side" }
             p.lede {
                 (count(scenarios.len(), "scenario")) " on "
                 time datetime=(results.started) { (when(&results.started)) }
@@ -102,6 +107,10 @@ fn head(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
     }
 }
 
+fn title(results: &Results) -> Markup {
+    html! { h1 { (count(results.roads.len(), "road")) ", measured side by side" } }
+}
+
 fn warned(warnings: &[String]) -> Markup {
     html! {
         @if !warnings.is_empty() {
@@ -119,9 +128,9 @@ fn how_to_read(results: &Results) -> Markup {
             h2 { "How to read this" }
             p {
                 "A " i { "road" } " is a way for the bytes of two programs. Each figure is the median of its trials, with the smallest and "
-                "the largest. A ratio says how many times better a road is than " b { (overview::baseline(results)) } ": above 1 is better, "
-                "whether more is better or less. It has an arrow, ▲ or ▼, where even the worst trial of one road is better than the best of "
-                "the other; without an arrow the trials overlap, and the difference may be chance. Beside each speed stands its price, "
+                "the largest. The ratio compares it with " b { (overview::baseline(results)) } ", the other way round where less is better: "
+                "above 1 is always better. An arrow, ▲ or ▼, says that even the worst trial of one road was better than the best of the "
+                "other; without it the trials overlap, and the difference may be chance. Beside each figure stands its price, "
                 "processor time: a road that spins can be fast and dear. Averages hide what users wait for, so look at the curves: how long "
                 "the slowest request in a hundred took, or in a hundred thousand. A percentile is shown only where at least 100 requests "
                 "were slower."

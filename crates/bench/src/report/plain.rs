@@ -26,12 +26,8 @@ pub(super) fn markdown(results: &Results) -> String {
     let mut notes: Vec<String> = Vec::new();
     for scenario in &scenarios {
         for set in &scenario.sets {
-            let label = [scenario.title.to_owned(), set.label()];
-            let label: Vec<&str> = label
-                .iter()
-                .map(String::as_str)
-                .filter(|part| !part.is_empty())
-                .collect();
+            let label = [scenario.title, &scenario.fixed, &set.label];
+            let label: Vec<&str> = label.into_iter().filter(|part| !part.is_empty()).collect();
             let cells: Vec<String> = (0..names.len()).map(|road| entry(set, road)).collect();
             let _ = writeln!(
                 text,

@@ -2,11 +2,8 @@
 "use strict";
 
 (() => {
-  // Canvases have at least two pixels for one of the page, so that they are sharp on paper too. uPlot reads this when it draws.
-  const ratio = window.devicePixelRatio;
-  if (ratio < 2) Object.defineProperty(window, "devicePixelRatio", { get: () => 2 });
-  window.dispatchEvent(new Event("dppxchange"));
-
+  // Until here nothing has room for charts: readers without JavaScript see no empty frames.
+  document.documentElement.dataset.script = "runs";
   const { roads = [], charts = [] } = JSON.parse(document.getElementById("data").textContent);
   const COLOURS = 10;
   const FONT = 12;
@@ -42,10 +39,10 @@
   // ---- Parts of charts.
 
   // 1, 2 and 5 of each power of ten where there is room, else the powers.
-  function logSplits(low, high) {
+  function logSplits(low, high, height) {
     const powers = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) powers.push(10 ** power);
-    const steps = Math.log10(high / low) > 2.4 ? [1] : [1, 2, 5];
+    const steps = height / Math.log10(high / low) < 72 ? [1] : [1, 2, 5];
     return powers.flatMap((power) => steps.map((step) => step * power)).filter((at) => at >= low * 0.999 && at <= high * 1.001);
   }
 
@@ -57,8 +54,21 @@
   }
 
   function valueAxis(unit, chart) {
-    const splits = logSplits(chart.low, chart.high);
-    return axis({ scale: "y", size: 64, splits: () => splits, values: (_, at) => at.map((value) => show(unit, value)) });
+    const splits = (plot) => logSplits(chart.low, chart.high, plot.bbox.height / uPlot.pxRatio);
+    return axis({ scale: "y", size: 64, splits, values: (_, at) => at.map((value) => show(unit, value)) });
+  }
+
+  // Values at their places, without those that would touch their right neighbour.
+  function spaced(plot, at, text, room) {
+    let right = Infinity;
+    const told = at.map(() => "");
+    for (let i = at.length - 1; i >= 0; i--) {
+      const left = plot.valToPos(at[i], "x");
+      if (right - left < room) continue;
+      told[i] = text(at[i]);
+      right = left;
+    }
+    return told;
   }
 
   const xAxis = (options) => axis({ scale: "x", size: 34, grid: { show: false }, ...options });
@@ -105,7 +115,7 @@
   }
 
   const lineOf = (road) => ({
-    stroke: () => colour(road), width: road === 0 ? 2 : 1.75, dash: dash(road), spanGaps: true, points: { show: false },
+    stroke: () => colour(road), width: road === 0 ? 2 : 1.75, dash: dash(road), spanGaps: true, pxAlign: 0, points: { show: false },
   });
 
   // What all charts have in common. `read` tells what is under the cursor.
@@ -148,7 +158,7 @@
       return [options(element, {
         padding: [8, nameWidth(curves.map(({ road }) => road)), 0, 0],
         scales: { x: { time: false, ...logScale(2, last) }, y: logScale(low, high) },
-        axes: [xAxis({ splits: () => splits, values: (_, at) => at.map(percent) }), valueAxis("nanoseconds", chart)],
+        axes: [xAxis({ splits: () => splits, values: (plot, at) => spaced(plot, at, percent, 48) }), valueAxis("nanoseconds", chart)],
         series: [{}, ...curves.map(({ road }) => lineOf(road))],
         hooks: { draw: [draw] },
       }, read), data];
@@ -167,11 +177,23 @@
         ctx.rect(bbox.left, bbox.top - size, bbox.width, bbox.height + 2 * size);
         ctx.clip();
         ctx.fillStyle = colour(road);
-        // Where points are dense they add up to the full colour; one alone has to be seen all the same.
-        const slow = Math.max(...took) / 4;
+        // The more points there are about a place, the paler is each: one alone is seen, and a crowd shows where it is densest.
+        const cell = pixels(5);
+        const columns = Math.ceil(bbox.width / cell) + 2;
+        const crowd = new Map();
+        const places = [];
         for (let i = first; i <= last; i++) {
-          ctx.globalAlpha = took[i] >= slow ? 1 : 0.4;
-          ctx.fillRect(plot.valToPos(at[i], "x", true) - size / 2, plot.valToPos(took[i], "y", true) - size / 2, size, size);
+          const [x, y] = [plot.valToPos(at[i], "x", true), plot.valToPos(took[i], "y", true)];
+          const key = Math.round(y / cell) * columns + Math.round((x - bbox.left) / cell);
+          crowd.set(key, (crowd.get(key) ?? 0) + 1);
+          places.push([x, y, key]);
+        }
+        const near = [-1, 0, 1].flatMap((row) => [-1, 0, 1].map((column) => row * columns + column));
+        const around = new Map();
+        for (const key of crowd.keys()) around.set(key, near.reduce((sum, by) => sum + (crowd.get(key + by) ?? 0), 0));
+        for (const [x, y, key] of places) {
+          ctx.globalAlpha = Math.max(0.12, (around.get(key) / 3) ** -0.5);
+          ctx.fillRect(x - size / 2, y - size / 2, size, size);
         }
         ctx.restore();
         return null;
@@ -223,7 +245,7 @@
       return [options(element, {
         padding: [8, nameWidth(lines.map(({ road }) => road)), 0, 0],
         scales: { x: { time: false, ...logScale(values[0] / 1.15, values.at(-1) * 1.05) }, y: logScale(low, high) },
-        axes: [xAxis({ splits: () => values, values: (_, at) => at.map((value) => parameter(name, value)) }), valueAxis(unit, chart)],
+        axes: [xAxis({ splits: () => values, values: (plot, at) => spaced(plot, at, (value) => parameter(name, value), 40) }), valueAxis(unit, chart)],
         series: [{}, ...lines.map(({ road }) => lineOf(road))],
         hooks: { draw: [draw] },
       }, read), data];
@@ -258,6 +280,8 @@
   const print = (begins) => {
     printing = begins;
     document.documentElement.classList.toggle("paper", begins);
+    // Why trials do not count belongs on paper too.
+    for (const details of document.querySelectorAll("#trials details")) details.open = begins;
     drawAll();
   };
 
@@ -272,5 +296,4 @@
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   window.addEventListener("beforeprint", () => print(true));
   window.addEventListener("afterprint", () => print(false));
-  document.documentElement.dataset.drawn = "yes";
 })();

@@ -8,10 +8,8 @@ use maud::{Markup, html};
 use super::charts::{Chart, Charts, Curve, Line, range};
 use super::latency::{Percentiles, TABLE, percentiles};
 use super::page::{anchor, swatch};
-use super::summary::{
-    OWN_PARTS, PARTS, Per, Scenario, Set, figure, parameter, ring_share, show, split,
-};
-use super::trace::{Thinned, read, thin};
+use super::summary::{OWN_PARTS, PARTS, Per, Scenario, Set, figure, join, ring_share, show, split};
+use super::trace::{Thinned, read, slices, thin};
 use super::{evidence, overview};
 use crate::figures::NOTHING;
 use crate::results::{Cell, Results, Trial, Unit};
@@ -66,7 +64,7 @@ impl<'a> Drawing<'a> {
 pub(super) fn section(drawing: &mut Drawing<'_>, scenario: &Scenario<'_>) -> Markup {
     html! {
         section.scenario id=(anchor(scenario)) {
-            h2 { (scenario.title) }
+            h2 { (scenario.title) @if !scenario.fixed.is_empty() { ", " (scenario.fixed) } }
             (by_percentile(drawing, scenario))
             (by_request(drawing, scenario))
             (sweeps(drawing, scenario))
@@ -76,20 +74,25 @@ pub(super) fn section(drawing: &mut Drawing<'_>, scenario: &Scenario<'_>) -> Mar
     }
 }
 
-/// The first ones at once, the others folded.
-fn folded(figures: &[Markup], seen: usize, what: &str) -> Markup {
+/// Figures beside each other.
+fn grid(figures: &[Markup]) -> Markup {
     let class = if figures.len() == 1 {
         "figures one"
     } else {
         "figures"
     };
+    html! { div class=(class) { @for figure in figures { (figure) } } }
+}
+
+/// The first ones at once, the others folded.
+fn folded(figures: &[Markup], seen: usize, what: &str) -> Markup {
     let (first, rest) = figures.split_at(seen.min(figures.len()));
     html! {
-        div class=(class) { @for figure in first { (figure) } }
+        (grid(first))
         @if !rest.is_empty() {
             details {
                 summary { (what) " at " (rest.len()) " more sets of parameters" }
-                div.figures { @for figure in rest { (figure) } }
+                (grid(rest))
             }
         }
     }
@@ -166,13 +169,13 @@ fn curves(
         .collect();
     let says = format!(
         "Latency by percentile, {}: {}. The table below has the figures.",
-        set.label(),
+        set.label,
         names.join(", ")
     );
     let chart = drawing
         .charts
         .add(Chart::Percentiles { curves, low, high }, &says);
-    html! { figure { figcaption { (set.label()) } (chart) } }
+    html! { figure { @if !set.label.is_empty() { figcaption { (set.label) } } (chart) } }
 }
 
 fn table(drawing: &Drawing<'_>, sets: &[(&Set<'_>, OnRoads)]) -> Markup {
@@ -189,8 +192,8 @@ fn table(drawing: &Drawing<'_>, sets: &[(&Set<'_>, OnRoads)]) -> Markup {
                 }
                 @for (set, roads) in sets {
                     tbody {
-                        @if !set.parameters.is_empty() {
-                            tr.set { th scope="rowgroup" colspan="13" { (set.label()) } }
+                        @if !set.label.is_empty() {
+                            tr.set { th scope="rowgroup" colspan="13" { (set.label) } }
                         }
                         @for (road, found) in roads {
                             tr {
@@ -212,7 +215,7 @@ fn thousands(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push('\u{202f}');
         }
         text.push(digit);
@@ -258,11 +261,17 @@ fn by_request(drawing: &mut Drawing<'_>, scenario: &Scenario<'_>) -> Markup {
         h3 { "Latency over time" }
         p.caption {
             "Every request of one trial of each road, of that with the median figure: when it was to be sent, and how long it then took. "
-            "Of more than " (thousands(drawing.points as u64)) " requests there are drawn: in each of 2000 equal slices of time the slowest "
+            "Of more than " (thousands(drawing.points as u64)) " requests there are drawn: in each of " (thousands(slices(drawing.points) as u64)) " equal slices of time the slowest "
             "and the fastest, the slowest fifth of those drawn, and every n-th of the rest. So no extreme is missing."
             span.screen { " Drag to look closer; a double click goes back." }
         }
-        (folded(&figures, REQUESTS_SEEN, "Latency over time"))
+        @for strips in figures.iter().take(REQUESTS_SEEN) { (strips) }
+        @if figures.len() > REQUESTS_SEEN {
+            details {
+                summary { "Latency over time at " (figures.len() - REQUESTS_SEEN) " more sets of parameters" }
+                @for strips in figures.iter().skip(REQUESTS_SEEN) { (strips) }
+            }
+        }
     }
 }
 
@@ -300,10 +309,7 @@ fn requests(
             low,
             high,
         };
-        let says = format!(
-            "Latency of each request over time on {name}, {}",
-            set.label()
-        );
+        let says = format!("Latency of each request over time on {name}, {}", set.label);
         let place = drawing.charts.add(chart, &says);
         let drawn = thinned.requests.len();
         charts.push(html! {
@@ -321,8 +327,8 @@ fn requests(
     }
     Some(html! {
         div.strips {
-            @if !set.parameters.is_empty() { h4 { (set.label()) } }
-            div.figures { @for chart in &charts { (chart) } }
+            @if !set.label.is_empty() { h4 { (set.label) } }
+            (grid(&charts))
         }
     })
 }
@@ -336,17 +342,21 @@ fn sweeps(drawing: &mut Drawing<'_>, scenario: &Scenario<'_>) -> Markup {
         .collect();
     let mut parts = Vec::new();
     for name in names {
-        let mut groups: BTreeMap<BTreeMap<&String, u64>, Vec<&Set<'_>>> = BTreeMap::new();
+        // The chart's own parameter is left out of its label, and so is what never varies.
+        let varies = |other: &String| {
+            let mut values = scenario.sets.iter().map(|set| set.parameters.get(other));
+            let first = values.next();
+            values.any(|value| Some(value) != first)
+        };
+        let mut groups: BTreeMap<BTreeMap<&String, &u64>, Vec<&Set<'_>>> = BTreeMap::new();
         for set in scenario
             .sets
             .iter()
             .filter(|set| set.parameters.contains_key(name))
         {
-            let others = set.parameters.iter().filter(|(other, _)| *other != name);
-            groups
-                .entry(others.map(|(other, value)| (other, *value)).collect())
-                .or_default()
-                .push(set);
+            let others = set.parameters.iter();
+            let others = others.filter(|(other, _)| *other != name && varies(other));
+            groups.entry(others.collect()).or_default().push(set);
         }
         let figures: Vec<Markup> = groups
             .iter()
@@ -373,7 +383,7 @@ fn sweeps(drawing: &mut Drawing<'_>, scenario: &Scenario<'_>) -> Markup {
 fn sweep(
     drawing: &mut Drawing<'_>,
     name: &str,
-    others: &BTreeMap<&String, u64>,
+    others: &BTreeMap<&String, &u64>,
     sets: &[&Set<'_>],
 ) -> Option<Markup> {
     let mut lines: BTreeMap<usize, Vec<(u64, f64, f64, f64)>> = BTreeMap::new();
@@ -410,11 +420,7 @@ fn sweep(
             .flat_map(|line| &line.points)
             .flat_map(|point| [point.2, point.3]),
     )?;
-    let label: Vec<String> = others
-        .iter()
-        .map(|(name, value)| parameter(name, *value))
-        .collect();
-    let label = label.join(", ");
+    let label = join(others.iter().map(|(name, value)| (*name, *value)));
     let says = format!("Figures against {name}, {label}. The summary has them as a table.");
     let chart = Chart::Sweep {
         unit: sets.first()?.unit,
@@ -424,7 +430,7 @@ fn sweep(
         high,
     };
     let place = drawing.charts.add(chart, &says);
-    Some(html! { figure { figcaption { (label) } (place) } })
+    Some(html! { figure { @if !label.is_empty() { figcaption { (label) } } (place) } })
 }
 
 /// Processor time, as bars with their figures.
@@ -462,7 +468,7 @@ fn processor(results: &Results, scenario: &Scenario<'_>) -> Markup {
                         @for (part, name) in PARTS.iter().enumerate() {
                             th scope="col" { span class=(format!("key part-{part}")) {} (name) }
                         }
-                        @if shares { th scope="col" { "bytes by shared memory" } }
+                        @if shares { th.ring scope="col" { "bytes by shared memory" } }
                     }
                 }
                 @for set in sets { (bars(results, set, shares)) }
@@ -493,8 +499,8 @@ fn bars(results: &Results, set: &Set<'_>, shares: bool) -> Markup {
     let columns = OWN_PARTS + 5 + usize::from(shares);
     html! {
         tbody {
-            @if !set.parameters.is_empty() {
-                tr.set { th scope="rowgroup" colspan=(columns) { (set.label()) } }
+            @if !set.label.is_empty() {
+                tr.set { th scope="rowgroup" colspan=(columns) { (set.label) } }
             }
             @for (road, cell, split) in &splits {
                 tr {

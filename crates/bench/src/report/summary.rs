@@ -11,12 +11,16 @@ use crate::results::{Cell, Outcome, Results, Unit};
 pub(super) struct Scenario<'a> {
     pub(super) name: &'a str,
     pub(super) title: &'a str,
+    /// Parameters that are the same everywhere, as `64 B`; may be empty.
+    pub(super) fixed: String,
     pub(super) sets: Vec<Set<'a>>,
 }
 
 /// The cells of a scenario that differ in nothing but the road.
 pub(super) struct Set<'a> {
     pub(super) parameters: &'a BTreeMap<String, u64>,
+    /// Those of them that vary within the scenario, as `8 clients`; empty where none does.
+    pub(super) label: String,
     pub(super) unit: Unit,
     /// One for each of the roads, in their order; `None`: this road was not measured.
     pub(super) cells: Vec<Option<&'a Cell>>,
@@ -27,13 +31,6 @@ impl<'a> Set<'a> {
     pub(super) fn on_roads(&self) -> impl Iterator<Item = (usize, &'a Cell)> {
         let cells = self.cells.iter().enumerate();
         cells.filter_map(|(road, cell)| cell.map(|cell| (road, cell)))
-    }
-
-    /// As `8 clients, 64 B`; empty where nothing is varied.
-    pub(super) fn label(&self) -> String {
-        let parts = self.parameters.iter();
-        let parts: Vec<String> = parts.map(|(name, value)| parameter(name, *value)).collect();
-        parts.join(", ")
     }
 }
 
@@ -65,6 +62,7 @@ pub(super) fn scenarios(results: &Results) -> Result<Vec<Scenario<'_>>> {
             scenarios.push(Scenario {
                 name: &cell.scenario,
                 title: &cell.title,
+                fixed: String::new(),
                 sets: Vec::new(),
             });
             scenarios.len() - 1
@@ -76,6 +74,7 @@ pub(super) fn scenarios(results: &Results) -> Result<Vec<Scenario<'_>>> {
         let place = place.unwrap_or_else(|| {
             sets.push(Set {
                 parameters: &cell.parameters,
+                label: String::new(),
                 unit: cell.unit,
                 cells: vec![None; results.roads.len()],
             });
@@ -83,7 +82,36 @@ pub(super) fn scenarios(results: &Results) -> Result<Vec<Scenario<'_>>> {
         });
         sets[place].cells[road] = Some(cell);
     }
+    scenarios.iter_mut().for_each(label);
     Ok(scenarios)
+}
+
+/// Tells the parameters that are the same in all sets once, and the others of each set.
+fn label(scenario: &mut Scenario<'_>) {
+    let Some(first) = scenario.sets.first() else {
+        return;
+    };
+    let mut fixed = first.parameters.clone();
+    fixed.retain(|name, value| {
+        scenario
+            .sets
+            .iter()
+            .all(|set| set.parameters.get(name) == Some(value))
+    });
+    for set in &mut scenario.sets {
+        let varied = set
+            .parameters
+            .iter()
+            .filter(|(name, _)| !fixed.contains_key(*name));
+        set.label = join(varied);
+    }
+    scenario.fixed = join(fixed.iter());
+}
+
+/// As `64 B, 8 clients`.
+pub(super) fn join<'a>(parameters: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
+    let parts = parameters.map(|(name, value)| parameter(name, *value));
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 /// The figure of a cell.
@@ -167,10 +195,10 @@ impl Per {
 
 /// Names of the parts of processor time, in their order.
 pub(super) const PARTS: [&str; 6] = [
-    "server, user",
-    "server, kernel",
-    "client, user",
-    "client, kernel",
+    "server user",
+    "server kernel",
+    "client user",
+    "client kernel",
     "softirq",
     "steal",
 ];
@@ -247,9 +275,18 @@ pub(super) fn remarks(cell: &Cell) -> Vec<String> {
     let counted = cell.counted().count();
     let mut remarks = Vec::new();
     if failed + void > 0 {
-        remarks.push(format!(
-            "{counted} trials count, {void} void, {failed} failed"
-        ));
+        let counted = match counted {
+            0 => "no trial counts".to_owned(),
+            1 => "one trial counts".to_owned(),
+            _ => format!("{counted} trials count"),
+        };
+        let others = [(void, "void"), (failed, "failed")]
+            .into_iter()
+            .filter(|(count, _)| *count > 0);
+        let others: Vec<String> = others
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        remarks.push(format!("{counted}; {}", others.join(", ")));
     }
     let mut notes: Vec<(&str, usize)> = Vec::new();
     for note in cell.counted().flat_map(|trial| &trial.notes) {

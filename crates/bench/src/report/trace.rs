@@ -61,6 +61,11 @@ fn parse(line: &str) -> Option<Request> {
     })
 }
 
+/// Into how many slices of time a trace is cut of which `most` requests are drawn.
+pub(super) fn slices(most: usize) -> usize {
+    SLICES.min(most / 5)
+}
+
 /// At most about `most` of them: the slowest and the fastest in each slice of time, the slowest of all, and every n-th of the rest. So no
 /// extreme is lost, and where points are dense, requests were.
 pub(super) fn thin(requests: &[Request], most: usize) -> Thinned {
@@ -70,7 +75,7 @@ pub(super) fn thin(requests: &[Request], most: usize) -> Thinned {
         return Thinned { requests, of };
     }
     let mut kept = vec![false; of];
-    keep_extremes(requests, SLICES.min(most / 5), &mut kept);
+    keep_extremes(requests, slices(most), &mut kept);
     let mut by_time_taken: Vec<usize> = (0..of).collect();
     by_time_taken.sort_by_key(|index| std::cmp::Reverse(requests[*index].took_ns));
     by_time_taken

@@ -1,0 +1,115 @@
+//! Reports of a synthetic directory of results, as text. What a browser makes of them is in `tests/report` of the repository.
+
+#[path = "../examples/sample/make.rs"]
+mod make;
+
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use millrace_bench::report;
+use millrace_bench::results::{Plan, Results, SCHEMA};
+
+/// Made once for all who only read it.
+fn sample() -> (&'static Path, Results) {
+    static SAMPLE: OnceLock<(tempfile::TempDir, Results)> = OnceLock::new();
+    let (directory, results) = SAMPLE.get_or_init(fresh);
+    (directory.path(), results.clone())
+}
+
+fn fresh() -> (tempfile::TempDir, Results) {
+    let directory = tempfile::tempdir().unwrap();
+    make::results(directory.path()).unwrap();
+    let results = Results::read(directory.path()).unwrap();
+    (directory, results)
+}
+
+/// The value of an attribute wherever it is in the page, without the scripts.
+fn attributes<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
+    let end = page.find("<script").unwrap();
+    let parts = page[..end].split(name).skip(1);
+    parts.filter_map(|part| part.split('"').nth(1)).collect()
+}
+
+#[test]
+fn a_page_needs_no_other_file_and_shows_names_as_text() {
+    let (directory, results) = sample();
+    let page = report::html(directory, &results).unwrap();
+    assert!(attributes(&page, " src=").is_empty());
+    assert!(
+        attributes(&page, " href=")
+            .iter()
+            .all(|link| link.starts_with('#'))
+    );
+    for link in attributes(&page, " href=") {
+        let target = format!(" id=\"{}\"", link.trim_start_matches('#'));
+        assert!(page.contains(&target), "{link} leads nowhere");
+    }
+    assert!(!page.contains("<script>alert"));
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+    assert!(page.contains("&lt;while trials ran&gt;"));
+    assert!(page.contains("Content-Security-Policy"));
+    assert_eq!(page.matches("</script>").count(), 4);
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named_and_the_rest_is_shown() {
+    let (directory, results) = fresh();
+    fs::remove_file(directory.path().join("redis-1-bridge-4.hdr")).unwrap();
+    fs::write(directory.path().join("redis-1-vxlan-5.trace.gz"), "no gzip").unwrap();
+    let page = report::html(directory.path(), &results).unwrap();
+    assert!(page.contains("redis-1-bridge-4.hdr cannot be read"));
+    assert!(page.contains("redis-1-vxlan-5.trace.gz breaks off or is no gzip"));
+    assert!(page.contains("redis on bridge: "));
+}
+
+#[test]
+fn a_road_that_is_not_listed_is_an_error() {
+    let (directory, mut results) = sample();
+    results.cells[0].road = "elsewhere".to_owned();
+    let error = report::html(directory, &results).unwrap_err();
+    assert!(format!("{error:#}").contains("\"elsewhere\""));
+}
+
+#[test]
+fn results_without_a_cell_make_a_page_without_charts() {
+    let nothing = Results {
+        schema: SCHEMA,
+        millrace: "0.1.0".to_owned(),
+        started: String::new(),
+        plan: Plan::default(),
+        machine: Vec::new(),
+        roads: Vec::new(),
+        cells: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let page = report::html(Path::new("/nonexistent"), &nothing).unwrap();
+    assert!(!page.contains("data-chart="));
+    assert!(page.contains("All trials count."));
+    assert_eq!(report::csv(&nothing).lines().count(), 1);
+    assert!(report::markdown(&nothing).starts_with("| |"));
+}
+
+#[test]
+fn what_does_not_vary_has_no_chart() {
+    let (directory, mut results) = sample();
+    results.cells.retain(|cell| cell.scenario == "ping-pong");
+    let page = report::html(directory, &results).unwrap();
+    assert_eq!(page.matches("data-chart=").count(), 1);
+    assert!(!page.contains("Against "));
+    assert!(!page.contains("Latency over time<"));
+}
+
+#[test]
+fn csv_has_a_line_for_each_trial_and_markdown_a_row_for_each_set_of_parameters() {
+    let (_directory, results) = sample();
+    let trials: usize = results.cells.iter().map(|cell| cell.trials.len()).sum();
+    let csv = report::csv(&results);
+    assert_eq!(csv.lines().count(), 1 + trials);
+    assert_eq!(csv.matches(",failed,").count(), make::ROUNDS as usize);
+    assert_eq!(csv.matches(",void,").count(), 1);
+    let markdown = report::markdown(&results);
+    let rows = markdown.lines().filter(|line| line.starts_with('|'));
+    assert_eq!(rows.count(), 2 + 4 + 1 + 4);
+    assert!(!markdown.contains("<script"));
+}

@@ -1,0 +1,304 @@
+#!/usr/bin/python3
+"""Opens a benchmark report in a headless browser; see README.md.
+
+    tests/report/run.py [--keep DIRECTORY] [NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.dont_write_bytecode = True
+
+import browser  # noqa: E402
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+WIDTH = 1280
+TESTS: dict[str, Callable[[Any], None]] = {}
+# Of the sample: redis has curves at four numbers of clients, requests of each on four roads, and one chart against clients; ping-pong has
+# curves; throughput has one chart against size.
+EXPECTED = {"percentiles": 4 + 1, "requests": 4 * 4, "sweep": 1 + 1}
+
+# For each chart that has room: its kind, and of each of its roads how many pixels have just that road's colour.
+PIXELS = """(() => {
+  const { charts } = JSON.parse(document.getElementById("data").textContent);
+  const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const paint = (road) => {
+    probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--road-${road % 10}`).trim();
+    probe.fillRect(0, 0, 1, 1);
+    return probe.getImageData(0, 0, 1, 1).data;
+  };
+  return [...document.querySelectorAll(".chart")].filter((element) => element.clientWidth > 0).map((element) => {
+    const chart = charts[element.dataset.chart];
+    const roads = (chart.curves ?? chart.lines ?? [chart]).map(({ road }) => road);
+    const canvas = element.querySelector("canvas");
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const drawn = roads.map((road) => {
+      const wanted = paint(road);
+      let count = 0;
+      for (let i = 0; i < data.length; i += 4) {
+        // Paper is transparent, and so are points in a crowd.
+        if (data[i + 3] > 40 && [0, 1, 2].every((c) => Math.abs(data[i + c] - wanted[c]) < 12)) count++;
+      }
+      return [road, count];
+    });
+    return { kind: chart.kind, drawn, width: canvas.clientWidth, room: element.clientWidth };
+  });
+})()"""
+# What is wider than the window, or than the part of the page that it is in.
+TOO_WIDE = """(() => {
+  const wide = [...document.querySelectorAll("main, main *")].filter((element) => {
+    const box = element.getBoundingClientRect();
+    return box.width > 0 && !element.closest(".hidden, .uplot") && box.right > innerWidth + 1;
+  });
+  const scrolling = [...document.querySelectorAll(".wide")].filter((element) => element.scrollWidth > element.clientWidth + 1);
+  const page = document.documentElement.scrollWidth > innerWidth ? [document.documentElement] : [];
+  return [...page, ...scrolling, ...wide].slice(0, 6).map((element) => element.outerHTML.slice(0, 120));
+})()"""
+UNFOLD = 'document.querySelectorAll("details").forEach((details) => { details.open = true; })'
+GROUND = "getComputedStyle(document.body).backgroundColor"
+
+
+def test(function: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Takes a test into the list."""
+    TESTS[function.__name__] = function
+    return function
+
+
+class Site:
+    """The sample and its report, and a browser."""
+
+    def __init__(self, program: str, kept: Path) -> None:
+        """Makes the one and starts the other."""
+        self.kept = kept
+        self.sample = kept / "sample"
+        self.page = self.sample / "report.html"
+        kept.mkdir(parents=True, exist_ok=True)
+        self.make()
+        self.browser = browser.Browser(program)
+
+    def make(self, *arguments: str) -> None:
+        """Makes the sample, or reports of a directory that is there."""
+        argv = ["cargo", "run", "--quiet", "--package", "millrace-bench", "--example", "sample", "--"]
+        subprocess.run([*argv, str(self.sample), *arguments], cwd=REPOSITORY, check=True)
+
+    def open(self, page: Path | None = None, scheme: str = "light", width: int = WIDTH) -> browser.Browser:
+        """Opens the report anew."""
+        self.browser.complaints.clear()
+        self.browser.media(scheme)
+        self.browser.width(width)
+        self.browser.open(page or self.page)
+        self.browser.settle()
+        return self.browser
+
+
+def check_drawn(charts: list[dict[str, Any]]) -> None:
+    """Each chart fills its room and shows each of its roads."""
+    for chart in charts:
+        assert abs(chart["width"] - chart["room"]) <= 1, chart
+        for _, pixels in chart["drawn"]:
+            assert pixels >= 30, chart
+
+
+@test
+def silent(site: Site) -> None:
+    """Nothing on the console, nothing asked for; text from results is text."""
+    page = site.open()
+    page.evaluate(UNFOLD)
+    page.settle()
+    assert not page.complaints, page.complaints
+    text = page.evaluate("document.body.innerText")
+    assert "<script>alert(1)</script>" in text and "<while trials ran>" in text
+    assert page.evaluate("document.scripts.length") == 4
+
+
+@test
+def charts(site: Site) -> None:
+    """The expected charts, drawn in their roads' colours."""
+    for scheme, light in [("light", True), ("dark", False)]:
+        page = site.open(scheme=scheme)
+        assert (sum(json.loads(page.evaluate(GROUND).replace("rgb(", "[").replace(")", "]"))) > 600) == light
+        page.screenshot(site.kept / f"{scheme}.png")
+        page.evaluate(UNFOLD)
+        page.settle()
+        found = page.evaluate(PIXELS)
+        assert Counter(chart["kind"] for chart in found) == EXPECTED, Counter(chart["kind"] for chart in found)
+        check_drawn(found)
+        bars = page.evaluate('[...document.querySelectorAll("div.bar")].map((bar) => bar.lastElementChild.offsetWidth)')
+        # The cell that failed has none.
+        assert len(bars) == 16 + 4 + 15 and min(bars) >= 1, bars
+
+
+@test
+def scheme_changes(site: Site) -> None:
+    """The system goes dark while the page is open."""
+    page = site.open()
+    light = page.evaluate(PIXELS)
+    page.media("dark")
+    page.settle()
+    dark = page.evaluate(PIXELS)
+    check_drawn(light)
+    check_drawn(dark)
+    assert page.evaluate('getComputedStyle(document.documentElement).colorScheme') == "dark"
+
+
+@test
+def fits(site: Site) -> None:
+    """Nothing is wider than the page."""
+    page = site.open()
+    page.evaluate(UNFOLD)
+    page.settle()
+    assert not (wide := page.evaluate(TOO_WIDE)), wide
+    check_drawn(page.evaluate(PIXELS))
+    page.width(900)
+    page.settle()
+    check_drawn(page.evaluate(PIXELS))
+    page = site.open(width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.screenshot(site.kept / "telephone.png")
+
+
+@test
+def cursor(site: Site) -> None:
+    """What is under the cursor is told."""
+    page = site.open()
+    chart = """[...document.querySelectorAll(".chart")].filter((element) => element.ariaLabel.startsWith("%s"))[%d]"""
+    said = []
+    for start, index, place in [("Latency by percentile", 0, 0.5), ("Latency of each", 1, 0.41), ("Figures against", 0, 0.5)]:
+        element = chart % (start, index)
+        page.evaluate(f'{element}.scrollIntoView({{ block: "center" }})')
+        page.settle()
+        over = page.evaluate(f'(() => {{ const b = {element}.querySelector(".u-over").getBoundingClientRect(); '
+                             "return [b.x, b.y, b.width, b.height]; })()")
+        x, y = over[0] + over[2] * place, over[1] + over[3] / 2
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x - 3, y=y)
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        page.settle()
+        said.append(page.evaluate(f"{element}.nextElementSibling.textContent"))
+    percentiles, requests, sweep = (text.replace("\u00a0", " ") for text in said)
+    assert all(f"{road} " in percentiles for road in ("loopback", "bridge", "vxlan", "millrace-bridge")), percentiles
+    assert percentiles.startswith("99."), percentiles
+    # The stall of 100 ms begins two of five seconds from the left.
+    assert "slowest here: " in requests and " ms, sent at 2.0" in requests, requests
+    assert "clients · loopback " in sweep and " – " in sweep, sweep
+    assert not page.complaints, page.complaints
+
+
+@test
+def print_(site: Site) -> None:
+    """On paper, and back on the screen."""
+    page = site.open(scheme="dark")
+    before = page.evaluate(PIXELS)
+    # What happens to the page while it is printed is seen by a listener that comes after the page's own.
+    page.evaluate("""addEventListener("beforeprint", () => { window.printed = {
+        light: document.documentElement.classList.contains("paper"), open: document.querySelector("#trials details").open,
+        widths: [...document.querySelectorAll(".chart canvas")].map((canvas) => canvas.width) }; })""")
+    page.media("")
+    page.pdf(site.kept / "report.pdf")
+    printed = page.evaluate("window.printed")
+    assert printed and printed["light"] and printed["open"], printed
+    assert printed["widths"] and min(printed["widths"]) >= 600, printed
+    data = (site.kept / "report.pdf").read_bytes()
+    pages = data.count(b"/Type /Page\n") + data.count(b"/Type /Page/") + data.count(b"/Type /Page ")
+    assert data.startswith(b"%PDF") and len(data) > 100_000 and pages >= 3, (len(data), pages)
+    page.media("dark")
+    page.settle()
+    check_drawn(after := page.evaluate(PIXELS))
+    assert [chart["width"] for chart in after] == [chart["width"] for chart in before]
+    assert page.evaluate('getComputedStyle(document.documentElement).colorScheme') == "dark"
+
+
+@test
+def without_script(site: Site) -> None:
+    """Tables without JavaScript."""
+    page = site.browser
+    page.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        page.width(WIDTH)
+        page.open(site.page)
+        assert page.evaluate("document.documentElement.dataset.script") is None
+        assert "Charts need JavaScript" in page.evaluate("document.body.innerText")
+        visible = '[...document.querySelectorAll(".chart")].filter((chart) => chart.offsetHeight > 0).length'
+        assert page.evaluate(visible) == 0
+        rows = page.evaluate('document.querySelectorAll("table.summary tbody tr:not(.scenario)").length')
+        assert rows == 4 + 1 + 4, rows
+        assert page.evaluate('document.querySelectorAll("table.dense:not(.processor) tbody td").length') > 4 * 5 * 12 - 1
+    finally:
+        page.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+@test
+def many(site: Site) -> None:
+    """Ten roads side by side."""
+    whole = (site.sample / "results.json").read_text()
+    results = json.loads(whole)
+    names = ["unix", "veth", "host-gw", "dnat", "sockmap", "millrace-vxlan"]
+    for number, name in enumerate(names):
+        results["roads"].append(dict(results["roads"][number % 4], name=name))
+    for cell in list(results["cells"]):
+        for number, name in enumerate(names):
+            if cell["road"] == results["roads"][number % 4]["name"]:
+                other = dict(copy.deepcopy(cell), road=name)
+                for trial in other["trials"]:
+                    trial["value"] *= 1.11 + 0.07 * number
+                results["cells"].append(other)
+    try:
+        (site.sample / "results.json").write_text(json.dumps(results))
+        site.make("--reports-only")
+        page = site.open()
+        page.screenshot(site.kept / "many.png")
+        check_drawn([chart for chart in page.evaluate(PIXELS) if chart["kind"] == "requests"])
+        assert page.evaluate('document.querySelectorAll("table.summary thead th").length') == 10
+        assert not (wide := page.evaluate(TOO_WIDE)), wide
+        assert not page.complaints, page.complaints
+    finally:
+        (site.sample / "results.json").write_text(whole)
+        site.make("--reports-only")
+
+
+def main() -> int:
+    """Runs the tests that are named, or all."""
+    names = {name.rstrip("_"): run for name, run in TESTS.items()}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, default=TARGET / "report", help="where screenshots stay")
+    parser.add_argument("names", nargs="*", choices=[[], *names], metavar="NAME", help=", ".join(names))
+    arguments = parser.parse_args()
+    wanted = {name: run for name, run in names.items() if not arguments.names or name in arguments.names}
+    program = browser.find()
+    if program is None:
+        print("skipped: no Chromium here; Debian's package is chromium")
+        print(f"0 passed, 0 failed, {len(wanted)} skipped")
+        return 0
+    passed = failed = 0
+    site = Site(program, arguments.keep.resolve())
+    try:
+        for name, run in wanted.items():
+            try:
+                run(site)
+                print(f"{name}: passed")
+                passed += 1
+            except Exception:
+                traceback.print_exc(file=sys.stdout)
+                print(f"{name}: FAILED")
+                failed += 1
+            sys.stdout.flush()
+    finally:
+        site.browser.close()
+    print(f"screenshots: {arguments.keep}")
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
