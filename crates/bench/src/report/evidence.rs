@@ -74,7 +74,10 @@ pub(super) fn trials(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
                 p { "All trials count." }
             } @else {
                 details {
-                    summary { (count("void")) " void, " (count("failed")) " failed. They are in no figure; a void trial was disturbed, and repeated." }
+                    summary {
+                        (count("void")) " void, " (count("failed")) " failed. "
+                        "They are in no figure. A void trial was disturbed, and is repeated."
+                    }
                     table.plain {
                         thead {
                             tr {

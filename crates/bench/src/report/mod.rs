@@ -1,19 +1,24 @@
 //! What people look at: one HTML page, a table in Markdown, and all trials as CSV.
 //!
 //! Reading order: `summary` (what is said of a cell), `latency` (percentiles) and `trace` (each request), `charts` (what `report.js`
-//! draws), `page` (the HTML from top to bottom), with `overview`, `section` and `evidence` as its parts; then `plain` (Markdown, CSV).
+//! draws), `page` (the HTML from top to bottom) with its parts `overview` (the summary), `section` (a scenario: `curves`, `requests`,
+//! `sweeps`, `processor`) and `evidence` (what all rests on); then `plain` (Markdown, CSV).
 //!
 //! Every name and text comes from files and is escaped: maud does that for HTML, [`charts::Charts::json`] for the data of the charts.
 //! The page loads nothing from anywhere, and tells the browser so.
 
 mod charts;
+mod curves;
 mod evidence;
 mod latency;
 mod overview;
 mod page;
 mod plain;
+mod processor;
+mod requests;
 mod section;
 mod summary;
+mod sweeps;
 mod trace;
 
 use std::path::Path;
@@ -26,7 +31,7 @@ use crate::results::Results;
 /// A histogram or trace that cannot be read is left out, and the page says so.
 ///
 /// # Errors
-/// The results contradict themselves: a cell is on a road that is not among the roads.
+/// The results contradict themselves: a cell is on a road that is not among the roads, or is there twice.
 pub fn html(directory: &Path, results: &Results) -> Result<String> {
     let scenarios = summary::scenarios(results)?;
     Ok(page::page(directory, results, &scenarios))

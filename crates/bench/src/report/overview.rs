@@ -8,7 +8,7 @@ use crate::figures;
 use crate::results::{Cell, Results, Unit};
 
 /// With more roads, cells of the table have to be narrow.
-const ROOMY: usize = 6;
+pub(super) const ROOMY: usize = 6;
 
 /// The table, scenarios by roads.
 pub(super) fn table(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
@@ -28,8 +28,8 @@ pub(super) fn table(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
             div.wide tabindex="0" role="region" aria-label="Summary table" {
                 table class=(class) {
                     caption {
-                        "In each cell: the median of the trials and its ratio to " b { (baseline(results)) } ", where above 1 is better; the smallest "
-                        "and the largest trial; processor time of server and client for each operation."
+                        "In each cell: the median of the trials and its ratio to " b { (baseline(results)) } ", where above 1 is better; "
+                        "the smallest and the largest trial; processor time of server and client for each operation."
                     }
                     thead {
                         tr {
@@ -107,7 +107,7 @@ fn entry(set: &Set<'_>, road: usize, notes: &mut Footnotes) -> Markup {
             (marks)
             span.range { (show_range(cell.unit, of_road.min, of_road.max)) }
             @if let Some(split) = split {
-                span.range title="processor time of server and client for each operation" { (split.show(split.own())) span.what { " processor" } }
+                span.range { (split.show(split.own())) span.what { " processor" } }
             }
         }
     }

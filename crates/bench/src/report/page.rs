@@ -34,6 +34,8 @@ pub(super) fn page(directory: &Path, results: &Results, scenarios: &[Scenario<'_
         warnings.push(format!("{error:#}: no chart is drawn"));
         "{}".to_owned()
     });
+    // A long list of roads beside the text would leave half of the page empty.
+    let beside = results.roads.len() <= overview::ROOMY;
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -50,9 +52,10 @@ pub(super) fn page(directory: &Path, results: &Results, scenarios: &[Scenario<'_
                     (title(results))
                     (warned(&warnings))
                     div.opening {
-                        (head(results, scenarios))
+                        (head(results, scenarios, beside))
                         (how_to_read(results))
                     }
+                    @if !beside { (roads(results, "roads below")) }
                     (overview::table(results, scenarios))
                     noscript {
                         p.quiet { "Charts need JavaScript. Every figure that they show is also in the tables." }
@@ -72,7 +75,7 @@ pub(super) fn page(directory: &Path, results: &Results, scenarios: &[Scenario<'_
     page.into_string()
 }
 
-fn head(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
+fn head(results: &Results, scenarios: &[Scenario<'_>], beside: bool) -> Markup {
     let fact = |name: &str| {
         results
             .machine
@@ -95,12 +98,19 @@ fn head(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
                 @if plan.quick { " A quick run: intervals, no verdicts." }
             }
             p.lede { code { (plan.command.join(" ")) } }
-            dl.roads {
-                @for (index, road) in results.roads.iter().enumerate() {
-                    div {
-                        dt { (swatch(index)) (road.name) }
-                        dd { (road.about) @if index == 0 { " " em { "The baseline." } } }
-                    }
+            @if beside { (roads(results, "roads")) }
+        }
+    }
+}
+
+/// What the colours stand for.
+fn roads(results: &Results, class: &str) -> Markup {
+    html! {
+        dl class=(class) {
+            @for (index, road) in results.roads.iter().enumerate() {
+                div {
+                    dt { (swatch(index)) (road.name) }
+                    dd { (road.about) @if index == 0 { " " em { "The baseline." } } }
                 }
             }
         }
@@ -127,13 +137,13 @@ fn how_to_read(results: &Results) -> Markup {
         section.how {
             h2 { "How to read this" }
             p {
-                "A " i { "road" } " is a way for the bytes of two programs. Each figure is the median of its trials, with the smallest and "
-                "the largest. The ratio compares it with " b { (overview::baseline(results)) } ", the other way round where less is better: "
-                "above 1 is always better. An arrow, ▲ or ▼, says that even the worst trial of one road was better than the best of the "
-                "other; without it the trials overlap, and the difference may be chance. Beside each figure stands its price, "
-                "processor time: a road that spins can be fast and dear. Averages hide what users wait for, so look at the curves: how long "
-                "the slowest request in a hundred took, or in a hundred thousand. A percentile is shown only where at least 100 requests "
-                "were slower."
+                "A " i { "road" } " is a way for the bytes of two programs. Each figure is the median of its trials, with the smallest "
+                "and the largest. The ratio compares it with " b { (overview::baseline(results)) } ", the other way round where less is "
+                "better: above 1 is always better. An arrow, ▲ or ▼, says that even the worst trial of one road was better than the best "
+                "of the other; without it the trials overlap, and the difference may be chance. Beside each figure stands its price, "
+                "processor time: a road that spins can be fast and dear. Averages hide what users wait for, so look at the curves: how "
+                "long the slowest request in a hundred took, or in a hundred thousand. A percentile is shown only where at least 100 "
+                "requests were slower."
             }
         }
     }

@@ -121,11 +121,14 @@ pub(super) fn csv(results: &Results) -> String {
         .iter()
         .flat_map(|cell| cell.parameters.keys())
         .collect();
+    let trials = results.cells.iter().flat_map(|cell| &cell.trials);
+    let programs: BTreeSet<&String> = trials.flat_map(|trial| trial.commands.keys()).collect();
     let mut names: Vec<String> = ["scenario", "road"].map(str::to_owned).to_vec();
     names.extend(parameters.iter().map(|name| (*name).clone()));
     names.extend(FIELDS.map(str::to_owned));
     names.extend(TABLE.map(|percentile| format!("p{percentile}_ns")));
-    names.extend(["notes", "server", "client"].map(str::to_owned));
+    names.push("notes".to_owned());
+    names.extend(programs.iter().map(|program| format!("command_{program}")));
     let mut text = line(&names);
     for cell in &results.cells {
         for trial in &cell.trials {
@@ -136,13 +139,18 @@ pub(super) fn csv(results: &Results) -> String {
                     .map(|name| told(cell.parameters.get(*name))),
             );
             fields.extend(of_trial(cell.unit, trial));
+            fields.extend(
+                programs
+                    .iter()
+                    .map(|program| told(trial.commands.get(*program))),
+            );
             text.push_str(&line(&fields));
         }
     }
     text
 }
 
-/// Names of what [`of_trial`] tells, up to the percentiles.
+/// Names of what [`of_trial`] tells, up to percentiles and notes.
 const FIELDS: [&str; 20] = [
     "round",
     "outcome",
@@ -213,7 +221,6 @@ fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
     };
     fields.extend(TABLE.map(|percentile| told(at(percentile))));
     fields.push(trial.notes.join("; "));
-    fields.extend(["server", "client"].map(|program| told(trial.commands.get(program))));
     fields
 }
 

@@ -192,7 +192,7 @@
         const around = new Map();
         for (const key of crowd.keys()) around.set(key, near.reduce((sum, by) => sum + (crowd.get(key + by) ?? 0), 0));
         for (const [x, y, key] of places) {
-          ctx.globalAlpha = Math.max(0.12, (around.get(key) / 3) ** -0.5);
+          ctx.globalAlpha = Math.max(0.14, Math.max(1, around.get(key) / 5) ** -0.5);
           ctx.fillRect(x - size / 2, y - size / 2, size, size);
         }
         ctx.restore();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::figures;
 use crate::results::{Cell, Outcome, Results, Unit};
@@ -80,7 +80,14 @@ pub(super) fn scenarios(results: &Results) -> Result<Vec<Scenario<'_>>> {
             });
             sets.len() - 1
         });
-        sets[place].cells[road] = Some(cell);
+        let former = sets[place].cells[road].replace(cell);
+        ensure!(
+            former.is_none(),
+            "the results have two cells of {} with {:?} on the road {:?}",
+            cell.scenario,
+            cell.parameters,
+            cell.road
+        );
     }
     scenarios.iter_mut().for_each(label);
     Ok(scenarios)
@@ -322,4 +329,17 @@ pub(super) fn show_range(unit: Unit, low: f64, high: f64) -> String {
 /// Counts and sizes in files are far below what a float holds exactly, 2^53.
 pub(super) fn to_float(count: u64) -> f64 {
     count as f64
+}
+
+/// Thin blanks between groups of three digits.
+pub(super) fn thousands(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
 }

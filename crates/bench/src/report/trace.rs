@@ -66,6 +66,11 @@ pub(super) fn slices(most: usize) -> usize {
     SLICES.min(most / 5)
 }
 
+/// How many of these are the slowest of all.
+pub(super) fn slowest(most: usize) -> usize {
+    most / SLOWEST_PART
+}
+
 /// At most about `most` of them: the slowest and the fastest in each slice of time, the slowest of all, and every n-th of the rest. So no
 /// extreme is lost, and where points are dense, requests were.
 pub(super) fn thin(requests: &[Request], most: usize) -> Thinned {
@@ -77,10 +82,11 @@ pub(super) fn thin(requests: &[Request], most: usize) -> Thinned {
     let mut kept = vec![false; of];
     keep_extremes(requests, slices(most), &mut kept);
     let mut by_time_taken: Vec<usize> = (0..of).collect();
-    by_time_taken.sort_by_key(|index| std::cmp::Reverse(requests[*index].took_ns));
+    let slower = |index: &usize| std::cmp::Reverse(requests[*index].took_ns);
+    by_time_taken.select_nth_unstable_by_key(slowest(most).min(of - 1), slower);
     by_time_taken
         .iter()
-        .take(most / SLOWEST_PART)
+        .take(slowest(most))
         .for_each(|index| kept[*index] = true);
     let left = most
         .saturating_sub(kept.iter().filter(|kept| **kept).count())
