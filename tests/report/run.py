@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import copy
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -109,6 +111,16 @@ def check_drawn(charts: list[dict[str, Any]]) -> None:
         assert abs(chart["width"] - chart["room"]) <= 1, chart
         for _, pixels in chart["drawn"]:
             assert pixels >= 30, chart
+
+
+@test
+def assets(_: Site) -> None:
+    """The library's files are those that the table beside them names."""
+    directory = REPOSITORY / "crates/bench/assets"
+    rows = re.findall(r"^\| `([^`]+)` \|.*\| `([0-9a-f]{64})` \|$", (directory / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) == 2, rows
+    for name, checksum in rows:
+        assert hashlib.sha256((directory / name).read_bytes()).hexdigest() == checksum, name
 
 
 @test

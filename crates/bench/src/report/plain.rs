@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::latency::TABLE;
-use super::overview::{baseline, counts};
+use super::overview::baseline;
 use super::summary::{Set, figure, ratio, remarks, scenarios, show, show_range, split};
 use crate::figures;
 use crate::results::{Outcome, Results, Trial, Unit};
@@ -47,17 +47,11 @@ pub(super) fn markdown(results: &Results) -> String {
             }
         }
     }
-    let units: BTreeSet<&str> = scenarios
-        .iter()
-        .flat_map(|s| &s.sets)
-        .map(|set| counts(set.unit))
-        .collect();
     let _ = writeln!(
         text,
-        "\nMedian, how many times better than {}, smallest to largest trial, processor time of server and client for each operation.\n\
-         Figures are {}.",
+        "\nThe median of the trials, its ratio to {} (above 1 is better, whether more or less is), the smallest and the largest trial, \
+         and processor time of server and client for each operation.",
         cell_text(baseline(results)),
-        units.into_iter().collect::<Vec<_>>().join("; or ")
     );
     for note in results
         .warnings

@@ -34,9 +34,19 @@
   }
 
   const percent = (rarity) => `${Number((100 - 100 / rarity).toPrecision(Math.max(2, Math.ceil(Math.log10(rarity)) + 1)))}\u00a0%`;
-  const parameter = (name, value) => (name === "bytes" ? show("bytes", value) : `${value}`);
+  const thousands = (value) => `${value}`.replace(/\B(?=(\d{3})+$)/g, "\u202f");
+  const parameter = (name, value) => (name === "bytes" ? show("bytes", value) : thousands(value));
 
   // ---- Parts of charts.
+
+  // Powers of two as far apart as there is room.
+  function binarySplits(low, high, height) {
+    const room = Math.log2(high / low) / (height / 26);
+    const step = [1, 2, 5, 10].find((bits) => bits >= room) ?? 20;
+    const splits = [];
+    for (let bits = Math.ceil(Math.log2(low) / step) * step; 2 ** bits <= high; bits += step) splits.push(2 ** bits);
+    return splits;
+  }
 
   // 1, 2 and 5 of each power of ten where there is room, else the powers.
   function logSplits(low, high, height) {
@@ -54,7 +64,8 @@
   }
 
   function valueAxis(unit, chart) {
-    const splits = (plot) => logSplits(chart.low, chart.high, plot.bbox.height / uPlot.pxRatio);
+    const place = unit === "bytes" ? binarySplits : logSplits;
+    const splits = (plot) => place(chart.low, chart.high, plot.bbox.height / uPlot.pxRatio);
     return axis({ scale: "y", size: 64, splits, values: (_, at) => at.map((value) => show(unit, value)) });
   }
 
@@ -239,7 +250,7 @@
           const found = points.find((point) => point[0] === x);
           return found && `${roads[road]} ${show(unit, found[1])} (${show(unit, found[2])} – ${show(unit, found[3])})`;
         });
-        const what = name === "bytes" ? parameter(name, x) : `${x} ${name}`;
+        const what = name === "bytes" ? parameter(name, x) : `${parameter(name, x)} ${name}`;
         return [what, ...at.filter(Boolean)].join(" · ");
       };
       return [options(element, {

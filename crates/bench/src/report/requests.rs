@@ -74,7 +74,8 @@ fn requests(
 ) -> Option<Markup> {
     let all = || found.iter().flat_map(|(_, _, thinned)| &thinned.requests);
     let (low, high) = range(all().map(|request| to_float(request.took_ns)))?;
-    let seconds = to_float(all().map(|request| request.at_ns).max()?) / 1e9;
+    // One request makes no range, but has to be drawn.
+    let seconds = (to_float(all().map(|request| request.at_ns).max()?) / 1e9).max(1e-3);
     let mut charts = Vec::new();
     for (road, round, thinned) in found {
         let name = drawing.road(road);

@@ -43,7 +43,7 @@ pub(super) fn parameter(name: &str, value: u64) -> String {
         Some(one) if value == 1 => one,
         _ => name,
     };
-    format!("{value}\u{a0}{name}")
+    format!("{}\u{a0}{name}", thousands(value))
 }
 
 /// The cells in groups, in the order in which they are first met.
@@ -342,4 +342,53 @@ pub(super) fn thousands(count: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_above_one_are_better_whichever_way_is() {
+        let figure = |median, min, max| Figure { median, min, max };
+        let (slow, fast) = (figure(10.0, 9.0, 11.0), figure(20.0, 12.0, 22.0));
+        let of = |unit, baseline, other| ratio(unit, baseline, other);
+        assert_eq!(
+            of(Unit::OperationsPerSecond, slow, fast),
+            (2.0, Standing::Better)
+        );
+        assert_eq!(
+            of(Unit::OperationsPerSecond, fast, slow),
+            (0.5, Standing::Worse)
+        );
+        assert_eq!(of(Unit::Nanoseconds, slow, fast), (0.5, Standing::Worse));
+        assert_eq!(of(Unit::Nanoseconds, fast, slow), (2.0, Standing::Better));
+        let beside = figure(12.0, 10.0, 14.0);
+        assert_eq!(of(Unit::Bytes, slow, beside).1, Standing::Overlapping);
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_between_the_two_in_the_middle() {
+        assert_eq!(median(&mut [4.0, 1.0, 3.0, 2.0]), Some(2.5));
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&mut []), None);
+    }
+
+    #[test]
+    fn parameters_and_ranges_are_written_as_people_say_them() {
+        assert_eq!(parameter("clients", 1), "1\u{a0}client");
+        assert_eq!(
+            parameter("connections", 10_000),
+            "10\u{202f}000\u{a0}connections"
+        );
+        assert_eq!(parameter("bytes", 4096), "4\u{a0}KiB");
+        assert_eq!(
+            show_range(Unit::Nanoseconds, 1200.0, 1300.0),
+            "1.20–1.30\u{a0}µs"
+        );
+        assert_eq!(
+            show_range(Unit::Nanoseconds, 962.0, 1010.0),
+            "962\u{a0}ns\u{a0}–\u{a0}1.01\u{a0}µs"
+        );
+    }
 }
