@@ -2,7 +2,7 @@
 
 use std::io;
 
-use anyhow::{Error, Result, anyhow, bail};
+use anyhow::{Error, Result, anyhow, bail, ensure};
 
 use super::connection::State;
 use super::protocol::{Progress, Protocol};
@@ -138,23 +138,32 @@ impl<P: Protocol> Run<'_, P> {
     /// Nothing has come for too long.
     pub(super) fn check_stalled(&self, now_ns: u64) -> Result<()> {
         let timeout = self.target.options.timeout_seconds;
-        let silence_ns = now_ns.saturating_sub(self.received_ns);
-        if self.in_flight == 0 || silence_ns < super::run::nanoseconds(timeout) {
+        let too_long = |since_ns: u64| now_ns >= since_ns + super::run::nanoseconds(timeout);
+        if !too_long(self.received_ns) {
             return Ok(());
         }
-        let waiting = self.connections.iter().enumerate();
-        let oldest = waiting
+        let address = self.target.address;
+        let connections = self.connections.iter().enumerate();
+        let oldest = connections
+            .clone()
             .filter_map(|(index, connection)| Some((index, connection.flights.front()?)))
             .min_by_key(|(_, flight)| flight.intended_ns);
-        let Some((index, flight)) = oldest else {
+        if let Some((index, flight)) = oldest {
+            ensure!(
+                !too_long(flight.intended_ns),
+                "{address} has sent nothing for {timeout} s; unanswered: {}, the first of them request {} ({}) on connection {index}",
+                self.in_flight,
+                flight.number,
+                self.protocol.describe(flight.ticket)
+            );
             return Ok(());
-        };
-        bail!(
-            "{} has sent nothing for {timeout} s; unanswered requests: {}, the first of them request {} ({}) on connection {index}",
-            self.target.address,
-            self.in_flight,
-            flight.number,
-            self.protocol.describe(flight.ticket)
-        )
+        }
+        let mut ending = connections.filter(|(_, connection)| connection.state == State::Ending);
+        match ending.next() {
+            Some((index, _)) => bail!(
+                "{address} has not ended connection {index} in {timeout} s after the answer that was its last"
+            ),
+            None => Ok(()),
+        }
     }
 }

@@ -80,7 +80,9 @@ impl<P: Protocol> Run<'_, P> {
             let connection = &self.connections[index];
             if connection.next == *cursor && connection.takes_requests(self.target.options.pipeline)
             {
-                self.late_max_ns = self.late_max_ns.max(now_ns - due_ns);
+                if self.recorder.counts(due_ns) {
+                    self.late_max_ns = self.late_max_ns.max(now_ns - due_ns);
+                }
                 self.fill(index)?;
                 any = true;
             }
@@ -145,7 +147,7 @@ impl<P: Protocol> Run<'_, P> {
             return false;
         }
         let due_ns = self.schedule.due_ns(self.connections[0].next);
-        let gap_ns = due_ns.saturating_sub(now_ns).min(LOOK_NS);
+        let gap_ns = due_ns.min(self.end_ns).saturating_sub(now_ns).min(LOOK_NS);
         if gap_ns > WAKE_NS {
             std::thread::sleep(Duration::from_nanos(gap_ns - WAKE_NS / 2));
         }

@@ -82,7 +82,7 @@ fn echo(mut connection: TcpStream, bytes: usize, change: impl Fn(u64, Vec<u8>) -
 fn short(connections: usize) -> Options {
     Options {
         connections,
-        seconds: 0.3,
+        seconds: 0.2,
         warm_up_seconds: 0.05,
         timeout_seconds: 5.0,
         trace: Some(1_000_000),

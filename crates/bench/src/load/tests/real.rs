@@ -74,7 +74,7 @@ fn redis_answers_right() {
         let options = Options {
             pipeline,
             rate,
-            seconds: 0.15,
+            seconds: 0.1,
             ..short(connections)
         };
         let workload = Workload::Redis(keyed(bytes, set_share));
@@ -150,7 +150,7 @@ fn memcached_answers_right() {
         let options = Options {
             pipeline,
             rate,
-            seconds: 0.15,
+            seconds: 0.1,
             ..short(connections)
         };
         let workload = Workload::Memcached(keyed(bytes, 0.1));
@@ -168,7 +168,7 @@ fn nginx_answers_right_and_ends_connections_when_it_is_told_to() {
          http {{
              access_log off; keepalive_requests 10; client_body_temp_path {place}/1; proxy_temp_path {place}/2;
              fastcgi_temp_path {place}/3; uwsgi_temp_path {place}/4; scgi_temp_path {place}/5;
-             server {{ listen 127.0.0.1:{port}; 
+             server {{ listen 127.0.0.1:{port};
                       location / {{ add_header X-Request-Id $http_x_request_id; return 200 'hello'; }} }}
          }}"
     );
