@@ -63,21 +63,18 @@ impl std::error::Error for AskError {}
 /// # Errors
 /// When nobody answers, or somebody who is not trusted.
 pub fn ask(path: &Path, query: Query, patience: Duration) -> Result<(String, Answerer), AskError> {
-    let (socket, answerer) =
-        reach(path, patience).map_err(|error| AskError::NoAgent(error.into()))?;
+    let (socket, answerer) = reach(path, patience).map_err(AskError::NoAgent)?;
     if answerer.uid != 0 && answerer.uid != geteuid().as_raw() {
         return Err(AskError::Stranger(answerer.uid));
     }
     let mut buffer = [0; MAX_BYTES];
     let length = ToAgent::Query(query).encode(&mut buffer);
-    send(
-        socket.as_raw_fd(),
-        &buffer[..length],
-        MsgFlags::MSG_NOSIGNAL,
-    )
-    .map_err(|error| AskError::NoAnswer(error.into()))?;
+    let question = &buffer[..length];
+    uninterrupted(|| Ok(send(socket.as_raw_fd(), question, MsgFlags::MSG_NOSIGNAL)?))
+        .map_err(AskError::NoAnswer)?;
     let (length, descriptor) =
-        crate::sys::receive_with_descriptor(&socket, &mut buffer).map_err(AskError::NoAnswer)?;
+        uninterrupted(|| crate::sys::receive_with_descriptor(&socket, &mut buffer))
+            .map_err(AskError::NoAnswer)?;
     if length == 0 {
         return Err(AskError::NoAnswer(io::Error::from(
             io::ErrorKind::UnexpectedEof,
@@ -96,6 +93,16 @@ pub fn ask(path: &Path, query: Query, patience: Duration) -> Result<(String, Ans
     file.read_to_string(&mut text)
         .map_err(|error| AskError::Nonsense(error.to_string()))?;
     Ok((text, answerer))
+}
+
+/// Makes a call again that a signal interrupted: the kernel does so by itself only where a call has no time limit (signal(7)).
+fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Asks for the agent's status.
@@ -137,7 +144,7 @@ pub fn connections(path: &Path, patience: Duration) -> Result<ConnectionsReport,
     serde_json::from_str(&text).map_err(|error| AskError::Nonsense(error.to_string()))
 }
 
-fn reach(path: &Path, patience: Duration) -> nix::Result<(OwnedFd, Answerer)> {
+fn reach(path: &Path, patience: Duration) -> io::Result<(OwnedFd, Answerer)> {
     let socket = socket(
         AddressFamily::Unix,
         SockType::SeqPacket,
@@ -150,7 +157,8 @@ fn reach(path: &Path, patience: Duration) -> nix::Result<(OwnedFd, Answerer)> {
     let timeout = TimeVal::new(milliseconds / 1000, milliseconds % 1000 * 1000);
     setsockopt(&socket, sockopt::SendTimeout, &timeout)?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &timeout)?;
-    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let address = UnixAddr::new(path)?;
+    uninterrupted(|| Ok(connect(socket.as_raw_fd(), &address)?))?;
     let peer = getsockopt(&socket, sockopt::PeerCredentials)?;
     Ok((
         socket,

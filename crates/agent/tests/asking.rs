@@ -1,0 +1,51 @@
+//! The asking side, with an agent that is slow, and signals meanwhile.
+
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
+
+use millrace_agent::AskError;
+use nix::sys::pthread::{pthread_kill, pthread_self};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket,
+};
+
+extern "C" fn do_nothing(_: i32) {}
+
+#[test]
+fn a_signal_does_not_end_the_wait_for_an_answer() {
+    let action = SigAction::new(
+        SigHandler::Handler(do_nothing),
+        SaFlags::SA_RESTART,
+        SigSet::empty(),
+    );
+    // SAFETY: the handler does nothing.
+    unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    let listener = socket(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )
+    .unwrap();
+    bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+    listen(&listener, Backlog::new(1).unwrap()).unwrap();
+    let asking = pthread_self();
+    let agent = thread::spawn(move || {
+        let connection = accept(listener.as_raw_fd()).unwrap();
+        for _ in 0..20 {
+            thread::sleep(Duration::from_millis(5));
+            pthread_kill(asking, Signal::SIGUSR1).unwrap();
+        }
+        nix::unistd::close(connection).unwrap();
+    });
+    let outcome = millrace_agent::status(&path, Duration::from_secs(30));
+    agent.join().unwrap();
+    let Err(AskError::NoAnswer(error)) = outcome else {
+        panic!("there was no answer: {outcome:?}");
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+}
