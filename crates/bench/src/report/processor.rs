@@ -32,7 +32,7 @@ pub(super) fn processor(results: &Results, scenario: &Scenario<'_>) -> Markup {
         h3 { "Processor time " (per) }
         p.caption {
             "All counted trials together. Bars of one group have one scale. Softirq and steal, hatched, are those of all processors "
-            "during the trials, whoever caused them; many kernels count softirq time also as that of the program it interrupted. “Own” "
+            "during the trials, whoever caused them; some kernels count softirq time also as that of the program it interrupted. “Own” "
             "is what server and client took themselves, without the hatched parts."
         }
         div.wide tabindex="0" role="region" aria-label="Processor time" {
