@@ -4,7 +4,7 @@
 //! draws), `page` (the HTML from top to bottom) with its parts `overview` (the summary), `section` (a scenario: `curves`, `requests`,
 //! `sweeps`, `processor`) and `evidence` (what all rests on); then `plain` (Markdown, CSV).
 //!
-//! Every name and text comes from files and is escaped: maud does that for HTML, [`charts::Charts::json`] for the data of the charts.
+//! Every name and text comes from files and is escaped: maud does that for HTML, `charts` for the data of the charts.
 //! The page loads nothing from anywhere, and tells the browser so.
 
 mod charts;

@@ -10,6 +10,8 @@ use super::{evidence, overview, section};
 use crate::results::{Cell, Results};
 
 const UPLOT: &str = include_str!("../../assets/uPlot.iife.min.js");
+/// Whoever passes a report on passes uPlot on, and so its licence.
+const UPLOT_LICENCE: &str = include_str!("../../assets/LICENSE-uPlot");
 const UPLOT_STYLE: &str = include_str!("../../assets/uPlot.min.css");
 const SCRIPT: &str = include_str!("report.js");
 const STYLE: &str = include_str!("report.css");
@@ -67,7 +69,7 @@ pub(super) fn page(directory: &Path, results: &Results, scenarios: &[Scenario<'_
                 }
                 script type="application/json" #data { (PreEscaped(json)) }
                 script { (PreEscaped(SHARP)) }
-                script { (PreEscaped(UPLOT)) }
+                script { (PreEscaped("/*\n")) (PreEscaped(UPLOT_LICENCE)) (PreEscaped("*/\n")) (PreEscaped(UPLOT)) }
                 script { (PreEscaped(SCRIPT)) }
             }
         }
@@ -233,7 +235,8 @@ mod tests {
 
     #[test]
     fn what_is_included_does_not_end_its_element() {
-        for script in [UPLOT, SCRIPT] {
+        assert!(!UPLOT_LICENCE.contains("*/"));
+        for script in [UPLOT, UPLOT_LICENCE, SCRIPT] {
             assert!(!script.to_lowercase().contains("</script"));
             assert!(!script.contains("<!--"));
         }
