@@ -148,10 +148,14 @@ impl<'a, P: Protocol> Run<'a, P> {
         if !self.connections[index].takes_requests(pipeline) {
             return Ok(());
         }
-        let now_ns = self.clock.now();
-        let before = self.sent;
+        // Whether a closed loop goes on is as good as decided when the last answer came.
+        let now_ns = match self.schedule {
+            Schedule::Closed => self.received_ns,
+            Schedule::Open { .. } => self.clock.now(),
+        };
+        let before = self.connections[index].flights.len();
         while self.connections[index].flights.len() < pipeline {
-            let Some((number, intended_ns)) = self.take_number(index, now_ns) else {
+            let Some(number) = self.take_number(index, now_ns) else {
                 break;
             };
             let connection = &mut self.connections[index];
@@ -159,38 +163,51 @@ impl<'a, P: Protocol> Run<'a, P> {
             connection.flights.push_back(Flight {
                 number,
                 ticket,
-                intended_ns,
+                intended_ns: self.schedule.due_ns(number),
             });
-            self.recorder.sent(number, intended_ns);
-            self.in_flight += 1;
-            self.sent += 1;
         }
-        if self.sent == before {
+        if self.connections[index].flights.len() == before {
             return Ok(());
         }
+        self.note_sending(index, before);
         if self.connections[index].state == State::Absent {
             self.open(index, false)?;
         }
         self.flush(index)
     }
 
-    /// The next request of a connection, if there is one to be sent now, and when it was to be sent.
+    /// Requests of a connection, from one on, are about to be sent. In a closed loop their time is now: making them is not in it.
     #[inline]
-    fn take_number(&mut self, index: usize, now_ns: u64) -> Option<(u64, u64)> {
-        if self.schedule == Schedule::Closed {
-            let number = self.next;
-            self.next += u64::from(now_ns < self.end_ns);
-            return (now_ns < self.end_ns).then_some((number, now_ns));
+    fn note_sending(&mut self, index: usize, from: usize) {
+        let flights = &mut self.connections[index].flights;
+        let count = flights.len() - from;
+        let now_ns = (self.schedule == Schedule::Closed).then(|| self.clock.now());
+        for flight in flights.range_mut(from..) {
+            flight.intended_ns = now_ns.unwrap_or(flight.intended_ns);
+            self.recorder.sent(flight.number, flight.intended_ns);
         }
+        self.in_flight += count;
+        self.sent += count as u64;
+    }
+
+    /// The next request of a connection, if there is one to be sent now.
+    #[inline]
+    fn take_number(&mut self, index: usize, now_ns: u64) -> Option<u64> {
         let step = self.connections.len() as u64;
-        let connection = &mut self.connections[index];
-        let number = connection.next;
+        let (next, step) = match self.schedule {
+            Schedule::Closed => (&mut self.next, 1),
+            Schedule::Open { .. } => (&mut self.connections[index].next, step),
+        };
+        let number = *next;
+        if now_ns >= self.end_ns && self.schedule == Schedule::Closed {
+            return None;
+        }
         let due_ns = self.schedule.due_ns(number);
         if due_ns > now_ns || due_ns >= self.end_ns {
             return None;
         }
-        connection.next += step;
-        Some((number, due_ns))
+        *next += step;
+        Some(number)
     }
 
     /// Opens a connection; `wait` for it, or have it told by the poller.
@@ -293,18 +310,23 @@ impl<'a, P: Protocol> Run<'a, P> {
                 &mut self.buffer[..]
             };
             let room = buffer.len();
-            let count = match sys::receive(socket, buffer) {
-                Ok(0) => return self.handle_end(index, None).map(|()| true),
-                Ok(count) => count,
+            let outcome = match sys::receive(socket, buffer) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return self.handle_end(index, Some(error)).map(|()| true),
+                outcome => outcome,
             };
             self.received_ns = self.clock.now();
-            self.take(index, count)?;
+            let filled = match outcome {
+                Ok(0) => return self.handle_end(index, None).map(|()| true),
+                Ok(count) => {
+                    self.take(index, count)?;
+                    count == room
+                }
+                Err(error) => return self.handle_end(index, Some(error)).map(|()| true),
+            };
             came = true;
             // Without a poller the receive may block, and there may be no more.
-            if count < room || self.poller.is_none() {
+            if !filled || self.poller.is_none() {
                 break;
             }
         }

@@ -90,13 +90,30 @@ fn short(connections: usize) -> Options {
     }
 }
 
+/// A run. On a machine that is too busy to answer anything in so short a time, it is made again with more.
 fn load(address: &Address, workload: &Workload, options: &Options) -> Result<Measured> {
-    run(address, workload, options, &AtomicBool::new(false))
+    let mut options = options.clone();
+    loop {
+        let outcome = run(address, workload, &options, &AtomicBool::new(false));
+        match outcome {
+            Err(error)
+                if error.to_string().contains("answered nothing") && options.seconds < 5.0 =>
+            {
+                options.seconds *= 3.0;
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// What a run that must fail says.
 fn failure(address: &Address, workload: &Workload, options: &Options) -> String {
-    match load(address, workload, options) {
+    let mut options = options.clone();
+    if options.seconds < 1.0 {
+        // It ends when it fails.
+        options.seconds = 20.0;
+    }
+    match load(address, workload, &options) {
         Ok(measured) => panic!("no error but {}", measured.outcome),
         Err(error) => format!("{error:#}"),
     }
@@ -117,7 +134,9 @@ fn check(measured: &Measured) {
         last = intended_ns;
         again.saturating_record(latency_ns);
     }
-    assert!(last as f64 <= outcome.seconds * 1e9);
+    if outcome.asked_rate.is_some() {
+        assert!(last as f64 <= outcome.seconds * 1e9);
+    }
     assert_eq!(again, measured.histogram);
     assert_eq!(summarize(&again), outcome.latency);
 }

@@ -198,12 +198,13 @@ fn a_run_that_is_stopped_tells_what_it_has() {
             waiting,
             rate,
             seconds: 60.0,
+            warm_up_seconds: 0.0,
             ..short(1)
         };
         let stop = AtomicBool::new(false);
         let measured = std::thread::scope(|scope| {
             scope.spawn(|| {
-                std::thread::sleep(std::time::Duration::from_millis(150));
+                std::thread::sleep(std::time::Duration::from_millis(300));
                 stop.store(true, Ordering::Relaxed);
             });
             run(&server.address, &ECHO, &options, &stop).unwrap()

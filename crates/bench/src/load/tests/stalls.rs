@@ -7,7 +7,6 @@ use super::*;
 const BYTES: usize = 16;
 const ECHO: Workload = Workload::Echo { bytes: BYTES };
 const STALL: Duration = Duration::from_millis(100);
-const STALL_NS: u64 = 100_000_000;
 
 /// A server that answers nothing for 100 ms, once, some time after its first message.
 fn stalling() -> Address {
@@ -25,36 +24,32 @@ fn stalling() -> Address {
     })
 }
 
-/// How many requests took longer than half the stall.
-fn slow(measured: &Measured) -> usize {
+/// How many requests took longer than this.
+fn slower(measured: &Measured, than_ms: u64) -> u64 {
     let trace = measured.trace.as_ref().unwrap();
-    let slow = trace.requests().filter(|request| request.1 > STALL_NS / 2);
-    slow.count()
+    let slow = trace
+        .requests()
+        .filter(|request| request.1 > than_ms * 1_000_000);
+    slow.count() as u64
 }
 
 #[test]
 fn a_stall_shows_for_all_requests_that_were_due_meanwhile_in_an_open_loop() {
-    const RATE: f64 = 2000.0;
+    const RATE_PER_MS: u64 = 2;
     let options = Options {
-        rate: Some(RATE),
+        rate: Some(1000.0 * RATE_PER_MS as f64),
         seconds: 0.3,
         ..short(4)
     };
     let measured = load(&stalling(), &ECHO, &options).unwrap();
     check(&measured);
-    assert_eq!(measured.outcome.latency.count, 600);
-    // A hundred were due in the first half of the stall; those in the second half waited for less than half of it.
-    let slow = slow(&measured);
-    assert!(slow >= 95, "{slow} requests of 100 show it");
-    // Each waited from when it was due until the stall was over, or longer.
-    let trace = measured.trace.unwrap();
-    let ends = trace.requests().filter(|request| request.1 > STALL_NS / 2);
-    let ends: Vec<_> = ends.map(|(intended, latency)| intended + latency).collect();
-    let over = ends.iter().min().unwrap();
-    let hurt = trace
-        .requests()
-        .filter(|(intended, latency)| intended + latency >= *over && intended < over);
-    assert!(hurt.count() >= 195);
+    assert_eq!(measured.outcome.latency.count, 300 * RATE_PER_MS);
+    // What was due in its first 50 ms waited longer than for the second 50 ms, and so on.
+    for than_ms in [25, 50, 75] {
+        let slow = slower(&measured, than_ms);
+        let due = (STALL.as_millis() as u64 - than_ms) * RATE_PER_MS;
+        assert!(slow + 5 >= due, "{slow} of {due} took over {than_ms} ms");
+    }
 }
 
 #[test]
@@ -65,9 +60,9 @@ fn a_stall_shows_once_for_each_connection_in_a_closed_loop() {
     };
     let measured = load(&stalling(), &ECHO, &options).unwrap();
     check(&measured);
-    assert!(measured.outcome.latency.count > 500);
-    let slow = slow(&measured);
-    assert!((1..=8).contains(&slow), "{slow} requests of 4 connections");
+    // Once for each, and a few for what else a busy machine does.
+    let slow = slower(&measured, 75);
+    assert!((1..=12).contains(&slow), "{slow} of 4 connections");
 }
 
 #[test]
