@@ -38,13 +38,14 @@ impl<P: Protocol> Run<'_, P> {
             if self.pass(now_ns)? {
                 return Ok(());
             }
-            if self.send_due(&mut cursor, now_ns)? {
-                worked = true;
-                now_ns = self.clock.now();
-            }
             if worked {
                 idle_ns = now_ns;
                 worked = false;
+            }
+            if self.send_due(&mut cursor, now_ns)? {
+                self.meter.idled(idle_ns, now_ns);
+                now_ns = self.clock.now();
+                idle_ns = now_ns;
             }
             let wait = self.patience(cursor, now_ns);
             if let Some(poller) = &mut self.poller {
@@ -120,14 +121,19 @@ impl<P: Protocol> Run<'_, P> {
             if self.pass(now_ns)? {
                 return Ok(());
             }
+            if worked {
+                idle_ns = now_ns;
+                worked = false;
+            }
             if self.wait_until_due(now_ns) {
                 continue;
             }
             self.flush(0)?;
+            let sent = self.sent;
             self.fill(0)?;
-            if worked {
+            if self.sent > sent {
+                self.meter.idled(idle_ns, now_ns);
                 idle_ns = self.clock.now();
-                worked = false;
             }
             if self.receive(0)? {
                 self.meter.waited(idle_ns, self.received_ns, 1);

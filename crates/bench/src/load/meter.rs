@@ -53,13 +53,20 @@ impl Meter {
     /// A wait that ended with so many connections to look at.
     #[inline]
     pub(super) fn waited(&mut self, from_ns: u64, to_ns: u64, ready: usize) {
-        if self.has_ended() {
-            return;
+        self.idled(from_ns, to_ns);
+        if !self.has_ended() {
+            self.wakes += 1;
+            self.ready += ready as u64;
         }
-        let from_ns = from_ns.max(self.began_ns);
-        self.waited_ns += to_ns.saturating_sub(from_ns + self.look_ns);
-        self.wakes += 1;
-        self.ready += ready as u64;
+    }
+
+    /// A wait that ended because there was something to send.
+    #[inline]
+    pub(super) fn idled(&mut self, from_ns: u64, to_ns: u64) {
+        if !self.has_ended() {
+            let from_ns = from_ns.max(self.began_ns);
+            self.waited_ns += to_ns.saturating_sub(from_ns + self.look_ns);
+        }
     }
 
     /// The share of the time in which it did not wait.
