@@ -2,6 +2,7 @@
 
 mod compare;
 mod list;
+mod report;
 mod run;
 
 use anyhow::Result;
@@ -23,12 +24,14 @@ const EXAMPLES: &str = "Examples:
   millrace bench run --quick                a first look, in a few minutes
   millrace bench run redis --roads bridge,millrace-bridge
                                             one scenario on two roads
+  millrace bench report DIR                 the page of a run, made anew
   millrace bench compare before after       what has become faster or slower between two runs";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     List(list::ListArguments),
     Run(run::RunArguments),
+    Report(report::ReportArguments),
     Compare(compare::CompareArguments),
 }
 
@@ -37,6 +40,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<u8> {
     match &arguments.command {
         Command::List(arguments) => list::run(arguments),
         Command::Run(arguments) => run::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
         Command::Compare(arguments) => compare::run(arguments),
     }
 }

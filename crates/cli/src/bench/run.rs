@@ -11,6 +11,7 @@ use millrace_bench::results::{FILE, Outcome, Plan, Results};
 use millrace_bench::run::{Progress, Request};
 use millrace_bench::{Pinning, figures, isolate, machine, process, roads, run, scenario, sys};
 
+use super::report;
 use crate::table::Table;
 
 /// Measure scenarios on roads, and keep the results in a directory.
@@ -76,7 +77,14 @@ pub(super) fn run(arguments: &RunArguments) -> Result<u8> {
     let results = outcome?;
     let mut out = std::io::stdout();
     let _ = out.write_all(summary(&results, out.is_terminal()).as_bytes());
-    let _ = writeln!(out, "\nResults: {}", request.directory.join(FILE).display());
+    let page = report::page_of(&request.directory);
+    report::write_page(&request.directory, &results, &page)?;
+    let _ = writeln!(
+        out,
+        "\nResults: {}\nTo look at: {}",
+        request.directory.join(FILE).display(),
+        page.display()
+    );
     if sys::interrupted() {
         return Ok(130);
     }
