@@ -1,6 +1,9 @@
 /* Threads that use one descriptor at the same time, each in its own way, from the first byte of its connection on. */
 #include "traps.h"
 
+#include <limits.h>
+#include <sys/sendfile.h>
+
 enum { LONGEST = 16384, PATIENCE_MS = 10000 };
 
 /* ---- Streams: each direction of a connection has a thread that sends and one that receives. ---- */
@@ -478,6 +481,50 @@ static void a_number_is_used_again_below_a_call(void) {
     observe("%d calls ended, %d connections ended exactly", ended, exact);
 }
 
+/* ---- Threads with the smallest stack that the system allows. ---- */
+
+/* A little of everything that sends, receives and waits. Nothing of ours is large on the stack. */
+static void *use_all(void *argument) {
+    Pair *pair = argument;
+    static char block[65536];
+    int set = epoll_create1(EPOLL_CLOEXEC), file = memfd_create("file", MFD_CLOEXEC), ends[2];
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = pair->far};
+    must(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, pair->far, &event) == 0 && pipe(ends) == 0, "set, pipe");
+    must(file >= 0 && write(file, block, sizeof block) == sizeof block, "file");
+    for (int round = 0; round < 20; round++) {
+        off_t at = 0;
+        struct pollfd entry = {pair->far, POLLIN, 0};
+        struct iovec parts[] = {{block, 1000}, {block, 3000}};
+        must(writev(pair->near, parts, 2) == 4000, "writev");
+        must(epoll_wait(set, &event, 1, PATIENCE_MS) == 1 && poll(&entry, 1, PATIENCE_MS) == 1, "wait");
+        must(recv(pair->far, block, 4000, MSG_WAITALL) == 4000, "recv");
+        must(sendfile(pair->near, file, &at, 20000) == 20000, "sendfile");
+        must(recv(pair->far, block, 20000, MSG_WAITALL) == 20000, "recv");
+    }
+    must(send(pair->near, block, 2000, 0) == 2000, "send");
+    must(splice(pair->far, NULL, ends[1], NULL, 2000, 0) == 2000, "splice");
+    close(set), close(file), close(ends[0]), close(ends[1]);
+    return NULL;
+}
+
+static void the_smallest_stacks(void) {
+    const size_t least = PTHREAD_STACK_MIN, sizes[] = {least / 2, least, least + 4096, 2 * least, 1 << 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        pthread_attr_t attributes;
+        pthread_t thread;
+        Pair pair = on_the_ring();
+        pthread_attr_init(&attributes);
+        int refused = pthread_attr_setstacksize(&attributes, sizes[i]);
+        if (refused == 0)
+            refused = pthread_create(&thread, &attributes, use_all, &pair);
+        observe("a stack of %zu bytes: %s", sizes[i], refused ? strerrorname_np(refused) : "a thread");
+        if (refused == 0)
+            must(pthread_join(thread, NULL) == 0, "join");
+        pthread_attr_destroy(&attributes);
+        close(pair.near), close(pair.far);
+    }
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(one_thread_sends_another_polls),
@@ -490,6 +537,7 @@ int main(int argc, char **argv) {
         CASE(several_threads_receive),
         CASE(a_thread_polls_while_another_receives),
         CASE(a_number_is_used_again_below_a_call),
+        CASE(the_smallest_stacks),
         {0},
     };
     return run_cases(cases, argc, argv);

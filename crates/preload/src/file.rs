@@ -30,7 +30,8 @@ pub(crate) fn send_file(
     }
     // SAFETY: just found writable.
     let start = unsafe { offset.read() };
-    let mut piece = [0u8; PIECE_BYTES];
+    // Not on the stack, of which the smallest that a thread may have is not much longer.
+    let mut piece = vec![0u8; bytes.min(PIECE_BYTES)];
     let mut sent = 0usize;
     while sent < bytes {
         let wanted = (bytes - sent).min(PIECE_BYTES);
@@ -98,7 +99,7 @@ pub(crate) fn splice_out(
 ) -> Outcome {
     socket.pin(Reason::Splice);
     let mut moved = 0;
-    let mut piece = [0u8; PIPE_BYTES];
+    let mut piece = vec![0u8; bytes.min(PIPE_BYTES)];
     loop {
         let reach = socket
             .lock_receive(input)

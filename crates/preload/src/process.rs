@@ -13,7 +13,7 @@ use millrace_wire::{Mode, Reason};
 
 use crate::socket::{Socket, forget};
 use crate::table::{self, Entry};
-use crate::{client, epoll, kernel, real, signals, spin, started, thread};
+use crate::{client, epoll, kernel, real, signals, spin, started, thread, user};
 
 mod fork;
 
@@ -117,6 +117,7 @@ pub(crate) fn start() {
         SPIN_OVERRIDDEN.store(true, Relaxed);
         spin::set_budget_us(budget_us);
     }
+    user::prepare();
     client::configure(path, mode, seed);
     // SAFETY: three functions of this library, which is never unloaded.
     let watched = unsafe {
@@ -160,7 +161,7 @@ pub(crate) fn is_borrowed() -> bool {
 /// Every connection of the process, once.
 fn sockets() -> Vec<&'static Socket> {
     let mut found: Vec<&'static Socket> = table::all().filter_map(table::socket).collect();
-    found.sort_by_key(|socket| std::ptr::from_ref(*socket) as usize);
+    found.sort_unstable_by_key(|socket| std::ptr::from_ref(*socket) as usize);
     found.dedup_by(|a, b| std::ptr::eq(*a, *b));
     found
 }

@@ -86,7 +86,7 @@ fn inherited() -> Vec<(c_int, &'static Socket)> {
         .filter_map(|fd| table::socket(fd).map(|socket| (fd, socket)))
         .filter(|(fd, _)| kernel::stays_open_on_exec(*fd))
         .collect();
-    found.sort_by_key(|(_, socket)| std::ptr::from_ref(*socket) as usize);
+    found.sort_unstable_by_key(|(fd, socket)| (std::ptr::from_ref(*socket) as usize, *fd));
     found.dedup_by(|a, b| std::ptr::eq(a.1, b.1));
     found
 }

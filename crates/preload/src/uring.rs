@@ -47,7 +47,7 @@ fn is_mapped() -> bool {
     if maps < 0 {
         return false;
     }
-    let mut text = [0u8; 4096];
+    let mut text = vec![0u8; 4096];
     let mut kept = 0;
     let found = loop {
         let room = text.len() - kept;

@@ -3,8 +3,15 @@
 //! The kernel answers a bad pointer with EFAULT; a copy of ours would be a SIGSEGV. So memory is tried by the kernel before it is first
 //! touched, and each thread remembers what it found good: pages for short buffers, ranges for long ones. The memory is forgotten when
 //! the program unmaps or protects anything.
+//!
+//! What a thread remembers is on our heap, from its first call on until it ends: variables of threads lie in their stacks, and the smallest
+//! stack that a program may ask for has no room for it.
 
-use std::cell::UnsafeCell;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::kernel::kernel;
@@ -35,16 +42,60 @@ struct Known {
     next_range: usize,
 }
 
-const NOTHING: Known = Known {
-    epoch: 0,
-    rows: [Row([0; PLACES]); ROWS],
-    ranges: [(0, 0); RANGES],
-    next_range: 0,
-};
+/// What one thread has found good. Zeros say that nothing was.
+struct Tables {
+    readable: Known,
+    writable: Known,
+}
 
 thread_local! {
-    static READABLE: UnsafeCell<Known> = const { UnsafeCell::new(NOTHING) };
-    static WRITABLE: UnsafeCell<Known> = const { UnsafeCell::new(NOTHING) };
+    /// Null: there are none yet.
+    static TABLES: Cell<*mut Tables> = const { Cell::new(null_mut()) };
+}
+
+/// Ends a thread's tables with the thread. Without it nothing is remembered.
+static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
+
+/// Once, before there are other threads.
+pub(crate) fn prepare() {
+    let mut key = 0;
+    // SAFETY: `key` is a live variable, and the destructor takes what `first_tables` leaves for it.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(end_tables)) } == 0 {
+        let _ = KEY.set(key);
+    }
+}
+
+/// A thread's first tables. Null: there is no memory for them.
+#[cold]
+fn first_tables() -> *mut Tables {
+    let Some(key) = KEY.get() else {
+        return null_mut();
+    };
+    // SAFETY: they have a size.
+    let fresh: *mut Tables = unsafe { alloc_zeroed(Layout::new::<Tables>()) }.cast();
+    // A signal handler may have come between, and have made some.
+    let known = TABLES.get();
+    if known.is_null() && !fresh.is_null() {
+        TABLES.set(fresh);
+        // SAFETY: the key was made by `prepare`.
+        unsafe { libc::pthread_setspecific(*key, fresh.cast()) };
+        return fresh;
+    }
+    release(fresh);
+    known
+}
+
+/// The thread ends. Destructors of the program that come later make new ones, for which we are called again.
+extern "C" fn end_tables(tables: *mut c_void) {
+    TABLES.set(null_mut());
+    release(tables.cast());
+}
+
+fn release(tables: *mut Tables) {
+    if !tables.is_null() {
+        // SAFETY: from `first_tables`, of this layout, and nobody has it any more.
+        unsafe { dealloc(tables.cast(), Layout::new::<Tables>()) };
+    }
 }
 
 /// The program changed its address space.
@@ -55,21 +106,56 @@ pub(crate) fn forget() {
 /// Whether `bytes` bytes at `start` can be read.
 #[inline]
 pub(crate) fn can_read(start: *const u8, bytes: usize) -> bool {
-    READABLE.with(|known| is_covered(known, start as usize, bytes, MADV_POPULATE_READ))
+    is_covered(
+        |tables| &mut tables.readable,
+        start as usize,
+        bytes,
+        MADV_POPULATE_READ,
+    )
 }
 
 /// Whether `bytes` bytes at `start` can be written.
 #[inline]
 pub(crate) fn can_write(start: *mut u8, bytes: usize) -> bool {
-    WRITABLE.with(|known| is_covered(known, start as usize, bytes, MADV_POPULATE_WRITE))
+    is_covered(
+        |tables| &mut tables.writable,
+        start as usize,
+        bytes,
+        MADV_POPULATE_WRITE,
+    )
 }
 
 #[inline]
-fn is_covered(known: &UnsafeCell<Known>, start: usize, bytes: usize, advice: i32) -> bool {
-    // SAFETY: the thread's own. A signal handler that comes between can make a page be asked about once more, or one that went
-    // meanwhile be remembered: `fault` ends that copy.
-    let known = unsafe { &mut *known.get() };
-    known.covers(start, bytes, advice)
+fn is_covered(
+    kind: impl FnOnce(&mut Tables) -> &mut Known,
+    start: usize,
+    bytes: usize,
+    advice: i32,
+) -> bool {
+    if bytes == 0 {
+        return true;
+    }
+    let Some(last) = start.checked_add(bytes - 1) else {
+        return false;
+    };
+    let (first_page, last_page) = (start / PAGE, last / PAGE);
+    let mut tables = TABLES.get();
+    if tables.is_null() {
+        tables = first_tables();
+    }
+    // SAFETY: null, or the thread's own until it ends. A signal handler that comes between can make a page be asked about once more, or
+    // one that went meanwhile be remembered: `fault` ends that copy.
+    match unsafe { tables.as_mut() }.map(kind) {
+        Some(known) => known.covers(first_page, last_page, advice),
+        None => is_there(first_page, last_page + 1, advice),
+    }
+}
+
+/// Lets the kernel try the pages from `low` up to `high`.
+fn is_there(low: usize, high: usize, advice: i32) -> bool {
+    let answer = kernel!(libc::SYS_madvise, low * PAGE, (high - low) * PAGE, advice);
+    let unknown_advice = -(libc::EINVAL as isize);
+    answer == 0 || answer == unknown_advice || answer == -(libc::EAGAIN as isize)
 }
 
 impl Row {
@@ -104,14 +190,7 @@ impl Known {
     }
 
     #[inline]
-    fn covers(&mut self, start: usize, bytes: usize, advice: i32) -> bool {
-        if bytes == 0 {
-            return true;
-        }
-        let Some(last) = start.checked_add(bytes - 1) else {
-            return false;
-        };
-        let (first_page, last_page) = (start / PAGE, last / PAGE);
+    fn covers(&mut self, first_page: usize, last_page: usize, advice: i32) -> bool {
         let known = self.epoch == EPOCH.load(Relaxed)
             && if last_page - first_page < SHORT_PAGES {
                 (first_page..=last_page).all(|page| self.row(page).has(page))
@@ -125,14 +204,15 @@ impl Known {
     /// Lets the kernel try the pages from `low` up to `high`, and remembers the answer when it is good.
     #[cold]
     fn learn(&mut self, low: usize, high: usize, advice: i32) -> bool {
-        let answer = kernel!(libc::SYS_madvise, low * PAGE, (high - low) * PAGE, advice);
-        let unknown_advice = -(libc::EINVAL as isize);
-        if answer != 0 && answer != unknown_advice && answer != -(libc::EAGAIN as isize) {
+        if !is_there(low, high, advice) {
             return false;
         }
         let epoch = EPOCH.load(Relaxed);
         if self.epoch != epoch {
-            *self = Known { epoch, ..NOTHING };
+            self.epoch = epoch;
+            self.rows.fill(Row([0; PLACES]));
+            self.ranges.fill((0, 0));
+            self.next_range = 0;
         }
         if high - low <= SHORT_PAGES {
             for page in low..high {

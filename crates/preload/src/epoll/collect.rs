@@ -6,21 +6,23 @@
 
 use libc::{c_int, epoll_event};
 use millrace_stream::ReceiveHalf;
-use smallvec::SmallVec;
 
 use super::rings::{Active, Inner};
 use super::{EDGE, ONE_SHOT, READ_EVENTS, WRITE_EVENTS};
 
 /// An event, when it came, and the active member that it is of, where that has it in its ring.
 #[derive(Clone, Copy, Debug)]
-struct Report {
+pub(super) struct Report {
     event: epoll_event,
     came: u64,
     slot: Option<usize>,
     by_kernel: bool,
+    /// Among those that came at the same time.
+    place: usize,
 }
 
-type Reports = SmallVec<[Report; 64]>;
+/// A set keeps them from look to look: the stack of a thread may have no room for many.
+pub(super) type Reports = Vec<Report>;
 
 impl Inner {
     /// Whether it is the rings' turn, because the kernel's reports have left them no room, and they have something to report.
@@ -46,6 +48,7 @@ impl Inner {
         let asked = asked.unwrap_or(now);
         let mut count = from_kernel;
         if rings.is_empty() {
+            self.spare[0] = rings;
             self.kernel_reports = from_kernel > 0;
             if one_shots {
                 self.disarm(epoll, &events[..count], |_| true);
@@ -58,10 +61,13 @@ impl Inner {
             self.rings_refused = from_kernel > 0 && rings.len() > room;
             rings.truncate(room);
             count = from_kernel + rings.len();
-            reports.extend(rings);
+            reports.append(&mut rings);
             if from_kernel > 0 {
                 // Of those that came at the same time the kernel's are the first, in its order.
-                reports.sort_by_key(|report| report.came);
+                (0..)
+                    .zip(&mut reports)
+                    .for_each(|(place, report)| report.place = place);
+                reports.sort_unstable_by_key(|report| (report.came, report.place));
             }
             for (index, report) in reports.iter().enumerate() {
                 events[index] = report.event;
@@ -72,6 +78,7 @@ impl Inner {
             if one_shots {
                 self.disarm(epoll, &events[..count], |place| reports[place].by_kernel);
             }
+            self.spare = [rings, reports];
         }
         if count > 0 {
             self.reported_at = now;
@@ -82,7 +89,8 @@ impl Inner {
     /// The active members that have something to report, and whether some active one is one-shot; `alone`: only those of which the kernel
     /// has nothing to say.
     fn ready_rings(&mut self, alone: bool) -> (Reports, bool) {
-        let mut rings = Reports::new();
+        let mut rings = std::mem::take(&mut self.spare[0]);
+        rings.clear();
         let mut one_shots = false;
         for (slot, active) in self.active.iter_mut().enumerate() {
             one_shots |= active.events & ONE_SHOT != 0;
@@ -98,6 +106,7 @@ impl Inner {
                     came: 0,
                     slot: Some(slot),
                     by_kernel: false,
+                    place: 0,
                 });
             } else {
                 active.quiet += 1;
@@ -120,9 +129,11 @@ impl Inner {
     }
 
     /// The kernel's reports, and when each came, as far as that is known: not before the kernel was last asked, and in its own order.
-    fn date_kernel(&self, events: &[epoll_event], asked: u64, now: u64) -> Reports {
+    fn date_kernel(&mut self, events: &[epoll_event], asked: u64, now: u64) -> Reports {
+        let mut reports = std::mem::take(&mut self.spare[1]);
+        reports.clear();
         let mut latest = asked.max(self.reported_at);
-        let reports = events.iter().map(|event| {
+        let dated = events.iter().map(|event| {
             let socket = self.socket_of(event.u64);
             let told = socket.and_then(|socket| socket.peek_receive()?.came_by_kernel(now));
             let came = told.unwrap_or(latest);
@@ -132,9 +143,11 @@ impl Inner {
                 came,
                 slot: None,
                 by_kernel: true,
+                place: 0,
             }
         });
-        reports.collect()
+        reports.extend(dated);
+        reports
     }
 
     /// Takes those out of `rings` that the kernel reports, too.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use libc::{c_int, epoll_event};
 
-use super::collect::unread_tail;
+use super::collect::{Reports, unread_tail};
 use super::repeats::Repeat;
 use super::words::WordHasher;
 use super::{EDGE, ONE_SHOT, QUIET_LOOKS_MAX, READ_EVENTS, SPECIAL, WRITE_EVENTS};
@@ -37,6 +37,8 @@ pub(super) struct Inner {
     pub(super) rings_refused: bool,
     /// When, of [`spin::clock`], the program was last told of something.
     pub(super) reported_at: u64,
+    /// Of the last look, for the next one.
+    pub(super) spare: [Reports; 2],
     /// Some connection is a member by two descriptors, or was.
     has_doubles: bool,
 }
