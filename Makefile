@@ -3,7 +3,7 @@ CARGO  ?= cargo
 PREFIX ?= /usr/local
 BUILT   = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help demo test test-all check bench-sockets build install uninstall
+.PHONY: help demo test test-all check bench bench-sockets build install uninstall
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -28,6 +28,9 @@ check: ## format, lints, documentation, house rules, unit tests
 	$(CARGO) test --workspace --lib --bins --quiet
 	$(CARGO) test --package millrace-preload --lib --features coverage --quiet
 	if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; fi
+
+bench: build ## the whole suite of `millrace bench` on five roads; hours; goes on where it stopped; target/bench/report.html
+	@$(BUILT)/millrace bench run --out target/bench --roads loopback,unix,bridge,millrace-loopback,millrace-bridge
 
 bench-sockets: ## the whole table of workloads with its bars; writes docs/benchmarks.md
 	@$(CARGO) xtask bench-sockets

@@ -130,6 +130,13 @@ pub(super) static SUITES: &[Suite] = &[
         full_minutes: 5,
     },
     Suite {
+        name: "report",
+        sample: &["tests/report/run.py"],
+        sample_minutes: 5,
+        full: &["tests/report/run.py"],
+        full_minutes: 5,
+    },
+    Suite {
         name: "real programs",
         sample: &[
             "tests/programs/run.py",
