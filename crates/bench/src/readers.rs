@@ -128,12 +128,12 @@ pub fn iperf3(text: &str) -> Result<Reading> {
     })
 }
 
-/// `millrace load --json`: answers in a second.
+/// `millrace load --json`: answers in a second. Processor time is that of its whole run, and so are the operations that it is divided by.
 pub fn millrace_load(text: &str) -> Result<Reading> {
     let outcome: Outcome = serde_json::from_str(text).context("millrace load printed no JSON")?;
     Ok(Reading {
         value: outcome.rate,
-        operations: outcome.operations as f64,
+        operations: outcome.sent as f64,
         whole_latency: Some(outcome.latency),
         notes: outcome.notes,
         ..Reading::default()

@@ -38,6 +38,8 @@ pub struct Outcome {
     pub asked_rate: Option<f64>,
     /// Answers that came within the measured time.
     pub operations: u64,
+    /// Requests that were sent at all, those of the warm-up among them: what the processor time of a whole run is divided by.
+    pub sent: u64,
     /// The measured time, without the warm-up.
     pub seconds: f64,
     /// Operations a second.
@@ -116,6 +118,7 @@ impl<P: Protocol> Run<'_, P> {
             .to_owned(),
             asked_rate: target.options.rate,
             operations: recorder.operations,
+            sent: self.sent,
             seconds,
             rate: recorder.operations as f64 / seconds.max(1e-9),
             latency: summarize(&recorder.latency),
