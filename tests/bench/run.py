@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,7 +37,7 @@ command = "python3 -m http.server --bind {{bind}} {{port}}"
 [[case]]
 name = "one"
 title = "one request"
-client = "{client}"
+client = "{client} {{clients}}"
 read = "result-line"
 unit = "operations_per_second"
 grid = [{{ clients = [1, 2] }}]
@@ -118,18 +119,76 @@ def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
     """Each names what was wrong and what there is."""
     wrong = stage.directory / "wrong.toml"
     wrong.write_text("title = 1\n")
+    misspelt = Path(stage.scenario("misspelt", ANSWER))
+    misspelt.write_text(misspelt.read_text().replace("{clients}", "{cleints}"))
+    one, other = stage.scenario("same", ANSWER), stage.directory / "elsewhere" / "same.toml"
+    other.parent.mkdir()
+    other.write_text(Path(one).read_text())
     for words, told in [
         (["run", "reddis"], "there is no scenario reddis; there are pingpong"),
-        (["run", "redis/put"], "no case put; it has get, set"),
+        (["run", "redis/put"], "no case put; it has mix, rate, get, set"),
         (["run", "--roads", "brigde"], "there is no road brigde; there are loopback"),
         (["run", "--pin", "0,999"], "processor 999 may not be used here"),
         (["run", "--pin", "fast"], "auto, none, or two processors"),
         (["run", str(wrong)], "the scenario wrong"),
+        (["run", str(misspelt)], "the parameter clients is in no command"),
+        (["run", one, str(other)], "two scenarios would be called same"),
+        (["run", "--out", "/run/results"], "a /run of its own"),
     ]:
-        done = stage.bench(*words, *stage.out("never"))
+        out = [] if "--out" in words else stage.out("never")
+        done = stage.bench(*words, *out)
         assert done.returncode != 0 and told in done.stderr, (words, done.stderr)
         assert "panicked" not in done.stderr, done.stderr
     assert not (stage.directory / "never").exists()
+
+
+def results_that_cannot_be_read_are_told(stage: Stage) -> None:
+    """Those of another schema, an empty file, JSON of something else, and none at all."""
+    for name, text, told in [
+        ("newer", '{"schema": 2}', "is of schema 2, and this millrace reads schema 1"),
+        ("other", "{}", "is of schema unknown"),
+        ("empty", "", "is not JSON"),
+        ("none", None, "is this a directory that `millrace bench run --out` made?"),
+    ]:
+        directory = stage.directory / name
+        if text is not None:
+            directory.mkdir()
+            (directory / "results.json").write_text(text)
+        for words in (["report", str(directory)], ["compare", str(directory)]):
+            done = stage.bench(*words)
+            assert done.returncode == 1 and told in done.stderr, (words, done.stderr)
+
+
+def what_was_measured_before_is_told(stage: Stage) -> None:
+    """The same command with the same directory has nothing to do, and does not look as if it had measured."""
+    words = ["run", stage.scenario("again", ANSWER), "--roads", "loopback", *QUICK, *stage.out("again")]
+    first, second = stage.bench(*words), stage.bench(*words)
+    assert first.returncode == second.returncode == 0, second.stderr
+    assert "were there before" not in first.stdout, first.stdout
+    assert "2 trials were there before, and 0 were made now" in second.stdout, second.stdout
+
+
+def a_client_that_does_not_heed_its_number_is_told(stage: Stage) -> None:
+    """The suite looks for a number of operations that takes as long as a trial, and there is none."""
+    heedless = stage.scenario("heedless", f"sh -c '{ANSWER} # {{count}}'")
+    done = stage.bench("run", heedless, "--roads", "loopback", *QUICK, *stage.out("heedless"))
+    assert done.returncode == 1 and "however large {count} is" in done.stdout, done.stdout + done.stderr
+
+
+def without_root(stage: Stage) -> None:
+    """Another user has a user namespace, in which there is no user but root for servers to become."""
+    stage.directory.chmod(0o755)
+    home = stage.directory / "home"
+    home.mkdir()
+    own = shutil.copy(stage.millrace, home / "millrace")
+    shutil.chown(home, "nobody")
+    nobody = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "env", f"HOME={home}"]
+    if subprocess.run([*nobody, "unshare", "--user", "true"], capture_output=True).returncode != 0:
+        print("without root: no user namespaces here")
+        return
+    words = [*nobody, own, "bench", "run", "redis/mix", "http", "memcached", "proxy", "--clients", "1", "--roads", "loopback,dnat"]
+    done = subprocess.run([*words, *QUICK, "--out", str(home / "out")], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def ended_by(stage: Stage, number: signal.Signals) -> None:
@@ -174,6 +233,10 @@ CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("every road is measured", every_road_is_measured),
     ("what fails is told, and the rest goes on", what_fails_is_told_and_the_rest_goes_on),
     ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
+    ("results that cannot be read are told", results_that_cannot_be_read_are_told),
+    ("what was measured before is told", what_was_measured_before_is_told),
+    ("a client that does not heed its number is told", a_client_that_does_not_heed_its_number_is_told),
+    ("without root", without_root),
     ("ended by SIGINT", lambda stage: ended_by(stage, signal.SIGINT)),
     ("ended by SIGTERM", lambda stage: ended_by(stage, signal.SIGTERM)),
     ("ended by SIGKILL", lambda stage: ended_by(stage, signal.SIGKILL)),

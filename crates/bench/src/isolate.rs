@@ -5,6 +5,7 @@
 
 use std::env;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// # Errors
 /// The world cannot be made: what is missing.
 pub fn enter() -> Result<Option<u8>> {
-    if env::var_os(INSIDE).is_some() {
+    // The first process of a process namespace, as `unshare` made it: a variable that came from elsewhere would cover the machine's /run.
+    if env::var_os(INSIDE).is_some() && std::process::id() == 1 {
         mount("tmpfs", "/run")?;
         fs::create_dir_all(NAMES)?;
         fs::create_dir_all(FILES)?;
@@ -35,18 +37,8 @@ pub fn enter() -> Result<Option<u8>> {
         find_program("unshare").is_some() && find_program("ip").is_some(),
         "the roads need the programs unshare and ip (on Debian: apt install util-linux iproute2)"
     );
-    let mut command = Command::new("unshare");
-    command.args([
-        "--net",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
-    ]);
-    if sys::effective_user() != 0 {
-        command.args(["--user", "--map-root-user"]);
-    }
+    ensure_possible()?;
+    let mut command = unshare();
     command
         .arg(env::current_exe()?)
         .args(env::args_os().skip(1));
@@ -69,6 +61,48 @@ pub fn enter() -> Result<Option<u8>> {
             }
         }
     }
+}
+
+/// How such a world is made, without what is to run there.
+fn unshare() -> Command {
+    let mut command = Command::new("unshare");
+    command.args([
+        "--net",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]);
+    if sys::effective_user() != 0 {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command
+}
+
+/// Tries it with a program that does nothing: later, a failure of `unshare` looks like one of ours.
+fn ensure_possible() -> Result<()> {
+    let tried = unshare().arg("true").output();
+    let tried = tried.context("cannot start unshare")?;
+    ensure!(
+        tried.status.success(),
+        "the namespaces of a run cannot be made here: {}\nRoot can make them, in a container only with CAP_SYS_ADMIN. Other users can where \
+         the system lets them make user namespaces; look at user.max_user_namespaces, kernel.unprivileged_userns_clone and \
+         kernel.apparmor_restrict_unprivileged_userns.",
+        String::from_utf8_lossy(&tried.stderr).trim()
+    );
+    Ok(())
+}
+
+/// Whether what is written to a path would go with the run, as it has a `/run` of its own.
+#[must_use]
+pub fn is_hidden(path: &Path) -> bool {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    // The part of it that is there already; links in the rest do not exist.
+    let real = path
+        .ancestors()
+        .find_map(|part| fs::canonicalize(part).ok());
+    real.is_some_and(|real| real.starts_with("/run"))
 }
 
 fn mount(kind: &str, place: &str) -> Result<()> {

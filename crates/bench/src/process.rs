@@ -94,8 +94,9 @@ impl Program {
             );
             ensure!(
                 start.elapsed() < limit,
-                "{} was not ready\n{}",
+                "{} was not ready within {} s\n{}",
                 self.name,
+                limit.as_secs(),
                 self.tail()
             );
         }

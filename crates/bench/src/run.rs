@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::lab::{Lab, Pinning};
 use crate::machine;
-use crate::programs::{find_program, program_of};
 use crate::results::{self, Cell, Outcome, Plan, Results, Trial, Unit};
 use crate::roads::Road;
 use crate::scenario::{Case, Parameters, Scenario};
@@ -72,10 +71,10 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
         .with_context(|| format!("cannot make {}", request.directory.display()))?;
     let mut results = begin(request)?;
     let mut missing = Vec::new();
-    let scenarios: Vec<&Scenario> = request
+    let scenarios: Vec<Scenario> = request
         .scenarios
         .iter()
-        .filter(|scenario| has_programs(scenario, &mut missing))
+        .filter_map(|scenario| with_programs(scenario, &mut missing))
         .collect();
     for line in missing {
         warn(&mut results, line);
@@ -104,7 +103,7 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
         for scenario in &scenarios {
             let mut here = groups
                 .iter()
-                .filter(|group| std::ptr::eq(group.scenario, *scenario))
+                .filter(|group| std::ptr::eq(group.scenario, scenario))
                 .peekable();
             if here.peek().is_some() {
                 course.scenario(scenario, &here.collect::<Vec<_>>(), round, show)?;
@@ -170,33 +169,28 @@ fn warn(results: &mut Results, line: String) {
     }
 }
 
-/// Whether the programs are there; what is missing goes to `missing`.
-fn has_programs(scenario: &Scenario, missing: &mut Vec<String>) -> bool {
-    let server = [(&scenario.server.command, &scenario.server.package)];
-    let clients = scenario
-        .cases
-        .iter()
-        .map(|case| (&case.client, &case.package));
-    let mut has_all = true;
-    for (command, package) in server.into_iter().chain(clients) {
-        let program = program_of(command);
-        if !program.starts_with('{') && find_program(program).is_none() {
-            let hint = package.as_ref().map_or(String::new(), |package| {
-                format!(" (on Debian: apt install {package})")
-            });
-            missing.push(format!(
-                "{} is left out: there is no {program} here{hint}",
-                scenario.name
-            ));
-            has_all = false;
-        }
+/// What of a scenario can be run, if something can; what is missing goes to `missing`.
+fn with_programs(scenario: &Scenario, missing: &mut Vec<String>) -> Option<Scenario> {
+    let left_out = |name: &str, (program, package): (&str, &str)| {
+        format!("{name} is left out: there is no {program} here (on Debian: apt install {package})")
+    };
+    if let Some(lack) = scenario.server.missing() {
+        missing.push(left_out(&scenario.name, lack));
+        return None;
     }
-    has_all
+    let mut found = scenario.clone();
+    found.cases.retain(|case| {
+        let lack = case.missing();
+        let name = format!("{}/{}", scenario.name, case.name);
+        missing.extend(lack.map(|lack| left_out(&name, lack)));
+        lack.is_none()
+    });
+    (!found.cases.is_empty()).then_some(found)
 }
 
 /// Everything that is measured in one round; makes the cells that are not there yet.
 fn groups<'a>(
-    scenarios: &[&'a Scenario],
+    scenarios: &'a [Scenario],
     request: &'a Request,
     results: &mut Results,
 ) -> Vec<Group<'a>> {

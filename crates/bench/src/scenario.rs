@@ -19,6 +19,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
+use crate::programs;
 use crate::readers::{self, Reader};
 use crate::results::Unit;
 use crate::roads::Road;
@@ -33,6 +34,23 @@ const FILES: &[(&str, &str)] = &[
     ("memcached", include_str!("../scenarios/memcached.toml")),
     ("mixed", include_str!("../scenarios/mixed.toml")),
     ("proxy", include_str!("../scenarios/proxy.toml")),
+];
+
+/// Words of the suite's own, which no parameter can be called.
+const WORDS: &[&str] = &[
+    "bind",
+    "host",
+    "port",
+    "path",
+    "listen",
+    "address",
+    "port_behind",
+    "dir",
+    "seconds",
+    "whole_seconds",
+    "count",
+    "record",
+    "millrace",
 ];
 
 /// A set of values of parameters: every combination of them is measured.
@@ -155,6 +173,14 @@ fn on<'a>(road: &Road, tcp: &'a str, unix: Option<&'a str>) -> Option<&'a str> {
 }
 
 impl Server {
+    /// Its programs that are not here, see [`programs::missing`].
+    #[must_use]
+    pub fn missing(&self) -> Option<(&str, &str)> {
+        let behind = self.behind.iter().map(|command| (command.as_str(), None));
+        let own = (self.command.as_str(), self.package.as_deref());
+        programs::missing([own].into_iter().chain(behind))
+    }
+
     /// How it is started on a road. None: it cannot take that one.
     #[must_use]
     pub fn on(&self, road: &Road) -> Option<&str> {
@@ -163,6 +189,17 @@ impl Server {
 }
 
 impl Case {
+    /// Its programs that are not here, see [`programs::missing`].
+    #[must_use]
+    pub fn missing(&self) -> Option<(&str, &str)> {
+        let beside = self
+            .beside
+            .iter()
+            .map(|beside| (beside.command.as_str(), None));
+        let own = (self.client.as_str(), self.package.as_deref());
+        programs::missing([own].into_iter().chain(beside))
+    }
+
     /// How the client is started on a road. None: it cannot take that one.
     #[must_use]
     pub fn on(&self, road: &Road) -> Option<&str> {
@@ -179,17 +216,32 @@ impl Case {
                 );
             }
         }
-        let parameters = combinations(&self.grid);
-        let Some(first) = parameters.first() else {
+        let Some(first) = self.grid.first() else {
             bail!("the grid is empty");
         };
-        for other in &parameters {
+        for other in self.grid.iter().chain(&self.quick) {
             let same = first.keys().eq(other.keys());
             ensure!(
                 same,
-                "every table of the grid has to name the same parameters"
+                "every table of grid and quick has to name the same parameters"
             );
         }
+        first.keys().try_for_each(|name| self.check_parameter(name))
+    }
+
+    /// A parameter that nobody is told of would be measured with each of its values, and be the same; most often it is misspelt.
+    fn check_parameter(&self, name: &str) -> Result<()> {
+        ensure!(
+            !WORDS.contains(&name),
+            "no parameter can be called {name}: it is a word of the suite's own"
+        );
+        let word = format!("{{{name}}}");
+        let beside = self.beside.iter().map(|beside| &beside.command);
+        let mut commands = [&self.client].into_iter().chain(beside);
+        ensure!(
+            commands.any(|command| command.contains(&word)),
+            "the parameter {name} is in no command: {word} has to stand in `client`, or in one of `beside`"
+        );
         Ok(())
     }
 
@@ -269,31 +321,41 @@ pub fn choose(words: &[String]) -> Result<Vec<Scenario>> {
     }
     let mut chosen: Vec<Scenario> = Vec::new();
     for word in words {
-        {
-            let scenario = named(word)?;
-            match chosen.iter_mut().find(|other| other.name == scenario.name) {
-                Some(other) => {
-                    let is_new =
-                        |case: &Case| other.cases.iter().all(|known| known.name != case.name);
-                    let more: Vec<Case> = scenario.cases.into_iter().filter(is_new).collect();
-                    other.cases.extend(more);
-                }
-                None => chosen.push(scenario),
+        let scenario = named(word)?;
+        match chosen.iter_mut().find(|other| other.name == scenario.name) {
+            Some(other) => {
+                // Results know a scenario by its name.
+                ensure!(
+                    words
+                        .iter()
+                        .all(|other| !is_file(other) || stem(other) != scenario.name),
+                    "two scenarios would be called {}: give the file another name",
+                    scenario.name
+                );
+                let is_new = |case: &Case| other.cases.iter().all(|known| known.name != case.name);
+                let more: Vec<Case> = scenario.cases.into_iter().filter(is_new).collect();
+                other.cases.extend(more);
             }
+            None => chosen.push(scenario),
         }
     }
     Ok(chosen)
 }
 
+fn is_file(word: &str) -> bool {
+    word.ends_with(".toml")
+}
+
+/// The name of a scenario in a file.
+fn stem(word: &str) -> &str {
+    let stem = Path::new(word).file_stem();
+    stem.and_then(|name| name.to_str()).unwrap_or("scenario")
+}
+
 fn named(word: &str) -> Result<Scenario> {
-    let path = Path::new(word);
-    if word.ends_with(".toml") {
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {word}"))?;
-        let name = path
-            .file_stem()
-            .and_then(|name| name.to_str())
-            .unwrap_or("scenario");
-        return Scenario::parse(name, &text);
+    if is_file(word) {
+        let text = fs::read_to_string(word).with_context(|| format!("cannot read {word}"))?;
+        return Scenario::parse(stem(word), &text);
     }
     let (name, case) = word
         .split_once('/')
@@ -394,7 +456,39 @@ mod tests {
     fn a_case_alone_and_its_scenario_are_the_scenario() {
         let words = ["redis/get", "redis"].map(str::to_owned);
         let chosen = choose(&words).unwrap();
-        assert_eq!((chosen.len(), chosen[0].cases.len()), (1, 2));
+        let whole = choose(&["redis".to_owned()]).unwrap();
+        assert_eq!(
+            (chosen.len(), chosen[0].cases.len()),
+            (1, whole[0].cases.len())
+        );
+    }
+
+    /// A scenario of one case, with these lines of its own.
+    fn of_a_case(client: &str, grids: &str) -> Result<Scenario> {
+        let text = format!(
+            "title = 't'\nabout = 'a'\n[server]\ncommand = 'true'\n[[case]]\nname = 'c'\ntitle = 't'\nclient = '{client}'\n\
+             read = 'result-line'\nunit = 'operations_per_second'\n{grids}"
+        );
+        Scenario::parse("mine", &text)
+    }
+
+    #[test]
+    fn parameters_are_told_to_a_program_and_are_the_same_in_every_grid() {
+        let grid = "grid = [{ bytes = [1] }]";
+        assert!(of_a_case("true {bytes}", grid).is_ok());
+        let told = |client, grids| format!("{:#}", of_a_case(client, grids).unwrap_err());
+        let misspelt = told("true {bytse}", grid);
+        assert!(
+            misspelt.contains("bytes is in no command: {bytes} has to stand"),
+            "{misspelt}"
+        );
+        let taken = told("true {port}", "grid = [{ port = [1] }]");
+        assert!(taken.contains("can be called port"), "{taken}");
+        let other = told(
+            "true {bytes}",
+            "grid = [{ bytes = [1] }]\nquick = [{ size = [1] }]",
+        );
+        assert!(other.contains("the same parameters"), "{other}");
     }
 
     #[test]
@@ -402,6 +496,7 @@ mod tests {
         let told = |word: &str| choose(&[word.to_owned()]).unwrap_err().to_string();
         assert!(told("reddis").contains("redis"));
         assert!(told("redis/put").contains("get, set"));
+        assert!(told("redis/put").contains("no case put"));
         assert!(told("./none.toml").contains("cannot read"));
         let wrong = format!("{:#}", Scenario::parse("mine", "title = 1").unwrap_err());
         assert!(

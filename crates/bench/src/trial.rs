@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::lab::{self, Lab};
 use crate::machine::Work;
@@ -21,6 +21,8 @@ const SERVER_LIMIT: Duration = Duration::from_secs(30);
 /// the pace.
 const FIRST_COUNT: u64 = 2_000;
 const PACE_SECONDS: f64 = 0.2;
+/// No client does so many operations in that time: it does not heed the number.
+const COUNT_MAX: u64 = 10_000_000_000;
 /// A trial is void if the hypervisor took more than this share of the processors.
 const STEAL_MAX: f64 = 0.05;
 
@@ -87,13 +89,18 @@ impl<'a> Pair<'a> {
             lines.insert(name.to_owned(), line.clone());
             let output = directory.join(format!("{name}.txt"));
             let mut server = Program::start(&line, command, output)?;
-            server.wait_until(SERVER_LIMIT, |server| {
-                if road.unix {
-                    lab::is_socket(Path::new(&words["path"]))
-                } else {
-                    lab::listens(server.pid(), port)
-                }
-            })?;
+            server
+                .wait_until(SERVER_LIMIT, |server| {
+                    if road.unix {
+                        lab::is_socket(Path::new(&words["path"]))
+                    } else {
+                        lab::listens(server.pid(), port)
+                    }
+                })
+                .with_context(|| match road.unix {
+                    true => format!("{name} has to listen at {}", words["path"]),
+                    false => format!("{name} has to listen at port {port}"),
+                })?;
             Ok(server)
         });
         let servers = servers.collect();
@@ -279,6 +286,10 @@ impl Client<'_> {
                 return Ok(reading.operations / seconds);
             }
             count *= 5;
+            ensure!(
+                count <= COUNT_MAX,
+                "the client is done within {PACE_SECONDS} s however large {{count}} is: it has to do so many operations"
+            );
         }
     }
 }

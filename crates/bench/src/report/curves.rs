@@ -92,6 +92,14 @@ fn curves(
 
 fn table(drawing: &Drawing<'_>, sets: &[(&Set<'_>, OnRoads)]) -> Markup {
     let time = |ns: f64| show(Unit::Nanoseconds, ns);
+    // Tools that tell percentiles only leave these at zero.
+    let told = |found: &Percentiles, ns: f64| {
+        if found.max_ns > 0.0 {
+            time(ns)
+        } else {
+            NOTHING.to_owned()
+        }
+    };
     html! {
         div.wide tabindex="0" role="region" aria-label="Percentiles" {
             table.plain.dense {
@@ -110,9 +118,9 @@ fn table(drawing: &Drawing<'_>, sets: &[(&Set<'_>, OnRoads)]) -> Markup {
                         @for (road, found) in roads {
                             tr {
                                 th scope="row" { (swatch(*road)) (drawing.road(*road)) }
-                                td { (thousands(found.count)) } td { (time(found.min_ns)) }
+                                td { (thousands(found.count)) } td { (told(found, found.min_ns)) }
                                 @for ns in found.table { td { @match ns { Some(ns) => (time(ns)), None => (NOTHING) } } }
-                                td { (time(found.max_ns)) } td { (time(found.mean_ns)) } td { (time(found.deviation_ns)) }
+                                td { (told(found, found.max_ns)) } td { (told(found, found.mean_ns)) } td { (told(found, found.deviation_ns)) }
                             }
                         }
                     }

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use anyhow::Result;
 use clap::Args;
 use millrace_bench::programs::{find_program, program_of};
-use millrace_bench::scenario::Scenario;
+use millrace_bench::scenario::{Case, Scenario};
 use millrace_bench::{roads, scenario};
 
 use crate::table::Table;
@@ -18,17 +18,12 @@ pub(super) fn run(_: &ListArguments) -> Result<u8> {
     let styled = std::io::stdout().is_terminal();
     let mut scenarios = Table::new(&["SCENARIO", "CELLS", "QUICK", "HERE", "WHAT"], &[1, 2]);
     for scenario in scenario::all() {
-        let missing = missing(&scenario);
         for case in &scenario.cases {
             scenarios.push(vec![
                 format!("{}/{}", scenario.name, case.name),
                 case.parameters(false).len().to_string(),
                 case.parameters(true).len().to_string(),
-                if missing.is_empty() {
-                    "yes".to_owned()
-                } else {
-                    missing.clone()
-                },
+                missing(&scenario, case).unwrap_or("yes".to_owned()),
                 format!("{}: {}", scenario.title, case.title),
             ]);
         }
@@ -50,21 +45,8 @@ pub(super) fn run(_: &ListArguments) -> Result<u8> {
     Ok(0)
 }
 
-/// The programs that are not there, with their packages.
-fn missing(scenario: &Scenario) -> String {
-    let server = [(&scenario.server.command, &scenario.server.package)];
-    let clients = scenario
-        .cases
-        .iter()
-        .map(|case| (&case.client, &case.package));
-    let mut lacks: Vec<String> = Vec::new();
-    for (command, package) in server.into_iter().chain(clients) {
-        let program = program_of(command);
-        if !program.starts_with('{') && find_program(program).is_none() {
-            let package = package.as_deref().unwrap_or(program);
-            lacks.push(format!("no {program}: apt install {package}"));
-        }
-    }
-    lacks.dedup();
-    lacks.join(", ")
+/// The program that is not there, with its package.
+fn missing(scenario: &Scenario, case: &Case) -> Option<String> {
+    let lack = scenario.server.missing().or_else(|| case.missing());
+    lack.map(|(program, package)| format!("no {program}: apt install {package}"))
 }

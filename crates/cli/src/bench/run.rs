@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use millrace_bench::results::{FILE, Outcome, Plan, Results};
 use millrace_bench::run::{Progress, Request};
@@ -65,18 +65,31 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 pub(super) fn run(arguments: &RunArguments) -> Result<u8> {
     // Mistakes are told before anything is set up.
     let request = arguments.request()?;
+    ensure!(
+        !isolate::is_hidden(&request.directory),
+        "results cannot go to {}: a run has a /run of its own, which goes with it. Name another directory with --out",
+        request.directory.display()
+    );
     if let Some(status) = isolate::enter()? {
         return Ok(status);
     }
     sys::catch_interrupts();
     sys::adopt_orphans();
     let mut line = Line::new();
+    let before = Results::read(&request.directory).map_or(0, |results| trials(&results));
     let outcome = run::run(&request, &mut |progress| line.show(progress));
     line.clear();
     process::end_descendants();
     let results = outcome?;
     let mut out = std::io::stdout();
     let _ = out.write_all(summary(&results, out.is_terminal()).as_bytes());
+    if before > 0 {
+        let made = trials(&results) - before;
+        let _ = write!(
+            out,
+            "\nnote: {before} trials were there before, and {made} were made now"
+        );
+    }
     let page = report::page_of(&request.directory);
     report::write_page(&request.directory, &results, &page)?;
     let _ = writeln!(
@@ -93,6 +106,10 @@ pub(super) fn run(arguments: &RunArguments) -> Result<u8> {
         .filter(|trial| matches!(trial.outcome, Outcome::Failed(_)))
         .count();
     Ok(u8::from(failed > 0))
+}
+
+fn trials(results: &Results) -> usize {
+    results.cells.iter().map(|cell| cell.trials.len()).sum()
 }
 
 impl RunArguments {
@@ -158,7 +175,7 @@ impl Line {
         let text = format!("{done}/{total}  {now}{last}, {} left", span(*left));
         let mut error = std::io::stderr();
         let _ = if self.is_terminal {
-            write!(error, "\r\x1b[K{text}")
+            write!(error, "\r\x1b[K{}", fitting(&text, columns()))
         } else {
             writeln!(error, "{text}")
         };
@@ -169,6 +186,20 @@ impl Line {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
+}
+
+/// How wide the terminal is.
+fn columns() -> usize {
+    ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns))
+}
+
+/// What goes into one line: a longer one would break, and the next one could not overwrite it.
+fn fitting(text: &str, columns: usize) -> String {
+    if text.chars().count() < columns {
+        return text.to_owned();
+    }
+    let kept = text.chars().take(columns.saturating_sub(2));
+    kept.chain(['…']).collect()
 }
 
 fn span(time: Duration) -> String {
@@ -200,6 +231,7 @@ fn summary(results: &Results, styled: bool) -> String {
             let here = results.on_road(cell, &road.name);
             here.map_or(figures::NOTHING.to_owned(), |cell| match cell.median() {
                 Some(median) => figures::show(cell.unit, median),
+                None if cell.trials.is_empty() => figures::NOTHING.to_owned(),
                 None => "failed".to_owned(),
             })
         }));
@@ -225,4 +257,17 @@ fn summary(results: &Results, styled: bool) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_and_not_broken() {
+        assert_eq!(fitting("1/2  redis", 11), "1/2  redis");
+        assert_eq!(fitting("1/2  redis", 10), "1/2  red…");
+        assert_eq!(fitting("µs µs µs", 6), "µs µ…");
+        assert_eq!(fitting("redis", 0), "…");
+    }
 }
