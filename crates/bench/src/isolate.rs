@@ -86,12 +86,19 @@ fn ensure_possible() -> Result<()> {
     let tried = tried.context("cannot start unshare")?;
     ensure!(
         tried.status.success(),
-        "the namespaces of a run cannot be made here: {}\nRoot can make them, in a container only with CAP_SYS_ADMIN. Other users can where \
-         the system lets them make user namespaces; look at user.max_user_namespaces, kernel.unprivileged_userns_clone and \
+        "the namespaces of a run cannot be made here: {}\nRoot can make them, in a container only with CAP_SYS_ADMIN. Other users can \
+         where the system lets them make user namespaces; look at user.max_user_namespaces, kernel.unprivileged_userns_clone and \
          kernel.apparmor_restrict_unprivileged_userns.",
         String::from_utf8_lossy(&tried.stderr).trim()
     );
     Ok(())
+}
+
+/// Whether root here is root outside, too, and not another user's root of a user namespace (user_namespaces(7)).
+#[must_use]
+pub fn is_root_of_the_machine() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Whether what is written to a path would go with the run, as it has a `/run` of its own.

@@ -17,9 +17,11 @@ use crate::scenario::{End, fill};
 
 const AGENT_LIMIT: Duration = Duration::from_secs(10);
 
-/// The lab. Dropping it stops the agent; namespaces and files go with the last process.
+/// The lab. Dropping it stops the agents; namespaces and files go with the last process.
 pub(crate) struct Lab {
-    agent: Option<Program>,
+    /// One for all roads; in a user namespace, where it can look into no other network namespace, one in that of each road.
+    agents: Vec<Program>,
+    is_one_for_all: bool,
     processors: Option<[usize; 2]>,
     millrace: PathBuf,
 }
@@ -98,12 +100,15 @@ impl Lab {
             }
         }
         let mut lab = Lab {
-            agent: None,
+            agents: Vec::new(),
+            is_one_for_all: isolate::is_root_of_the_machine(),
             processors,
             millrace: env::current_exe()?,
         };
-        if roads.iter().any(|road| road.accelerated) {
-            lab.start_agent()?;
+        for road in roads.iter().filter(|road| road.accelerated) {
+            if lab.agents.is_empty() || !lab.is_one_for_all {
+                lab.start_agent(road)?;
+            }
         }
         Ok(lab)
     }
@@ -153,31 +158,40 @@ impl Lab {
         }
         command.env("LC_ALL", "C");
         if road.accelerated {
-            command.env("MILLRACE_AGENT", self.socket());
+            command.env("MILLRACE_AGENT", self.socket(road));
             command.arg(&self.millrace).args(["run", "--"]);
         }
         command.args(program);
         Ok(command)
     }
 
-    fn socket(&self) -> PathBuf {
-        Path::new(isolate::FILES).join("agent.sock")
+    fn socket(&self, road: &Road) -> PathBuf {
+        let name = if self.is_one_for_all {
+            "agent.sock".to_owned()
+        } else {
+            format!("agent-{}.sock", road.base)
+        };
+        Path::new(isolate::FILES).join(name)
     }
 
-    fn start_agent(&mut self) -> Result<()> {
+    fn start_agent(&mut self, road: &Road) -> Result<()> {
         // An empty configuration is the default one, whatever this machine's is.
         let configuration = Path::new(isolate::FILES).join("agent.toml");
         fs::write(&configuration, "")?;
-        let mut command = Command::new(&self.millrace);
+        let mut command = Command::new("nsenter");
+        if !self.is_one_for_all {
+            command.arg(format!("--net={}/{}", isolate::NAMES, road.server));
+        }
+        let socket = self.socket(road);
+        command.arg("--").arg(&self.millrace);
         command
             .args(["agent", "--log", "warn", "--socket"])
-            .arg(self.socket());
+            .arg(&socket);
         command.arg("--config").arg(configuration);
-        let output = Path::new(isolate::FILES).join("agent.txt");
+        let output = socket.with_extension("txt");
         let mut agent = Program::start("millrace agent", command, output)?;
-        let socket = self.socket();
         agent.wait_until(AGENT_LIMIT, |_| socket.exists())?;
-        self.agent = Some(agent);
+        self.agents.push(agent);
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::isolate;
 use crate::lab::{Lab, Pinning};
 use crate::machine;
 use crate::results::{self, Cell, Outcome, Plan, Results, Trial, Unit};
@@ -77,6 +78,9 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
         .filter_map(|scenario| with_programs(scenario, &mut missing))
         .collect();
     for line in missing {
+        warn(&mut results, line);
+    }
+    if let Some(line) = unproved(&request.roads) {
         warn(&mut results, line);
     }
     let groups = groups(&scenarios, request, &mut results);
@@ -153,6 +157,22 @@ fn begin(request: &Request) -> Result<Results> {
     old.warnings
         .retain(|line| !line.starts_with("the run was interrupted"));
     Ok(old)
+}
+
+/// Without root, connections between network namespaces cannot be proved to Millrace's agent, and stay on the kernel's road.
+fn unproved(roads: &[Road]) -> Option<String> {
+    let between = |road: &&Road| road.accelerated && road.server != road.client;
+    let names: Vec<&str> = roads
+        .iter()
+        .filter(between)
+        .map(|road| road.name.as_str())
+        .collect();
+    (!names.is_empty() && !isolate::is_root_of_the_machine()).then(|| {
+        format!(
+            "without root, Millrace recognises connections within one network namespace only: the kernel's road is what {} shows",
+            names.join(", ")
+        )
+    })
 }
 
 fn describe(road: &Road) -> results::Road {

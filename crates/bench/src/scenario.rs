@@ -24,6 +24,9 @@ use crate::readers::{self, Reader};
 use crate::results::Unit;
 use crate::roads::Road;
 
+#[cfg(test)]
+mod tests;
+
 const FILES: &[(&str, &str)] = &[
     ("pingpong", include_str!("../scenarios/pingpong.toml")),
     ("echo", include_str!("../scenarios/echo.toml")),
@@ -410,98 +413,4 @@ pub fn fill(template: &str, words: &BTreeMap<String, String>) -> String {
         }
     }
     text + rest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_scenario_is_read_and_has_a_quick_case() {
-        for scenario in all() {
-            let quick = scenario
-                .cases
-                .iter()
-                .any(|case| !case.parameters(true).is_empty());
-            assert!(quick, "{}", scenario.name);
-        }
-    }
-
-    #[test]
-    fn grids_are_joined_and_nothing_is_measured_twice() {
-        let grid = |clients: &[u64], bytes: &[u64]| {
-            Grid::from([
-                ("clients".to_owned(), clients.to_vec()),
-                ("bytes".to_owned(), bytes.to_vec()),
-            ])
-        };
-        let found = combinations(&[grid(&[1, 50], &[1024]), grid(&[1], &[64, 1024])]);
-        let pairs: Vec<(u64, u64)> = found
-            .iter()
-            .map(|set| (set["clients"], set["bytes"]))
-            .collect();
-        assert_eq!(pairs, [(1, 1024), (50, 1024), (1, 64)]);
-    }
-
-    #[test]
-    fn only_known_words_are_filled_in() {
-        let words = BTreeMap::from([("port".to_owned(), "7000".to_owned())]);
-        assert_eq!(
-            fill("listen {port}; { a {b} }", &words),
-            "listen 7000; { a {b} }"
-        );
-    }
-
-    #[test]
-    fn a_case_alone_and_its_scenario_are_the_scenario() {
-        let words = ["redis/get", "redis"].map(str::to_owned);
-        let chosen = choose(&words).unwrap();
-        let whole = choose(&["redis".to_owned()]).unwrap();
-        assert_eq!(
-            (chosen.len(), chosen[0].cases.len()),
-            (1, whole[0].cases.len())
-        );
-    }
-
-    /// A scenario of one case, with these lines of its own.
-    fn of_a_case(client: &str, grids: &str) -> Result<Scenario> {
-        let text = format!(
-            "title = 't'\nabout = 'a'\n[server]\ncommand = 'true'\n[[case]]\nname = 'c'\ntitle = 't'\nclient = '{client}'\n\
-             read = 'result-line'\nunit = 'operations_per_second'\n{grids}"
-        );
-        Scenario::parse("mine", &text)
-    }
-
-    #[test]
-    fn parameters_are_told_to_a_program_and_are_the_same_in_every_grid() {
-        let grid = "grid = [{ bytes = [1] }]";
-        assert!(of_a_case("true {bytes}", grid).is_ok());
-        let told = |client, grids| format!("{:#}", of_a_case(client, grids).unwrap_err());
-        let misspelt = told("true {bytse}", grid);
-        assert!(
-            misspelt.contains("bytes is in no command: {bytes} has to stand"),
-            "{misspelt}"
-        );
-        let taken = told("true {port}", "grid = [{ port = [1] }]");
-        assert!(taken.contains("can be called port"), "{taken}");
-        let other = told(
-            "true {bytes}",
-            "grid = [{ bytes = [1] }]\nquick = [{ size = [1] }]",
-        );
-        assert!(other.contains("the same parameters"), "{other}");
-    }
-
-    #[test]
-    fn mistakes_are_told_with_what_there_is() {
-        let told = |word: &str| choose(&[word.to_owned()]).unwrap_err().to_string();
-        assert!(told("reddis").contains("redis"));
-        assert!(told("redis/put").contains("get, set"));
-        assert!(told("redis/put").contains("no case put"));
-        assert!(told("./none.toml").contains("cannot read"));
-        let wrong = format!("{:#}", Scenario::parse("mine", "title = 1").unwrap_err());
-        assert!(
-            wrong.contains("the scenario mine") && wrong.contains("line 1"),
-            "{wrong}"
-        );
-    }
 }

@@ -120,7 +120,8 @@ fn table(drawing: &Drawing<'_>, sets: &[(&Set<'_>, OnRoads)]) -> Markup {
                                 th scope="row" { (swatch(*road)) (drawing.road(*road)) }
                                 td { (thousands(found.count)) } td { (told(found, found.min_ns)) }
                                 @for ns in found.table { td { @match ns { Some(ns) => (time(ns)), None => (NOTHING) } } }
-                                td { (told(found, found.max_ns)) } td { (told(found, found.mean_ns)) } td { (told(found, found.deviation_ns)) }
+                                td { (told(found, found.max_ns)) }
+                                td { (told(found, found.mean_ns)) } td { (told(found, found.deviation_ns)) }
                             }
                         }
                     }
