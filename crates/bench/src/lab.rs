@@ -14,6 +14,7 @@ use crate::machine;
 use crate::process::Program;
 use crate::roads::Road;
 use crate::scenario::{End, fill};
+use crate::sockmap::{Messages, Sockmap};
 
 const AGENT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -24,6 +25,8 @@ pub(crate) struct Lab {
     is_one_for_all: bool,
     processors: Option<[usize; 2]>,
     millrace: PathBuf,
+    /// By the names of the roads that have one.
+    sockmaps: BTreeMap<String, Sockmap>,
 }
 
 /// Which processors the two ends get.
@@ -93,10 +96,15 @@ impl Pinning {
 impl Lab {
     pub(crate) fn open(roads: &[Road], processors: Option<[usize; 2]>) -> Result<Lab> {
         let mut bases: Vec<&Road> = Vec::new();
+        let mut sockmaps = BTreeMap::new();
         for road in roads {
             if bases.iter().all(|base| base.base != road.base) {
                 set_up(road)?;
                 bases.push(road);
+            }
+            if road.sockmap {
+                let namespace = Path::new(isolate::NAMES).join(&road.server);
+                sockmaps.insert(road.name.clone(), Sockmap::of_namespace(&namespace)?);
             }
         }
         let mut lab = Lab {
@@ -104,6 +112,7 @@ impl Lab {
             is_one_for_all: isolate::is_root_of_the_machine(),
             processors,
             millrace: env::current_exe()?,
+            sockmaps,
         };
         for road in roads.iter().filter(|road| road.accelerated) {
             if lab.agents.is_empty() || !lab.is_one_for_all {
@@ -118,6 +127,12 @@ impl Lab {
         let path = Path::new(isolate::FILES).join(name);
         fs::create_dir_all(&path).with_context(|| format!("{}", path.display()))?;
         Ok(path)
+    }
+
+    /// What has been sent on a road that is spliced. None: it is not.
+    pub(crate) fn messages(&self, road: &Road) -> Result<Option<Messages>> {
+        let sockmap = self.sockmaps.get(&road.name);
+        sockmap.map(Sockmap::messages).transpose()
     }
 
     /// Words that every command may have.

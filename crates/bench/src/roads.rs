@@ -5,6 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use crate::programs::{find_program, program_of};
+use crate::sockmap;
+
 const FILES: &[(&str, &str)] = &[
     ("loopback", include_str!("../roads/loopback.toml")),
     ("unix", include_str!("../roads/unix.toml")),
@@ -13,6 +16,7 @@ const FILES: &[(&str, &str)] = &[
     ("dnat", include_str!("../roads/dnat.toml")),
     ("vxlan", include_str!("../roads/vxlan.toml")),
     ("host-gw", include_str!("../roads/host-gw.toml")),
+    ("sockmap", include_str!("../roads/sockmap.toml")),
 ];
 /// What the name of a road begins with that is another one with Millrace above it.
 const ABOVE: &str = "millrace-";
@@ -33,6 +37,9 @@ struct File {
     /// It is a Unix socket.
     #[serde(default)]
     unix: bool,
+    /// Connections within the server's namespace are spliced.
+    #[serde(default)]
+    sockmap: bool,
     /// Commands, as a shell has them. The namespaces are made in a place where there are no others.
     set_up: Vec<String>,
 }
@@ -58,11 +65,13 @@ pub struct Road {
     pub bind: String,
     /// It is a Unix socket.
     pub unix: bool,
+    /// Its connections are spliced by BPF programs.
+    pub sockmap: bool,
     /// The commands that make the namespaces.
     pub set_up: Vec<String>,
 }
 
-/// All roads: the kernel's, and Millrace on each of them that is TCP.
+/// All roads: the kernel's, and Millrace on each of them that is TCP and nothing else.
 ///
 /// # Panics
 /// Never: a test reads every file.
@@ -74,7 +83,7 @@ pub fn all() -> Vec<Road> {
         .collect();
     let above = kernels
         .iter()
-        .filter(|road| !road.unix)
+        .filter(|road| !road.unix && !road.sockmap)
         .map(Road::with_millrace);
     let above: Vec<Road> = above.collect();
     kernels.into_iter().chain(above).collect()
@@ -115,6 +124,7 @@ fn read(name: &str, text: &str) -> Result<Road> {
         bind: file.bind.unwrap_or_else(|| file.host.clone()),
         host: file.host,
         unix: file.unix,
+        sockmap: file.sockmap,
         set_up: file.set_up,
     })
 }
@@ -128,6 +138,26 @@ impl Road {
         } else {
             format!("{host}:{port}")
         }
+    }
+
+    /// Why it cannot be set up here, if something is missing. The kernel is asked, too, which may take a moment.
+    #[must_use]
+    pub fn missing(&self) -> Option<String> {
+        let mut programs = self.set_up.iter().map(|command| program_of(command));
+        let program = programs.find(|program| find_program(program).is_none());
+        let spliced = || self.sockmap.then(sockmap::check)?.err();
+        match program {
+            Some(program) => Some(format!("no {program}")),
+            None => spliced().map(|error| format!("no sockmap: {error:#}")),
+        }
+    }
+
+    /// How it is set up, for a person.
+    #[must_use]
+    pub fn settings(&self) -> Vec<String> {
+        let spliced = self.sockmap.then_some(sockmap::SETTING);
+        let all = self.set_up.iter().map(String::as_str).chain(spliced);
+        all.map(str::to_owned).collect()
     }
 
     fn with_millrace(&self) -> Road {
@@ -147,9 +177,11 @@ mod tests {
     #[test]
     fn every_road_is_known_by_its_name() {
         let names: Vec<String> = all().into_iter().map(|road| road.name).collect();
-        assert_eq!(choose(&names).unwrap().len(), 2 * FILES.len() - 1);
+        assert_eq!(choose(&names).unwrap().len(), 2 * FILES.len() - 2);
         assert!(names.contains(&"millrace-vxlan".to_owned()));
-        assert!(!names.contains(&"millrace-unix".to_owned()));
+        for bare in ["unix", "sockmap"] {
+            assert!(!names.contains(&format!("{ABOVE}{bare}")));
+        }
     }
 
     #[test]

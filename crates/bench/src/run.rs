@@ -70,8 +70,17 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
     let processors = request.pinning.processors()?;
     fs::create_dir_all(&request.directory)
         .with_context(|| format!("cannot make {}", request.directory.display()))?;
-    let mut results = begin(request)?;
     let mut missing = Vec::new();
+    let request = &Request {
+        roads: roads_here(&request.roads, &mut missing),
+        ..request.clone()
+    };
+    ensure!(
+        !request.roads.is_empty(),
+        "there is no road to measure: {}",
+        missing.join("; ")
+    );
+    let mut results = begin(request)?;
     let scenarios: Vec<Scenario> = request
         .scenarios
         .iter()
@@ -179,7 +188,7 @@ fn describe(road: &Road) -> results::Road {
     results::Road {
         name: road.name.clone(),
         about: road.about.clone(),
-        settings: road.set_up.clone(),
+        settings: road.settings(),
     }
 }
 
@@ -187,6 +196,17 @@ fn warn(results: &mut Results, line: String) {
     if !results.warnings.contains(&line) {
         results.warnings.push(line);
     }
+}
+
+/// The roads that can be set up; what is missing goes to `missing`.
+fn roads_here(roads: &[Road], missing: &mut Vec<String>) -> Vec<Road> {
+    let is_here = |road: &&Road| {
+        let why = road.missing();
+        let line = |why| format!("the road {} is left out: {why}", road.name);
+        missing.extend(why.clone().map(line));
+        why.is_none()
+    };
+    roads.iter().filter(is_here).cloned().collect()
 }
 
 /// What of a scenario can be run, if something can; what is missing goes to `missing`.

@@ -179,6 +179,7 @@ impl<'a> Pair<'a> {
         )?;
         client.set_count(&mut words, paces.0.get(&cell).copied())?;
         let beside = client.start_beside(&words, &mut trial.commands)?;
+        let sent = lab.messages(self.road)?;
         let used = || servers.iter().map(Program::processor).sum::<Times>();
         let (work, times, begun) = (Work::now(), used(), Instant::now());
         let (reading, exit, line) = client.run(&words)?;
@@ -190,6 +191,9 @@ impl<'a> Pair<'a> {
         trial.operations = reading.operations;
         trial.latency = latency(&reading);
         trial.notes.extend(reading.notes);
+        let spliced = lab.messages(self.road)?.zip(sent);
+        let spliced = spliced.and_then(|(now, before)| now.since(before).note());
+        trial.notes.extend(spliced);
         trial.processor = Processor {
             server_user_s: times.user.as_secs_f64(),
             server_system_s: times.system.as_secs_f64(),

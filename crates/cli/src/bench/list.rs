@@ -4,7 +4,6 @@ use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
 use clap::Args;
-use millrace_bench::programs::{find_program, program_of};
 use millrace_bench::scenario::{Case, Scenario};
 use millrace_bench::{roads, scenario};
 
@@ -30,13 +29,7 @@ pub(super) fn run(_: &ListArguments) -> Result<u8> {
     }
     let mut ways = Table::new(&["ROAD", "HERE", "WHAT"], &[]);
     for road in roads::all() {
-        let needs = road.set_up.iter().map(|command| program_of(command));
-        let lacks: Vec<&str> = needs
-            .filter(|program| find_program(program).is_none())
-            .collect();
-        let here = lacks
-            .first()
-            .map_or("yes".to_owned(), |program| format!("no {program}"));
+        let here = road.missing().unwrap_or_else(|| "yes".to_owned());
         ways.push(vec![road.name, here, road.about]);
     }
     let text = format!("{}\n{}", scenarios.render(styled), ways.render(styled));
