@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import isolate, road as roads  # noqa: E402
 
 LIMIT_S = 180.0
+SHORT = ["--repeat", "2", "--time", "0.3", "--sizes", "1024"]
 QUICK = ["--quick", "--repeat", "2", "--time", "0.3"]
 
 SCENARIO = """
@@ -89,7 +90,7 @@ def every_road_is_measured(stage: Stage) -> None:
     """Redis on all roads, which the suite makes and takes away."""
     names = ["loopback", "unix", "veth", "bridge", "dnat", "vxlan", "host-gw"]
     names += [f"millrace-{name}" for name in names if name != "unix"]
-    done = stage.bench("run", "redis/get", "--clients", "1", "--roads", ",".join(names), *QUICK, *stage.out("all"))
+    done = stage.bench("run", "redis/get", "--clients", "1", "--roads", ",".join(names), *SHORT, *stage.out("all"))
     assert done.returncode == 0, done.stdout + done.stderr
     found = counted(stage.results("all"))
     for name in names:
@@ -133,13 +134,15 @@ def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
         (["run", str(wrong)], "the scenario wrong"),
         (["run", str(misspelt)], "the parameter clients is in no command"),
         (["run", one, str(other)], "two scenarios would be called same"),
+        (["run", "redis/get", "--quick"], "a quick run leaves these cases out"),
+        (["run", "http", "--roads", "unix"], "can take any of these roads"),
         (["run", "--out", "/run/results"], "a /run of its own"),
     ]:
         out = [] if "--out" in words else stage.out("never")
         done = stage.bench(*words, *out)
         assert done.returncode != 0 and told in done.stderr, (words, done.stderr)
         assert "panicked" not in done.stderr, done.stderr
-    assert not (stage.directory / "never").exists()
+    assert not (stage.directory / "never" / "results.json").exists()
 
 
 def results_that_cannot_be_read_are_told(stage: Stage) -> None:
@@ -195,7 +198,7 @@ def without_root(stage: Stage) -> None:
 def ended_by(stage: Stage, number: signal.Signals) -> None:
     """A run that is ended leaves nothing but its results, and the same command goes on with them."""
     name = f"ended-{number.name}"
-    words = ["run", "redis/get", "--clients", "1,50", "--roads", "bridge,millrace-bridge", *QUICK, *stage.out(name)]
+    words = ["run", "redis/get", "--clients", "1,50", "--roads", "bridge,millrace-bridge", *SHORT, *stage.out(name)]
     before = processes()
     with subprocess.Popen(stage.command(*words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         deadline = time.monotonic() + LIMIT_S

@@ -86,17 +86,24 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
         .iter()
         .filter_map(|scenario| with_programs(scenario, &mut missing))
         .collect();
-    for line in missing {
-        warn(&mut results, line);
+    for line in &missing {
+        warn(&mut results, line.clone());
     }
     if let Some(line) = unproved(&request.roads) {
         warn(&mut results, line);
     }
     let groups = groups(&scenarios, request, &mut results);
     ensure!(
-        !groups.is_empty(),
+        groups.iter().any(|group| !group.cells.is_empty()),
         "there is nothing to measure: {}",
-        results.warnings.join("; ")
+        if !missing.is_empty() {
+            missing.join("; ")
+        } else if groups.is_empty() {
+            "a quick run leaves these cases out; give --repeat 3 --time 1 instead of --quick"
+                .to_owned()
+        } else {
+            "none of these scenarios can take any of these roads".to_owned()
+        }
     );
     let lab = Lab::open(&request.roads, processors)?;
     let mut course = Course {
