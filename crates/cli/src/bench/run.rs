@@ -29,10 +29,10 @@ pub(crate) struct RunArguments {
     /// Roads, parted by commas; the first is what the others are compared with [default: loopback,millrace-loopback].
     #[arg(long, value_delimiter = ',', value_name = "ROAD,…")]
     roads: Vec<String>,
-    /// Only these values of the parameter bytes.
+    /// Values of the parameter bytes, in place of the scenarios' own.
     #[arg(long, value_delimiter = ',', value_name = "BYTES,…")]
     sizes: Vec<u64>,
-    /// Only these values of the parameter clients.
+    /// Values of the parameter clients, in place of the scenarios' own.
     #[arg(long, value_delimiter = ',', value_name = "N,…")]
     clients: Vec<u64>,
     /// Trials of each cell [default: 10, quick: 3].
@@ -41,13 +41,13 @@ pub(crate) struct RunArguments {
     /// Seconds of a trial [default: 3, quick: 1].
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     time: Option<f64>,
-    /// Processors of server and client: auto, none, or two numbers as 0,1.
+    /// Processors of server and client: auto, none, or two numbers as 0,1; auto pins nothing where there is one only.
     #[arg(long, default_value = "auto", value_name = "CPUS")]
     pin: Pinning,
     /// Orders the roads, which take turns at random.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Where results go [default: millrace-bench-DATE].
+    /// Where results go; not below /run [default: millrace-bench-DATE].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// A first look: fewer parameters, three short trials each, intervals without verdicts.
