@@ -21,6 +21,9 @@ const TOOLS: &[(&str, &str)] = &[
     ("rustc", "--version"),
 ];
 
+/// The name of the fact that is another one each time.
+pub const LOAD: &str = "load before the run";
+
 /// Processor, kernel, mitigations, system, versions of the programs.
 pub fn facts() -> Vec<Fact> {
     let mut facts: Vec<(&str, String)> = vec![
@@ -30,7 +33,7 @@ pub fn facts() -> Vec<Fact> {
         ("kernel", first_line("/proc/sys/kernel/osrelease")),
         ("mitigations", mitigations()),
         ("system", system()),
-        ("load before the run", first_line("/proc/loadavg")),
+        (LOAD, first_line("/proc/loadavg")),
     ];
     for &(tool, argument) in TOOLS {
         facts.push((
@@ -146,7 +149,14 @@ pub fn warnings() -> Vec<String> {
         .next()
         .and_then(|word| word.parse::<f64>().ok());
     if let Some(busy) = busy.filter(|busy| *busy > allowed as f64 / 2.0) {
-        found.push(format!("the machine was busy before the run: {busy} programs wanted to run on {allowed} processors"));
+        let processors = if allowed == 1 {
+            "processor"
+        } else {
+            "processors"
+        };
+        found.push(format!(
+            "the machine was busy before the run: {busy} programs wanted to run on {allowed} {processors}"
+        ));
     }
     found
 }
