@@ -40,6 +40,8 @@ struct File {
     /// Connections within the server's namespace are spliced.
     #[serde(default)]
     sockmap: bool,
+    /// What everybody who measures it has to know.
+    caution: Option<String>,
     /// Commands, as a shell has them. The namespaces are made in a place where there are no others.
     set_up: Vec<String>,
 }
@@ -67,6 +69,8 @@ pub struct Road {
     pub unix: bool,
     /// Its connections are spliced by BPF programs.
     pub sockmap: bool,
+    /// What everybody who measures it has to know.
+    pub caution: Option<String>,
     /// The commands that make the namespaces.
     pub set_up: Vec<String>,
 }
@@ -125,6 +129,7 @@ fn read(name: &str, text: &str) -> Result<Road> {
         host: file.host,
         unix: file.unix,
         sockmap: file.sockmap,
+        caution: file.caution,
         set_up: file.set_up,
     })
 }

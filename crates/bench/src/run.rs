@@ -86,8 +86,12 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
         .iter()
         .filter_map(|scenario| with_programs(scenario, &mut missing))
         .collect();
-    for line in &missing {
-        warn(&mut results, line.clone());
+    let cautions = request.roads.iter().filter_map(|road| {
+        let caution = road.caution.as_ref()?;
+        Some(format!("the road {}: {caution}", road.name))
+    });
+    for line in missing.iter().cloned().chain(cautions) {
+        warn(&mut results, line);
     }
     if let Some(line) = unproved(&request.roads) {
         warn(&mut results, line);
