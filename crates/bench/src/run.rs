@@ -97,18 +97,7 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
         warn(&mut results, line);
     }
     let groups = groups(&scenarios, request, &mut results);
-    ensure!(
-        groups.iter().any(|group| !group.cells.is_empty()),
-        "there is nothing to measure: {}",
-        if !missing.is_empty() {
-            missing.join("; ")
-        } else if groups.is_empty() {
-            "a quick run leaves these cases out; give --repeat 3 --time 1 instead of --quick"
-                .to_owned()
-        } else {
-            "none of these scenarios can take any of these roads".to_owned()
-        }
-    );
+    check_work(&groups, &missing)?;
     let lab = Lab::open(&request.roads, processors)?;
     let mut course = Course {
         request,
@@ -143,6 +132,23 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
         }
     }
     Ok(course.results)
+}
+
+/// Whether there is something to measure; if not, says why.
+fn check_work(groups: &[Group<'_>], missing: &[String]) -> Result<()> {
+    ensure!(
+        groups.iter().any(|group| !group.cells.is_empty()),
+        "there is nothing to measure: {}",
+        if !missing.is_empty() {
+            missing.join("; ")
+        } else if groups.is_empty() {
+            "a quick run leaves these cases out; give --repeat 3 --time 1 instead of --quick"
+                .to_owned()
+        } else {
+            "none of these scenarios can take any of these roads".to_owned()
+        }
+    );
+    Ok(())
 }
 
 /// New results, or those that are there already, if they are of the same plan.
