@@ -9,10 +9,13 @@ Exits with 0 when every case was right. No case judges a figure. Needs root, for
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
+import shlex
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -27,7 +30,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import isolate, road as roads  # noqa: E402
 
 LIMIT_S = 180.0
-SHORT = ["--repeat", "2", "--time", "0.3", "--sizes", "1024"]
 QUICK = ["--quick", "--repeat", "2", "--time", "0.3"]
 
 SCENARIO = """
@@ -44,6 +46,48 @@ unit = "operations_per_second"
 grid = [{{ clients = [1, 2] }}]
 quick = [{{ clients = [1] }}]
 """
+# Measured with what the interface has carried before and after.
+MEASURED = """
+title = "A scenario that looks at the interface"
+about = "What it has carried before, and after."
+[server]
+command = {server}
+[[case]]
+name = "one"
+title = "one"
+client = {client}
+read = "{read}"
+unit = "{unit}"
+grid = [{{ clients = [50] }}]
+quick = [{{ clients = [50] }}]
+"""
+SPLICED = [
+    (
+        "checked",
+        "{millrace} load serve echo --listen {listen}",
+        "{millrace} load echo {address} --bytes 65536 --connections {clients} {record}",
+        "millrace-load",
+        "operations_per_second",
+    ),
+    (
+        "iperf3",
+        "iperf3 -s -B {bind} -p {port}",
+        "iperf3 -c {host} -p {port} -t 1 -P 2 --bitrate 1G -J; : {clients}",
+        "iperf3",
+        "bits_per_second",
+    ),
+    (
+        "redis",
+        "redis-server --bind {bind} --port {port} --protected-mode no --save '' --appendonly no",
+        "redis-benchmark -h {host} -p {port} -c {clients} -d 8192 -n {count} -t get",
+        "redis-benchmark",
+        "operations_per_second",
+    ),
+]
+# bpf(2): its number, commands, and the kinds of programs that a sockmap has.
+SYS_BPF = {"x86_64": 321}.get(os.uname().machine, 280)
+NEXT_ID, PROGRAM_BY_ID, INFORMATION = 11, 13, 15
+SPLICING = {13: "sock_ops", 16: "sk_msg"}
 ANSWER = "echo result: requests 1000 microseconds 500000 errors 0 p50 1 p99 2 p99.9 3"
 
 
@@ -88,17 +132,37 @@ def counted(results: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 def every_road_is_measured(stage: Stage) -> None:
     """Redis on all roads, which the suite makes and takes away."""
-    names = ["loopback", "unix", "veth", "bridge", "dnat", "vxlan", "host-gw"]
-    names += [f"millrace-{name}" for name in names if name != "unix"]
-    done = stage.bench("run", "redis/get", "--clients", "1", "--roads", ",".join(names), *SHORT, *stage.out("all"))
+    names = ["loopback", "unix", "veth", "bridge", "dnat", "vxlan", "host-gw", "sockmap"]
+    names += [f"millrace-{name}" for name in names if name not in ("unix", "sockmap")]
+    done = stage.bench("run", "redis/mix", "--clients", "1", "--roads", ",".join(names), *QUICK, *stage.out("all"))
     assert done.returncode == 0, done.stdout + done.stderr
     found = counted(stage.results("all"))
     for name in names:
         assert [trial["round"] for trial in found[name]] == [1, 2], name
         for trial in found[name]:
-            assert trial["value"] > 0 and "redis-benchmark" in trial["commands"]["client"], trial
+            assert trial["value"] > 0 and "load redis" in trial["commands"]["client"], trial
             spent = trial["processor"]
             assert spent["server_user_s"] + spent["server_system_s"] > 0, trial
+
+
+def spliced_bytes_pass_the_interface_by(stage: Stage) -> None:
+    """Loopback's interface sees next to nothing of what real programs send on the sockmap; `millrace load` checks each byte."""
+    for name, server, client, reader, unit in SPLICED:
+        carried = {}
+        for road in ("loopback", "sockmap"):
+            seen = stage.directory / f"seen-{name}-{road}"
+            look = f"grep lo: /proc/net/dev >> {seen}"
+            whole = shlex.join(["sh", "-c", f"{look} && {client} && {look}"])
+            scenario = stage.directory / f"{name}.toml"
+            scenario.write_text(MEASURED.format(server=json.dumps(server), client=json.dumps(whole), read=reader, unit=unit))
+            options = ["--quick", "--repeat", "1", "--time", "1", *stage.out(f"{name}-{road}")]
+            done = stage.bench("run", str(scenario), "--roads", road, *options)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "no message took the sockmap" not in done.stdout, done.stdout
+            # The last two lines are of the trial; those before, if any, of attempts that found the pace.
+            before, after = [int(line.split()[1]) for line in seen.read_text().splitlines()[-2:]]
+            carried[road] = after - before
+        assert carried["loopback"] > 2e6 and carried["sockmap"] < 2e5, (name, carried)
 
 
 def what_fails_is_told_and_the_rest_goes_on(stage: Stage) -> None:
@@ -189,26 +253,33 @@ def without_root(stage: Stage) -> None:
     if subprocess.run([*nobody, "unshare", "--user", "true"], capture_output=True).returncode != 0:
         print("without root: no user namespaces here")
         return
-    words = [*nobody, own, "bench", "run", "redis/mix", "http", "memcached", "proxy", "--clients", "1", "--roads", "loopback,millrace-dnat"]
+    words = [*nobody, own, "bench", "run", "redis/mix", "http", "memcached", "proxy", "--clients", "1"]
+    words += ["--roads", "loopback,millrace-dnat,sockmap"]
     done = subprocess.run([*words, *QUICK, "--out", str(home / "out")], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the kernel's road is what millrace-dnat shows" in done.stdout, done.stdout
+    told = "no sockmap: it is BPF, which is for root"
+    assert f"the road sockmap is left out: {told}" in done.stdout, done.stdout
+    listed = subprocess.run([*nobody, own, "bench", "list"], capture_output=True, text=True, timeout=LIMIT_S)
+    assert told in listed.stdout, listed.stdout + listed.stderr
 
 
 def ended_by(stage: Stage, number: signal.Signals) -> None:
     """A run that is ended leaves nothing but its results, and the same command goes on with them."""
     name = f"ended-{number.name}"
-    words = ["run", "redis/get", "--clients", "1,50", "--roads", "bridge,millrace-bridge", *SHORT, *stage.out(name)]
-    before = processes()
+    on = ["bridge", "millrace-bridge", "sockmap"]
+    words = ["run", "redis/mix", "--clients", "1,50", "--roads", ",".join(on), *QUICK, *stage.out(name)]
+    before, programs = processes(), splicing_programs()
     with subprocess.Popen(stage.command(*words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         deadline = time.monotonic() + LIMIT_S
         while not (stage.directory / name / "results.json").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
+        assert splicing_programs() - programs, "the programs of the sockmap are not loaded"
         run.send_signal(number)
         run.wait(timeout=LIMIT_S)
     assert number == signal.SIGKILL or run.returncode == 130, run.returncode
     deadline = time.monotonic() + LIMIT_S
-    while (left := processes() - before) and time.monotonic() < deadline:
+    while (left := (processes() - before) | (splicing_programs() - programs)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left, left
     assert not list(Path("/run/netns").glob("*bridge*")), "a network namespace is left"
@@ -216,8 +287,8 @@ def ended_by(stage: Stage, number: signal.Signals) -> None:
     done = stage.bench(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     after = counted(stage.results(name))
-    assert [len(after[road]) for road in ("bridge", "millrace-bridge")] == [4, 4] and made <= 4, after
-    other = stage.bench("run", "redis/get", "--quick", "--repeat", "1", *stage.out(name))
+    assert [len(after[road]) for road in on] == [4, 4, 4] and made <= 4, after
+    other = stage.bench("run", "redis/mix", "--quick", "--repeat", "1", *stage.out(name))
     assert other.returncode == 1 and "results of another plan" in other.stderr, other.stderr
 
 
@@ -233,8 +304,30 @@ def processes() -> set[str]:
     return found
 
 
+def splicing_programs() -> set[str]:
+    """The BPF programs in this kernel that could be a sockmap's."""
+    bpf = ctypes.CDLL(None, use_errno=True).syscall
+    found, number = set(), 0
+    while True:
+        attributes = ctypes.create_string_buffer(struct.pack("=I", number), 128)
+        if bpf(SYS_BPF, NEXT_ID, attributes, 128) < 0:
+            return found
+        number = struct.unpack_from("=I", attributes, 4)[0]
+        program = bpf(SYS_BPF, PROGRAM_BY_ID, ctypes.create_string_buffer(struct.pack("=I", number), 128), 128)
+        if program < 0:
+            continue  # gone meanwhile
+        about = ctypes.create_string_buffer(256)
+        request = struct.pack("=IIQ", program, 256, ctypes.addressof(about))
+        bpf(SYS_BPF, INFORMATION, ctypes.create_string_buffer(request, 128), 128)
+        os.close(program)
+        kind = struct.unpack_from("=I", about)[0]
+        if kind in SPLICING:
+            found.add(f"{SPLICING[kind]} {number}")
+
+
 CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("every road is measured", every_road_is_measured),
+    ("spliced bytes pass the interface by", spliced_bytes_pass_the_interface_by),
     ("what fails is told, and the rest goes on", what_fails_is_told_and_the_rest_goes_on),
     ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
     ("results that cannot be read are told", results_that_cannot_be_read_are_told),

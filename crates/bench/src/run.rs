@@ -86,11 +86,7 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
         .iter()
         .filter_map(|scenario| with_programs(scenario, &mut missing))
         .collect();
-    let cautions = request.roads.iter().filter_map(|road| {
-        let caution = road.caution.as_ref()?;
-        Some(format!("the road {}: {caution}", road.name))
-    });
-    for line in missing.iter().cloned().chain(cautions) {
+    for line in missing.iter().cloned().chain(cautions(&request.roads)) {
         warn(&mut results, line);
     }
     if let Some(line) = unproved(&request.roads) {
@@ -213,6 +209,14 @@ fn warn(results: &mut Results, line: String) {
     if !results.warnings.contains(&line) {
         results.warnings.push(line);
     }
+}
+
+/// What everybody who measures these roads has to know.
+fn cautions(roads: &[Road]) -> impl Iterator<Item = String> {
+    roads.iter().filter_map(|road| {
+        let caution = road.caution.as_ref()?;
+        Some(format!("the road {}: {caution}", road.name))
+    })
 }
 
 /// The roads that can be set up; what is missing goes to `missing`.

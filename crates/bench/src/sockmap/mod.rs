@@ -21,6 +21,7 @@
 //! - `splice(2)` from such a socket, and `FIONREAD` before Linux 7.0, see TCP's queue only.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -120,8 +121,10 @@ impl Sockmap {
             flags: 0,
             types: None,
         });
-        let map =
-            map.context("BPF is for root, and needs a kernel with sockmap (CONFIG_NET_SOCK_MSG)")?;
+        let map = map.map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => anyhow!("it is BPF, which is for root"),
+            _ => anyhow!("this kernel has none (CONFIG_NET_SOCK_MSG): {error}"),
+        })?;
         let types: Vec<u8> = INT.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let types = sys::load_types(&types[..45]).context("types for BPF")?;
         let begun = sys::create_map(&Map {
