@@ -4,15 +4,17 @@
 //! touched, and each thread remembers what it found good: pages for short buffers, ranges for long ones. The memory is forgotten when
 //! the program unmaps or protects anything.
 //!
-//! What a thread remembers is on our heap, from its first call on until it ends: variables of threads lie in their stacks, and the smallest
-//! stack that a program may ask for has no room for it.
+//! What a thread remembers has memory of its own, from its first call on until it ends: variables of threads lie in their stacks, and the
+//! smallest stack that a program may ask for has no room for it.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU32,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
 
 use crate::kernel::kernel;
 
@@ -71,8 +73,7 @@ fn first_tables() -> *mut Tables {
     let Some(key) = KEY.get() else {
         return null_mut();
     };
-    // SAFETY: they have a size.
-    let fresh: *mut Tables = unsafe { alloc_zeroed(Layout::new::<Tables>()) }.cast();
+    let fresh = take_spare().unwrap_or_else(map_tables);
     // A signal handler may have come between, and have made some.
     let known = TABLES.get();
     if known.is_null() && !fresh.is_null() {
@@ -91,10 +92,50 @@ extern "C" fn end_tables(tables: *mut c_void) {
     release(tables.cast());
 }
 
+/// Tables that threads have left, for threads that come. What they remember is true of the process.
+static SPARE: [AtomicPtr<Tables>; SPARES] = [const { AtomicPtr::new(null_mut()) }; SPARES];
+const SPARES: usize = 8;
+
+fn take_spare() -> Option<*mut Tables> {
+    // Acquire: pairs with the Release in `release`; what the last thread wrote is there.
+    let mut taken = SPARE.iter().map(|spare| spare.swap(null_mut(), Acquire));
+    taken.find(|tables| !tables.is_null())
+}
+
+/// Not from our heap, which would keep the memory of many threads that were.
+fn map_tables() -> *mut Tables {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let found = kernel!(
+        libc::SYS_mmap,
+        0usize,
+        size_of::<Tables>(),
+        access,
+        kind,
+        usize::MAX,
+        0usize
+    );
+    // Errors are the last page of the numbers.
+    if (-4095..0).contains(&found) {
+        null_mut()
+    } else {
+        found as *mut Tables
+    }
+}
+
 fn release(tables: *mut Tables) {
-    if !tables.is_null() {
-        // SAFETY: from `first_tables`, of this layout, and nobody has it any more.
-        unsafe { dealloc(tables.cast(), Layout::new::<Tables>()) };
+    if tables.is_null() {
+        return;
+    }
+    // Release: pairs with the Acquire in `take_spare`.
+    let is_kept = SPARE.iter().any(|spare| {
+        spare
+            .compare_exchange(null_mut(), tables, AcqRel, Relaxed)
+            .is_ok()
+    });
+    if !is_kept {
+        // Nobody has them any more.
+        kernel!(libc::SYS_munmap, tables, size_of::<Tables>());
     }
 }
 
