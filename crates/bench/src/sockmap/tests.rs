@@ -1,6 +1,6 @@
 //! Real sockets in network namespaces of their own.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -52,6 +52,18 @@ fn carried() -> u64 {
         .unwrap()
 }
 
+/// Everything up to the end. The kernel's `tcp_bpf_recvmsg` can wake a blocking receive and find that another message is not there yet:
+/// it returns EAGAIN then.
+fn read_all(from: &mut TcpStream) -> Vec<u8> {
+    let mut found = Vec::new();
+    loop {
+        match from.read_to_end(&mut found) {
+            Ok(_) => return found,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+}
+
 fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
     (0..bytes)
         .map(|at| (at.wrapping_mul(31) >> 3 ^ at >> 11 ^ seed) as u8)
@@ -76,13 +88,8 @@ fn messages_pass_tcp_by_and_arrive_whole() {
             writer.write_all(&there).unwrap();
             writer.shutdown(Shutdown::Write).unwrap();
         });
-        let reading = thread::spawn(move || {
-            let mut found = Vec::new();
-            server.read_to_end(&mut found).unwrap();
-            found
-        });
-        let mut found = Vec::new();
-        client.read_to_end(&mut found).unwrap();
+        let reading = thread::spawn(move || read_all(&mut server));
+        let found = read_all(&mut client);
         assert!(found == sent[1] && reading.join().unwrap() == sent[0]);
         serving.join().unwrap();
         asking.join().unwrap();
