@@ -48,4 +48,4 @@ def summary(under: Road, total: Verdict, suites: list[Suite], results: Path) -> 
     for case, evidence in total.differences.items():
         print(f"  {case}: {evidence}")
     print(f"results: {results}")
-    print(f"{total.agreed} passed, {len(total.differences)} failed")
+    print(f"{total.agreed} passed, {len(total.differences)} failed, 0 skipped")
