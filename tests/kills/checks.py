@@ -15,8 +15,8 @@ ENDING_S = 2.0
 FINISH_S = 10.0
 CLEAN_S = 2.0
 PAUSE_S = 0.05
-MAPS_SLACK = 48
-"""Maps that a server of threads may have beyond its baseline: stacks and arenas that the C library keeps."""
+MAPS_SLACK = 4
+"""Maps that a process may have beyond its baseline: the kernel joins neighbours or not."""
 
 _ENDED_READING = {ledger.DONE, ledger.error("ECONNRESET"), ledger.error("EPIPE")}
 _ENDED_WRITING = {ledger.DONE, ledger.GAVE_UP, ledger.error("ECONNRESET"), ledger.error("EPIPE")}

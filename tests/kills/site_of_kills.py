@@ -78,6 +78,8 @@ class Site:
         self._config = directory / "agent.toml"
         self._config.write_text(f'metrics = "{self._metrics}"\n')
         os.environ["MILLRACE_AGENT"] = str(self.runtime / "agent.sock")
+        # The C library keeps no memory of threads that have ended.
+        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.arena_max=1:glibc.pthread.stack_cache_size=0"
         self.ledger = Ledger(directory / "ledger")
         self._logs = itertools.count()
         self.processes: dict[str, Process] = {}

@@ -40,7 +40,7 @@ def named(name: str, result: dict[str, Any]) -> Verdict:
 
 
 def summary(under: Road, total: Verdict, suites: list[Suite], results: Path) -> None:
-    """The end of a run: what was left out and why, what is flaky, what differs, and the closing line."""
+    """The end of a run: what was left out and why, what is flaky, what differs, and the closing line, to which left out is skipped."""
     for suite in suites:
         for what, why in suite.left_out.items():
             print(f"left out on both roads: {suite.name}: {what}: {why}")
@@ -48,4 +48,5 @@ def summary(under: Road, total: Verdict, suites: list[Suite], results: Path) -> 
     for case, evidence in total.differences.items():
         print(f"  {case}: {evidence}")
     print(f"results: {results}")
-    print(f"{total.agreed} passed, {len(total.differences)} failed, 0 skipped")
+    left_out = sum(len(suite.left_out) for suite in suites)
+    print(f"{total.agreed} passed, {len(total.differences)} failed, {left_out} skipped")

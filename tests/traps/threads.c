@@ -525,6 +525,58 @@ static void the_smallest_stacks(void) {
     }
 }
 
+/* ---- Threads that come and go. ---- */
+
+enum { CROWD = 24 };
+
+typedef struct {
+    Pair pair;
+    pthread_barrier_t all;
+} Crowd;
+
+static void *send_beside_others(void *argument) {
+    Crowd *crowd = argument;
+    must(send(crowd->pair.near, "x", 1, 0) == 1, "send");
+    pthread_barrier_wait(&crowd->all);
+    return NULL;
+}
+
+static void come_and_go(Crowd *crowd) {
+    pthread_t threads[CROWD];
+    char got[CROWD];
+    for (int i = 0; i < CROWD; i++)
+        threads[i] = start_thread(send_beside_others, crowd);
+    must(recv(crowd->pair.far, got, CROWD, MSG_WAITALL) == CROWD, "recv");
+    for (int i = 0; i < CROWD; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static long address_space_kib(void) {
+    long kib = 0;
+    char line[256];
+    FILE *file = fopen("/proc/self/status", "r");
+    while (kib == 0 && fgets(line, sizeof line, file) != NULL)
+        sscanf(line, "VmSize: %ld kB", &kib);
+    fclose(file);
+    return kib;
+}
+
+/* What a thread remembers goes with it. */
+static void crowds_of_threads_come_and_go(void) {
+    Crowd crowd = {.pair = on_the_ring()};
+    must(pthread_barrier_init(&crowd.all, NULL, CROWD) == 0, "barrier");
+    for (int i = 0; i < 5; i++)
+        come_and_go(&crowd);
+    long before = address_space_kib();
+    for (int i = 0; i < 40; i++)
+        come_and_go(&crowd);
+    long grown = address_space_kib() - before;
+    /* The C library keeps some stacks; each crowd has the same. */
+    observe("40 crowds later: %s", grown < 4096 ? "as large as before" : "larger");
+    close(crowd.pair.near), close(crowd.pair.far);
+    pthread_barrier_destroy(&crowd.all);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(one_thread_sends_another_polls),
@@ -538,6 +590,7 @@ int main(int argc, char **argv) {
         CASE(a_thread_polls_while_another_receives),
         CASE(a_number_is_used_again_below_a_call),
         CASE(the_smallest_stacks),
+        CASE(crowds_of_threads_come_and_go),
         {0},
     };
     return run_cases(cases, argc, argv);

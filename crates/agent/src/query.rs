@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_wire::{Answer, MAX_BYTES, Query, ToAgent, ToClient};
 use nix::sys::socket::{
@@ -58,7 +58,7 @@ impl fmt::Display for AskError {
 
 impl std::error::Error for AskError {}
 
-/// Asks the agent at `path`, waits at most `patience` for each step, and returns its answer as JSON.
+/// Asks the agent at `path`, waits at most `patience` for each step (twice that when signals come), and returns its answer as JSON.
 ///
 /// # Errors
 /// When nobody answers, or somebody who is not trusted.
@@ -70,11 +70,14 @@ pub fn ask(path: &Path, query: Query, patience: Duration) -> Result<(String, Ans
     let mut buffer = [0; MAX_BYTES];
     let length = ToAgent::Query(query).encode(&mut buffer);
     let question = &buffer[..length];
-    uninterrupted(|| Ok(send(socket.as_raw_fd(), question, MsgFlags::MSG_NOSIGNAL)?))
-        .map_err(AskError::NoAnswer)?;
-    let (length, descriptor) =
-        uninterrupted(|| crate::sys::receive_with_descriptor(&socket, &mut buffer))
-            .map_err(AskError::NoAnswer)?;
+    uninterrupted(patience, || {
+        Ok(send(socket.as_raw_fd(), question, MsgFlags::MSG_NOSIGNAL)?)
+    })
+    .map_err(AskError::NoAnswer)?;
+    let (length, descriptor) = uninterrupted(patience, || {
+        crate::sys::receive_with_descriptor(&socket, &mut buffer)
+    })
+    .map_err(AskError::NoAnswer)?;
     if length == 0 {
         return Err(AskError::NoAnswer(io::Error::from(
             io::ErrorKind::UnexpectedEof,
@@ -95,12 +98,17 @@ pub fn ask(path: &Path, query: Query, patience: Duration) -> Result<(String, Ans
     Ok((text, answerer))
 }
 
-/// Makes a call again that a signal interrupted: the kernel does so by itself only where a call has no time limit (signal(7)).
-fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Makes a call again that a signal interrupted: the kernel does so by itself only where a call has no time limit (signal(7)). Each
+/// time that limit begins anew: after `patience` none is made again, whatever signals go on to come.
+fn uninterrupted<T>(patience: Duration, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let began = Instant::now();
     loop {
         match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             outcome => return outcome,
+        }
+        if began.elapsed() > patience {
+            return Err(io::ErrorKind::TimedOut.into());
         }
     }
 }
@@ -158,7 +166,7 @@ fn reach(path: &Path, patience: Duration) -> io::Result<(OwnedFd, Answerer)> {
     setsockopt(&socket, sockopt::SendTimeout, &timeout)?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &timeout)?;
     let address = UnixAddr::new(path)?;
-    uninterrupted(|| Ok(connect(socket.as_raw_fd(), &address)?))?;
+    uninterrupted(patience, || Ok(connect(socket.as_raw_fd(), &address)?))?;
     let peer = getsockopt(&socket, sockopt::PeerCredentials)?;
     Ok((
         socket,

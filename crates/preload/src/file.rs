@@ -4,14 +4,17 @@ use libc::{c_int, c_uint, iovec, off_t};
 use millrace_wire::Reason;
 
 use crate::kernel::{self, kernel};
+use crate::pool::Pool;
 use crate::send::{Call, send};
 use crate::socket::Socket;
 use crate::{Outcome, receive, user};
 
 /// Larger files go by the kernel, which does not copy them through the program.
 const COPY_BYTES_MAX: usize = 64 * 1024;
-/// A file is read in pieces of this size.
-const PIECE_BYTES: usize = 16 * 1024;
+/// For what is read of files: the reader of a connection is woken once for all of it.
+static PIECES: Pool<[u8; COPY_BYTES_MAX], 4> = Pool::new();
+/// Else a file is read in pieces of this size, on the stack, of which the smallest that a thread may have is 16 KiB.
+const SMALL_PIECE_BYTES: usize = 4096;
 /// A pipe that is writable at all takes so much.
 const PIPE_BYTES: usize = libc::PIPE_BUF;
 
@@ -28,13 +31,30 @@ pub(crate) fn send_file(
     if !socket.is_joined(out) || !usable || bytes == 0 || bytes > COPY_BYTES_MAX {
         return send_unread(socket, out, raw);
     }
-    // SAFETY: just found writable.
+    let Some(piece) = PIECES.take() else {
+        let mut piece = [0u8; SMALL_PIECE_BYTES];
+        return send_pieces(socket, (out, input), (offset, bytes), &mut piece, raw);
+    };
+    // SAFETY: bytes that nobody else has until they are given back.
+    let memory = unsafe { &mut *piece };
+    let outcome = send_pieces(socket, (out, input), (offset, bytes), memory, raw);
+    PIECES.give_back(piece);
+    outcome
+}
+
+/// Copies `bytes` bytes at `offset` to the ring, as many at once as `piece` can hold.
+fn send_pieces(
+    socket: &'static Socket,
+    (out, input): (c_int, c_int),
+    (offset, bytes): (*mut off_t, usize),
+    piece: &mut [u8],
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
+    // SAFETY: found writable.
     let start = unsafe { offset.read() };
-    // Not on the stack, of which the smallest that a thread may have is not much longer.
-    let mut piece = vec![0u8; bytes.min(PIECE_BYTES)];
     let mut sent = 0usize;
     while sent < bytes {
-        let wanted = (bytes - sent).min(PIECE_BYTES);
+        let wanted = (bytes - sent).min(piece.len());
         let place = start + sent as off_t;
         let read = kernel!(libc::SYS_pread64, input, piece.as_mut_ptr(), wanted, place);
         if read <= 0 {
@@ -99,7 +119,7 @@ pub(crate) fn splice_out(
 ) -> Outcome {
     socket.pin(Reason::Splice);
     let mut moved = 0;
-    let mut piece = vec![0u8; bytes.min(PIPE_BYTES)];
+    let mut piece = [0u8; PIPE_BYTES];
     loop {
         let reach = socket
             .lock_receive(input)

@@ -35,6 +35,7 @@ mod kernel;
 mod memory;
 mod pass;
 mod poll;
+mod pool;
 mod process;
 mod real;
 mod receive;

@@ -11,12 +11,11 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{
-    AtomicPtr, AtomicU32,
-    Ordering::{AcqRel, Acquire, Relaxed},
-};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::kernel::kernel;
+use crate::pool::Pool;
+use crate::thread::BlockedSignals;
 
 const PAGE: usize = 4096;
 /// Pages that a thread remembers: each belongs to one row, which is a cache line, and the last used is the first in it.
@@ -70,37 +69,32 @@ pub(crate) fn prepare() {
 /// A thread's first tables. Null: there is no memory for them.
 #[cold]
 fn first_tables() -> *mut Tables {
-    let Some(key) = KEY.get() else {
-        return null_mut();
-    };
-    let fresh = take_spare().unwrap_or_else(map_tables);
-    // A signal handler may have come between, and have made some.
+    let _blocked = BlockedSignals::new();
     let known = TABLES.get();
-    if known.is_null() && !fresh.is_null() {
+    let Some(key) = KEY.get().filter(|_| known.is_null()) else {
+        // There is no key, or a signal handler has made some.
+        return known;
+    };
+    let fresh = POOL.take().unwrap_or_else(map_tables);
+    if !fresh.is_null() {
         TABLES.set(fresh);
         // SAFETY: the key was made by `prepare`.
         unsafe { libc::pthread_setspecific(*key, fresh.cast()) };
-        return fresh;
     }
-    release(fresh);
-    known
+    fresh
 }
 
 /// The thread ends. Destructors of the program that come later make new ones, for which we are called again.
 extern "C" fn end_tables(tables: *mut c_void) {
     TABLES.set(null_mut());
-    release(tables.cast());
+    let tables = tables.cast();
+    if !POOL.give_back(tables) {
+        kernel!(libc::SYS_munmap, tables, size_of::<Tables>());
+    }
 }
 
-/// Tables that threads have left, for threads that come. What they remember is true of the process.
-static SPARE: [AtomicPtr<Tables>; SPARES] = [const { AtomicPtr::new(null_mut()) }; SPARES];
-const SPARES: usize = 8;
-
-fn take_spare() -> Option<*mut Tables> {
-    // Acquire: pairs with the Release in `release`; what the last thread wrote is there.
-    let mut taken = SPARE.iter().map(|spare| spare.swap(null_mut(), Acquire));
-    taken.find(|tables| !tables.is_null())
-}
+/// Tables for as many threads as most programs have. What the last thread remembered is true of the process, and stays.
+static POOL: Pool<Tables, 8> = Pool::new();
 
 /// Not from our heap, which would keep the memory of many threads that were.
 fn map_tables() -> *mut Tables {
@@ -120,22 +114,6 @@ fn map_tables() -> *mut Tables {
         null_mut()
     } else {
         found as *mut Tables
-    }
-}
-
-fn release(tables: *mut Tables) {
-    if tables.is_null() {
-        return;
-    }
-    // Release: pairs with the Acquire in `take_spare`.
-    let is_kept = SPARE.iter().any(|spare| {
-        spare
-            .compare_exchange(null_mut(), tables, AcqRel, Relaxed)
-            .is_ok()
-    });
-    if !is_kept {
-        // Nobody has them any more.
-        kernel!(libc::SYS_munmap, tables, size_of::<Tables>());
     }
 }
 
