@@ -129,6 +129,9 @@ def leaks(site: Site, base: Baseline, ignore: list[str], ignored: Counter[str]) 
         if listed := site.connections():
             found.append(f"{len(listed)} connections listed that are no more")
         segments = site.segment_bytes()
+        if segments:
+            # What waits to be read by a process that sleeps is memory until its next call.
+            site.wake_server()
         return found + ([f"segments of {segments} bytes without a connection"] if segments else [])
 
     deadline = time.monotonic() + CLEAN_S

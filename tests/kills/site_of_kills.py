@@ -146,6 +146,10 @@ class Site:
             raise ProgramFailed(f"the server does not say its port\n{process.wait(0.1).tail()}")
         self.port = int(process.output.read_text())
 
+    def wake_server(self) -> None:
+        """Gives the server a connection that ends before it has begun."""
+        socket.create_connection(("127.0.0.1", self.port), timeout=READY_S).close()
+
     def start_client(self, variant: str, mode: str, rhythms: tuple[str, ...], seed: int) -> list[int]:
         """Starts a client with a connection per rhythm; returns their slots."""
         slots = [self.ledger.take() for _ in rhythms]
