@@ -3,7 +3,7 @@
 //! Both gather a [`Watch`], the descriptors whose rings matter to the call, and go through the same steps as `epoll_wait`: look at
 //! the rings, look at the kernel, spin if it is worth it, close the gates, sleep in the program's own call.
 
-use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Release};
 
 use libc::{c_int, fd_set, nfds_t, pollfd, timespec};
 use millrace_shm::board::Row;
@@ -157,15 +157,10 @@ impl Watch {
 
     fn begin_spin(&self, limit_ns: u64) -> Option<Spin<'_>> {
         let here = spin::processor();
-        let runs_elsewhere = |joined: &&Joined| {
-            let locked = joined.socket.lock_receive(joined.fd);
-            locked.is_some_and(|locked| {
-                let words = locked.segment().words(locked.direction);
-                words.sender_cpu.load(Relaxed) != here
-            })
-        };
-        let joined = self.sockets.iter().find(runs_elsewhere)?;
-        joined.socket.spinner.begin(limit_ns, 1)
+        let mut sockets = self.sockets.iter().map(|joined| joined.socket);
+        let first = sockets.clone().next()?;
+        let run_elsewhere = sockets.all(|socket| socket.sender_processor() != here);
+        run_elsewhere.then(|| first.spinner.begin(limit_ns, 1))?
     }
 
     fn note_slept(&self, started: u64) {

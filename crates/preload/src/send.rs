@@ -230,6 +230,7 @@ fn ask_for_more(socket: &Socket) {
 /// Takes the kernel's own count of what went by it: bytes that passed around the library count too.
 #[cold]
 fn begin_epoch(socket: &Socket, fd: c_int, locked: &Locked<SendHalf<'_>>, gate: Gate) {
+    spin::note_reader(locked.half.reader_processor());
     // The half is locked: no handler that sends by the kernel comes between the count and its use.
     let counted = (locked.half.kernel_position(), false);
     let sent = kernel::sent_and_held(fd, socket.active.load(Relaxed));
@@ -406,6 +407,7 @@ fn send_raw(
 
 /// Announces that bytes go by the kernel.
 fn begin_raw(socket: &Socket, locked: &Locked<SendHalf<'_>>, bytes: usize) -> &'static Row {
+    spin::note_reader(locked.half.reader_processor());
     locked.half.stamp_kernel(spin::clock());
     locked.half.begin_kernel(bytes);
     socket.row()

@@ -8,6 +8,7 @@
 //! the whole process stops
 //! spinning for a while, and for twice as long when it happens again soon after.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -39,6 +40,19 @@ static PAUSED_UNTIL: AtomicU64 = AtomicU64::new(0);
 static LAST_LOSS: AtomicU64 = AtomicU64::new(0);
 /// How long the last pause was, in nanoseconds.
 static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Since this thread last slept it has sent to a reader that ran on this processor last: that has work now, and no other place.
+    static IS_AWAITED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Something was sent to a reader that ran last on processor `reader`.
+#[inline]
+pub(crate) fn note_reader(reader: u32) {
+    if reader == processor() {
+        IS_AWAITED.set(true);
+    }
+}
 
 /// A time slice went missing in a spin. True: it is not the first, and spinning has to pause.
 #[cold]
@@ -94,11 +108,11 @@ impl Spinner {
         self.0.load(Relaxed) > 0 && !is_paused(clock())
     }
 
-    /// A spin to make now, if it is worth it; not longer than `limit_ns`. A sleep would close the gates of `connections`, each of which
+    /// A spin to make now, if it is worth it and nobody waits for this processor; not longer than `limit_ns`. A sleep would close the gates of `connections`, each of which
     /// then costs a message by the kernel: the more they are, the longer the spin.
     #[inline]
     pub(crate) fn begin(&self, limit_ns: u64, connections: usize) -> Option<Spin<'_>> {
-        if limit_ns == 0 || !self.is_willing() {
+        if limit_ns == 0 || IS_AWAITED.get() || !self.is_willing() {
             return None;
         }
         let budget_ns = u64::from(BUDGET_US.load(Relaxed)) * 1000;
@@ -126,6 +140,7 @@ impl Spinner {
     /// Says that a sleep began at `started` (of [`clock`]) and ended with something to do.
     #[inline]
     pub(crate) fn slept(&self, started: u64) {
+        IS_AWAITED.set(false);
         if clock().wrapping_sub(started) < cycles(u64::from(BUDGET_US.load(Relaxed)) * 1000) {
             self.adjust(1);
         }
@@ -260,6 +275,18 @@ mod tests {
             spinner.adjust(MISS);
         }
         assert_eq!(budget(&spinner, u64::MAX, 1), None, "it was in vain");
+    }
+
+    #[test]
+    fn nobody_spins_while_a_reader_waits_for_the_processor() {
+        let _alone = ALONE.lock();
+        let spinner = Spinner::new();
+        // Whatever processor the test moves to meanwhile.
+        let here = || (0..=u32::from(u16::MAX)).for_each(note_reader);
+        here();
+        assert_eq!(budget(&spinner, u64::MAX, 1), None);
+        spinner.slept(clock());
+        assert!(budget(&spinner, u64::MAX, 1).is_some());
     }
 
     #[test]

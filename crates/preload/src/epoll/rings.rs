@@ -421,11 +421,12 @@ impl Inner {
         })
     }
 
-    pub(super) fn peer_runs_elsewhere(&self) -> bool {
+    /// Whether whoever may send ran on other processors last: to spin keeps nobody of them from it.
+    pub(super) fn peers_run_elsewhere(&self) -> bool {
         let here = spin::processor();
         self.active
             .iter()
-            .any(|active| active.socket.sender_processor() != here)
+            .all(|active| active.socket.sender_processor() != here)
     }
 }
 

@@ -83,7 +83,7 @@ fn begin_spin<'a>(set: &'a EpollSet, call: &Wait) -> Option<spin::Spin<'a>> {
     let open = set
         .inner
         .lock()
-        .filter(|inner| inner.peer_runs_elsewhere())?
+        .filter(|inner| inner.peers_run_elsewhere())?
         .active
         .len();
     let limit_ns = call.timeout_ns.unwrap_or(u64::MAX);
@@ -166,7 +166,7 @@ fn ask_kernel(call: &Wait, events: &mut [epoll_event]) -> usize {
 
 /// Opens what [`Inner::close_gates`](super::rings::Inner::close_gates) closed, where it had been in use: its senders will hardly stop now.
 pub(super) fn reopen_gates(set: &EpollSet) {
-    let Some(warm) = set
+    let Some(mut warm) = set
         .inner
         .lock()
         .map(|mut inner| std::mem::take(&mut inner.warm))
@@ -174,9 +174,14 @@ pub(super) fn reopen_gates(set: &EpollSet) {
         return;
     };
     if set.spinner.is_willing() {
-        for (fd, socket) in warm {
-            socket.open_gate_after(fd, Origin::Wake);
+        for (fd, socket) in &warm {
+            socket.open_gate_after(*fd, Origin::Wake);
         }
+    }
+    // Its memory is for the next sleep.
+    warm.clear();
+    if let Some(mut inner) = set.inner.lock().filter(|inner| inner.warm.is_empty()) {
+        inner.warm = warm;
     }
 }
 
