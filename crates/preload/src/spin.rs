@@ -108,8 +108,8 @@ impl Spinner {
         self.0.load(Relaxed) > 0 && !is_paused(clock())
     }
 
-    /// A spin to make now, if it is worth it and nobody waits for this processor; not longer than `limit_ns`. A sleep would close the gates of `connections`, each of which
-    /// then costs a message by the kernel: the more they are, the longer the spin.
+    /// A spin to make now, if it is worth it and nobody waits for this processor; not longer than `limit_ns`. A sleep would close the
+    /// gates of `connections`, each of which then costs a message by the kernel: the more they are, the longer the spin.
     #[inline]
     pub(crate) fn begin(&self, limit_ns: u64, connections: usize) -> Option<Spin<'_>> {
         if limit_ns == 0 || IS_AWAITED.get() || !self.is_willing() {
