@@ -103,9 +103,18 @@ class Stage:
         """A command line of `millrace bench`."""
         return [self.millrace, "bench", *words]
 
-    def bench(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Runs it to its end."""
-        return subprocess.run(self.command(*words), capture_output=True, text=True, timeout=LIMIT_S)
+    def bench(self, *words: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Runs it to its end; programs are looked for in `path` first."""
+        environment = dict(os.environ, PATH=f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"])
+        return subprocess.run(self.command(*words), capture_output=True, text=True, timeout=LIMIT_S, env=environment)
+
+    def program(self, name: str, script: str) -> Path:
+        """A directory with a program that is found before the machine's own, as which the script calls `{real}`."""
+        directory = self.directory / f"instead of {name}".replace(" ", "-")
+        directory.mkdir(exist_ok=True)
+        (directory / name).write_text(script.format(real=shutil.which(name)))
+        (directory / name).chmod(0o755)
+        return directory
 
     def results(self, name: str) -> dict[str, Any]:
         """What a run has kept."""
@@ -179,6 +188,24 @@ def what_fails_is_told_and_the_rest_goes_on(stage: Stage) -> None:
     assert outcomes["good/one"] == ["counts"] * 2, outcomes
     assert all("failed" in outcome for outcome in outcomes["bad/one"] + outcomes["mute/one"]), outcomes
     assert "gone/one" not in outcomes, outcomes
+
+
+def a_road_that_cannot_be_set_up_is_left_out(stage: Stage) -> None:
+    """A command of it fails: the road above it goes, too, and the others are measured."""
+    refusal = '#!/bin/sh\ncase "$*" in *vxlan*) echo "Operation not permitted" >&2; exit 2;; esac\nexec {real} "$@"\n'
+    path = stage.program("ip", refusal)
+    words = ["run", stage.scenario("rest", ANSWER), "--roads", "vxlan,millrace-vxlan,loopback", *QUICK, *stage.out("rest")]
+    done = stage.bench(*words, path=path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for road in ("vxlan", "millrace-vxlan"):
+        told = f"warning: the road {road} is left out: it cannot be set up: ip netns add vxlan-"
+        line = next(line for line in done.stdout.splitlines() if line.startswith(told))
+        assert line.endswith(": Operation not permitted"), line
+    results = stage.results("rest")
+    assert [road["name"] for road in results["roads"]] == ["loopback"], results["roads"]
+    assert len(counted(results)["loopback"]) == 2, results
+    alone = stage.bench(*words[:2], "--roads", "vxlan", *QUICK, *stage.out("none"), path=path)
+    assert alone.returncode == 1 and "there is no road to measure: the road vxlan is left out" in alone.stderr, alone.stderr
 
 
 def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
@@ -332,6 +359,7 @@ CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("every road is measured", every_road_is_measured),
     ("spliced bytes pass the interface by", spliced_bytes_pass_the_interface_by),
     ("what fails is told, and the rest goes on", what_fails_is_told_and_the_rest_goes_on),
+    ("a road that cannot be set up is left out", a_road_that_cannot_be_set_up_is_left_out),
     ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
     ("results that cannot be read are told", results_that_cannot_be_read_are_told),
     ("what was measured before is told", what_was_measured_before_is_told),

@@ -15,6 +15,7 @@ use crate::process::Program;
 use crate::roads::Road;
 use crate::scenario::{End, fill};
 use crate::sockmap::{Messages, Sockmap};
+use crate::sys;
 
 const AGENT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -94,32 +95,44 @@ impl Pinning {
 }
 
 impl Lab {
-    pub(crate) fn open(roads: &[Road], processors: Option<[usize; 2]>) -> Result<Lab> {
-        let mut bases: Vec<&Road> = Vec::new();
-        let mut sockmaps = BTreeMap::new();
-        for road in roads {
-            if bases.iter().all(|base| base.base != road.base) {
-                set_up(road)?;
-                bases.push(road);
-            }
-            if road.sockmap {
-                let namespace = Path::new(isolate::NAMES).join(&road.server);
-                sockmaps.insert(road.name.clone(), Sockmap::of_namespace(&namespace)?);
-            }
-        }
+    /// Sets the roads up. One that cannot be is taken out of them, and told in `left_out`.
+    pub(crate) fn open(
+        roads: &mut Vec<Road>,
+        left_out: &mut Vec<String>,
+        processors: Option<[usize; 2]>,
+    ) -> Result<Lab> {
         let mut lab = Lab {
             agents: Vec::new(),
             is_one_for_all: isolate::is_root_of_the_machine(),
             processors,
             millrace: env::current_exe()?,
-            sockmaps,
+            sockmaps: BTreeMap::new(),
         };
-        for road in roads.iter().filter(|road| road.accelerated) {
-            if lab.agents.is_empty() || !lab.is_one_for_all {
-                lab.start_agent(road)?;
-            }
-        }
+        // Why the namespaces of a base are not there, if they are not.
+        let mut bases: BTreeMap<String, Option<String>> = BTreeMap::new();
+        let told = |error: anyhow::Error| format!("{error:#}");
+        roads.retain(|road| {
+            let base = bases.entry(road.base.clone());
+            let base = base.or_insert_with(|| set_up(road).err().map(told));
+            let why = base.clone().or_else(|| lab.equip(road).err().map(told));
+            left_out.extend(why.iter().map(|why| road.left_out(why)));
+            why.is_none()
+        });
+        ensure!(!sys::interrupted(), "interrupted");
         Ok(lab)
+    }
+
+    /// What a road needs beside its namespaces.
+    fn equip(&mut self, road: &Road) -> Result<()> {
+        if road.sockmap {
+            let namespace = Path::new(isolate::NAMES).join(&road.server);
+            let sockmap = Sockmap::of_namespace(&namespace)?;
+            self.sockmaps.insert(road.name.clone(), sockmap);
+        }
+        if road.accelerated && (self.agents.is_empty() || !self.is_one_for_all) {
+            self.start_agent(road)?;
+        }
+        Ok(())
     }
 
     /// A directory for one server, of its own.
@@ -180,7 +193,8 @@ impl Lab {
         Ok(command)
     }
 
-    fn socket(&self, road: &Road) -> PathBuf {
+    /// Where the agent of a road is.
+    pub(crate) fn socket(&self, road: &Road) -> PathBuf {
         let name = if self.is_one_for_all {
             "agent.sock".to_owned()
         } else {
@@ -228,12 +242,10 @@ fn set_up(road: &Road) -> Result<()> {
             .args(arguments)
             .stdin(Stdio::null())
             .output();
-        let output = output
-            .with_context(|| format!("cannot start {program}, to set up the road {}", road.base))?;
+        let output = output.with_context(|| format!("cannot start {program}"))?;
         ensure!(
             output.status.success(),
-            "the road {} cannot be set up: {line}: {}",
-            road.base,
+            "it cannot be set up: {line}: {}",
             String::from_utf8_lossy(&output.stderr).trim()
         );
     }

@@ -157,6 +157,11 @@ impl Road {
         }
     }
 
+    /// A line for people: it is not measured.
+    pub(crate) fn left_out(&self, why: &str) -> String {
+        format!("the road {} is left out: {why}", self.name)
+    }
+
     /// How it is set up, for a person.
     #[must_use]
     pub fn settings(&self) -> Vec<String> {

@@ -71,8 +71,10 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
     fs::create_dir_all(&request.directory)
         .with_context(|| format!("cannot make {}", request.directory.display()))?;
     let mut missing = Vec::new();
+    let mut roads = roads_here(&request.roads, &mut missing);
+    let lab = Lab::open(&mut roads, &mut missing, processors)?;
     let request = &Request {
-        roads: roads_here(&request.roads, &mut missing),
+        roads,
         ..request.clone()
     };
     ensure!(
@@ -94,7 +96,6 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
     }
     let groups = groups(&scenarios, request, &mut results);
     check_work(&groups, &missing)?;
-    let lab = Lab::open(&request.roads, processors)?;
     let mut course = Course {
         request,
         lab,
@@ -223,8 +224,7 @@ fn cautions(roads: &[Road]) -> impl Iterator<Item = String> {
 fn roads_here(roads: &[Road], missing: &mut Vec<String>) -> Vec<Road> {
     let is_here = |road: &&Road| {
         let why = road.missing();
-        let line = |why| format!("the road {} is left out: {why}", road.name);
-        missing.extend(why.clone().map(line));
+        missing.extend(why.iter().map(|why| road.left_out(why)));
         why.is_none()
     };
     roads.iter().filter(is_here).cloned().collect()
