@@ -153,6 +153,26 @@ def every_road_is_measured(stage: Stage) -> None:
             assert trial["value"] > 0 and "load redis" in trial["commands"]["client"], trial
             spent = trial["processor"]
             assert spent["server_user_s"] + spent["server_system_s"] > 0, trial
+            assert (trial["ring_share"] or 0) > 0.5 if name.startswith("millrace-") else trial["ring_share"] is None, trial
+    assert "on the kernel's road" not in done.stdout and "most bytes took" not in done.stdout, done.stdout
+    assert "millrace-dnat against dnat" in done.stdout, done.stdout
+
+
+def bytes_by_the_kernel_are_told(stage: Stage) -> None:
+    """A client that turns Millrace off goes by the kernel on every road, and nobody takes that for Millrace's figure."""
+    scenario = stage.directory / "off.toml"
+    client = "env MILLRACE=off {millrace} load echo {address} --connections {clients} {record}"
+    server = json.dumps("{millrace} load serve echo --listen {listen}")
+    text = MEASURED.format(server=server, client=json.dumps(client), read="millrace-load", unit="operations_per_second")
+    scenario.write_text(text)
+    words = ["run", str(scenario), "--roads", "loopback,millrace-loopback", *QUICK, *stage.out("off")]
+    done = stage.bench(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = "most bytes took the kernel's road: this is no figure of Millrace's"
+    assert f"note: off/one clients=50 on millrace-loopback: {told}" in done.stdout, done.stdout
+    found = counted(stage.results("off"))
+    assert all(trial["ring_share"] == 0 and told in trial["notes"] for trial in found["millrace-loopback"]), found
+    assert told in (stage.directory / "off" / "report.html").read_text()
 
 
 def spliced_bytes_pass_the_interface_by(stage: Stage) -> None:
@@ -357,6 +377,7 @@ def splicing_programs() -> set[str]:
 
 CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("every road is measured", every_road_is_measured),
+    ("bytes by the kernel are told", bytes_by_the_kernel_are_told),
     ("spliced bytes pass the interface by", spliced_bytes_pass_the_interface_by),
     ("what fails is told, and the rest goes on", what_fails_is_told_and_the_rest_goes_on),
     ("a road that cannot be set up is left out", a_road_that_cannot_be_set_up_is_left_out),

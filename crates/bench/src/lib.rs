@@ -5,11 +5,12 @@
 //! This is no library for others: the `millrace` command shows it as `millrace bench` and `millrace load`.
 //!
 //! Reading order: `roads` and `scenario` (what is measured, as data), `run`, `lab` and `trial` (how), `readers` (what tools print),
-//! `results` (what is kept of a run, and the file's schema), `stats` and `compare` (what figures say), `report` (what people look at),
-//! `load` (our own load generators and servers).
+//! `carried` (where the bytes went), `results` (what is kept of a run, and the file's schema), `stats` and `compare` (what figures say),
+//! `report` (what people look at), `load` (our own load generators and servers).
 
 #![deny(unsafe_code)]
 
+pub mod carried;
 pub mod compare;
 pub mod figures;
 pub mod isolate;

@@ -116,6 +116,12 @@ pub fn choose(names: &[String]) -> Result<Vec<Road>> {
     Ok(roads)
 }
 
+/// The name of the kernel's road in the same place, of a road with Millrace above it.
+#[must_use]
+pub fn below(name: &str) -> Option<&str> {
+    name.strip_prefix(ABOVE)
+}
+
 fn read(name: &str, text: &str) -> Result<Road> {
     let file: File = toml::from_str(text).with_context(|| format!("the road {name}"))?;
     Ok(Road {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::carried::{self, Carried};
 use crate::lab::{self, Lab};
 use crate::machine::Work;
 use crate::process::Program;
@@ -14,7 +15,7 @@ use crate::readers::Reading;
 use crate::results::{Latency, Outcome, Plan, Processor, Trial, Unit};
 use crate::roads::Road;
 use crate::scenario::{Case, End, Parameters, Scenario, fill};
-use crate::sys::Times;
+use crate::sys::{Exit, Times};
 
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 /// For clients that are told a number of operations and no time: the number for the first attempt, and how long one has to take to tell
@@ -23,6 +24,8 @@ const FIRST_COUNT: u64 = 2_000;
 const PACE_SECONDS: f64 = 0.2;
 /// No client does so many operations in that time: it does not heed the number.
 const COUNT_MAX: u64 = 10_000_000_000;
+/// The agent is asked so often in a trial where the bytes go. It takes a moment of a processor, longer the more connections there are.
+const LOOKS: f64 = 3.0;
 /// A trial is void if the hypervisor took more than this share of the processors.
 const STEAL_MAX: f64 = 0.05;
 
@@ -38,6 +41,7 @@ pub(crate) struct Pair<'a> {
     /// Their command lines.
     lines: BTreeMap<String, String>,
     words: BTreeMap<String, String>,
+    ports: [u16; 2],
     seconds: f64,
     /// Where clients leave histograms and traces.
     results: &'a Path,
@@ -109,6 +113,7 @@ impl<'a> Pair<'a> {
             servers,
             lines,
             words,
+            ports: [port, behind],
             seconds: plan.seconds,
             results,
         })
@@ -182,7 +187,8 @@ impl<'a> Pair<'a> {
         let sent = lab.messages(self.road)?;
         let used = || servers.iter().map(Program::processor).sum::<Times>();
         let (work, times, begun) = (Work::now(), used(), Instant::now());
-        let (reading, exit, line) = client.run(&words)?;
+        let mut carried = Carried::at(&self.ports);
+        let (reading, exit, line) = client.run(&words, Some(&mut carried))?;
         trial.seconds = begun.elapsed().as_secs_f64();
         let (work, times) = (Work::now().since(work), used().since(times));
         drop(beside);
@@ -194,15 +200,12 @@ impl<'a> Pair<'a> {
         let spliced = lab.messages(self.road)?.zip(sent);
         let spliced = spliced.and_then(|(now, before)| now.since(before).note());
         trial.notes.extend(spliced);
-        trial.processor = Processor {
-            server_user_s: times.user.as_secs_f64(),
-            server_system_s: times.system.as_secs_f64(),
-            client_user_s: exit.processor.user.as_secs_f64(),
-            client_system_s: exit.processor.system.as_secs_f64(),
-            softirq_s: work.softirq_s,
-            steal_s: work.steal_s,
-            busy_s: work.busy_s,
-        };
+        if self.road.accelerated {
+            trial.ring_share = carried.ring_share();
+            let note = carried::note(trial.ring_share);
+            trial.notes.extend(note.map(str::to_owned));
+        }
+        trial.processor = spent(times, exit.processor, work);
         (trial.histogram, trial.trace) = raw.found();
         paces.0.insert(cell, reading.operations / trial.seconds);
         let share = work.steal_s / (work.steal_s + work.busy_s).max(f64::MIN_POSITIVE);
@@ -232,14 +235,29 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    fn run(&self, words: &BTreeMap<String, String>) -> Result<(Reading, crate::sys::Exit, String)> {
+    /// Runs it to its end; looks now and then at what its connections have carried, where there is an agent to ask.
+    fn run(
+        &self,
+        words: &BTreeMap<String, String>,
+        carried: Option<&mut Carried>,
+    ) -> Result<(Reading, Exit, String)> {
         let command = self
             .lab
             .command(self.road, End::Client, self.template, words)?;
         let line = lab::line_of(&command);
         let output = Path::new(&words["dir"]).join("client.txt");
-        let program = Program::start(&line, command, output)?;
+        let mut program = Program::start(&line, command, output)?;
+        let begun = Instant::now();
         let limit = Duration::from_secs_f64(20.0 + 10.0 * self.seconds);
+        if let Some(carried) = carried.filter(|_| self.road.accelerated) {
+            let agent = self.lab.socket(self.road);
+            let pause = Duration::from_secs_f64(self.seconds / LOOKS);
+            while begun.elapsed() < limit && program.wait(pause)?.is_none() {
+                // An agent that does not answer leaves the share unknown, which is told.
+                let _ = carried.look(&agent);
+            }
+        }
+        let limit = limit.saturating_sub(begun.elapsed());
         let (text, exit) = program.finish(limit)?;
         let reading = (self.case.reader()?)(&text).with_context(|| line.clone())?;
         Ok((reading, exit, line))
@@ -284,7 +302,7 @@ impl Client<'_> {
         loop {
             words.insert("count".to_owned(), count.to_string());
             let begun = Instant::now();
-            let (reading, ..) = self.run(words)?;
+            let (reading, ..) = self.run(words, None)?;
             let seconds = begun.elapsed().as_secs_f64();
             if seconds >= PACE_SECONDS {
                 return Ok(reading.operations / seconds);
@@ -328,6 +346,18 @@ impl<'a> Raw<'a> {
         let found = |name: String| Some(name).filter(|name| results.join(name).exists());
         let [histogram, trace] = self.names.map(found);
         (histogram, trace)
+    }
+}
+
+fn spent(server: Times, client: Times, work: Work) -> Processor {
+    Processor {
+        server_user_s: server.user.as_secs_f64(),
+        server_system_s: server.system.as_secs_f64(),
+        client_user_s: client.user.as_secs_f64(),
+        client_system_s: client.system.as_secs_f64(),
+        softirq_s: work.softirq_s,
+        steal_s: work.steal_s,
+        busy_s: work.busy_s,
     }
 }
 

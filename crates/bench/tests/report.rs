@@ -53,6 +53,51 @@ fn a_page_needs_no_other_file_and_shows_names_as_text() {
 }
 
 #[test]
+fn verdicts_and_the_share_of_the_ring_are_told_in_every_form() {
+    let (directory, mut results) = sample();
+    let page = report::html(directory, &results).unwrap();
+    assert!(page.contains("against bridge</span>"));
+    assert!(page.contains("<td>faster</td>") && page.contains("<td>slower</td>"));
+    assert!(page.contains("ring\u{a0}99.8\u{a0}%"));
+    let markdown = report::markdown(&results);
+    assert!(markdown.contains("×** faster") && markdown.contains("ring\u{a0}99.8\u{a0}%"));
+    assert!(markdown.contains("millrace-bridge against bridge"));
+    let csv = report::csv(&results);
+    let found = csv
+        .lines()
+        .filter(|line| line.contains(",millrace-bridge,"));
+    assert!(
+        found
+            .clone()
+            .any(|line| line.contains(",bridge,") && line.contains(",faster,"))
+    );
+    // Nine rounds are too few, and a quick run is none for verdicts.
+    for cell in &mut results.cells {
+        cell.trials.retain(|trial| trial.round < make::ROUNDS);
+    }
+    let page = report::html(directory, &results).unwrap();
+    assert!(page.contains("against bridge</span>") && !page.contains("<td>faster</td>"));
+    assert!(!report::csv(&results).contains(",faster,"));
+}
+
+#[test]
+fn trials_in_two_groups_are_told() {
+    let (directory, mut results) = sample();
+    let cell = results
+        .cells
+        .iter_mut()
+        .find(|cell| cell.road == "vxlan")
+        .unwrap();
+    for trial in &mut cell.trials {
+        trial.value *= f64::from(1 + trial.round % 2);
+    }
+    let told = "the trials fall into two groups, and the median stands for neither";
+    let page = report::html(directory, &results).unwrap();
+    assert!(page.contains(&format!("<li id=\"note-1\">{told}")));
+    assert!(report::markdown(&results).contains(&format!("on vxlan: {told}")));
+}
+
+#[test]
 fn files_that_cannot_be_read_are_named_and_the_rest_is_shown() {
     let (directory, results) = fresh();
     fs::remove_file(directory.path().join("redis-1-bridge-4.hdr")).unwrap();
@@ -110,6 +155,8 @@ fn csv_has_a_line_for_each_trial_and_markdown_a_row_for_each_set_of_parameters()
     assert_eq!(csv.matches(",void,").count(), 1);
     let markdown = report::markdown(&results);
     let rows = markdown.lines().filter(|line| line.starts_with('|'));
-    assert_eq!(rows.count(), 2 + 4 + 1 + 4);
+    // Below the summary, a row for each road against each other that it stands against.
+    let standing = 2 + (4 + 1 + 4) * (1 + 1 + 2);
+    assert_eq!(rows.count(), 2 + 4 + 1 + 4 + standing);
     assert!(!markdown.contains("<script"));
 }

@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use millrace_bench::carried::Carried;
 use millrace_bench::machine;
 use millrace_bench::process::Program;
 use millrace_bench::scratch::Scratch;
-use serde_json::Value;
 
 use super::scenario::Road;
 
@@ -63,31 +63,9 @@ impl Lab {
     /// The share of bytes that went through shared memory, of all connections with a server's port; `None`
     /// when there are none.
     pub(crate) fn ring_share(&self, port: u16) -> Result<Option<f64>> {
-        let mut command = Command::new(self.millrace());
-        command
-            .args(["ps", "--json"])
-            .env("MILLRACE_AGENT", self.socket());
-        let answer: Value = serde_json::from_slice(&command.output()?.stdout)?;
-        let connections = answer["connections"].as_array().into_iter().flatten();
-        let ends = connections
-            .flat_map(|connection| connection["ends"].as_array())
-            .flatten();
-        let suffix = format!(":{port}");
-        let (mut ring, mut kernel) = (0, 0);
-        for end in ends {
-            let ours = |name: &str| {
-                end[name]
-                    .as_str()
-                    .is_some_and(|text| text.ends_with(&suffix))
-            };
-            if ours("local") || ours("remote") {
-                for counts in [&end["sent"], &end["received"]] {
-                    ring += counts["shm_bytes"].as_u64().unwrap_or(0);
-                    kernel += counts["kernel_bytes"].as_u64().unwrap_or(0);
-                }
-            }
-        }
-        Ok((ring + kernel > 0).then(|| ring as f64 / (ring + kernel) as f64))
+        let mut carried = Carried::at(&[port]);
+        carried.look(&self.socket())?;
+        Ok(carried.ring_share())
     }
 
     /// Our own load generators.

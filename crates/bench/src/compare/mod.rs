@@ -14,8 +14,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::results::{Cell, Results, Unit};
+use crate::roads;
 use crate::stats::{self, Paired, Question, Settings, Verdict};
 
+pub(crate) use render::p_value;
 pub use render::verdict_word;
 
 /// The version of a comparison's form in JSON.
@@ -201,6 +203,40 @@ pub fn roads(results: &Results, baseline: &str, options: &Options) -> Comparison
         baseline: baseline.to_owned(),
         measured: "this road".to_owned(),
     }
+}
+
+/// Holds each road of a set against what it is to be judged by: one of Millrace against the kernel's in the same place, and every road
+/// against the baseline, which is the first. The verdicts of a report are these.
+#[must_use]
+pub fn standing(results: &Results) -> Comparison {
+    let settings = Settings::default();
+    let mut found = Vec::new();
+    for cell in &results.cells {
+        let references = references(results, &cell.road);
+        let others = references.map(|road| pairs::counterpart(&results.cells, cell, road));
+        found.extend(others.flatten().map(|other| (other, cell)));
+    }
+    Comparison {
+        schema: SCHEMA,
+        kind: Kind::Roads,
+        rows: rows(&found, results.plan.quick, &settings),
+        unmatched: Vec::new(),
+        warnings: Vec::new(),
+        settings,
+        baseline: "the other".to_owned(),
+        measured: "this road".to_owned(),
+    }
+}
+
+/// What a road is held against, the nearest first.
+fn references<'a>(results: &'a Results, road: &'a str) -> impl Iterator<Item = &'a str> {
+    let baseline = results.roads.first().map(|road| road.name.as_str());
+    let below = roads::below(road);
+    let apart = baseline.filter(|name| below != Some(name));
+    below
+        .into_iter()
+        .chain(apart)
+        .filter(move |name| *name != road)
 }
 
 /// Rows of cells, each with the one that it is held against before it.

@@ -57,9 +57,7 @@ pub(super) fn matched(baseline: &Cell, measured: &Cell) -> Matched {
         ("baseline", values(|pair| pair.baseline)),
     ] {
         if stats::is_bimodal(&figures) {
-            notes.push(format!(
-                "{side}: the trials fall into two groups, and the median stands for neither"
-            ));
+            notes.push(format!("{side}: {}", stats::BIMODAL));
         }
     }
     Matched { pairs, notes }

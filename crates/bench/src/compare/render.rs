@@ -139,7 +139,7 @@ impl Comparison {
             table.push(vec![
                 row.scenario.clone(),
                 parameters(&row.parameters),
-                row.road.clone(),
+                self.road(row),
                 figure(row.baseline_median),
                 figure(row.median),
                 found.map_or_else(nothing, |found| figures::ratio(found.ratio)),
@@ -152,8 +152,17 @@ impl Comparison {
         table
     }
 
+    /// The road of a row, with the other one where the heading does not name it.
+    fn road(&self, row: &Row) -> String {
+        if self.kind == Kind::Sets || row.baseline_road == self.baseline {
+            row.road.clone()
+        } else {
+            format!("{} against {}", row.road, row.baseline_road)
+        }
+    }
+
     /// Its two ends, and its level where that is less than the table's.
-    fn interval(&self, interval: Interval) -> String {
+    pub(crate) fn interval(&self, interval: Interval) -> String {
         if interval.level == 0.0 {
             return NOTHING.to_owned();
         }
@@ -247,7 +256,7 @@ fn parameters(parameters: &BTreeMap<String, u64>) -> String {
     pairs.collect::<Vec<_>>().join(" ")
 }
 
-fn p_value(p: f64) -> String {
+pub(crate) fn p_value(p: f64) -> String {
     if p < LEAST_P {
         format!("<{LEAST_P}")
     } else {

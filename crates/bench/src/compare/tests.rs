@@ -103,6 +103,33 @@ fn roads_are_held_against_the_baseline() {
 }
 
 #[test]
+fn a_road_of_millrace_stands_against_the_kernels_in_its_place_and_the_baseline() {
+    let results = set(vec![
+        cell("loopback", 1, RATE, 200e3),
+        cell("bridge", 1, RATE, 100e3),
+        cell("millrace-loopback", 1, RATE, 400e3),
+        cell("millrace-bridge", 1, RATE, 150e3),
+        cell("millrace-vxlan", 1, RATE, 200e3),
+    ]);
+    let found = standing(&results);
+    let said: Vec<(&str, &str, Verdict)> = found
+        .rows
+        .iter()
+        .map(|row| (row.road.as_str(), row.baseline_road.as_str(), row.verdict))
+        .collect();
+    let expected = [
+        ("bridge", "loopback", Verdict::Slower),
+        ("millrace-loopback", "loopback", Verdict::Faster),
+        ("millrace-bridge", "bridge", Verdict::Faster),
+        ("millrace-bridge", "loopback", Verdict::Slower),
+        ("millrace-vxlan", "loopback", Verdict::NoDifference),
+    ];
+    assert_eq!(said, expected);
+    let text = found.text();
+    assert!(text.contains("millrace-bridge against bridge"), "{text}");
+}
+
+#[test]
 fn less_is_faster_for_times_and_less_for_memory() {
     let half = |unit| {
         let results = set(vec![

@@ -1,8 +1,8 @@
 //! What people look at: one HTML page, a table in Markdown, and all trials as CSV.
 //!
 //! Reading order: `summary` (what is said of a cell), `latency` (percentiles) and `trace` (each request), `charts` (what `report.js`
-//! draws), `page` (the HTML from top to bottom) with its parts `overview` (the summary), `section` (a scenario: `curves`, `requests`,
-//! `sweeps`, `processor`) and `evidence` (what all rests on); then `plain` (Markdown, CSV).
+//! draws), `page` (the HTML from top to bottom) with its parts `overview` (the summary), `verdicts`, `section` (a scenario: `curves`,
+//! `requests`, `sweeps`, `processor`) and `evidence` (what all rests on); then `plain` (Markdown, CSV).
 //!
 //! Every name and text comes from files and is escaped: maud does that for HTML, `charts` for the data of the charts.
 //! The page loads nothing from anywhere, and tells the browser so.
@@ -20,6 +20,7 @@ mod section;
 mod summary;
 mod sweeps;
 mod trace;
+mod verdicts;
 
 use std::path::Path;
 

@@ -3,15 +3,17 @@
 use maud::{Markup, html};
 
 use super::page::{Footnotes, anchor, swatch};
-use super::summary::{Scenario, Set, Standing, figure, ratio, show, show_range, split};
+use super::summary::{Scenario, Set, figure, show, show_range, show_ring_share, split};
+use super::verdicts::{Verdicts, turned, word};
 use crate::figures;
 use crate::results::{Cell, Results, Unit};
+use crate::stats::Verdict;
 
 /// With more roads, cells of the table have to be narrow.
 pub(super) const ROOMY: usize = 6;
 
 /// The table, scenarios by roads.
-pub(super) fn table(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
+pub(super) fn table(results: &Results, scenarios: &[Scenario<'_>], verdicts: &Verdicts) -> Markup {
     let mut notes = Footnotes::default();
     let class = if results.roads.len() > ROOMY {
         "summary many"
@@ -20,7 +22,7 @@ pub(super) fn table(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
     };
     let bodies: Vec<Markup> = scenarios
         .iter()
-        .map(|scenario| body(results, scenario, &mut notes))
+        .map(|scenario| body(results, scenario, verdicts, &mut notes))
         .collect();
     html! {
         section #summary {
@@ -28,14 +30,18 @@ pub(super) fn table(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
             div.wide tabindex="0" role="region" aria-label="Summary table" {
                 table class=(class) {
                     caption {
-                        "In each cell: the median of the trials and its ratio to " b { (baseline(results)) } ", where above 1 is better; "
-                        "the smallest and the largest trial; processor time of server and client for each operation."
+                        "In each cell: the median of the trials, the typical ratio to the road that is named in the heading, where above 1 "
+                        "is better, with its verdict; the smallest and the largest trial; processor time of server and client for each "
+                        "operation; of Millrace's roads, the share of bytes by shared memory."
                     }
                     thead {
                         tr {
                             td {}
                             @for (index, road) in results.roads.iter().enumerate() {
-                                th scope="col" { (swatch(index)) (road.name) }
+                                th scope="col" {
+                                    (swatch(index)) (road.name)
+                                    @if let Some(other) = verdicts.reference(&road.name) { span.range { "against " (other) } }
+                                }
                             }
                         }
                     }
@@ -52,9 +58,18 @@ pub(super) fn baseline(results: &Results) -> &str {
     results.roads.first().map_or("none", |road| &road.name)
 }
 
-fn body(results: &Results, scenario: &Scenario<'_>, notes: &mut Footnotes) -> Markup {
+fn body(
+    results: &Results,
+    scenario: &Scenario<'_>,
+    verdicts: &Verdicts,
+    notes: &mut Footnotes,
+) -> Markup {
     let unit = scenario.sets.first().map(|set| set.unit);
-    let rows: Vec<Markup> = scenario.sets.iter().map(|set| row(set, notes)).collect();
+    let rows: Vec<Markup> = scenario
+        .sets
+        .iter()
+        .map(|set| row(set, verdicts, notes))
+        .collect();
     html! {
         tbody {
             tr.scenario {
@@ -79,9 +94,9 @@ pub(super) fn counts(unit: Unit) -> &'static str {
     }
 }
 
-fn row(set: &Set<'_>, notes: &mut Footnotes) -> Markup {
+fn row(set: &Set<'_>, verdicts: &Verdicts, notes: &mut Footnotes) -> Markup {
     let cells: Vec<Markup> = (0..set.cells.len())
-        .map(|road| entry(set, road, notes))
+        .map(|road| entry(set, road, verdicts, notes))
         .collect();
     html! {
         tr {
@@ -91,7 +106,7 @@ fn row(set: &Set<'_>, notes: &mut Footnotes) -> Markup {
     }
 }
 
-fn entry(set: &Set<'_>, road: usize, notes: &mut Footnotes) -> Markup {
+fn entry(set: &Set<'_>, road: usize, verdicts: &Verdicts, notes: &mut Footnotes) -> Markup {
     let Some(cell) = set.cells[road] else {
         return html! { td.none { "not measured" } };
     };
@@ -103,27 +118,29 @@ fn entry(set: &Set<'_>, road: usize, notes: &mut Footnotes) -> Markup {
     html! {
         td {
             span.median { (show(cell.unit, of_road.median)) }
-            @if road > 0 { (standing(set, cell)) }
+            (standing(cell, verdicts))
             (marks)
             span.range { (show_range(cell.unit, of_road.min, of_road.max)) }
             @if let Some(split) = split {
                 span.range { (split.show(split.own())) span.what { " processor" } }
             }
+            @if let Some(ring) = show_ring_share(cell) { span.range { (ring) } }
         }
     }
 }
 
-/// The ratio, with an arrow: not everybody sees colours.
-fn standing(set: &Set<'_>, cell: &Cell) -> Markup {
-    let baseline = set.cells.first().copied().flatten().and_then(figure);
-    let (Some(baseline), Some(of_road)) = (baseline, figure(cell)) else {
+/// The ratio, and the verdict with an arrow: not everybody sees colours.
+fn standing(cell: &Cell, verdicts: &Verdicts) -> Markup {
+    let row = verdicts.of_cell(cell).next();
+    let Some((row, (ratio, _))) = row.and_then(|row| Some((row, turned(row)?))) else {
         return html! {};
     };
-    let (ratio, standing) = ratio(cell.unit, baseline, of_road);
-    let (class, arrow) = match standing {
-        Standing::Better => ("ratio better", "▲\u{202f}"),
-        Standing::Worse => ("ratio worse", "▼\u{202f}"),
-        Standing::Overlapping => ("ratio", ""),
+    let (class, arrow) = match row.verdict {
+        Verdict::Faster => ("ratio better", "▲\u{202f}"),
+        Verdict::Slower => ("ratio worse", "▼\u{202f}"),
+        Verdict::NoDifference | Verdict::Undecided | Verdict::TooFew => ("ratio", ""),
     };
-    html! { span class=(class) { (arrow) (figures::ratio(ratio)) } }
+    html! {
+        span class=(class) { (arrow) (figures::ratio(ratio)) @if let Some(word) = word(row) { " " span.what { (word) } } }
+    }
 }

@@ -6,6 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::charts::Charts;
 use super::summary::{Scenario, remarks};
+use super::verdicts::{self, Verdicts};
 use super::{evidence, overview, section};
 use crate::results::{Cell, Results};
 
@@ -25,6 +26,7 @@ const COLOURS: usize = 10;
 
 /// The whole page.
 pub(super) fn page(directory: &Path, results: &Results, scenarios: &[Scenario<'_>]) -> String {
+    let verdicts = Verdicts::of(results);
     let mut warnings = results.warnings.clone();
     let mut charts = Charts::new(results.roads.iter().map(|road| road.name.clone()).collect());
     let mut drawing = section::Drawing::new(directory, results, &mut charts, &mut warnings);
@@ -58,7 +60,8 @@ pub(super) fn page(directory: &Path, results: &Results, scenarios: &[Scenario<'_
                         (how_to_read(results))
                     }
                     @if !beside { (roads(results, "roads below")) }
-                    (overview::table(results, scenarios))
+                    (overview::table(results, scenarios, &verdicts))
+                    (verdicts::table(results, scenarios, &verdicts))
                     noscript {
                         p.quiet { "Charts need JavaScript. Every figure that they show is also in the tables." }
                     }
@@ -140,9 +143,14 @@ fn how_to_read(results: &Results) -> Markup {
             h2 { "How to read this" }
             p {
                 "A " i { "road" } " is a way for the bytes of two programs. Each figure is the median of its trials, with the smallest "
-                "and the largest. The ratio compares it with " b { (overview::baseline(results)) } ", the other way round where less is "
-                "better: above 1 is always better. An arrow, ▲ or ▼, says that even the worst trial of one road was better than the best "
-                "of the other; without it the trials overlap, and the difference may be chance. Beside each figure stands its price, "
+                "and the largest. The ratio compares a road of Millrace with the kernel's in the same place, and any other with "
+                b { (overview::baseline(results)) } ", the other way round where less is better: above 1 is always better. "
+                @if results.plan.quick || results.plan.repeats < 10 {
+                    "So few trials cannot tell a small difference from chance; no verdict is given. "
+                } @else {
+                    "An arrow, ▲ or ▼, says that a paired test found it better or worse; the other ratios may be chance. "
+                }
+                "Beside each figure stands its price, "
                 "processor time: a road that spins can be fast and dear. Averages hide what users wait for, so look at the curves: how "
                 "long the slowest request in a hundred took, or in a hundred thousand. A percentile is shown only where at least 100 "
                 "requests were slower."

@@ -5,9 +5,10 @@ use std::fmt::Write;
 
 use super::latency::TABLE;
 use super::overview::baseline;
-use super::summary::{Set, figure, ratio, remarks, scenarios, show, show_range, split};
+use super::summary::{Set, figure, remarks, scenarios, show, show_range, show_ring_share, split};
+use super::verdicts::{Verdicts, turned, word};
 use crate::figures;
-use crate::results::{Outcome, Results, Trial, Unit};
+use crate::results::{Cell, Outcome, Results, Trial, Unit};
 
 /// The summary table; see [`super::markdown`].
 pub(super) fn markdown(results: &Results) -> String {
@@ -23,12 +24,15 @@ pub(super) fn markdown(results: &Results) -> String {
         .collect();
     let _ = writeln!(text, "| | {} |", names.join(" | "));
     let _ = writeln!(text, "|---|{}", "---|".repeat(names.len()));
+    let verdicts = Verdicts::of(results);
     let mut notes: Vec<String> = Vec::new();
     for scenario in &scenarios {
         for set in &scenario.sets {
             let label = [scenario.title, &scenario.fixed, &set.label];
             let label: Vec<&str> = label.into_iter().filter(|part| !part.is_empty()).collect();
-            let cells: Vec<String> = (0..names.len()).map(|road| entry(set, road)).collect();
+            let cells: Vec<String> = (0..names.len())
+                .map(|road| entry(set, road, &verdicts))
+                .collect();
             let _ = writeln!(
                 text,
                 "| {} | {} |",
@@ -49,10 +53,14 @@ pub(super) fn markdown(results: &Results) -> String {
     }
     let _ = writeln!(
         text,
-        "\nThe median of the trials, its ratio to {} (above 1 is better, whether more or less is), the smallest and the largest trial, \
-         and processor time of server and client for each operation.",
+        "\nThe median of the trials, the typical ratio (above 1 is better, whether more or less is) of a road of Millrace to the kernel's \
+         in the same place, and of any other to {}, with its verdict; the smallest and the largest trial; processor time of server and \
+         client for each operation; of Millrace's roads, the share of bytes by shared memory.",
         cell_text(baseline(results)),
     );
+    if !verdicts.0.rows.is_empty() {
+        let _ = write!(text, "\n{}", verdicts.0.markdown());
+    }
     for note in results
         .warnings
         .iter()
@@ -66,7 +74,7 @@ pub(super) fn markdown(results: &Results) -> String {
     text
 }
 
-fn entry(set: &Set<'_>, road: usize) -> String {
+fn entry(set: &Set<'_>, road: usize, verdicts: &Verdicts) -> String {
     let Some(cell) = set.cells[road] else {
         return "not measured".to_owned();
     };
@@ -74,13 +82,10 @@ fn entry(set: &Set<'_>, road: usize) -> String {
         return "no trial counts".to_owned();
     };
     let mut text = show(cell.unit, of_road.median);
-    let baseline = set.cells.first().copied().flatten().and_then(figure);
-    if let Some(baseline) = baseline.filter(|_| road > 0) {
-        let _ = write!(
-            text,
-            ", **{}**",
-            figures::ratio(ratio(cell.unit, baseline, of_road).0)
-        );
+    let row = verdicts.of_cell(cell).next();
+    if let Some((row, (ratio, _))) = row.and_then(|row| Some((row, turned(row)?))) {
+        let _ = write!(text, ", **{}**", figures::ratio(ratio));
+        text.extend(word(row).map(|word| format!(" {word}")));
     }
     let _ = write!(
         text,
@@ -90,6 +95,7 @@ fn entry(set: &Set<'_>, road: usize) -> String {
     if let Some(split) = split(cell) {
         let _ = write!(text, ", {}", split.show(split.own()));
     }
+    text.extend(show_ring_share(cell).map(|ring| format!(", {ring}")));
     text
 }
 
@@ -119,12 +125,15 @@ pub(super) fn csv(results: &Results) -> String {
     let programs: BTreeSet<&String> = trials.flat_map(|trial| trial.commands.keys()).collect();
     let mut names: Vec<String> = ["scenario", "road"].map(str::to_owned).to_vec();
     names.extend(parameters.iter().map(|name| (*name).clone()));
+    names.extend(FIELDS_OF_CELL.map(str::to_owned));
     names.extend(FIELDS.map(str::to_owned));
     names.extend(TABLE.map(|percentile| format!("p{percentile}_ns")));
     names.push("notes".to_owned());
     names.extend(programs.iter().map(|program| format!("command_{program}")));
     let mut text = line(&names);
+    let verdicts = Verdicts::of(results);
     for cell in &results.cells {
+        let judged = of_cell(cell, &verdicts);
         for trial in &cell.trials {
             let mut fields = vec![cell.scenario.clone(), cell.road.clone()];
             fields.extend(
@@ -132,6 +141,7 @@ pub(super) fn csv(results: &Results) -> String {
                     .iter()
                     .map(|name| told(cell.parameters.get(*name))),
             );
+            fields.extend(judged.clone());
             fields.extend(of_trial(cell.unit, trial));
             fields.extend(
                 programs
@@ -142,6 +152,33 @@ pub(super) fn csv(results: &Results) -> String {
         }
     }
     text
+}
+
+/// Names of what [`of_cell`] tells.
+const FIELDS_OF_CELL: [&str; 7] = [
+    "against",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "ratio_level",
+    "pairs",
+    "verdict",
+];
+
+/// What is said of a cell, by the road that it is held against first. The ratio is this road over the other, whichever way is better.
+fn of_cell(cell: &Cell, verdicts: &Verdicts) -> [String; 7] {
+    let row = verdicts.of_cell(cell).next();
+    let found = row.and_then(|row| row.compared.as_ref());
+    let interval = found.map(|found| found.interval);
+    [
+        told(row.map(|row| &row.baseline_road)),
+        told(found.map(|found| found.ratio)),
+        told(interval.map(|interval| interval.low)),
+        told(interval.map(|interval| interval.high)),
+        told(interval.map(|interval| interval.level)),
+        told(found.map(|found| found.pairs)),
+        told(row.and_then(word)),
+    ]
 }
 
 /// Names of what [`of_trial`] tells, up to percentiles and notes.

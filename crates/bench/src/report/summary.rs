@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::figures;
 use crate::results::{Cell, Outcome, Results, Unit};
+use crate::stats;
 
 /// All cells of a scenario.
 pub(super) struct Scenario<'a> {
@@ -153,34 +154,6 @@ pub(super) fn median(values: &mut [f64]) -> Option<f64> {
     })
 }
 
-/// How a road compares with the baseline.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Standing {
-    /// Every trial was better than every trial of the baseline.
-    Better,
-    /// The trials of both overlap.
-    Overlapping,
-    /// Every trial was worse than every trial of the baseline.
-    Worse,
-}
-
-/// How many times better the median is than that of the baseline, whichever way is better.
-pub(super) fn ratio(unit: Unit, baseline: Figure, other: Figure) -> (f64, Standing) {
-    let (better, worse) = (other.min > baseline.max, other.max < baseline.min);
-    let ratio = other.median / baseline.median;
-    let (ratio, better, worse) = if unit.more_is_better() {
-        (ratio, better, worse)
-    } else {
-        (ratio.recip(), worse, better)
-    };
-    let standing = match (better, worse) {
-        (true, _) => Standing::Better,
-        (_, true) => Standing::Worse,
-        _ => Standing::Overlapping,
-    };
-    (ratio, standing)
-}
-
 /// What processor time is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Per {
@@ -263,6 +236,11 @@ pub(super) fn split(cell: &Cell) -> Option<Split> {
     })
 }
 
+/// The median share of bytes by shared memory, as `ring 99.8 %`.
+pub(super) fn show_ring_share(cell: &Cell) -> Option<String> {
+    ring_share(cell).map(|share| format!("ring\u{a0}{}", show(Unit::ProcessorShare, share)))
+}
+
 /// The median share of bytes by shared memory.
 pub(super) fn ring_share(cell: &Cell) -> Option<f64> {
     median(
@@ -294,6 +272,10 @@ pub(super) fn remarks(cell: &Cell) -> Vec<String> {
             .map(|(count, what)| format!("{count} {what}"))
             .collect();
         remarks.push(format!("{counted}; {}", others.join(", ")));
+    }
+    let values: Vec<f64> = cell.counted().map(|trial| trial.value).collect();
+    if stats::is_bimodal(&values) {
+        remarks.push(stats::BIMODAL.to_owned());
     }
     let mut notes: Vec<(&str, usize)> = Vec::new();
     for note in cell.counted().flat_map(|trial| &trial.notes) {
@@ -347,25 +329,6 @@ pub(super) fn thousands(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ratios_above_one_are_better_whichever_way_is() {
-        let figure = |median, min, max| Figure { median, min, max };
-        let (slow, fast) = (figure(10.0, 9.0, 11.0), figure(20.0, 12.0, 22.0));
-        let of = |unit, baseline, other| ratio(unit, baseline, other);
-        assert_eq!(
-            of(Unit::OperationsPerSecond, slow, fast),
-            (2.0, Standing::Better)
-        );
-        assert_eq!(
-            of(Unit::OperationsPerSecond, fast, slow),
-            (0.5, Standing::Worse)
-        );
-        assert_eq!(of(Unit::Nanoseconds, slow, fast), (0.5, Standing::Worse));
-        assert_eq!(of(Unit::Nanoseconds, fast, slow), (2.0, Standing::Better));
-        let beside = figure(12.0, 10.0, 14.0);
-        assert_eq!(of(Unit::Bytes, slow, beside).1, Standing::Overlapping);
-    }
 
     #[test]
     fn the_median_of_an_even_number_is_between_the_two_in_the_middle() {

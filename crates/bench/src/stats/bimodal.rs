@@ -14,6 +14,9 @@ const LEAST_TRIALS: usize = 10;
 /// Groups closer than this share are one for all who read the figures.
 const LEAST_GAP: f64 = 0.05;
 
+/// What a reader is told then.
+pub const BIMODAL: &str = "the trials fall into two groups, and the median stands for neither";
+
 /// Whether positive figures fall into two groups. False for fewer than 10 figures, or when one of them has no logarithm.
 ///
 /// The logarithms are split in two so that the squares around the groups' means are least (two-means, of which the best split of sorted

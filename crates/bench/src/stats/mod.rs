@@ -19,7 +19,7 @@ pub mod shift;
 mod synthetic;
 pub mod verdict;
 
-pub use bimodal::is_bimodal;
+pub use bimodal::{BIMODAL, is_bimodal};
 pub use paired::{Pair, Paired, Settings, paired};
 pub use percentiles::Percentiles;
 pub use shift::Interval;

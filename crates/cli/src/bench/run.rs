@@ -9,7 +9,9 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use millrace_bench::results::{FILE, Outcome, Plan, Results};
 use millrace_bench::run::{Progress, Request};
-use millrace_bench::{Pinning, figures, isolate, machine, process, roads, run, scenario, sys};
+use millrace_bench::{
+    Pinning, carried, compare, figures, isolate, machine, process, roads, run, scenario, sys,
+};
 
 use super::report;
 use crate::table::Table;
@@ -238,6 +240,11 @@ fn summary(results: &Results, styled: bool) -> String {
         table.push(line);
     }
     let mut text = table.render(styled);
+    let standing = compare::standing(results);
+    if !standing.rows.is_empty() {
+        text.push_str(&format!("\n{}", standing.text()));
+    }
+    text.extend(on_the_kernels_road(results));
     for warning in &results.warnings {
         text.push_str(&format!("\nwarning: {warning}"));
     }
@@ -257,6 +264,23 @@ fn summary(results: &Results, styled: bool) -> String {
         }
     }
     text
+}
+
+/// Cells of Millrace whose bytes did not take its road, or that nothing is known of.
+fn on_the_kernels_road(results: &Results) -> impl Iterator<Item = String> {
+    results.cells.iter().filter_map(|cell| {
+        roads::below(&cell.road)?;
+        let mut notes = cell
+            .counted()
+            .filter_map(|trial| carried::note(trial.ring_share));
+        let place = format!(
+            "{} {} on {}",
+            cell.scenario,
+            run::show_parameters(&cell.parameters),
+            cell.road
+        );
+        notes.next().map(|note| format!("\nnote: {place}: {note}"))
+    })
 }
 
 #[cfg(test)]
