@@ -228,6 +228,37 @@ def a_road_that_cannot_be_set_up_is_left_out(stage: Stage) -> None:
     assert alone.returncode == 1 and "there is no road to measure: the road vxlan is left out" in alone.stderr, alone.stderr
 
 
+def a_stranger_on_its_processors_makes_a_trial_void(stage: Stage) -> None:
+    """A program that the run did not start, and not those that its scenario has beside the pair."""
+    scenario = stage.directory / "crowded.toml"
+    server, client = "{millrace} load serve echo --listen {listen}", "{millrace} load echo {address} --connections {clients} {record}"
+    hogs = ", ".join(f'{{ end = "{end}", command = "sh -c \'while :; do :; done\'" }}' for end in ("server", "client"))
+    text = MEASURED.format(server=json.dumps(server), client=json.dumps(client), read="millrace-load", unit="operations_per_second")
+    scenario.write_text(text + f"beside = [{hogs}]\n")
+    processors = sorted(os.sched_getaffinity(0))[:2]
+    if len(processors) < 2:
+        print("a stranger: there is one processor only")
+        return
+    longer = ["--quick", "--repeat", "1", "--time", "1", "--pin", ",".join(map(str, processors))]
+    words = ["run", str(scenario), "--roads", "loopback", *longer]
+    done = stage.bench(*words, *stage.out("alone"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    for spent in [trial["processor"] for cell in stage.results("alone")["cells"] for trial in cell["trials"]]:
+        pair = sum(spent[f"{end}_{where}_s"] for end in ("server", "client") for where in ("user", "system"))
+        assert spent["busy_s"] - spent["others_s"] > 1.5 * pair, f"the hogs, which have as much as the pair, are taken for others: {spent}"
+    strangers = [subprocess.Popen(["taskset", "-c", str(each), "sh", "-c", "while :; do :; done"]) for each in processors]
+    try:
+        done = stage.bench(*words, *stage.out("company"))
+    finally:
+        for stranger in strangers:
+            stranger.kill()
+            stranger.wait()
+    assert done.returncode == 0, done.stdout + done.stderr
+    *void, last = [trial for cell in stage.results("company")["cells"] for trial in cell["trials"]]
+    assert len(void) == 2 and all("other programs had" in trial["outcome"]["void"] for trial in void), void
+    assert last["outcome"] == "counts" and "counts although it was disturbed" in last["notes"][-1], last
+
+
 def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
     """Each names what was wrong and what there is."""
     wrong = stage.directory / "wrong.toml"
@@ -381,6 +412,7 @@ CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("spliced bytes pass the interface by", spliced_bytes_pass_the_interface_by),
     ("what fails is told, and the rest goes on", what_fails_is_told_and_the_rest_goes_on),
     ("a road that cannot be set up is left out", a_road_that_cannot_be_set_up_is_left_out),
+    ("a stranger on its processors makes a trial void", a_stranger_on_its_processors_makes_a_trial_void),
     ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
     ("results that cannot be read are told", results_that_cannot_be_read_are_told),
     ("what was measured before is told", what_was_measured_before_is_told),

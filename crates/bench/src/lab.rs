@@ -135,6 +135,11 @@ impl Lab {
         Ok(())
     }
 
+    /// The processors of server and client, if they are pinned.
+    pub(crate) fn processors(&self) -> Option<[usize; 2]> {
+        self.processors
+    }
+
     /// A directory for one server, of its own.
     pub(crate) fn directory(&self, name: &str) -> Result<PathBuf> {
         let path = Path::new(isolate::FILES).join(name);

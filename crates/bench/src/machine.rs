@@ -104,11 +104,36 @@ pub struct Work {
 }
 
 impl Work {
-    /// Up to now (proc_stat(5)).
+    /// Up to now.
     #[must_use]
     pub fn now() -> Work {
         let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-        let line = text.lines().next().unwrap_or_default();
+        Work::of_line(text.lines().next().unwrap_or_default())
+    }
+
+    /// The same of some processors only.
+    #[must_use]
+    pub fn of_processors(processors: &[usize]) -> Work {
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let names: Vec<String> = processors
+            .iter()
+            .map(|number| format!("cpu{number}"))
+            .collect();
+        let is_one = |line: &&str| {
+            line.split(' ')
+                .next()
+                .is_some_and(|name| names.iter().any(|one| one == name))
+        };
+        let works = text.lines().filter(is_one).map(Work::of_line);
+        works.fold(Work::default(), |sum, each| Work {
+            softirq_s: sum.softirq_s + each.softirq_s,
+            steal_s: sum.steal_s + each.steal_s,
+            busy_s: sum.busy_s + each.busy_s,
+        })
+    }
+
+    /// A line of /proc/stat (proc_stat(5)).
+    fn of_line(line: &str) -> Work {
         let ticks: Vec<f64> = line
             .split_whitespace()
             .skip(1)
@@ -316,6 +341,19 @@ fn parse_list(text: &str) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_work_of_processors_is_part_of_all() {
+        let all = allowed_processors();
+        let (some, whole) = (Work::of_processors(&all), Work::now());
+        let rounding_s = 0.001;
+        assert!(some.busy_s > 0.0, "{some:?}");
+        assert!(
+            some.busy_s <= whole.busy_s + rounding_s,
+            "{some:?} {whole:?}"
+        );
+        assert_eq!(Work::of_processors(&[]).busy_s, 0.0);
+    }
 
     #[test]
     fn lists_of_processors_are_expanded() {

@@ -153,6 +153,12 @@ impl Drop for Program {
     }
 }
 
+/// Processor time that we and all below us have used, those that ended included.
+pub(crate) fn used_by_us() -> Times {
+    let ours = i32::try_from(std::process::id()).unwrap_or(0);
+    descendants(ours).iter().map(Process::processor).sum()
+}
+
 /// Kills every descendant of ours that is still there, and collects them; returns their command lines.
 pub fn end_descendants() -> Vec<String> {
     while sys::reap(-1).is_ok_and(|exit| exit.is_some()) {}

@@ -214,6 +214,9 @@ pub struct Processor {
     pub steal_s: f64,
     /// On all processors, of anything.
     pub busy_s: f64,
+    /// By programs that are none of the run's, on the processors of server and client. 0 where these are not pinned, and in older files.
+    #[serde(default)]
+    pub others_s: f64,
 }
 
 impl Results {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::carried::{self, Carried};
+use crate::disturbance::{Seen, Watch};
 use crate::lab::{self, Lab};
-use crate::machine::Work;
 use crate::process::Program;
 use crate::readers::Reading;
 use crate::results::{Latency, Outcome, Plan, Processor, Trial, Unit};
@@ -26,8 +26,6 @@ const PACE_SECONDS: f64 = 0.2;
 const COUNT_MAX: u64 = 10_000_000_000;
 /// The agent is asked so often in a trial where the bytes go. It takes a moment of a processor, longer the more connections there are.
 const LOOKS: f64 = 3.0;
-/// A trial is void if the hypervisor took more than this share of the processors.
-const STEAL_MAX: f64 = 0.05;
 
 /// Operations in a second, of cells by their index.
 #[derive(Debug, Default)]
@@ -186,11 +184,11 @@ impl<'a> Pair<'a> {
         let beside = client.start_beside(&words, &mut trial.commands)?;
         let sent = lab.messages(self.road)?;
         let used = || servers.iter().map(Program::processor).sum::<Times>();
-        let (work, times, begun) = (Work::now(), used(), Instant::now());
+        let (watch, times) = (Watch::begin(lab.processors()), used());
         let mut carried = Carried::at(&self.ports);
         let (reading, exit, line) = client.run(&words, Some(&mut carried))?;
-        trial.seconds = begun.elapsed().as_secs_f64();
-        let (work, times) = (Work::now().since(work), used().since(times));
+        let (seen, times) = (watch.end(), used().since(times));
+        trial.seconds = seen.elapsed_s;
         drop(beside);
         trial.commands.insert("client".to_owned(), line);
         trial.value = reading.value * scale(case.unit);
@@ -205,15 +203,11 @@ impl<'a> Pair<'a> {
             let note = carried::note(trial.ring_share);
             trial.notes.extend(note.map(str::to_owned));
         }
-        trial.processor = spent(times, exit.processor, work);
+        trial.processor = spent(times, exit.processor, &seen);
         (trial.histogram, trial.trace) = raw.found();
         paces.0.insert(cell, reading.operations / trial.seconds);
-        let share = work.steal_s / (work.steal_s + work.busy_s).max(f64::MIN_POSITIVE);
-        if share > STEAL_MAX {
-            trial.outcome = Outcome::Void(format!(
-                "the hypervisor took {:.0} % of the processors' time",
-                share * 100.0
-            ));
+        if let Some(why) = seen.disturbance() {
+            trial.outcome = Outcome::Void(why);
         }
         Ok(())
     }
@@ -349,15 +343,16 @@ impl<'a> Raw<'a> {
     }
 }
 
-fn spent(server: Times, client: Times, work: Work) -> Processor {
+fn spent(server: Times, client: Times, seen: &Seen) -> Processor {
     Processor {
         server_user_s: server.user.as_secs_f64(),
         server_system_s: server.system.as_secs_f64(),
         client_user_s: client.user.as_secs_f64(),
         client_system_s: client.system.as_secs_f64(),
-        softirq_s: work.softirq_s,
-        steal_s: work.steal_s,
-        busy_s: work.busy_s,
+        softirq_s: seen.work.softirq_s,
+        steal_s: seen.work.steal_s,
+        busy_s: seen.work.busy_s,
+        others_s: seen.others_s,
     }
 }
 

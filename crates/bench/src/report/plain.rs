@@ -182,7 +182,7 @@ fn of_cell(cell: &Cell, verdicts: &Verdicts) -> [String; 7] {
 }
 
 /// Names of what [`of_trial`] tells, up to percentiles and notes.
-const FIELDS: [&str; 20] = [
+const FIELDS: [&str; 21] = [
     "round",
     "outcome",
     "reason",
@@ -197,6 +197,7 @@ const FIELDS: [&str; 20] = [
     "softirq_s",
     "steal_s",
     "busy_s",
+    "others_s",
     "ring_share",
     "latency_count",
     "latency_min_ns",
@@ -234,6 +235,7 @@ fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
         took.softirq_s,
         took.steal_s,
         took.busy_s,
+        took.others_s,
     ];
     fields.extend(processor.map(|seconds| seconds.to_string()));
     fields.push(told(trial.ring_share));
