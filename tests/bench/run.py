@@ -314,6 +314,38 @@ def what_was_measured_before_is_told(stage: Stage) -> None:
     assert "2 trials were there before, and 0 were made now" in second.stdout, second.stdout
 
 
+def trials_that_failed_are_made_again(stage: Stage) -> None:
+    """The same command tries them once more, and keeps those that count."""
+    mark = stage.directory / "mended"
+    lame = stage.scenario("lame", f"sh -c 'test -e {mark} && {ANSWER}'")
+    words = ["run", lame, "--roads", "loopback", *QUICK, *stage.out("lame")]
+    first = stage.bench(*words)
+    assert first.returncode == 1, first.stdout + first.stderr
+    mark.touch()
+    second = stage.bench(*words)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "failed" not in second.stdout and len(counted(stage.results("lame"))["loopback"]) == 2, second.stdout
+
+
+def another_build_is_noticed(stage: Stage) -> None:
+    """Figures of two builds are not mixed; what is there goes when that is asked for."""
+    own = stage.directory / "own"
+    own.mkdir()
+    for name in ("millrace", "libmillrace_preload.so"):
+        shutil.copy(Path(stage.millrace).with_name(name), own)
+    first, second = stage.scenario("build", ANSWER), Stage(str(own / "millrace"), stage.directory)
+    words = ["run", first, "--roads", "loopback", *QUICK, *stage.out("build")]
+    assert second.bench(*words).returncode == 0
+    with (own / "libmillrace_preload.so").open("ab") as library:
+        library.write(b"of another day")
+    refused = second.bench(*words)
+    assert refused.returncode == 1, refused.stdout
+    assert "has results of another build, or of another machine:\nbuild: millrace " in refused.stderr, refused.stderr
+    anew = second.bench(*words, "--anew")
+    assert anew.returncode == 0 and "were there before" not in anew.stdout, anew.stdout + anew.stderr
+    assert len(counted(stage.results("build"))["loopback"]) == 2
+
+
 def a_client_that_does_not_heed_its_number_is_told(stage: Stage) -> None:
     """The suite looks for a number of operations that takes as long as a trial, and there is none."""
     heedless = stage.scenario("heedless", f"sh -c '{ANSWER} # {{count}}'")
@@ -416,6 +448,8 @@ CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
     ("results that cannot be read are told", results_that_cannot_be_read_are_told),
     ("what was measured before is told", what_was_measured_before_is_told),
+    ("trials that failed are made again", trials_that_failed_are_made_again),
+    ("another build is noticed", another_build_is_noticed),
     ("a client that does not heed its number is told", a_client_that_does_not_heed_its_number_is_told),
     ("without root", without_root),
     ("ended by SIGINT", lambda stage: ended_by(stage, signal.SIGINT)),

@@ -1,6 +1,7 @@
 //! What a reader of a measurement has to know about the machine.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::{Map, Value};
@@ -46,6 +47,42 @@ pub fn facts() -> Vec<Fact> {
         value,
     });
     named.collect()
+}
+
+/// What tells a build from another one: a checksum of each of its files that there is.
+#[must_use]
+pub fn build(files: &[PathBuf]) -> Fact {
+    let sum = |file: &PathBuf| {
+        let bytes = fs::read(file).ok()?;
+        let mut sum = flate2::Crc::new();
+        sum.update(&bytes);
+        let name = file.file_name()?.to_string_lossy().into_owned();
+        Some(format!("{name} {:08x}", sum.sum()))
+    };
+    Fact {
+        name: "build".to_owned(),
+        value: files.iter().filter_map(sum).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Facts that differ: name, value before, value now. The load differs always, and is none of them.
+pub(crate) fn differences(before: &[Fact], now: &[Fact]) -> Vec<[String; 3]> {
+    let value = |facts: &[Fact], name: &str| {
+        let fact = facts.iter().find(|fact| fact.name == name);
+        fact.map_or("not told".to_owned(), |fact| fact.value.clone())
+    };
+    let is_new = |fact: &&Fact| before.iter().all(|other| other.name != fact.name);
+    let all = before.iter().chain(now.iter().filter(is_new));
+    all.filter(|fact| fact.name != LOAD)
+        .map(|fact| {
+            [
+                fact.name.clone(),
+                value(before, &fact.name),
+                value(now, &fact.name),
+            ]
+        })
+        .filter(|[_, before, now]| before != now)
+        .collect()
 }
 
 /// Facts as a Markdown table.
@@ -353,6 +390,31 @@ mod tests {
             "{some:?} {whole:?}"
         );
         assert_eq!(Work::of_processors(&[]).busy_s, 0.0);
+    }
+
+    #[test]
+    fn another_build_and_another_kernel_differ_and_the_load_does_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("millrace");
+        let mut facts = Vec::new();
+        for content in ["one", "one", "two"] {
+            fs::write(&program, content).unwrap();
+            facts.push(build(&[program.clone(), directory.path().join("gone")]));
+        }
+        assert!(facts[0].value.starts_with("millrace ") && facts[0] == facts[1]);
+        let with = |build: &Fact, load: &str, kernel: &str| {
+            let fact = |name: &str, value: &str| Fact {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            };
+            vec![build.clone(), fact(LOAD, load), fact("kernel", kernel)]
+        };
+        let before = with(&facts[0], "0.1", "6.18");
+        assert!(differences(&before, &with(&facts[1], "0.2", "6.18")).is_empty());
+        let found = differences(&before, &with(&facts[2], "0.1", "6.19"));
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[1], ["kernel", "6.18", "6.19"]);
+        assert_eq!(differences(&[], &before).len(), 2);
     }
 
     #[test]

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::isolate;
+use crate::begin::{begin, cautions, roads_here, unproved, with_programs};
 use crate::lab::{Lab, Pinning};
-use crate::machine;
-use crate::results::{self, Cell, Outcome, Plan, Results, Trial, Unit};
+use crate::results::{Cell, Outcome, Plan, Results, Trial, Unit};
 use crate::roads::Road;
 use crate::scenario::{Case, Parameters, Scenario};
 use crate::stats::generator::Generator;
@@ -36,6 +35,10 @@ pub struct Request {
     pub pinning: Pinning,
     /// Where results go.
     pub directory: PathBuf,
+    /// What is there already is taken away.
+    pub anew: bool,
+    /// The files of the build that is measured.
+    pub build: Vec<PathBuf>,
 }
 
 /// How far a run has come.
@@ -148,105 +151,10 @@ fn check_work(groups: &[Group<'_>], missing: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// New results, or those that are there already, if they are of the same plan.
-fn begin(request: &Request) -> Result<Results> {
-    let fresh = Results {
-        schema: results::SCHEMA,
-        millrace: env!("CARGO_PKG_VERSION").to_owned(),
-        started: machine::now(),
-        plan: request.plan.clone(),
-        machine: machine::facts(),
-        roads: request.roads.iter().map(describe).collect(),
-        cells: Vec::new(),
-        warnings: machine::warnings(),
-    };
-    if !request.directory.join(results::FILE).exists() {
-        return Ok(fresh);
-    }
-    let mut old = Results::read(&request.directory)?;
-    let same = Plan {
-        command: Vec::new(),
-        ..old.plan.clone()
-    } == Plan {
-        command: Vec::new(),
-        ..fresh.plan
-    } && old.roads == fresh.roads;
-    ensure!(
-        same,
-        "{} has results of another plan: {}\nName another directory with --out, or give the same options to go on with it.",
-        request.directory.display(),
-        old.plan.command.join(" ")
-    );
-    old.warnings
-        .retain(|line| !line.starts_with("the run was interrupted"));
-    Ok(old)
-}
-
-/// Without root, connections between network namespaces cannot be proved to Millrace's agent, and stay on the kernel's road.
-fn unproved(roads: &[Road]) -> Option<String> {
-    let between = |road: &&Road| road.accelerated && road.server != road.client;
-    let names: Vec<&str> = roads
-        .iter()
-        .filter(between)
-        .map(|road| road.name.as_str())
-        .collect();
-    (!names.is_empty() && !isolate::is_root_of_the_machine()).then(|| {
-        format!(
-            "without root, Millrace recognises connections within one network namespace only: the kernel's road is what {} shows",
-            names.join(", ")
-        )
-    })
-}
-
-fn describe(road: &Road) -> results::Road {
-    results::Road {
-        name: road.name.clone(),
-        about: road.about.clone(),
-        settings: road.settings(),
-    }
-}
-
 fn warn(results: &mut Results, line: String) {
     if !results.warnings.contains(&line) {
         results.warnings.push(line);
     }
-}
-
-/// What everybody who measures these roads has to know.
-fn cautions(roads: &[Road]) -> impl Iterator<Item = String> {
-    roads.iter().filter_map(|road| {
-        let caution = road.caution.as_ref()?;
-        Some(format!("the road {}: {caution}", road.name))
-    })
-}
-
-/// The roads that can be set up; what is missing goes to `missing`.
-fn roads_here(roads: &[Road], missing: &mut Vec<String>) -> Vec<Road> {
-    let is_here = |road: &&Road| {
-        let why = road.missing();
-        missing.extend(why.iter().map(|why| road.left_out(why)));
-        why.is_none()
-    };
-    roads.iter().filter(is_here).cloned().collect()
-}
-
-/// What of a scenario can be run, if something can; what is missing goes to `missing`.
-fn with_programs(scenario: &Scenario, missing: &mut Vec<String>) -> Option<Scenario> {
-    let left_out = |name: &str, (program, package): (&str, &str)| {
-        format!("{name} is left out: there is no {program} here (on Debian: apt install {package})")
-    };
-    if let Some(lack) = scenario.server.missing() {
-        missing.push(left_out(&scenario.name, lack));
-        return None;
-    }
-    let mut found = scenario.clone();
-    found.cases.retain(|case| {
-        let lack = case.missing();
-        let name = format!("{}/{}", scenario.name, case.name);
-        missing.extend(lack.map(|lack| left_out(&name, lack)));
-        lack.is_none()
-    });
-    (!found.cases.is_empty()).then_some(found)
 }
 
 /// Everything that is measured in one round; makes the cells that are not there yet.

@@ -310,6 +310,9 @@ impl Client<'_> {
     }
 }
 
+/// Where they are, below the results.
+pub(crate) const RAW: &str = "raw";
+
 /// Files that a client may leave beside the results.
 struct Raw<'a> {
     results: &'a Path,
@@ -318,8 +321,11 @@ struct Raw<'a> {
 
 impl<'a> Raw<'a> {
     fn of(name: &str, results: &'a Path, words: &mut BTreeMap<String, String>) -> Result<Raw<'a>> {
-        let names = [format!("raw/{name}.hdr"), format!("raw/{name}.trace.gz")];
-        fs::create_dir_all(results.join("raw"))?;
+        let names = [
+            format!("{RAW}/{name}.hdr"),
+            format!("{RAW}/{name}.trace.gz"),
+        ];
+        fs::create_dir_all(results.join(RAW))?;
         let [histogram, trace] = [&names[0], &names[1]].map(|name| path_of(results, name));
         let record = [
             "--time",

@@ -84,28 +84,10 @@ pub(super) fn warnings_of_sets(
              these two runs."
         ));
     }
-    let facts = |results: &Results| -> BTreeMap<String, String> {
-        let facts = results.machine.iter();
-        facts
-            .map(|fact| (fact.name.clone(), fact.value.clone()))
-            .collect()
-    };
-    let (ours, theirs) = (facts(first), facts(second));
-    let names = ours
-        .keys()
-        .chain(theirs.keys().filter(|name| !ours.contains_key(*name)));
-    let value = |facts: &BTreeMap<String, String>, name| {
-        facts.get(name).map_or("not told".to_owned(), Clone::clone)
-    };
-    for name in names {
-        let (before, after) = (value(&ours, name), value(&theirs, name));
-        // The load is another one each time, and where it was high, the results have a warning of their own.
-        if before != after && name != machine::LOAD {
-            warnings.push(format!(
-                "{name} differs: {before} in {one}, {after} in {other}"
-            ));
-        }
-    }
+    let differing = machine::differences(&first.machine, &second.machine).into_iter();
+    warnings.extend(differing.map(|[name, before, after]| {
+        format!("{name} differs: {before} in {one}, {after} in {other}")
+    }));
     let (before, after) = (&first.plan, &second.plan);
     if before.seconds != after.seconds {
         warnings.push(format!(

@@ -14,6 +14,7 @@ use millrace_bench::{
 };
 
 use super::report;
+use crate::locate;
 use crate::table::Table;
 
 /// Measure scenarios on roads, and keep the results in a directory.
@@ -52,6 +53,9 @@ pub(crate) struct RunArguments {
     /// Where results go; not below /run [default: millrace-bench-DATE].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Take away what the directory has, in place of going on with it.
+    #[arg(long)]
+    anew: bool,
     /// A first look: fewer parameters, three short trials each, intervals without verdicts.
     #[arg(long)]
     quick: bool,
@@ -78,7 +82,10 @@ pub(super) fn run(arguments: &RunArguments) -> Result<u8> {
     sys::catch_interrupts();
     sys::adopt_orphans();
     let mut line = Line::new();
-    let before = Results::read(&request.directory).map_or(0, |results| trials(&results));
+    let there = Results::read(&request.directory)
+        .ok()
+        .filter(|_| !request.anew);
+    let before = there.map_or(0, |results| trials(&results) - failed(&results));
     let outcome = run::run(&request, &mut |progress| line.show(progress));
     line.clear();
     process::end_descendants();
@@ -103,15 +110,17 @@ pub(super) fn run(arguments: &RunArguments) -> Result<u8> {
     if sys::interrupted() {
         return Ok(130);
     }
-    let failed = results.cells.iter().flat_map(|cell| &cell.trials);
-    let failed = failed
-        .filter(|trial| matches!(trial.outcome, Outcome::Failed(_)))
-        .count();
-    Ok(u8::from(failed > 0))
+    Ok(u8::from(failed(&results) > 0))
 }
 
 fn trials(results: &Results) -> usize {
     results.cells.iter().map(|cell| cell.trials.len()).sum()
+}
+
+fn failed(results: &Results) -> usize {
+    let trials = results.cells.iter().flat_map(|cell| &cell.trials);
+    let failed = trials.filter(|trial| matches!(trial.outcome, Outcome::Failed(_)));
+    failed.count()
 }
 
 impl RunArguments {
@@ -142,6 +151,11 @@ impl RunArguments {
                 .out
                 .clone()
                 .unwrap_or_else(|| PathBuf::from(format!("millrace-bench-{}", machine::today()))),
+            anew: self.anew,
+            build: [env::current_exe().ok(), locate::library().ok()]
+                .into_iter()
+                .flatten()
+                .collect(),
         })
     }
 }

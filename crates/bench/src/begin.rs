@@ -1,0 +1,140 @@
+//! What a run begins with: what can be measured here, and what is there already.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::isolate;
+use crate::machine;
+use crate::results::{self, Outcome, Plan, Results, Trial};
+use crate::roads::Road;
+use crate::run::Request;
+use crate::scenario::Scenario;
+use crate::trial::RAW;
+
+/// New results, or those that are there already, if they are of the same plan, build and machine. Those of trials that failed are
+/// taken out, so that they are made again.
+pub(crate) fn begin(request: &Request) -> Result<Results> {
+    let mut machine = machine::facts();
+    machine.insert(0, machine::build(&request.build));
+    let fresh = Results {
+        schema: results::SCHEMA,
+        millrace: env!("CARGO_PKG_VERSION").to_owned(),
+        started: machine::now(),
+        plan: request.plan.clone(),
+        machine,
+        roads: request.roads.iter().map(describe).collect(),
+        cells: Vec::new(),
+        warnings: machine::warnings(),
+    };
+    if request.anew {
+        remove(&request.directory)?;
+    }
+    if !request.directory.join(results::FILE).exists() {
+        return Ok(fresh);
+    }
+    let mut old = Results::read(&request.directory)?;
+    let same = Plan {
+        command: Vec::new(),
+        ..old.plan.clone()
+    } == Plan {
+        command: Vec::new(),
+        ..fresh.plan
+    } && old.roads == fresh.roads;
+    ensure!(
+        same,
+        "{} has results of another plan: {}\nName another directory with --out, give the same options to go on with it, or give --anew.",
+        request.directory.display(),
+        old.plan.command.join(" ")
+    );
+    let differences = machine::differences(&old.machine, &fresh.machine)
+        .into_iter()
+        .map(|[name, before, now]| format!("{name}: {before} before, {now} now"));
+    let differences: Vec<String> = differences.collect();
+    ensure!(
+        differences.is_empty(),
+        "{} has results of another build, or of another machine:\n{}\nName another directory with --out, or begin anew with --anew.",
+        request.directory.display(),
+        differences.join("\n")
+    );
+    for cell in &mut old.cells {
+        let has_failed = |trial: &Trial| matches!(trial.outcome, Outcome::Failed(_));
+        cell.trials.retain(|trial| !has_failed(trial));
+    }
+    old.warnings
+        .retain(|line| !line.starts_with("the run was interrupted"));
+    Ok(old)
+}
+
+/// Takes away what a run has left, and nothing else.
+fn remove(directory: &Path) -> Result<()> {
+    let is_gone = |done: std::io::Result<()>| match done {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    is_gone(fs::remove_file(directory.join(results::FILE)))
+        .and_then(|()| is_gone(fs::remove_dir_all(directory.join(RAW))))
+        .with_context(|| format!("cannot begin anew in {}", directory.display()))
+}
+
+fn describe(road: &Road) -> results::Road {
+    results::Road {
+        name: road.name.clone(),
+        about: road.about.clone(),
+        settings: road.settings(),
+    }
+}
+
+/// The roads that can be set up; what is missing goes to `missing`.
+pub(crate) fn roads_here(roads: &[Road], missing: &mut Vec<String>) -> Vec<Road> {
+    let is_here = |road: &&Road| {
+        let why = road.missing();
+        missing.extend(why.iter().map(|why| road.left_out(why)));
+        why.is_none()
+    };
+    roads.iter().filter(is_here).cloned().collect()
+}
+
+/// What of a scenario can be run, if something can; what is missing goes to `missing`.
+pub(crate) fn with_programs(scenario: &Scenario, missing: &mut Vec<String>) -> Option<Scenario> {
+    let left_out = |name: &str, (program, package): (&str, &str)| {
+        format!("{name} is left out: there is no {program} here (on Debian: apt install {package})")
+    };
+    if let Some(lack) = scenario.server.missing() {
+        missing.push(left_out(&scenario.name, lack));
+        return None;
+    }
+    let mut found = scenario.clone();
+    found.cases.retain(|case| {
+        let lack = case.missing();
+        let name = format!("{}/{}", scenario.name, case.name);
+        missing.extend(lack.map(|lack| left_out(&name, lack)));
+        lack.is_none()
+    });
+    (!found.cases.is_empty()).then_some(found)
+}
+
+/// What everybody who measures these roads has to know.
+pub(crate) fn cautions(roads: &[Road]) -> impl Iterator<Item = String> {
+    roads.iter().filter_map(|road| {
+        let caution = road.caution.as_ref()?;
+        Some(format!("the road {}: {caution}", road.name))
+    })
+}
+
+/// Without root, connections between network namespaces cannot be proved to Millrace's agent, and stay on the kernel's road.
+pub(crate) fn unproved(roads: &[Road]) -> Option<String> {
+    let between = |road: &&Road| road.accelerated && road.server != road.client;
+    let names: Vec<&str> = roads
+        .iter()
+        .filter(between)
+        .map(|road| road.name.as_str())
+        .collect();
+    (!names.is_empty() && !isolate::is_root_of_the_machine()).then(|| {
+        format!(
+            "without root, Millrace recognises connections within one network namespace only: the kernel's road is what {} shows",
+            names.join(", ")
+        )
+    })
+}
