@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::isolate;
 use crate::machine;
+use crate::processors;
 use crate::results::{self, Outcome, Plan, Results, Trial};
 use crate::roads::Road;
 use crate::run::Request;
@@ -62,8 +63,11 @@ pub(crate) fn begin(request: &Request) -> Result<Results> {
         let has_failed = |trial: &Trial| matches!(trial.outcome, Outcome::Failed(_));
         cell.trials.retain(|trial| !has_failed(trial));
     }
-    old.warnings
-        .retain(|line| !line.starts_with("the run was interrupted"));
+    let is_of_the_end = |line: &String| {
+        let begins = |start: &str| line.starts_with(start);
+        begins("the run was interrupted") || processors::WARNINGS.into_iter().any(begins)
+    };
+    old.warnings.retain(|line| !is_of_the_end(line));
     Ok(old)
 }
 

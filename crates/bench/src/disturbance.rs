@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::machine::Work;
 use crate::process;
+use crate::processors::{Processors, wider};
 
 /// A trial is void if the hypervisor took more than this share of the processors.
 const STEAL_MAX: f64 = 0.05;
@@ -25,6 +26,8 @@ pub(crate) struct Watch {
     work: Work,
     there: Work,
     ours: Duration,
+    megahertz: Option<[f64; 2]>,
+    slowed: u64,
 }
 
 /// What has been seen.
@@ -37,6 +40,9 @@ pub(crate) struct Seen {
     pub(crate) others_s: f64,
     /// Of the processors of server and client, all that could be had.
     room_s: f64,
+    /// See [`crate::results::Processor`].
+    pub(crate) megahertz: Option<[f64; 2]>,
+    pub(crate) slowed_for_heat: u64,
 }
 
 impl Watch {
@@ -49,8 +55,16 @@ impl Watch {
             there: Work::of_processors(&processors),
             work: Work::now(),
             begun: Instant::now(),
+            megahertz: None,
+            slowed: Processors::here().slowed(&processors),
             processors,
         }
+    }
+
+    /// Looks how fast the processors are, while they have work.
+    pub(crate) fn look(&mut self) {
+        let now = Processors::here().speeds(&self.processors);
+        self.megahertz = now.into_iter().chain(self.megahertz).reduce(wider);
     }
 
     /// What has been since it began. Ours is read last, and was read first, so that others never have it.
@@ -65,6 +79,10 @@ impl Watch {
             work,
             others_s: rest.max(0.0),
             room_s: elapsed_s * self.processors.len() as f64,
+            megahertz: self.megahertz,
+            slowed_for_heat: Processors::here()
+                .slowed(&self.processors)
+                .saturating_sub(self.slowed),
         }
     }
 }
@@ -103,6 +121,8 @@ mod tests {
             },
             others_s,
             room_s: 2.0 * elapsed_s,
+            megahertz: None,
+            slowed_for_heat: 0,
         }
     }
 

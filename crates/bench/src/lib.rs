@@ -21,6 +21,7 @@ pub mod load;
 pub mod machine;
 pub mod markdown;
 pub mod process;
+mod processors;
 pub mod programs;
 pub mod readers;
 pub mod report;

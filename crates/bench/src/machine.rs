@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Map, Value};
 
 use crate::markdown;
+use crate::processors::Processors;
 use crate::programs::find_program;
 use crate::results::Fact;
 
@@ -36,6 +37,7 @@ pub fn facts() -> Vec<Fact> {
         ("system", system()),
         (LOAD, first_line("/proc/loadavg")),
     ];
+    let of_processors = Processors::here().facts(&allowed_processors());
     for &(tool, argument) in TOOLS {
         facts.push((
             tool,
@@ -46,7 +48,7 @@ pub fn facts() -> Vec<Fact> {
         name: name.to_owned(),
         value,
     });
-    named.collect()
+    named.chain(of_processors).collect()
 }
 
 /// What tells a build from another one: a checksum of each of its files that there is.

@@ -179,6 +179,26 @@ pub struct Trial {
     pub notes: Vec<String>,
 }
 
+impl Trial {
+    /// One of which nothing is known yet.
+    pub(crate) fn begun(round: u32) -> Trial {
+        Trial {
+            round,
+            outcome: Outcome::Counts,
+            commands: BTreeMap::new(),
+            value: 0.0,
+            operations: 0.0,
+            seconds: 0.0,
+            latency: None,
+            processor: Processor::default(),
+            ring_share: None,
+            histogram: None,
+            trace: None,
+            notes: Vec::new(),
+        }
+    }
+}
+
 /// Round trips in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
@@ -217,6 +237,12 @@ pub struct Processor {
     /// By programs that are none of the run's, on the processors of server and client. 0 where these are not pinned, and in older files.
     #[serde(default)]
     pub others_s: f64,
+    /// How fast these processors were, the slowest and the fastest that was seen, in MHz. None: the machine does not tell.
+    #[serde(default)]
+    pub megahertz: Option<[f64; 2]>,
+    /// How often these processors were slowed for their heat.
+    #[serde(default)]
+    pub slowed_for_heat: u64,
 }
 
 impl Results {

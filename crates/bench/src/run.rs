@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::begin::{begin, cautions, roads_here, unproved, with_programs};
 use crate::lab::{Lab, Pinning};
+use crate::processors;
 use crate::results::{Cell, Outcome, Plan, Results, Trial, Unit};
 use crate::roads::Road;
 use crate::scenario::{Case, Parameters, Scenario};
@@ -126,12 +127,11 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
                     &mut course.results,
                     "the run was interrupted: the same command goes on where it stopped".to_owned(),
                 );
-                course.results.write(&request.directory)?;
-                return Ok(course.results);
+                return course.finish();
             }
         }
     }
-    Ok(course.results)
+    course.finish()
 }
 
 /// Whether there is something to measure; if not, says why.
@@ -340,6 +340,16 @@ impl Course<'_> {
         }
         self.done += turn.len();
         Ok(())
+    }
+
+    /// The results, with what a reader has to know of all trials together.
+    fn finish(mut self) -> Result<Results> {
+        let trials = self.results.cells.iter().flat_map(|cell| &cell.trials);
+        for line in processors::warnings(trials) {
+            warn(&mut self.results, line);
+        }
+        self.results.write(&self.request.directory)?;
+        Ok(self.results)
     }
 
     /// Whether a cell has no trial of this round yet that counts or failed, and has not failed too often.

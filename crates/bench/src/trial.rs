@@ -24,7 +24,8 @@ const FIRST_COUNT: u64 = 2_000;
 const PACE_SECONDS: f64 = 0.2;
 /// No client does so many operations in that time: it does not heed the number.
 const COUNT_MAX: u64 = 10_000_000_000;
-/// The agent is asked so often in a trial where the bytes go. It takes a moment of a processor, longer the more connections there are.
+/// How often in a trial it is looked at how fast processors are, and the agent is asked where the bytes go. That takes a moment of a
+/// processor, longer the more connections there are.
 const LOOKS: f64 = 3.0;
 
 /// Operations in a second, of cells by their index.
@@ -127,18 +128,8 @@ impl<'a> Pair<'a> {
         paces: &mut Paces,
     ) -> Trial {
         let mut trial = Trial {
-            round,
-            outcome: Outcome::Counts,
             commands: self.lines.clone(),
-            value: 0.0,
-            operations: 0.0,
-            seconds: 0.0,
-            latency: None,
-            processor: Processor::default(),
-            ring_share: None,
-            histogram: None,
-            trace: None,
-            notes: Vec::new(),
+            ..Trial::begun(round)
         };
         if let Err(error) = self.attempt(lab, case, parameters, cell, paces, &mut trial) {
             trial.outcome = Outcome::Failed(format!("{error:#}"));
@@ -184,9 +175,9 @@ impl<'a> Pair<'a> {
         let beside = client.start_beside(&words, &mut trial.commands)?;
         let sent = lab.messages(self.road)?;
         let used = || servers.iter().map(Program::processor).sum::<Times>();
-        let (watch, times) = (Watch::begin(lab.processors()), used());
+        let (mut watch, times) = (Watch::begin(lab.processors()), used());
         let mut carried = Carried::at(&self.ports);
-        let (reading, exit, line) = client.run(&words, Some(&mut carried))?;
+        let (reading, exit, line) = client.run(&words, Some((&mut watch, &mut carried)))?;
         let (seen, times) = (watch.end(), used().since(times));
         trial.seconds = seen.elapsed_s;
         drop(beside);
@@ -229,11 +220,11 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Runs it to its end; looks now and then at what its connections have carried, where there is an agent to ask.
+    /// Runs it to its end; looks now and then at the processors, and at what its connections have carried, where there is an agent to ask.
     fn run(
         &self,
         words: &BTreeMap<String, String>,
-        carried: Option<&mut Carried>,
+        looks: Option<(&mut Watch, &mut Carried)>,
     ) -> Result<(Reading, Exit, String)> {
         let command = self
             .lab
@@ -243,12 +234,15 @@ impl Client<'_> {
         let mut program = Program::start(&line, command, output)?;
         let begun = Instant::now();
         let limit = Duration::from_secs_f64(20.0 + 10.0 * self.seconds);
-        if let Some(carried) = carried.filter(|_| self.road.accelerated) {
+        if let Some((watch, carried)) = looks {
             let agent = self.lab.socket(self.road);
             let pause = Duration::from_secs_f64(self.seconds / LOOKS);
             while begun.elapsed() < limit && program.wait(pause)?.is_none() {
-                // An agent that does not answer leaves the share unknown, which is told.
-                let _ = carried.look(&agent);
+                watch.look();
+                if self.road.accelerated {
+                    // An agent that does not answer leaves the share unknown, which is told.
+                    let _ = carried.look(&agent);
+                }
             }
         }
         let limit = limit.saturating_sub(begun.elapsed());
@@ -359,6 +353,8 @@ fn spent(server: Times, client: Times, seen: &Seen) -> Processor {
         steal_s: seen.work.steal_s,
         busy_s: seen.work.busy_s,
         others_s: seen.others_s,
+        megahertz: seen.megahertz,
+        slowed_for_heat: seen.slowed_for_heat,
     }
 }
 

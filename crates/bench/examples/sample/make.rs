@@ -170,6 +170,7 @@ fn processor(operations: f64, own_ns: f64, slowness: f64, random: &mut Random) -
         steal_s: own * 0.004,
         busy_s: own * 1.25,
         others_s: own * 0.01,
+        ..Processor::default()
     }
 }
 

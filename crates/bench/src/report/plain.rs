@@ -182,7 +182,7 @@ fn of_cell(cell: &Cell, verdicts: &Verdicts) -> [String; 7] {
 }
 
 /// Names of what [`of_trial`] tells, up to percentiles and notes.
-const FIELDS: [&str; 21] = [
+const FIELDS: [&str; 24] = [
     "round",
     "outcome",
     "reason",
@@ -198,6 +198,9 @@ const FIELDS: [&str; 21] = [
     "steal_s",
     "busy_s",
     "others_s",
+    "slowest_mhz",
+    "fastest_mhz",
+    "slowed_for_heat",
     "ring_share",
     "latency_count",
     "latency_min_ns",
@@ -238,6 +241,8 @@ fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
         took.others_s,
     ];
     fields.extend(processor.map(|seconds| seconds.to_string()));
+    fields.extend([0, 1].map(|end| told(took.megahertz.map(|speeds| speeds[end]))));
+    fields.push(took.slowed_for_heat.to_string());
     fields.push(told(trial.ring_share));
     fields.extend([
         told(latency.map(|latency| latency.count)),
