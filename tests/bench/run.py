@@ -280,6 +280,8 @@ def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
         (["run", "redis/get", "--quick"], "a quick run leaves these cases out"),
         (["run", "http", "--roads", "unix"], "can take any of these roads"),
         (["run", "--out", "/run/results"], "a /run of its own"),
+        (["run", "--max-time", "5", "--repeat", "9"], "after 10 trials of each cell at least"),
+        (["run", "--max-time", "5", "--quick"], "cannot be used with"),
     ]:
         out = [] if "--out" in words else stage.out("never")
         done = stage.bench(*words, *out)
@@ -344,6 +346,30 @@ def another_build_is_noticed(stage: Stage) -> None:
     anew = second.bench(*words, "--anew")
     assert anew.returncode == 0 and "were there before" not in anew.stdout, anew.stdout + anew.stderr
     assert len(counted(stage.results("build"))["loopback"]) == 2
+
+
+def what_is_not_decided_goes_on(stage: Stage) -> None:
+    """Ten rounds decide a cell whose figures are always the same, and not one whose figures are chance."""
+    calm = stage.scenario("calm", ANSWER)
+    chance = stage.scenario("chance", "sh -c '" + ANSWER.replace("1000", "$((1000 + $(od -An -N2 -tu2 /dev/urandom)))") + "'")
+    for path in (Path(calm), Path(chance)):
+        # A server that starts at once.
+        slow = "python3 -m http.server --bind {bind} {port}"
+        path.write_text(path.read_text().replace(slow, "{millrace} load serve echo --listen {listen}"))
+    words = ["run", calm, chance, "--roads", "loopback,veth", "--clients", "1", "--time", "0.1", *stage.out("going on")]
+    first = stage.bench(*words)
+    assert first.returncode == 0, first.stdout + first.stderr
+    second = stage.bench(*words, "--max-time", "0.1")
+    assert second.returncode == 0, second.stdout + second.stderr
+    made = {}
+    for cell in stage.results("going on")["cells"]:
+        made[cell["scenario"], cell["road"]] = [trial["round"] for trial in cell["trials"] if trial["outcome"] == "counts"]
+    assert made["calm/one", "loopback"] == made["calm/one", "veth"] == list(range(1, 11)), made
+    assert made["chance/one", "loopback"] == made["chance/one", "veth"], made
+    assert made["chance/one", "veth"] == list(range(1, len(made["chance/one", "veth"]) + 1)), made
+    assert len(made["chance/one", "veth"]) > 10, made
+    verdicts = {line.split()[0]: line for line in second.stdout.splitlines() if " against " in line}
+    assert "no difference" in verdicts["calm/one"] and "no difference" not in verdicts["chance/one"], second.stdout
 
 
 def a_client_that_does_not_heed_its_number_is_told(stage: Stage) -> None:
@@ -450,6 +476,7 @@ CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("what was measured before is told", what_was_measured_before_is_told),
     ("trials that failed are made again", trials_that_failed_are_made_again),
     ("another build is noticed", another_build_is_noticed),
+    ("what is not decided goes on", what_is_not_decided_goes_on),
     ("a client that does not heed its number is told", a_client_that_does_not_heed_its_number_is_told),
     ("without root", without_root),
     ("ended by SIGINT", lambda stage: ended_by(stage, signal.SIGINT)),

@@ -36,13 +36,13 @@ pub(crate) fn begin(request: &Request) -> Result<Results> {
         return Ok(fresh);
     }
     let mut old = Results::read(&request.directory)?;
-    let same = Plan {
+    // A run may go on for longer than was said at first.
+    let without_end = |plan: &Plan| Plan {
         command: Vec::new(),
-        ..old.plan.clone()
-    } == Plan {
-        command: Vec::new(),
-        ..fresh.plan
-    } && old.roads == fresh.roads;
+        minutes_max: None,
+        ..plan.clone()
+    };
+    let same = without_end(&old.plan) == without_end(&fresh.plan) && old.roads == fresh.roads;
     ensure!(
         same,
         "{} has results of another plan: {}\nName another directory with --out, give the same options to go on with it, or give --anew.",
@@ -68,6 +68,7 @@ pub(crate) fn begin(request: &Request) -> Result<Results> {
         begins("the run was interrupted") || processors::WARNINGS.into_iter().any(begins)
     };
     old.warnings.retain(|line| !is_of_the_end(line));
+    old.plan.minutes_max = fresh.plan.minutes_max.or(old.plan.minutes_max);
     Ok(old)
 }
 

@@ -44,6 +44,9 @@ pub struct Plan {
     pub command: Vec<String>,
     /// Trials of a cell that count.
     pub repeats: u32,
+    /// Until when cells that are not decided get more of them, in minutes from the run's beginning. None: they do not.
+    #[serde(default)]
+    pub minutes_max: Option<f64>,
     /// Length of a trial.
     pub seconds: f64,
     /// Orders the roads within a group of trials.

@@ -1,5 +1,6 @@
 //! Runs a plan: every cell again and again, the roads of one comparison in turn, results kept after each.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::begin::{begin, cautions, roads_here, unproved, with_programs};
+use crate::compare::{self, Row};
 use crate::lab::{Lab, Pinning};
 use crate::processors;
 use crate::results::{Cell, Outcome, Plan, Results, Trial, Unit};
@@ -110,27 +112,15 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
             * request.plan.repeats as usize,
         measured: 0,
         servers: 0,
+        until: None,
+        wanted: None,
         last: None,
         begun: Instant::now(),
     };
     for round in 1..=request.plan.repeats {
-        for scenario in &scenarios {
-            let mut here = groups
-                .iter()
-                .filter(|group| std::ptr::eq(group.scenario, scenario))
-                .peekable();
-            if here.peek().is_some() {
-                course.scenario(scenario, &here.collect::<Vec<_>>(), round, show)?;
-            }
-            if sys::interrupted() {
-                warn(
-                    &mut course.results,
-                    "the run was interrupted: the same command goes on where it stopped".to_owned(),
-                );
-                return course.finish();
-            }
-        }
+        course.round(&scenarios, &groups, round, show)?;
     }
+    course.go_on(&scenarios, &groups, show)?;
     course.finish()
 }
 
@@ -209,6 +199,20 @@ fn cell_of(
     })
 }
 
+/// The cells of which further rounds would tell more, and those that they are held against.
+fn undecided(results: &Results) -> BTreeSet<usize> {
+    let standing = compare::standing(results);
+    let place = |row: &Row, road: &str| {
+        results.cells.iter().position(|cell| {
+            cell.road == road && cell.scenario == row.scenario && cell.parameters == row.parameters
+        })
+    };
+    let places = standing
+        .undecided()
+        .flat_map(|row| [place(row, &row.road), place(row, &row.baseline_road)]);
+    places.flatten().collect()
+}
+
 /// A run under way.
 struct Course<'a> {
     request: &'a Request,
@@ -221,11 +225,61 @@ struct Course<'a> {
     measured: usize,
     /// Servers started.
     servers: usize,
+    /// When the run ends, if it goes on until then.
+    until: Option<Duration>,
+    /// The cells that are measured, by their index; None: all.
+    wanted: Option<BTreeSet<usize>>,
     last: Option<(Unit, Outcome, f64)>,
     begun: Instant,
 }
 
 impl Course<'_> {
+    /// One round of all scenarios, as far as no interrupt comes.
+    fn round(
+        &mut self,
+        scenarios: &[Scenario],
+        groups: &[Group<'_>],
+        round: u32,
+        show: &mut dyn FnMut(&Progress),
+    ) -> Result<()> {
+        for scenario in scenarios {
+            let is_its = |group: &&Group<'_>| std::ptr::eq(group.scenario, scenario);
+            let here: Vec<&Group<'_>> = groups.iter().filter(is_its).collect();
+            if !here.is_empty() && !sys::interrupted() {
+                self.scenario(scenario, &here, round, show)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Further rounds of the cells that are not decided, until the time is up that the plan has for it.
+    fn go_on(
+        &mut self,
+        scenarios: &[Scenario],
+        groups: &[Group<'_>],
+        show: &mut dyn FnMut(&Progress),
+    ) -> Result<()> {
+        let Some(minutes) = self.request.plan.minutes_max else {
+            return Ok(());
+        };
+        let limit = Duration::from_secs_f64(60.0 * minutes);
+        let trials = self.results.cells.iter().flat_map(|cell| &cell.trials);
+        let last = trials.map(|trial| trial.round).max().unwrap_or(0);
+        for round in last.max(self.request.plan.repeats) + 1.. {
+            let mut wanted = undecided(&self.results);
+            // A cell that fails cannot be decided.
+            wanted.retain(|cell| self.is_open(*cell, round));
+            if wanted.is_empty() || self.begun.elapsed() >= limit || sys::interrupted() {
+                break;
+            }
+            self.total += wanted.len();
+            self.until = Some(limit);
+            self.wanted = Some(wanted);
+            self.round(scenarios, groups, round, show)?;
+        }
+        Ok(())
+    }
+
     /// One round of a scenario. The servers of all roads run beside each other; those that nobody asks cost nothing.
     fn scenario(
         &mut self,
@@ -234,19 +288,20 @@ impl Course<'_> {
         round: u32,
         show: &mut dyn FnMut(&Progress),
     ) -> Result<()> {
-        let is_open = |group: &&Group<'_>| {
-            group
-                .cells
-                .iter()
-                .any(|(cell, _)| self.is_open(*cell, round))
-        };
-        if !groups.iter().any(is_open) {
-            self.done += groups.iter().map(|group| group.cells.len()).sum::<usize>();
+        let cells = groups.iter().flat_map(|group| &group.cells);
+        let wanted = cells.filter(|(cell, _)| self.is_wanted(*cell));
+        let open: Vec<&str> = wanted
+            .clone()
+            .filter(|(cell, _)| self.is_open(*cell, round))
+            .map(|(_, road)| road.name.as_str())
+            .collect();
+        if open.is_empty() {
+            self.done += wanted.count();
             return Ok(());
         }
         let mut pairs = Vec::new();
         for road in &self.request.roads {
-            if scenario.server.on(road).is_some() {
+            if open.contains(&road.name.as_str()) {
                 self.servers += 1;
                 pairs.push(Pair::start(
                     &self.lab,
@@ -270,7 +325,11 @@ impl Course<'_> {
 
     /// The cells of a group in an order of their own: a road that always came behind another would have its heat, or its noise.
     fn turn<'g>(&self, group: &Group<'g>, (round, index): (u32, usize)) -> Vec<(usize, &'g Road)> {
-        let mut turn = group.cells.clone();
+        let cells = group.cells.iter();
+        let mut turn: Vec<_> = cells
+            .filter(|(cell, _)| self.is_wanted(*cell))
+            .copied()
+            .collect();
         let place = u64::from(round) << 32 | index as u64;
         let mut chance = Generator::new(self.request.plan.seed ^ place.wrapping_mul(ODD));
         // Fisher and Yates.
@@ -348,8 +407,17 @@ impl Course<'_> {
         for line in processors::warnings(trials) {
             warn(&mut self.results, line);
         }
+        if sys::interrupted() {
+            let line = "the run was interrupted: the same command goes on where it stopped";
+            warn(&mut self.results, line.to_owned());
+        }
         self.results.write(&self.request.directory)?;
         Ok(self.results)
+    }
+
+    fn is_wanted(&self, cell: usize) -> bool {
+        let wanted = self.wanted.as_ref();
+        wanted.is_none_or(|wanted| wanted.contains(&cell))
     }
 
     /// Whether a cell has no trial of this round yet that counts or failed, and has not failed too often.
@@ -381,7 +449,10 @@ impl Course<'_> {
             total: self.total,
             now,
             last: self.last.clone(),
-            left: each * (self.total - self.done.min(self.total)) as u32,
+            left: match self.until {
+                None => each * (self.total - self.done.min(self.total)) as u32,
+                Some(until) => until.saturating_sub(self.begun.elapsed()),
+            },
         }
     }
 }

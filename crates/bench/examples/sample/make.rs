@@ -97,6 +97,7 @@ pub(crate) fn results(directory: &Path) -> Result<()> {
             seconds: SECONDS,
             seed: 498,
             quick: false,
+            minutes_max: None,
             pinned: "server 2, client 3".to_owned(),
         },
         machine: facts(),

@@ -228,6 +228,16 @@ pub fn standing(results: &Results) -> Comparison {
     }
 }
 
+impl Comparison {
+    /// The rows of which further pairs would tell more. A row without pairs is none of them: nothing can be added to it.
+    pub fn undecided(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| {
+            let judged = row.compared.as_ref().zip(row.adjusted_p);
+            judged.is_some_and(|(found, p)| !stats::is_decided(found, p, &self.settings))
+        })
+    }
+}
+
 /// What a road is held against, the nearest first.
 fn references<'a>(results: &'a Results, road: &'a str) -> impl Iterator<Item = &'a str> {
     let baseline = results.roads.first().map(|road| road.name.as_str());

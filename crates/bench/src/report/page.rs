@@ -97,7 +97,8 @@ fn head(results: &Results, scenarios: &[Scenario<'_>], beside: bool) -> Markup {
                 @if let Some(processor) = fact("processor") { ", on " (processor) }
                 @if let Some(kernel) = fact("kernel") { " with kernel " (kernel) }
                 ". Millrace " (results.millrace) "; "
-                (count(plan.repeats as usize, "trial")) " of " (plan.seconds) " s for each cell, the roads interleaved; "
+                (count(plan.repeats as usize, "trial")) " of " (plan.seconds) " s for each cell"
+                @if plan.minutes_max.is_some() { ", more where they did not decide" } ", the roads interleaved; "
                 @if plan.pinned == "none" { "no program is pinned" } @else { "pinned to processors: " (plan.pinned) }
                 "."
                 @if plan.quick { " A quick run: intervals, no verdicts." }

@@ -2,8 +2,8 @@
 
 use super::generator::Generator;
 use super::synthetic::{Noise, rounds};
-use super::verdict::{Judged, Question, Verdict, is_precise, judge};
-use super::{Pair, Settings, paired};
+use super::verdict::{Judged, Question, Verdict, is_decided, judge};
+use super::{Pair, Settings};
 
 /// Fewer samples than a report draws, so that hundreds of reports take a second.
 fn settings() -> Settings {
@@ -199,40 +199,67 @@ fn of_the_differences_that_a_report_claims_few_are_false() {
     );
 }
 
-/// Of so many runs that add pairs until they are precise, 16 at most: those called different, and those called equal.
-fn adaptive(reports: usize, ratio: f64, noise: Noise) -> (usize, usize) {
+/// Of so many reports of cells alike, to which pairs are added until they are decided, `most` at most: the share of cells called different,
+/// the share called equal, and the pairs that a cell took.
+fn adaptive((reports, cells, most): (usize, usize, usize), ratio: f64, noise: Noise) -> [f64; 3] {
     let mut chance = Generator::new(31);
-    let mut one = || {
-        let all = rounds(16, ratio, noise, &mut chance);
-        let enough = |count: &usize| {
-            let found = paired(&all[..*count], &settings()).expect("there are pairs");
-            is_precise(&found, &settings())
+    let (mut different, mut equal, mut pairs) = (0, 0, 0);
+    for _ in 0..reports {
+        let all: Vec<Vec<Pair>> = (0..cells)
+            .map(|_| rounds(most, ratio, noise, &mut chance))
+            .collect();
+        let mut counts = vec![10; cells];
+        let judged = loop {
+            let questions = all.iter().zip(&counts);
+            let questions = questions.map(|(pairs, count)| question(pairs[..*count].to_vec()));
+            let judged = judge(&questions.collect::<Vec<_>>(), &settings());
+            let mut goes_on = false;
+            for (judged, count) in judged.iter().zip(&mut counts) {
+                let found = judged.paired.as_ref().expect("there are pairs");
+                let p = judged.adjusted_p.expect("there are ten");
+                if *count < most && !is_decided(found, p, &settings()) {
+                    *count += 1;
+                    goes_on = true;
+                }
+            }
+            if !goes_on {
+                break judged;
+            }
         };
-        let count = (10..16).find(enough).unwrap_or(16);
-        judge(&[question(all[..count].to_vec())], &settings())[0].verdict
-    };
-    let found: Vec<Verdict> = (0..reports).map(|_| one()).collect();
-    let equal = found
-        .iter()
-        .filter(|verdict| **verdict == Verdict::NoDifference)
-        .count();
-    let open = [Verdict::Undecided, Verdict::TooFew];
-    let rest = found
-        .iter()
-        .filter(|verdict| open.contains(verdict))
-        .count();
-    (reports - equal - rest, equal)
+        let is_different =
+            |judged: &&Judged| matches!(judged.verdict, Verdict::Faster | Verdict::Slower);
+        let is_equal = |judged: &&Judged| judged.verdict == Verdict::NoDifference;
+        different += judged.iter().filter(is_different).count();
+        equal += judged.iter().filter(is_equal).count();
+        pairs += counts.iter().sum::<usize>();
+    }
+    [different, equal, pairs].map(|count| count as f64 / (reports * cells) as f64)
 }
 
-/// In longer trials, of 1000 runs a kind, it was 3.8 % for the worst kind, and 5.7 % of those at the margin were called equal.
+/// A cell alone has the highest rate of false verdicts: in reports of several, the adjustment keeps p values from the early bound. In
+/// longer trials, of 1000 runs a kind with 30 pairs at most, 4.5 % were called different for the worst kind, and of cells at the margin
+/// 6.1 % at most were called equal.
 #[test]
-fn adding_pairs_until_they_are_precise_keeps_the_error_rates() {
+fn adding_pairs_until_cells_are_decided_keeps_the_error_rates() {
     let kinds = kinds();
-    let (different, equal) = adaptive(100, 1.0, kinds[1].1);
-    assert!(different <= 5 && equal >= 90, "{different}, {equal}");
-    let (different, _) = adaptive(100, 1.0, kinds[2].1);
-    // Three standard deviations of a count of 100 above 5 %, here and below.
-    assert!(different <= 11, "{different}");
-    let (_, equal) = adaptive(100, 1.05, kinds[1].1);
-    assert!(equal <= 11, "{equal}");
+    let [different, equal, _] = adaptive((100, 1, 14), 1.0, kinds[1].1);
+    assert!(different <= 0.05 && equal >= 0.9, "{different}, {equal}");
+    for (name, noise) in [kinds[2], kinds[3], kinds[5]] {
+        let [different, ..] = adaptive((100, 1, 14), 1.0, noise);
+        // Three standard deviations of a count of 100 above 5 %, here and below.
+        assert!(different <= 0.115, "{name}: {different}");
+    }
+    let [_, equal, _] = adaptive((100, 1, 14), 1.05, kinds[1].1);
+    assert!(equal <= 0.115, "{equal}");
+    let [different, ..] = adaptive((10, 12, 14), 1.0, kinds[2].1);
+    assert!(different <= 0.05, "{different}");
+}
+
+#[test]
+fn pairs_are_added_only_where_they_are_needed() {
+    let kinds = kinds();
+    let pairs = |ratio, noise| adaptive((20, 1, 14), ratio, noise)[2];
+    assert!(pairs(1.0, kinds[0].1) < 10.5, "precise at once");
+    assert!(pairs(3.0, kinds[2].1) < 10.5, "wide, and past doubt");
+    assert!(pairs(1.0, kinds[2].1) > 13.0, "wide, and equal");
 }

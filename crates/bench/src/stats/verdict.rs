@@ -17,8 +17,10 @@
 //! the verdicts are a selection.
 //!
 //! **How many pairs.** The p value of 10 pairs is 1/512 at the least. Where a single one of a report's cells differs, it can be found by 10
-//! pairs among 25 cells at most; each further pair doubles that. Who adds pairs until a report is good enough may look at how wide the
-//! intervals are, as [`is_precise`] does, and not at p values or verdicts: stopping at the first p value that pleases makes false ones.
+//! pairs among 25 cells at most; each further pair doubles that. Who adds pairs until a report is good enough may not stop at the first p
+//! value that pleases: that makes false verdicts. They may look at how wide the intervals are, as [`is_precise`] does, and they may stop at
+//! a p value that equal roads hardly ever reach, however often it is looked at, which leaves the error rate of the last look as it is (J.
+//! L. Haybittle, 1971, and R. Peto et al., 1976, of interim looks at trials of medicines). [`is_decided`] is both; `calibration` tries it.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +29,9 @@ use super::paired::{Pair, Paired, Settings, paired};
 
 /// Pairs that a verdict needs.
 pub const PAIRS_FOR_A_VERDICT: usize = 10;
+
+/// What an early look has to find: ten pairs that agree are just below it.
+const EARLY_P: f64 = 0.002;
 
 /// What is claimed of a road against the one that it is held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -103,11 +108,19 @@ pub fn judge(questions: &[Question], settings: &Settings) -> Vec<Judged> {
 /// Whether further pairs are not worth their time: there are [`PAIRS_FOR_A_VERDICT`], and the interval that equivalence looks at is no
 /// wider than the margin. Equal roads are then found equal, unless chance has moved the ratio by half of the margin.
 ///
-/// This is what a run that adds pairs may stop at. It knows how wide the interval is, and not where.
+/// It knows how wide the interval is, and not where.
 #[must_use]
 pub fn is_precise(found: &Paired, settings: &Settings) -> bool {
     let width = found.equivalence.high / found.equivalence.low;
     found.pairs >= PAIRS_FOR_A_VERDICT && width <= 1.0 + settings.margin
+}
+
+/// Whether a run that adds pairs may stop: further pairs are not worth their time, or it is past doubt which road is faster.
+///
+/// The p value is the adjusted one, of all cells that are judged at that moment.
+#[must_use]
+pub fn is_decided(found: &Paired, adjusted_p: f64, settings: &Settings) -> bool {
+    is_precise(found, settings) || (found.pairs >= PAIRS_FOR_A_VERDICT && adjusted_p <= EARLY_P)
 }
 
 /// Whether the two are equal within the margin.

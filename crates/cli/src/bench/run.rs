@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use millrace_bench::results::{FILE, Outcome, Plan, Results};
 use millrace_bench::run::{Progress, Request};
+use millrace_bench::stats::PAIRS_FOR_A_VERDICT;
 use millrace_bench::{
     Pinning, carried, compare, figures, isolate, machine, process, roads, run, scenario, sys,
 };
@@ -41,6 +42,9 @@ pub(crate) struct RunArguments {
     /// Trials of each cell [default: 10, quick: 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: Option<u32>,
+    /// Go on with cells that are not decided after these trials, until the run has taken so many minutes.
+    #[arg(long, value_name = "MINUTES", value_parser = parse_minutes, conflicts_with = "quick")]
+    max_time: Option<f64>,
     /// Seconds of a trial [default: 3, quick: 1].
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     time: Option<f64>,
@@ -65,6 +69,13 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
         _ => Err("a number of seconds between 0.1 and 3600".to_owned()),
+    }
+}
+
+fn parse_minutes(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(minutes) if minutes > 0.0 && minutes <= 10_000.0 => Ok(minutes),
+        _ => Err("a number of minutes, 10000 at most".to_owned()),
     }
 }
 
@@ -135,12 +146,18 @@ impl RunArguments {
             }
         }
         self.pin.processors()?;
+        let repeats = self.repeat.unwrap_or(if self.quick { 3 } else { 10 });
+        ensure!(
+            self.max_time.is_none() || repeats as usize >= PAIRS_FOR_A_VERDICT,
+            "--max-time goes on after {PAIRS_FOR_A_VERDICT} trials of each cell at least, and --repeat says {repeats}"
+        );
         Ok(Request {
             scenarios,
             roads: roads::choose(&self.roads)?,
             plan: Plan {
                 command: env::args().collect(),
-                repeats: self.repeat.unwrap_or(if self.quick { 3 } else { 10 }),
+                repeats,
+                minutes_max: self.max_time,
                 seconds: self.time.unwrap_or(if self.quick { 1.0 } else { 3.0 }),
                 seed: self.seed,
                 quick: self.quick,
