@@ -20,6 +20,10 @@ use crate::trial::{Paces, Pair};
 
 /// A group with a disturbed trial is measured again so often at most.
 const REPEATS_OF_VOID: u32 = 2;
+/// After so many groups in a row that were disturbed to the last, one is measured once only, until one is not disturbed.
+const HOPELESS: u32 = 2;
+/// What is told then.
+const TOO_BUSY: &str = "the machine was too busy: trials count that were disturbed, since those made in their place were, too";
 /// A cell that failed so often in a row is left out of the rounds that follow.
 const FAILURES_MAX: usize = 2;
 /// Keeps the seeds of groups apart.
@@ -112,6 +116,7 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
             * request.plan.repeats as usize,
         measured: 0,
         servers: 0,
+        lost: 0,
         until: None,
         wanted: None,
         last: None,
@@ -225,6 +230,8 @@ struct Course<'a> {
     measured: usize,
     /// Servers started.
     servers: usize,
+    /// Groups in a row that were disturbed to the last.
+    lost: u32,
     /// When the run ends, if it goes on until then.
     until: Option<Duration>,
     /// The cells that are measured, by their index; None: all.
@@ -347,7 +354,12 @@ impl Course<'_> {
         round: u32,
         show: &mut dyn FnMut(&Progress),
     ) -> Result<()> {
-        for attempt in 0..=REPEATS_OF_VOID {
+        let repeats = if self.lost < HOPELESS {
+            REPEATS_OF_VOID
+        } else {
+            0
+        };
+        for attempt in 0..=repeats {
             let mut trials: Vec<(usize, Trial)> = Vec::new();
             for (cell, road) in turn {
                 if !self.is_open(*cell, round) {
@@ -376,29 +388,41 @@ impl Course<'_> {
                 self.last = Some((group.case.unit, trial.outcome.clone(), trial.value));
                 trials.push((*cell, trial));
             }
-            let disturbed = trials.iter().find_map(|(_, trial)| match &trial.outcome {
-                Outcome::Void(why) => Some(why.clone()),
-                _ => None,
-            });
-            let is_last = attempt == REPEATS_OF_VOID;
-            for (cell, mut trial) in trials {
-                if let (Some(why), false, Outcome::Counts) = (&disturbed, is_last, &trial.outcome) {
-                    trial.outcome = Outcome::Void(format!("another road of the same round: {why}"));
-                } else if let (Outcome::Void(why), true) = (&trial.outcome, is_last) {
-                    trial.notes.push(format!(
-                        "counts although it was disturbed, as those before it were: {why}"
-                    ));
-                    trial.outcome = Outcome::Counts;
-                }
-                self.results.cells[cell].trials.push(trial);
-            }
-            self.results.write(&self.request.directory)?;
-            if disturbed.is_none() {
+            if self.keep(trials, attempt == repeats)? {
                 break;
             }
         }
         self.done += turn.len();
         Ok(())
+    }
+
+    /// Takes the trials of a group into the results, and says whether that was all: none was disturbed, or it was the last attempt.
+    fn keep(&mut self, trials: Vec<(usize, Trial)>, is_last: bool) -> Result<bool> {
+        let disturbed = trials.iter().find_map(|(_, trial)| match &trial.outcome {
+            Outcome::Void(why) => Some(why.clone()),
+            _ => None,
+        });
+        for (cell, mut trial) in trials {
+            if let (Some(why), false, Outcome::Counts) = (&disturbed, is_last, &trial.outcome) {
+                trial.outcome = Outcome::Void(format!("another road of the same round: {why}"));
+            } else if let (Outcome::Void(why), true) = (&trial.outcome, is_last) {
+                trial.notes.push(format!(
+                    "counts although it was disturbed, as others before it were: {why}"
+                ));
+                trial.outcome = Outcome::Counts;
+            }
+            self.results.cells[cell].trials.push(trial);
+        }
+        match (&disturbed, is_last) {
+            (None, _) => self.lost = 0,
+            (Some(_), true) => self.lost += 1,
+            (Some(_), false) => {}
+        }
+        if self.lost >= HOPELESS {
+            warn(&mut self.results, TOO_BUSY.to_owned());
+        }
+        self.results.write(&self.request.directory)?;
+        Ok(disturbed.is_none() || is_last)
     }
 
     /// The results, with what a reader has to know of all trials together.
