@@ -4,8 +4,8 @@
 //! fixed rate, each latency counted from when the request was *to be* sent). Every byte of every answer is checked. A latency begins
 //! before the system call that sends the request, and ends after the one that received the last byte of its answer.
 //!
-//! Reading order: `schedule` (when requests are sent), `protocol` (the trait that each protocol is a file of: `echo`, `redis`,
-//! `memcached`, `http`), `content` and `keys` (what is sent, and what has to come back), `connection`, `run` (what becomes of
+//! Reading order: `schedule` (when requests are sent), `protocol` (the trait that each protocol is a file of: `echo`, `http`,
+//! and of `store` `redis` and `memcached`), `content` and `keys` (what is sent, and what has to come back), `connection`, `run` (what becomes of
 //! requests and answers), `drive` (the loops around it), `record` (histogram and trace), `outcome` (what is told), `serve` (servers).
 
 mod address;
@@ -27,6 +27,7 @@ mod redis;
 mod run;
 mod schedule;
 mod serve;
+mod store;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ pub use sys::stop_on_signals;
 
 use protocol::Protocol;
 use run::Run;
+use store::Store;
 
 /// What is asked of the server.
 #[derive(Clone, Debug, PartialEq)]
@@ -203,9 +205,13 @@ pub fn run(
     match workload {
         Workload::Echo { bytes } => target.load(echo::Echo::new(*bytes, seed)),
         Workload::Http(get) => target.load(http::Http::new(get, address)?),
-        Workload::Redis(keyed) => target.load(redis::Redis::new(keyed, connections, seed)?),
+        Workload::Redis(keyed) => {
+            let dialect = redis::Redis::new(keyed.bytes);
+            target.load(Store::new(dialect, keyed, connections, seed)?)
+        }
         Workload::Memcached(keyed) => {
-            target.load(memcached::Memcached::new(keyed, connections, seed)?)
+            let dialect = memcached::Memcached::new(keyed.bytes);
+            target.load(Store::new(dialect, keyed, connections, seed)?)
         }
     }
 }
