@@ -9,10 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use millrace_bench::machine;
 use millrace_bench::process::Program;
-use millrace_bench::scratch::Scratch;
+
 use serde_json::Value;
 
 use super::scenario::Road;
+use super::scratch::Scratch;
 
 const LIBRARY: &str = "libmillrace_preload.so";
 
