@@ -1,6 +1,6 @@
 //! What the load generators print, as figures.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 
 use crate::load::Outcome;
 use crate::results;
@@ -36,7 +36,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// What one run of a client has shown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// The row's figure, in the row's unit.
+    /// The row's figure: operations or bits in a second, or nanoseconds.
     pub value: f64,
     /// What the processor time is divided by.
     pub operations: f64,
@@ -50,7 +50,7 @@ pub struct Reading {
     pub notes: Vec<String>,
 }
 
-/// Percentiles of the round trips in microseconds, where the program tells them.
+/// Percentiles of the round trips in nanoseconds, where the program tells them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
     /// The median.
@@ -83,24 +83,25 @@ pub fn redis_benchmark(text: &str) -> Result<Reading> {
         value: number_before(text, " requests per second")?,
         operations: number_before(text, " requests completed")?,
         latency: Latency {
-            p50: Some(columns[2] * 1e3),
-            p99: Some(columns[4] * 1e3),
-            p999: p999.map(|milliseconds| milliseconds * 1e3),
+            p50: Some(columns[2] * 1e6),
+            p99: Some(columns[4] * 1e6),
+            p999: p999.map(|milliseconds| milliseconds * 1e6),
         },
         ..Reading::default()
     })
 }
 
-/// `sockperf ping-pong --full-rtt`: the median round trip.
+/// `sockperf ping-pong --full-rtt`: the median round trip. Times are in microseconds there.
 pub fn sockperf_ping_pong(text: &str) -> Result<Reading> {
-    let p50 = number_after(text, "percentile 50.000 =")?;
+    let percentile = |label: &str| Ok::<_, Error>(number_after(text, label)? * 1e3);
+    let p50 = percentile("percentile 50.000 =")?;
     Ok(Reading {
         value: p50,
         operations: number_after(text, "SentMessages=")?,
         latency: Latency {
             p50: Some(p50),
-            p99: Some(number_after(text, "percentile 99.000 =")?),
-            p999: Some(number_after(text, "percentile 99.900 =")?),
+            p99: Some(percentile("percentile 99.000 =")?),
+            p999: Some(percentile("percentile 99.900 =")?),
         },
         ..Reading::default()
     })
@@ -122,7 +123,7 @@ pub fn iperf3(text: &str) -> Result<Reading> {
     let bits = received("bits_per_second").context("iperf3 reports no bits_per_second")?;
     let bytes = received("bytes").context("iperf3 reports no bytes")?;
     Ok(Reading {
-        value: bits / 1e9,
+        value: bits,
         operations: bytes / f64::from(1 << 20),
         ..Reading::default()
     })
@@ -147,7 +148,7 @@ pub fn millrace_load_median(text: &str) -> Result<Reading> {
     let median = latency.and_then(|latency| latency.percentiles.iter().find(|(at, _)| *at == 50.0));
     let (_, median_ns) = median.context("too few round trips for a median")?;
     Ok(Reading {
-        value: *median_ns as f64 / 1e3,
+        value: *median_ns as f64,
         ..reading
     })
 }
@@ -161,20 +162,21 @@ pub fn pgbench(text: &str) -> Result<Reading> {
     })
 }
 
-/// The line that `wrk` prints by our script, and our own load generators print.
+/// The line that `wrk` prints by our script, and our own load generators print. Times are in microseconds there.
 pub fn result_line(text: &str) -> Result<Reading> {
     let line = text.lines().find_map(|line| line.strip_prefix("result:"));
     let line = line.context("there is no line with the result")?;
     let requests = number_after(line, "requests")?;
     let errors = number_after(line, "errors")?;
     ensure!(errors == 0.0, "{errors} of {requests} requests failed");
+    let percentile = |label: &str| Ok::<_, Error>(number_after(line, label)? * 1e3);
     Ok(Reading {
         value: requests / (number_after(line, "microseconds")? / 1e6),
         operations: requests,
         latency: Latency {
-            p50: Some(number_after(line, "p50")?),
-            p99: Some(number_after(line, "p99")?),
-            p999: Some(number_after(line, "p99.9")?),
+            p50: Some(percentile("p50")?),
+            p99: Some(percentile("p99")?),
+            p999: Some(percentile("p99.9")?),
         },
         ..Reading::default()
     })
@@ -232,9 +234,9 @@ Summary:
         assert_eq!(
             reading.latency,
             Latency {
-                p50: Some(23.0),
-                p99: Some(71.0),
-                p999: Some(127.0)
+                p50: Some(23e3),
+                p99: Some(71e3),
+                p999: Some(127e3)
             }
         );
     }
@@ -250,8 +252,8 @@ sockperf: ---> percentile 99.000 =   72.887
 sockperf: ---> percentile 50.000 =   13.419
 ";
         let reading = sockperf_ping_pong(text).unwrap();
-        assert_eq!((reading.value, reading.operations), (13.419, 97_917.0));
-        assert_eq!(reading.latency.p999, Some(97.323));
+        assert_eq!((reading.value, reading.operations), (13_419.0, 97_917.0));
+        assert_eq!(reading.latency.p999, Some(97_323.0));
         let text = "sockperf: Total of 2327020 messages sent in 2.000 sec\n\
                     sockperf: Summary: Message Rate is 1163240 [msg/sec]\n";
         let reading = sockperf_throughput(text).unwrap();
@@ -265,7 +267,7 @@ sockperf: ---> percentile 50.000 =   13.419
     fn iperf3_counts_what_was_received() {
         let text = r#"{"end": {"sum_received": {"bytes": 2097152, "bits_per_second": 3e10}}}"#;
         let reading = iperf3(text).unwrap();
-        assert_eq!((reading.value, reading.operations), (30.0, 2.0));
+        assert_eq!((reading.value, reading.operations), (3e10, 2.0));
     }
 
     #[test]
@@ -281,7 +283,7 @@ sockperf: ---> percentile 50.000 =   13.419
         let line = "result: requests 200 microseconds 2000000 errors 0 p50 79 p99 138 p99.9 1841\n";
         let reading = result_line(line).unwrap();
         assert_eq!(reading.value, 100.0);
-        assert_eq!(reading.latency.p999, Some(1841.0));
+        assert_eq!(reading.latency.p999, Some(1_841e3));
         assert!(result_line(&line.replace("errors 0", "errors 1")).is_err());
     }
 }

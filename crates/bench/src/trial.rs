@@ -11,7 +11,7 @@ use crate::lab::{self, Lab};
 use crate::machine::Work;
 use crate::process::Program;
 use crate::readers::Reading;
-use crate::results::{Latency, Outcome, Plan, Processor, Trial, Unit};
+use crate::results::{Latency, Outcome, Plan, Processor, Trial};
 use crate::roads::Road;
 use crate::scenario::{Case, End, Parameters, Scenario, fill};
 use crate::sys::Times;
@@ -187,7 +187,7 @@ impl<'a> Pair<'a> {
         let (work, times) = (Work::now().since(work), used().since(times));
         drop(beside);
         trial.commands.insert("client".to_owned(), line);
-        trial.value = reading.value * scale(case.unit);
+        trial.value = reading.value;
         trial.operations = reading.operations;
         trial.latency = latency(&reading);
         trial.notes.extend(reading.notes);
@@ -331,15 +331,6 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// Readers give round trips in microseconds, and rates of bits in gigabits.
-fn scale(unit: Unit) -> f64 {
-    match unit {
-        Unit::Nanoseconds => 1e3,
-        Unit::BitsPerSecond => 1e9,
-        Unit::OperationsPerSecond | Unit::ProcessorShare | Unit::Bytes => 1.0,
-    }
-}
-
 /// Clients may run elsewhere.
 fn path_of(results: &Path, relative: &str) -> Result<String> {
     let path = fs::canonicalize(results)?.join(relative);
@@ -352,7 +343,7 @@ fn latency(reading: &Reading) -> Option<Latency> {
     let percentiles: Vec<(f64, u64)> = percentiles
         .into_iter()
         .filter(|(percentile, _)| (100.0 - percentile) / 100.0 * reading.operations >= 100.0)
-        .filter_map(|(percentile, microseconds)| Some((percentile, (microseconds? * 1e3) as u64)))
+        .filter_map(|(percentile, ns)| Some((percentile, ns?.round() as u64)))
         .collect();
     let few = (!percentiles.is_empty()).then(|| Latency {
         count: reading.operations as u64,

@@ -82,12 +82,12 @@ pub(crate) fn start_cost(site: &Site<'_>) -> Result<Reading> {
         ensure!(status.success(), "/bin/true failed");
         ensure!(!sys::interrupted(), "interrupted");
     }
-    let microseconds = |share| Some(stats::percentile(&milliseconds, share) * 1e3);
+    let nanoseconds = |share| Some(stats::percentile(&milliseconds, share) * 1e6);
     Ok(Reading {
         value: stats::median(&milliseconds),
         latency: Latency {
-            p50: microseconds(0.5),
-            p99: microseconds(0.99),
+            p50: nanoseconds(0.5),
+            p99: nanoseconds(0.99),
             p999: None,
         },
         ..Reading::default()
