@@ -165,6 +165,30 @@ def spliced_bytes_pass_the_interface_by(stage: Stage) -> None:
         assert carried["loopback"] > 2e6 and carried["sockmap"] < 2e5, (name, carried)
 
 
+def idle_connections_are_accounted_for(stage: Stage) -> None:
+    """Each program has its share of processor time and memory; descriptors that do not suffice are told, and nothing runs on."""
+    words = ["run", "idle/memory", "idle/processor", "--clients", "200", "--repeat", "1", "--time", "0.3"]
+    before = processes()
+    done = stage.bench(*words, "--roads", "loopback,millrace-loopback", *stage.out("idle"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = counted(stage.results("idle"))
+    for road, trials in found.items():
+        for trial in trials:
+            idle = trial["idle"]
+            shares = [idle[end]["memory_bytes"] for end in ("server", "client", "agent")]
+            assert idle["connections"] == 200 and idle["kernel_bytes"] > 0, (road, idle)
+            assert (shares[2] > 0) == (road == "millrace-loopback"), (road, idle)
+            assert 0 < sum(shares) < 200e6, (road, idle)
+        memory, processor = trials
+        each = sum(memory["idle"][end]["memory_bytes"] for end in ("server", "client", "agent")) + memory["idle"]["kernel_bytes"]
+        assert abs(memory["value"] - each / 200) < 1, memory
+        assert 0 < processor["value"] < 2, processor
+    limited = ["prlimit", "--nofile=100:100", *stage.command(*words, *stage.out("limited"))]
+    refused = subprocess.run(limited, capture_output=True, text=True, timeout=LIMIT_S)
+    assert refused.returncode == 1 and "raise the limit of open files" in refused.stdout, refused.stdout + refused.stderr
+    assert not processes() - before, processes() - before
+
+
 def what_fails_is_told_and_the_rest_goes_on(stage: Stage) -> None:
     """A program that is missing, one that fails, one that says nothing that can be read."""
     good, bad = stage.scenario("good", ANSWER), stage.scenario("bad", "sh -c 'echo no luck; exit 3'")
@@ -331,6 +355,7 @@ def splicing_programs() -> set[str]:
 CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("every road is measured", every_road_is_measured),
     ("spliced bytes pass the interface by", spliced_bytes_pass_the_interface_by),
+    ("idle connections are accounted for", idle_connections_are_accounted_for),
     ("what fails is told, and the rest goes on", what_fails_is_told_and_the_rest_goes_on),
     ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
     ("results that cannot be read are told", results_that_cannot_be_read_are_told),

@@ -247,6 +247,21 @@ pub fn meminfo(names: &[&str]) -> u64 {
     text.lines().filter_map(value).sum()
 }
 
+/// Memory of the kernel's caches with these names, in bytes. Only root may see it.
+pub fn slabs(names: &[&str]) -> Option<u64> {
+    let text = fs::read_to_string("/proc/slabinfo").ok()?;
+    let bytes = |line: &str| {
+        // slabinfo(5): name, objects in use, all objects, size of one.
+        let words: Vec<&str> = line.split_whitespace().take(4).collect();
+        let [name, _, objects, size] = words[..] else {
+            return None;
+        };
+        let known = names.contains(&name);
+        known.then_some(objects.parse::<u64>().ok()? * size.parse::<u64>().ok()?)
+    };
+    Some(text.lines().filter_map(bytes).sum())
+}
+
 fn mitigations() -> String {
     let Ok(entries) = fs::read_dir("/sys/devices/system/cpu/vulnerabilities") else {
         return "unknown".to_owned();

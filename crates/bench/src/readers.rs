@@ -1,36 +1,61 @@
-//! What the load generators print, as figures.
+//! What the load generators print, and what is seen of programs that idle, as figures.
 
 use anyhow::{Context, Error, Result, ensure};
 
 use crate::load::Outcome;
-use crate::results;
+use crate::results::{self, Idle};
 
 /// Reads one program's output.
 pub type Reader = fn(&str) -> Result<Reading>;
 
-const BY_NAME: &[(&str, Reader)] = &[
-    ("redis-benchmark", redis_benchmark),
-    ("sockperf-ping-pong", sockperf_ping_pong),
-    ("sockperf-throughput", sockperf_throughput),
-    ("iperf3", iperf3),
-    ("pgbench", pgbench),
-    ("millrace-load", millrace_load),
-    ("millrace-load-median", millrace_load_median),
-    ("result-line", result_line),
+/// Where a case's figure comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Figure {
+    /// From what the client prints until it ends.
+    Printed(Reader),
+    /// From what is seen of all programs while the client's connections are silent. The client goes on until it is told to end, and prints
+    /// the line of `millrace load idle` when they are.
+    Seen(fn(&Idle) -> f64),
+}
+
+const BY_NAME: &[(&str, Figure)] = &[
+    ("redis-benchmark", Figure::Printed(redis_benchmark)),
+    ("sockperf-ping-pong", Figure::Printed(sockperf_ping_pong)),
+    ("sockperf-throughput", Figure::Printed(sockperf_throughput)),
+    ("iperf3", Figure::Printed(iperf3)),
+    ("pgbench", Figure::Printed(pgbench)),
+    ("millrace-load", Figure::Printed(millrace_load)),
+    (
+        "millrace-load-median",
+        Figure::Printed(millrace_load_median),
+    ),
+    ("result-line", Figure::Printed(result_line)),
+    ("idle-memory", Figure::Seen(idle_memory)),
+    ("idle-processor", Figure::Seen(idle_processor)),
 ];
 
-/// The reader with a name, as scenarios have it.
+/// Where a figure comes from, by the name that scenarios have for it.
 #[must_use]
-pub fn by_name(name: &str) -> Option<Reader> {
+pub fn by_name(name: &str) -> Option<Figure> {
     let mut known = BY_NAME.iter();
     known
         .find(|(known, _)| *known == name)
-        .map(|(_, reader)| *reader)
+        .map(|(_, figure)| *figure)
 }
 
-/// The names of all readers.
+/// All these names.
 pub fn names() -> impl Iterator<Item = &'static str> {
     BY_NAME.iter().map(|(name, _)| *name)
+}
+
+/// Memory for each connection.
+fn idle_memory(idle: &Idle) -> f64 {
+    idle.memory_bytes() as f64 / idle.connections.max(1) as f64
+}
+
+/// The share of one processor that all programs use together.
+fn idle_processor(idle: &Idle) -> f64 {
+    idle.processor_s() / idle.seconds
 }
 
 /// What one run of a client has shown.

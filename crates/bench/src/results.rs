@@ -168,6 +168,9 @@ pub struct Trial {
     pub latency: Option<Latency>,
     /// What it took.
     pub processor: Processor,
+    /// Where nothing is asked: what the connections cost.
+    #[serde(default)]
+    pub idle: Option<Idle>,
     /// Of the bytes, those that took shared memory; between 0 and 1.
     pub ring_share: Option<f64>,
     /// A histogram of all round trips in nanoseconds: a file beside this one, in HdrHistogram's V2 form, deflated.
@@ -214,6 +217,54 @@ pub struct Processor {
     pub steal_s: f64,
     /// On all processors, of anything.
     pub busy_s: f64,
+}
+
+/// What connections cost on which nothing happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Idle {
+    /// How many there were.
+    pub connections: u64,
+    /// How long they were looked at.
+    pub seconds: f64,
+    /// In the server's programs.
+    pub server: Share,
+    /// In the client.
+    pub client: Share,
+    /// In Millrace's agent, where there is one.
+    pub agent: Share,
+    /// Memory more that the kernel has for sockets, files, and what epoll knows of them. It is that of the whole machine, so that it
+    /// contains what others did meanwhile; none for few connections, where that would be most of it, and without root, who alone may see
+    /// it.
+    pub kernel_bytes: Option<i64>,
+}
+
+/// The part of one program in [`Idle`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// Seconds of processor time while nothing happened.
+    pub processor_s: f64,
+    /// Memory more than it had without connections: its proportional set size without files (a page that several programs share counts
+    /// once in all of them together), and its page tables.
+    pub memory_bytes: i64,
+}
+
+impl Idle {
+    /// Processor time of all programs.
+    #[must_use]
+    pub fn processor_s(&self) -> f64 {
+        self.shares().map(|share| share.processor_s).sum()
+    }
+
+    /// Memory of all programs and the kernel.
+    #[must_use]
+    pub fn memory_bytes(&self) -> i64 {
+        let programs: i64 = self.shares().map(|share| share.memory_bytes).sum();
+        programs + self.kernel_bytes.unwrap_or_default()
+    }
+
+    fn shares(&self) -> impl Iterator<Item = &Share> {
+        [&self.server, &self.client, &self.agent].into_iter()
+    }
 }
 
 impl Results {

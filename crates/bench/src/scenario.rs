@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::programs;
-use crate::readers::{self, Reader};
+use crate::readers::{self, Figure};
 use crate::results::Unit;
 use crate::roads::Road;
 
@@ -36,6 +36,7 @@ const FILES: &[(&str, &str)] = &[
     ("connect", include_str!("../scenarios/connect.toml")),
     ("memcached", include_str!("../scenarios/memcached.toml")),
     ("mixed", include_str!("../scenarios/mixed.toml")),
+    ("idle", include_str!("../scenarios/idle.toml")),
     ("proxy", include_str!("../scenarios/proxy.toml")),
 ];
 
@@ -133,7 +134,7 @@ pub struct Case {
     pub beside: Vec<Beside>,
     /// The Debian package that has it.
     pub package: Option<String>,
-    /// Who reads what it prints: one of [`readers::by_name`].
+    /// Where the figure comes from: one of [`readers::by_name`].
     pub read: String,
     /// What the figure counts.
     pub unit: Unit,
@@ -210,7 +211,7 @@ impl Case {
     }
 
     fn check(&self) -> Result<()> {
-        self.reader()?;
+        self.figure()?;
         for grid in self.grid.iter().chain(&self.quick) {
             for (parameter, values) in grid {
                 ensure!(
@@ -248,11 +249,11 @@ impl Case {
         Ok(())
     }
 
-    /// Who reads what the client prints.
+    /// Where the figure comes from.
     ///
     /// # Errors
-    /// Nobody has this name.
-    pub fn reader(&self) -> Result<Reader> {
+    /// Nothing has this name.
+    pub fn figure(&self) -> Result<Figure> {
         readers::by_name(&self.read).with_context(|| {
             let names: Vec<&str> = readers::names().collect();
             format!("`read` is one of {}, not {}", names.join(", "), self.read)

@@ -9,12 +9,14 @@ use anyhow::{Context, Result, ensure};
 
 use crate::lab::{self, Lab};
 use crate::machine::Work;
-use crate::process::Program;
-use crate::readers::Reading;
+use crate::process::{Memory, Program};
+use crate::readers::{Figure, Reader, Reading};
 use crate::results::{Latency, Outcome, Plan, Processor, Trial};
 use crate::roads::Road;
 use crate::scenario::{Case, End, Parameters, Scenario, fill};
 use crate::sys::Times;
+
+mod idle;
 
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 /// For clients that are told a number of operations and no time: the number for the first attempt, and how long one has to take to tell
@@ -35,6 +37,8 @@ pub(crate) struct Pair<'a> {
     pub(crate) road: &'a Road,
     /// With what is behind it; or why it did not start.
     servers: Result<Vec<Program>>,
+    /// That of the servers before the first client.
+    memory_before: Memory,
     /// Their command lines.
     lines: BTreeMap<String, String>,
     words: BTreeMap<String, String>,
@@ -103,9 +107,11 @@ impl<'a> Pair<'a> {
                 })?;
             Ok(server)
         });
-        let servers = servers.collect();
+        let servers: Result<Vec<Program>> = servers.collect();
+        let memory = |servers: &Vec<Program>| servers.iter().map(Program::memory).sum();
         Ok(Pair {
             road,
+            memory_before: servers.as_ref().map(memory).unwrap_or_default(),
             servers,
             lines,
             words,
@@ -132,6 +138,7 @@ impl<'a> Pair<'a> {
             seconds: 0.0,
             latency: None,
             processor: Processor::default(),
+            idle: None,
             ring_share: None,
             histogram: None,
             trace: None,
@@ -154,10 +161,6 @@ impl<'a> Pair<'a> {
         paces: &mut Paces,
         trial: &mut Trial,
     ) -> Result<()> {
-        let servers = match &self.servers {
-            Ok(servers) => servers,
-            Err(error) => anyhow::bail!("{error:#}"),
-        };
         let template = case.on(self.road).context("it cannot take this road")?;
         let mut words = self.words.clone();
         words.extend(
@@ -165,13 +168,36 @@ impl<'a> Pair<'a> {
                 .iter()
                 .map(|(name, value)| (name.clone(), value.to_string())),
         );
+        let read = match case.figure()? {
+            Figure::Printed(read) => read,
+            Figure::Seen(figure) => {
+                let idle = self.watch(lab, template, &words, trial)?;
+                trial.value = figure(&idle);
+                trial.idle = Some(idle);
+                return Ok(());
+            }
+        };
         let client = Client {
             lab,
             road: self.road,
             case,
             template,
+            read,
             seconds: self.seconds,
         };
+        self.ask(&client, words, cell, paces, trial)
+    }
+
+    /// Runs a client to its end.
+    fn ask(
+        &self,
+        client: &Client<'_>,
+        mut words: BTreeMap<String, String>,
+        cell: usize,
+        paces: &mut Paces,
+        trial: &mut Trial,
+    ) -> Result<()> {
+        let (servers, lab) = (self.servers()?, client.lab);
         let raw = Raw::of(
             &format!("{}-{}-{}", cell, self.road.name, trial.round),
             self.results,
@@ -216,6 +242,16 @@ impl<'a> Pair<'a> {
     }
 }
 
+impl Pair<'_> {
+    /// Its programs, or why they did not start.
+    fn servers(&self) -> Result<&[Program]> {
+        match &self.servers {
+            Ok(servers) => Ok(servers),
+            Err(error) => anyhow::bail!("{error:#}"),
+        }
+    }
+}
+
 /// Two ports that the last servers, of which connections may linger, did not have; below those that the kernel gives to clients.
 fn ports(index: usize) -> [u16; 2] {
     let first = 7000 + 2 * (index % 12_000) as u16;
@@ -228,20 +264,29 @@ struct Client<'a> {
     road: &'a Road,
     case: &'a Case,
     template: &'a str,
+    read: Reader,
     seconds: f64,
+}
+
+/// Starts a client, and tells its command line.
+fn start_client(
+    lab: &Lab,
+    road: &Road,
+    template: &str,
+    words: &BTreeMap<String, String>,
+) -> Result<(Program, String)> {
+    let command = lab.command(road, End::Client, template, words)?;
+    let line = lab::line_of(&command);
+    let output = Path::new(&words["dir"]).join("client.txt");
+    Ok((Program::start(&line, command, output)?, line))
 }
 
 impl Client<'_> {
     fn run(&self, words: &BTreeMap<String, String>) -> Result<(Reading, crate::sys::Exit, String)> {
-        let command = self
-            .lab
-            .command(self.road, End::Client, self.template, words)?;
-        let line = lab::line_of(&command);
-        let output = Path::new(&words["dir"]).join("client.txt");
-        let program = Program::start(&line, command, output)?;
+        let (program, line) = start_client(self.lab, self.road, self.template, words)?;
         let limit = Duration::from_secs_f64(20.0 + 10.0 * self.seconds);
         let (text, exit) = program.finish(limit)?;
-        let reading = (self.case.reader()?)(&text).with_context(|| line.clone())?;
+        let reading = (self.read)(&text).with_context(|| line.clone())?;
         Ok((reading, exit, line))
     }
 

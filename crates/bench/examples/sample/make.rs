@@ -187,6 +187,7 @@ fn trial(
         seconds: SECONDS,
         latency: None,
         processor,
+        idle: None,
         ring_share: None,
         histogram: None,
         trace: None,

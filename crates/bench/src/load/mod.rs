@@ -4,9 +4,10 @@
 //! fixed rate, each latency counted from when the request was *to be* sent). Every byte of every answer is checked. A latency begins
 //! before the system call that sends the request, and ends after the one that received the last byte of its answer.
 //!
-//! Reading order: `schedule` (when requests are sent), `protocol` (the trait that each protocol is a file of: `echo`, `http`,
-//! and of `store` `redis` and `memcached`), `content` and `keys` (what is sent, and what has to come back), `connection`, `run` (what becomes of
-//! requests and answers), `drive` (the loops around it), `record` (histogram and trace), `outcome` (what is told), `serve` (servers).
+//! Reading order: `schedule` (when requests are sent), `protocol` (the trait that each protocol is a file of: `echo`, `http`, and with
+//! `store` between them `redis` and `memcached`), `content` and `keys` (what is sent, and what has to come back), `connection`, `run` (what
+//! becomes of requests and answers), `drive` (the loops around it), `record` (histogram and trace), `outcome` (what is told), `idle`
+//! (connections that are silent), `serve` (servers).
 
 mod address;
 mod answer;
@@ -16,6 +17,7 @@ mod content;
 mod drive;
 mod echo;
 mod http;
+mod idle;
 mod keys;
 mod memcached;
 mod meter;
@@ -39,6 +41,7 @@ use hdrhistogram::Histogram;
 
 pub use address::Address;
 pub use http::Get;
+pub use idle::{Idle, Silence};
 pub use keys::Keyed;
 pub use outcome::Outcome;
 pub use record::{Trace, summarize, write_histogram};
