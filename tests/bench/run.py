@@ -189,6 +189,22 @@ def idle_connections_are_accounted_for(stage: Stage) -> None:
     assert not processes() - before, processes() - before
 
 
+def answers_of_http_have_their_sizes(stage: Stage) -> None:
+    """nginx and our own server, wrk and our own generator, which checks lengths; it tells ready connections, and both tell the mean."""
+    words = ["run", "http", "http-minimal", "--clients", "10", "--sizes", "64,512,1280", "--repeat", "1", "--time", "0.3"]
+    done = stage.bench(*words, "--roads", "loopback", *stage.out("http"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = stage.results("http")["cells"]
+    found = {(cell["scenario"], cell["parameters"]["bytes"]): cell["trials"][0] for cell in cells}
+    assert len(found) == 12, found.keys()
+    for (scenario, _), trial in found.items():
+        assert 0 < trial["latency"]["min_ns"] <= trial["latency"]["mean_ns"] <= trial["latency"]["max_ns"], (scenario, trial)
+        ready = trial["ready_per_wake"]
+        assert 1 <= ready <= 10 if scenario.endswith("own") else ready is None, (scenario, ready)
+    table = stage.bench("report", str(stage.directory / "http"), "--markdown").stdout
+    assert table.count(": latency") == 4 and table.count(": ready for each wake-up") == 2, table
+
+
 def what_fails_is_told_and_the_rest_goes_on(stage: Stage) -> None:
     """A program that is missing, one that fails, one that says nothing that can be read."""
     good, bad = stage.scenario("good", ANSWER), stage.scenario("bad", "sh -c 'echo no luck; exit 3'")
@@ -356,6 +372,7 @@ CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("every road is measured", every_road_is_measured),
     ("spliced bytes pass the interface by", spliced_bytes_pass_the_interface_by),
     ("idle connections are accounted for", idle_connections_are_accounted_for),
+    ("answers of http have their sizes", answers_of_http_have_their_sizes),
     ("what fails is told, and the rest goes on", what_fails_is_told_and_the_rest_goes_on),
     ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
     ("results that cannot be read are told", results_that_cannot_be_read_are_told),

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::isolate;
 use crate::machine;
 use crate::process::{Memory, Program};
+use crate::readers::WRK_SCRIPT;
 use crate::roads::Road;
 use crate::scenario::{End, fill};
 use crate::sockmap::{Messages, Sockmap};
@@ -115,6 +116,7 @@ impl Lab {
                 sockmaps.insert(road.name.clone(), Sockmap::of_namespace(&namespace)?);
             }
         }
+        fs::write(wrk_script(), WRK_SCRIPT)?;
         let mut lab = Lab {
             agents: Vec::new(),
             is_one_for_all: isolate::is_root_of_the_machine(),
@@ -153,7 +155,10 @@ impl Lab {
 
     /// Words that every command may have.
     pub(crate) fn words(&self) -> BTreeMap<String, String> {
-        BTreeMap::from([("millrace".to_owned(), self.millrace.display().to_string())])
+        BTreeMap::from([
+            ("millrace".to_owned(), self.millrace.display().to_string()),
+            ("wrk_script".to_owned(), wrk_script().display().to_string()),
+        ])
     }
 
     /// How a program of one end of a road is started.
@@ -229,6 +234,10 @@ impl Lab {
         });
         Ok(())
     }
+}
+
+fn wrk_script() -> PathBuf {
+    Path::new(isolate::FILES).join("result.lua")
 }
 
 /// A command line, as a person would type it.

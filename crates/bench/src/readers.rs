@@ -5,6 +5,11 @@ use anyhow::{Context, Error, Result, ensure};
 use crate::load::Outcome;
 use crate::results::{self, Idle};
 
+/// A script by which wrk prints the line that [`result_line`] reads.
+pub const WRK_SCRIPT: &str = include_str!("result.lua");
+/// Percentiles that it tells.
+const WRK_PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99];
+
 /// Reads one program's output.
 pub type Reader = fn(&str) -> Result<Reading>;
 
@@ -71,6 +76,8 @@ pub struct Reading {
     pub ring_share: Option<f64>,
     /// All that there is to say of its round trips, where the program tells it.
     pub whole_latency: Option<results::Latency>,
+    /// Connections that were ready for each wake-up of the generator, where it tells that.
+    pub ready_per_wake: Option<f64>,
     /// What a reader should know, in the program's words.
     pub notes: Vec<String>,
 }
@@ -161,6 +168,7 @@ pub fn millrace_load(text: &str) -> Result<Reading> {
         value: outcome.rate,
         operations: outcome.sent as f64,
         whole_latency: Some(outcome.latency),
+        ready_per_wake: Some(outcome.ready_per_wake).filter(|ready| *ready > 0.0),
         notes: outcome.notes,
         ..Reading::default()
     })
@@ -187,7 +195,7 @@ pub fn pgbench(text: &str) -> Result<Reading> {
     })
 }
 
-/// The line that `wrk` prints by our script, and our own load generators print. Times are in microseconds there.
+/// The line that `wrk` prints by [`WRK_SCRIPT`], and others may print. Times are in microseconds there.
 pub fn result_line(text: &str) -> Result<Reading> {
     let line = text.lines().find_map(|line| line.strip_prefix("result:"));
     let line = line.context("there is no line with the result")?;
@@ -203,7 +211,26 @@ pub fn result_line(text: &str) -> Result<Reading> {
             p99: Some(percentile("p99")?),
             p999: Some(percentile("p99.9")?),
         },
+        whole_latency: whole_latency(line, requests),
         ..Reading::default()
+    })
+}
+
+/// All that such a line may have.
+fn whole_latency(line: &str, requests: f64) -> Option<results::Latency> {
+    let ns = |label: &str| Some(number_after(line, label).ok()? * 1e3);
+    let told = |percentile: f64| {
+        let is_told = (100.0 - percentile) / 100.0 * requests >= 100.0;
+        let value = ns(&format!("p{percentile}")).filter(|_| is_told)?;
+        Some((percentile, value.round() as u64))
+    };
+    Some(results::Latency {
+        count: requests as u64,
+        min_ns: ns("min")?.round() as u64,
+        max_ns: ns("max")?.round() as u64,
+        mean_ns: ns("mean")?,
+        deviation_ns: ns("deviation")?,
+        percentiles: WRK_PERCENTILES.into_iter().filter_map(told).collect(),
     })
 }
 
@@ -310,5 +337,16 @@ sockperf: ---> percentile 50.000 =   13.419
         assert_eq!(reading.value, 100.0);
         assert_eq!(reading.latency.p999, Some(1_841e3));
         assert!(result_line(&line.replace("errors 0", "errors 1")).is_err());
+        assert_eq!(reading.whole_latency, None);
+        let whole = "result: requests 20000 microseconds 2000000 errors 0 min 20 mean 81.5 deviation 12.5 max 1900 \
+                     p50 79 p75 85 p90 90 p95 99 p99 138 p99.9 1841 p99.99 1890\n";
+        let latency = result_line(whole).unwrap().whole_latency.unwrap();
+        assert_eq!((latency.min_ns, latency.max_ns), (20_000, 1_900_000));
+        assert_eq!(
+            (latency.mean_ns, latency.deviation_ns),
+            (81_500.0, 12_500.0)
+        );
+        // Fewer than 100 were slower than the 99.9th percentile.
+        assert_eq!(latency.percentiles.last(), Some(&(99.0, 138_000)));
     }
 }

@@ -168,6 +168,9 @@ pub struct Trial {
     pub latency: Option<Latency>,
     /// What it took.
     pub processor: Processor,
+    /// Connections that were ready for each wake-up of the generator, where it tells that.
+    #[serde(default)]
+    pub ready_per_wake: Option<f64>,
     /// Where nothing is asked: what the connections cost.
     #[serde(default)]
     pub idle: Option<Idle>,

@@ -10,6 +10,7 @@
 //! | `{dir}` | a directory of the server's own, with the scenario's files |
 //! | `{seconds}`, `{whole_seconds}`, `{count}` | the length of a trial, and operations that take as long |
 //! | `{record}` | options of `millrace load`: a trial's length, and its files |
+//! | `{wrk_script}` | a script by which wrk prints what `result-line` reads |
 //! | `{millrace}` | this program |
 
 use std::collections::BTreeMap;
@@ -33,6 +34,10 @@ const FILES: &[(&str, &str)] = &[
     ("throughput", include_str!("../scenarios/throughput.toml")),
     ("redis", include_str!("../scenarios/redis.toml")),
     ("http", include_str!("../scenarios/http.toml")),
+    (
+        "http-minimal",
+        include_str!("../scenarios/http-minimal.toml"),
+    ),
     ("connect", include_str!("../scenarios/connect.toml")),
     ("memcached", include_str!("../scenarios/memcached.toml")),
     ("mixed", include_str!("../scenarios/mixed.toml")),
@@ -54,6 +59,7 @@ const WORDS: &[&str] = &[
     "whole_seconds",
     "count",
     "record",
+    "wrk_script",
     "millrace",
 ];
 

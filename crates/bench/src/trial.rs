@@ -138,6 +138,7 @@ impl<'a> Pair<'a> {
             seconds: 0.0,
             latency: None,
             processor: Processor::default(),
+            ready_per_wake: None,
             idle: None,
             ring_share: None,
             histogram: None,
@@ -216,6 +217,7 @@ impl<'a> Pair<'a> {
         trial.value = reading.value;
         trial.operations = reading.operations;
         trial.latency = latency(&reading);
+        trial.ready_per_wake = reading.ready_per_wake;
         trial.notes.extend(reading.notes);
         let spliced = lab.messages(self.road)?.zip(sent);
         let spliced = spliced.and_then(|(now, before)| now.since(before).note());

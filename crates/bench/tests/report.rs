@@ -189,3 +189,20 @@ fn idle_connections_have_a_table_with_the_share_of_each_program() {
         assert!(markdown.contains(&format!("| {figure} ")), "{figure}");
     }
 }
+
+#[test]
+fn ready_connections_for_each_wake_up_are_told_where_the_generator_tells_them() {
+    let (directory, mut results) = sample();
+    let what = "eady connections for each wake-up";
+    assert!(!report::html(directory, &results).unwrap().contains(what));
+    let first = &mut results.cells[0];
+    first
+        .trials
+        .iter_mut()
+        .for_each(|trial| trial.ready_per_wake = Some(7.25));
+    let page = report::html(directory, &results).unwrap();
+    let markdown = report::markdown(directory, &results);
+    assert_eq!(page.matches("<td>7.25</td>").count(), 1);
+    assert_eq!(markdown.matches("| 7.25 ").count(), 1);
+    assert!(page.contains(what) && markdown.contains("ready for each wake-up"));
+}

@@ -119,7 +119,7 @@ enum ServeCommand {
         #[command(flatten)]
         serve: ServeArguments,
     },
-    /// Answer every GET with the same body
+    /// Answer every GET with the same body, or with /N as path with one of N bytes
     Http {
         #[command(flatten)]
         serve: ServeArguments,

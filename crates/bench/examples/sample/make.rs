@@ -187,6 +187,7 @@ fn trial(
         seconds: SECONDS,
         latency: None,
         processor,
+        ready_per_wake: None,
         idle: None,
         ring_share: None,
         histogram: None,

@@ -1,4 +1,4 @@
-//! Tables with all figures of a cell: latency in percentiles, and what idle connections cost.
+//! Tables with all figures of a cell: latency in percentiles, ready connections, and what idle connections cost.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -86,8 +86,8 @@ pub(super) fn idle_table(results: &Results, scenario: &Scenario<'_>) -> Markup {
     html! {
         h3 { "What idle connections cost" }
         p.caption {
-            "Medians over trials: memory for each connection, and for all together the share of one processor. Memory is what a program has "
-            "more than without connections; what programs share is divided among them. The kernel's is that for sockets and files, of the "
+            "Medians over trials: memory for each connection, and for all together the share of one processor. Memory is what a program "
+            "has more than without connections; what programs share is divided among them. The kernel's is that for sockets and files, of the "
             "whole machine, and is told for 100 connections and more."
         }
         div.wide tabindex="0" role="region" aria-label="Idle connections" {
@@ -111,7 +111,61 @@ pub(super) fn idle_table(results: &Results, scenario: &Scenario<'_>) -> Markup {
     }
 }
 
-/// Both as tables in Markdown, one for each scenario that has such figures.
+/// Connections that were ready for each wake-up of the generator, the median over trials.
+fn ready_per_wake(cell: &Cell) -> Option<String> {
+    let told = cell.counted().filter_map(|trial| trial.ready_per_wake);
+    let middle = median(&mut told.collect::<Vec<_>>())?;
+    Some(format!("{middle:.2}"))
+}
+
+/// Lines of [`ready_per_wake`], a figure for each road; none where no generator tells it.
+fn ready_lines(scenario: &Scenario<'_>) -> Vec<(String, Vec<String>)> {
+    let figures = scenario.sets.iter().map(|set| {
+        let cells = set.cells.iter();
+        let figures = cells.map(|cell| cell.and_then(ready_per_wake));
+        (set.label.clone(), figures.collect::<Vec<_>>())
+    });
+    let told = figures.filter(|(_, figures)| figures.iter().any(Option::is_some));
+    let shown = told.map(|(label, figures)| {
+        let or_nothing = |figure: Option<String>| figure.unwrap_or(NOTHING.to_owned());
+        (label, figures.into_iter().map(or_nothing).collect())
+    });
+    shown.collect()
+}
+
+/// Ready connections, on the page.
+pub(super) fn ready(results: &Results, scenario: &Scenario<'_>) -> Markup {
+    let lines = ready_lines(scenario);
+    if lines.is_empty() {
+        return html! {};
+    }
+    html! {
+        details {
+            summary { "Ready connections for each wake-up of the generator" }
+            p.caption {
+                "How many answers were there each time that it looked for some: near 1, each costs a wake-up of its own; near the number "
+                "of connections, they come in batches."
+            }
+            div.wide tabindex="0" role="region" aria-label="Ready connections" {
+                table.plain.dense {
+                    thead {
+                        tr {
+                            th scope="col" { "Parameters" }
+                            @for (index, road) in results.roads.iter().enumerate() { th scope="col" { (swatch(index)) (road.name) } }
+                        }
+                    }
+                    tbody {
+                        @for (label, figures) in lines {
+                            tr { th scope="row" { (label) } @for figure in figures { td { (figure) } } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// All as tables in Markdown, one for each scenario that has such figures.
 pub(super) fn markdown(directory: &Path, results: &Results, scenarios: &[Scenario<'_>]) -> String {
     let mut text = String::new();
     // A file that cannot be read is told on the page; here the figures that the trials tell stand in.
@@ -128,14 +182,23 @@ pub(super) fn markdown(directory: &Path, results: &Results, scenarios: &[Scenari
                 idles.extend(idle(cell).map(|figures| [place, figures].concat()));
             }
         }
+        let roads = results.roads.iter().map(|road| cell_text(&road.name));
+        let ready = ready_lines(scenario).into_iter();
+        let ready = ready.map(|(label, figures)| [vec![cell_text(&label)], figures].concat());
+        let road = || vec!["road".to_owned()];
         for (what, names, lines) in [
-            ("latency", latency_names(), latencies),
-            ("idle connections", idle_names(), idles),
+            ("latency", [road(), latency_names()].concat(), latencies),
+            (
+                "ready for each wake-up of the generator",
+                roads.collect(),
+                ready.collect(),
+            ),
+            ("idle connections", [road(), idle_names()].concat(), idles),
         ] {
             if lines.is_empty() {
                 continue;
             }
-            let heading = [vec![String::new(), "road".to_owned()], names].concat();
+            let heading = [vec![String::new()], names].concat();
             let table = markdown::table(&[vec![heading], lines].concat());
             let _ = write!(
                 text,

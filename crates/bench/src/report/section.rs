@@ -67,6 +67,7 @@ pub(super) fn section(drawing: &mut Drawing<'_>, scenario: &Scenario<'_>) -> Mar
             (requests::by_request(drawing, scenario))
             (sweeps::sweeps(drawing, scenario))
             (processor::processor(drawing.results, scenario))
+            (details::ready(drawing.results, scenario))
             (details::idle_table(drawing.results, scenario))
             (evidence::commands(drawing.results, &scenario.sets))
         }
