@@ -220,6 +220,21 @@ def what_fails_is_told_and_the_rest_goes_on(stage: Stage) -> None:
     assert "gone/one" not in outcomes, outcomes
 
 
+def a_road_of_the_user_s_own_is_measured(stage: Stage) -> None:
+    """The example of the documents, and with Millrace above it."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "benchmarking.md").read_text()
+    section = text.split("## A road of your own")[1]
+    road = stage.directory / "routed.toml"
+    road.write_text(section.split("```toml\n")[1].split("```")[0])
+    on = f"{road},millrace-routed"
+    done = stage.bench("run", "echo", "--sizes", "64", "--roads", on, *QUICK, *stage.out("own-road"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = stage.results("own-road")
+    assert [cell["road"] for cell in results["cells"]] == ["routed", "millrace-routed"], results["cells"]
+    assert all(len(trials) == 2 for trials in counted(results).values()), results["cells"]
+    assert any("ip_forward=1" in line for line in results["roads"][0]["settings"]), results["roads"]
+
+
 def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
     """Each names what was wrong and what there is."""
     wrong = stage.directory / "wrong.toml"
@@ -229,13 +244,17 @@ def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
     one, other = stage.scenario("same", ANSWER), stage.directory / "elsewhere" / "same.toml"
     other.parent.mkdir()
     other.write_text(Path(one).read_text())
+    road = stage.directory / "road.toml"
+    road.write_text("about = ''\nserver = 'a'\nclient = 'b'\nhost = '10.0.0.1'\nset_up = ['ip netns add a']\n")
     for words, told in [
         (["run", "reddis"], "there is no scenario reddis; there are pingpong"),
         (["run", "redis/put"], "no case put; it has mix, rate, get, set"),
         (["run", "--roads", "brigde"], "there is no road brigde; there are loopback"),
+        (["run", "--roads", str(road)], f"{road}:3: `client` is in the network namespace b, and no command"),
+        (["run", "--roads", "./gone.toml"], "cannot read ./gone.toml"),
         (["run", "--pin", "0,999"], "processor 999 may not be used here"),
         (["run", "--pin", "fast"], "auto, none, or two processors"),
-        (["run", str(wrong)], "the scenario wrong"),
+        (["run", str(wrong)], f"{wrong}: the scenario wrong: TOML parse error at line 1"),
         (["run", str(misspelt)], "the parameter clients is in no command"),
         (["run", one, str(other)], "two scenarios would be called same"),
         (["run", "redis/get", "--quick"], "a quick run leaves these cases out"),
@@ -374,6 +393,7 @@ CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("idle connections are accounted for", idle_connections_are_accounted_for),
     ("answers of http have their sizes", answers_of_http_have_their_sizes),
     ("what fails is told, and the rest goes on", what_fails_is_told_and_the_rest_goes_on),
+    ("a road of the user's own is measured", a_road_of_the_user_s_own_is_measured),
     ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
     ("results that cannot be read are told", results_that_cannot_be_read_are_told),
     ("what was measured before is told", what_was_measured_before_is_told),

@@ -365,7 +365,7 @@ fn stem(word: &str) -> &str {
 fn named(word: &str) -> Result<Scenario> {
     if is_file(word) {
         let text = fs::read_to_string(word).with_context(|| format!("cannot read {word}"))?;
-        return Scenario::parse(stem(word), &text);
+        return Scenario::parse(stem(word), &text).with_context(|| word.to_owned());
     }
     let (name, case) = word
         .split_once('/')

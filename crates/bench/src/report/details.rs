@@ -87,8 +87,8 @@ pub(super) fn idle_table(results: &Results, scenario: &Scenario<'_>) -> Markup {
         h3 { "What idle connections cost" }
         p.caption {
             "Medians over trials: memory for each connection, and for all together the share of one processor. Memory is what a program "
-            "has more than without connections; what programs share is divided among them. The kernel's is that for sockets and files, of the "
-            "whole machine, and is told for 100 connections and more."
+            "has more than without connections; what programs share is divided among them. The kernel's is that for sockets and files, "
+            "of the whole machine, and is told for 100 connections and more."
         }
         div.wide tabindex="0" role="region" aria-label="Idle connections" {
             table.plain.dense {
