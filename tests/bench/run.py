@@ -268,6 +268,17 @@ def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
     assert not (stage.directory / "never" / "results.json").exists()
 
 
+def a_road_without_its_module_is_left_out(stage: Stage) -> None:
+    """What is missing stands in the list, and the other roads are measured."""
+    line = next(line for line in stage.bench("list").stdout.splitlines() if line.startswith("smc "))
+    if "yes" in line.split()[:2]:
+        print("a road without its module: this kernel has SMC")
+        return
+    assert "this kernel has no module smc" in line or "no smc_run" in line, line
+    done = stage.bench("run", "echo", "--sizes", "64", "--roads", "loopback,smc", *QUICK, *stage.out("module"))
+    assert done.returncode == 0 and "the road smc is left out: " in done.stdout, done.stdout + done.stderr
+
+
 def results_that_cannot_be_read_are_told(stage: Stage) -> None:
     """Those of another schema, an empty file, JSON of something else, and none at all."""
     for name, text, told in [
@@ -395,6 +406,7 @@ CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("what fails is told, and the rest goes on", what_fails_is_told_and_the_rest_goes_on),
     ("a road of the user's own is measured", a_road_of_the_user_s_own_is_measured),
     ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
+    ("a road without its module is left out", a_road_without_its_module_is_left_out),
     ("results that cannot be read are told", results_that_cannot_be_read_are_told),
     ("what was measured before is told", what_was_measured_before_is_told),
     ("a client that does not heed its number is told", a_client_that_does_not_heed_its_number_is_told),

@@ -197,6 +197,9 @@ impl Lab {
             command.env("MILLRACE_AGENT", self.socket(road));
             command.arg(&self.millrace).args(["run", "--"]);
         }
+        if let Some(by) = &road.run_by {
+            command.args(shlex::split(by).with_context(|| format!("quotes do not match: {by}"))?);
+        }
         command.args(program);
         Ok(command)
     }

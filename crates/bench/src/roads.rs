@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::machine;
 use crate::programs::{find_program, program_of};
 use crate::sockmap;
 
@@ -19,6 +20,7 @@ const FILES: &[(&str, &str)] = &[
     ("vxlan", include_str!("../roads/vxlan.toml")),
     ("host-gw", include_str!("../roads/host-gw.toml")),
     ("sockmap", include_str!("../roads/sockmap.toml")),
+    ("smc", include_str!("../roads/smc.toml")),
 ];
 /// What the name of a road begins with that is another one with Millrace above it.
 const ABOVE: &str = "millrace-";
@@ -46,6 +48,10 @@ pub struct Road {
     pub unix: bool,
     /// Its connections are spliced by BPF programs.
     pub sockmap: bool,
+    /// Both programs are started by this one, which puts something else in the place of TCP.
+    pub run_by: Option<String>,
+    /// A module that the kernel has to have, loaded or not.
+    pub module: Option<String>,
     /// What everybody who measures it has to know.
     pub caution: Option<String>,
     /// The commands that make the namespaces.
@@ -147,12 +153,18 @@ impl Road {
     /// Why it cannot be set up here, if something is missing. The kernel is asked, too, which may take a moment.
     #[must_use]
     pub fn missing(&self) -> Option<String> {
-        let mut programs = self.set_up.iter().map(|command| program_of(command));
+        let commands = self.set_up.iter().chain(&self.run_by);
+        let mut programs = commands.map(|command| program_of(command));
         let program = programs.find(|program| find_program(program).is_none());
+        let module = self
+            .module
+            .as_deref()
+            .filter(|name| !machine::has_module(name));
         let spliced = || self.sockmap.then(sockmap::check)?.err();
-        match program {
-            Some(program) => Some(format!("no {program}")),
-            None => spliced().map(|error| format!("no sockmap: {error:#}")),
+        match (module, program) {
+            (Some(module), _) => Some(format!("this kernel has no module {module}")),
+            (_, Some(program)) => Some(format!("no {program}")),
+            _ => spliced().map(|error| format!("no sockmap: {error:#}")),
         }
     }
 
@@ -160,8 +172,12 @@ impl Road {
     #[must_use]
     pub fn settings(&self) -> Vec<String> {
         let spliced = self.sockmap.then_some(sockmap::SETTING);
-        let all = self.set_up.iter().map(String::as_str).chain(spliced);
-        all.map(str::to_owned).collect()
+        let commands = self.set_up.iter().map(String::as_str).chain(spliced);
+        let run_by = self
+            .run_by
+            .iter()
+            .map(|by| format!("both programs are started by {by}"));
+        commands.map(str::to_owned).chain(run_by).collect()
     }
 
     /// The network namespaces that its commands make.
@@ -174,7 +190,7 @@ impl Road {
 
     /// Whether it is TCP and nothing else.
     fn takes_millrace(&self) -> bool {
-        !self.unix && !self.sockmap
+        !self.unix && !self.sockmap && self.run_by.is_none()
     }
 
     fn with_millrace(&self) -> Road {
@@ -194,11 +210,23 @@ mod tests {
     #[test]
     fn every_road_is_known_by_its_name() {
         let names: Vec<String> = all().into_iter().map(|road| road.name).collect();
-        assert_eq!(choose(&names).unwrap().len(), 2 * FILES.len() - 2);
+        assert_eq!(choose(&names).unwrap().len(), 2 * FILES.len() - 3);
         assert!(names.contains(&"millrace-vxlan".to_owned()));
-        for bare in ["unix", "sockmap"] {
+        for bare in ["unix", "sockmap", "smc"] {
             assert!(!names.contains(&format!("{ABOVE}{bare}")));
         }
+    }
+
+    #[test]
+    fn a_road_whose_module_the_kernel_lacks_says_so() {
+        let mut road = all().remove(0);
+        road.set_up.clear();
+        assert_eq!(road.missing(), None);
+        road.module = Some("millrace_never".to_owned());
+        let told = road.missing().unwrap();
+        assert_eq!(told, "this kernel has no module millrace_never");
+        (road.module, road.run_by) = (None, Some("never-run --fast".to_owned()));
+        assert_eq!(road.missing().unwrap(), "no never-run");
     }
 
     #[test]

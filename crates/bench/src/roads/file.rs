@@ -30,6 +30,10 @@ struct File {
     /// Connections within the server's namespace are spliced.
     #[serde(default)]
     sockmap: bool,
+    /// Both programs are started by this one.
+    run_by: Option<String>,
+    /// A module that the kernel has to have, loaded or not.
+    module: Option<String>,
     /// What everybody who measures it has to know.
     caution: Option<String>,
     /// Commands, as a shell has them. The namespaces are made in a place where there are no others.
@@ -106,6 +110,8 @@ pub(super) fn read(name: &str, place: &str, text: &str) -> Result<Road> {
         host,
         unix: file.unix,
         sockmap: file.sockmap,
+        run_by: file.run_by,
+        module: file.module,
         caution: file.caution,
         set_up: set_up.map(Spanned::into_inner).collect(),
     })
