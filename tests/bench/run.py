@@ -195,6 +195,46 @@ def spliced_bytes_pass_the_interface_by(stage: Stage) -> None:
         assert carried["loopback"] > 2e6 and carried["sockmap"] < 2e5, (name, carried)
 
 
+def idle_connections_are_accounted_for(stage: Stage) -> None:
+    """Each program has its share of processor time and memory; descriptors that do not suffice are told, and nothing runs on."""
+    words = ["run", "idle/memory", "idle/processor", "--clients", "200", "--repeat", "1", "--time", "0.3"]
+    before = processes()
+    done = stage.bench(*words, "--roads", "loopback,millrace-loopback", *stage.out("idle"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = counted(stage.results("idle"))
+    for road, trials in found.items():
+        for trial in trials:
+            idle = trial["idle"]
+            shares = [idle[end]["memory_bytes"] for end in ("server", "client", "agent")]
+            assert idle["connections"] == 200 and idle["kernel_bytes"] > 0, (road, idle)
+            assert (shares[2] > 0) == (road == "millrace-loopback"), (road, idle)
+            assert 0 < sum(shares) < 200e6, (road, idle)
+        memory, processor = trials
+        each = sum(memory["idle"][end]["memory_bytes"] for end in ("server", "client", "agent")) + memory["idle"]["kernel_bytes"]
+        assert abs(memory["value"] - each / 200) < 1, memory
+        assert 0 < processor["value"] < 2, processor
+    limited = ["prlimit", "--nofile=100:100", *stage.command(*words, *stage.out("limited"))]
+    refused = subprocess.run(limited, capture_output=True, text=True, timeout=LIMIT_S)
+    assert refused.returncode == 1 and "raise the limit of open files" in refused.stdout, refused.stdout + refused.stderr
+    assert not processes() - before, processes() - before
+
+
+def answers_of_http_have_their_sizes(stage: Stage) -> None:
+    """nginx and our own server, wrk and our own generator, which checks lengths; it tells ready connections, and both tell the mean."""
+    words = ["run", "http", "http-minimal", "--clients", "10", "--sizes", "64,512,1280", "--repeat", "1", "--time", "0.3"]
+    done = stage.bench(*words, "--roads", "loopback", *stage.out("http"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = stage.results("http")["cells"]
+    found = {(cell["scenario"], cell["parameters"]["bytes"]): cell["trials"][0] for cell in cells}
+    assert len(found) == 12, found.keys()
+    for (scenario, _), trial in found.items():
+        assert 0 < trial["latency"]["min_ns"] <= trial["latency"]["mean_ns"] <= trial["latency"]["max_ns"], (scenario, trial)
+        ready = trial["ready_per_wake"]
+        assert 1 <= ready <= 10 if scenario.endswith("own") else ready is None, (scenario, ready)
+    table = stage.bench("report", str(stage.directory / "http"), "--markdown").stdout
+    assert table.count(": latency") == 4 and table.count(": ready for each wake-up") == 2, table
+
+
 def what_fails_is_told_and_the_rest_goes_on(stage: Stage) -> None:
     """A program that is missing, one that fails, one that says nothing that can be read."""
     good, bad = stage.scenario("good", ANSWER), stage.scenario("bad", "sh -c 'echo no luck; exit 3'")
@@ -263,6 +303,21 @@ def a_stranger_on_its_processors_makes_a_trial_void(stage: Stage) -> None:
     assert "warning: the machine was too busy" in done.stdout, done.stdout
 
 
+def a_road_of_the_user_s_own_is_measured(stage: Stage) -> None:
+    """The example of the documents, and with Millrace above it."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "benchmarking.md").read_text()
+    section = text.split("## A road of your own")[1]
+    road = stage.directory / "routed.toml"
+    road.write_text(section.split("```toml\n")[1].split("```")[0])
+    on = f"{road},millrace-routed"
+    done = stage.bench("run", "echo", "--sizes", "64", "--roads", on, *QUICK, *stage.out("own-road"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = stage.results("own-road")
+    assert [cell["road"] for cell in results["cells"]] == ["routed", "millrace-routed"], results["cells"]
+    assert all(len(trials) == 2 for trials in counted(results).values()), results["cells"]
+    assert any("ip_forward=1" in line for line in results["roads"][0]["settings"]), results["roads"]
+
+
 def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
     """Each names what was wrong and what there is."""
     wrong = stage.directory / "wrong.toml"
@@ -272,13 +327,17 @@ def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
     one, other = stage.scenario("same", ANSWER), stage.directory / "elsewhere" / "same.toml"
     other.parent.mkdir()
     other.write_text(Path(one).read_text())
+    road = stage.directory / "road.toml"
+    road.write_text("about = ''\nserver = 'a'\nclient = 'b'\nhost = '10.0.0.1'\nset_up = ['ip netns add a']\n")
     for words, told in [
         (["run", "reddis"], "there is no scenario reddis; there are pingpong"),
         (["run", "redis/put"], "no case put; it has mix, rate, get, set"),
         (["run", "--roads", "brigde"], "there is no road brigde; there are loopback"),
+        (["run", "--roads", str(road)], f"{road}:3: `client` is in the network namespace b, and no command"),
+        (["run", "--roads", "./gone.toml"], "cannot read ./gone.toml"),
         (["run", "--pin", "0,999"], "processor 999 may not be used here"),
         (["run", "--pin", "fast"], "auto, none, or two processors"),
-        (["run", str(wrong)], "the scenario wrong"),
+        (["run", str(wrong)], f"{wrong}: the scenario wrong: TOML parse error at line 1"),
         (["run", str(misspelt)], "the parameter clients is in no command"),
         (["run", one, str(other)], "two scenarios would be called same"),
         (["run", "redis/get", "--quick"], "a quick run leaves these cases out"),
@@ -292,6 +351,17 @@ def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
         assert done.returncode != 0 and told in done.stderr, (words, done.stderr)
         assert "panicked" not in done.stderr, done.stderr
     assert not (stage.directory / "never" / "results.json").exists()
+
+
+def a_road_without_its_module_is_left_out(stage: Stage) -> None:
+    """What is missing stands in the list, and the other roads are measured."""
+    line = next(line for line in stage.bench("list").stdout.splitlines() if line.startswith("smc "))
+    if "yes" in line.split()[:2]:
+        print("a road without its module: this kernel has SMC")
+        return
+    assert "this kernel has no module smc" in line or "no smc_run" in line, line
+    done = stage.bench("run", "echo", "--sizes", "64", "--roads", "loopback,smc", *QUICK, *stage.out("module"))
+    assert done.returncode == 0 and "the road smc is left out: " in done.stdout, done.stdout + done.stderr
 
 
 def results_that_cannot_be_read_are_told(stage: Stage) -> None:
@@ -472,10 +542,14 @@ CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("every road is measured", every_road_is_measured),
     ("bytes by the kernel are told", bytes_by_the_kernel_are_told),
     ("spliced bytes pass the interface by", spliced_bytes_pass_the_interface_by),
+    ("idle connections are accounted for", idle_connections_are_accounted_for),
+    ("answers of http have their sizes", answers_of_http_have_their_sizes),
     ("what fails is told, and the rest goes on", what_fails_is_told_and_the_rest_goes_on),
     ("a road that cannot be set up is left out", a_road_that_cannot_be_set_up_is_left_out),
     ("a stranger on its processors makes a trial void", a_stranger_on_its_processors_makes_a_trial_void),
+    ("a road of the user's own is measured", a_road_of_the_user_s_own_is_measured),
     ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
+    ("a road without its module is left out", a_road_without_its_module_is_left_out),
     ("results that cannot be read are told", results_that_cannot_be_read_are_told),
     ("what was measured before is told", what_was_measured_before_is_told),
     ("trials that failed are made again", trials_that_failed_are_made_again),

@@ -11,7 +11,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::isolate;
 use crate::machine;
-use crate::process::Program;
+use crate::process::{Memory, Program};
+use crate::readers::WRK_SCRIPT;
 use crate::roads::Road;
 use crate::scenario::{End, fill};
 use crate::sockmap::{Messages, Sockmap};
@@ -22,12 +23,20 @@ const AGENT_LIMIT: Duration = Duration::from_secs(10);
 /// The lab. Dropping it stops the agents; namespaces and files go with the last process.
 pub(crate) struct Lab {
     /// One for all roads; in a user namespace, where it can look into no other network namespace, one in that of each road.
-    agents: Vec<Program>,
+    agents: Vec<Agent>,
     is_one_for_all: bool,
     processors: Option<[usize; 2]>,
     millrace: PathBuf,
     /// By the names of the roads that have one.
     sockmaps: BTreeMap<String, Sockmap>,
+}
+
+struct Agent {
+    program: Program,
+    /// Before it had a client.
+    memory: Memory,
+    /// The road whose network namespace it is in, if it is in one.
+    road: Option<String>,
 }
 
 /// Which processors the two ends get.
@@ -119,6 +128,7 @@ impl Lab {
             why.is_none()
         });
         ensure!(!sys::interrupted(), "interrupted");
+        fs::write(wrk_script(), WRK_SCRIPT)?;
         Ok(lab)
     }
 
@@ -153,9 +163,20 @@ impl Lab {
         sockmap.map(Sockmap::messages).transpose()
     }
 
+    /// The agent of a road that has one, and the memory that it had in the beginning.
+    pub(crate) fn agent(&self, road: &Road) -> Option<(&Program, Memory)> {
+        let is_its = |agent: &&Agent| agent.road.as_ref().is_none_or(|of| *of == road.base);
+        let mut agents = self.agents.iter().filter(|_| road.accelerated);
+        let agent = agents.find(is_its)?;
+        Some((&agent.program, agent.memory))
+    }
+
     /// Words that every command may have.
     pub(crate) fn words(&self) -> BTreeMap<String, String> {
-        BTreeMap::from([("millrace".to_owned(), self.millrace.display().to_string())])
+        BTreeMap::from([
+            ("millrace".to_owned(), self.millrace.display().to_string()),
+            ("wrk_script".to_owned(), wrk_script().display().to_string()),
+        ])
     }
 
     /// How a program of one end of a road is started.
@@ -194,6 +215,9 @@ impl Lab {
             command.env("MILLRACE_AGENT", self.socket(road));
             command.arg(&self.millrace).args(["run", "--"]);
         }
+        if let Some(by) = &road.run_by {
+            command.args(shlex::split(by).with_context(|| format!("quotes do not match: {by}"))?);
+        }
         command.args(program);
         Ok(command)
     }
@@ -225,9 +249,17 @@ impl Lab {
         let output = socket.with_extension("txt");
         let mut agent = Program::start("millrace agent", command, output)?;
         agent.wait_until(AGENT_LIMIT, |_| socket.exists())?;
-        self.agents.push(agent);
+        self.agents.push(Agent {
+            memory: agent.memory(),
+            program: agent,
+            road: (!self.is_one_for_all).then(|| road.base.clone()),
+        });
         Ok(())
     }
+}
+
+fn wrk_script() -> PathBuf {
+    Path::new(isolate::FILES).join("result.lua")
 }
 
 /// A command line, as a person would type it.

@@ -29,7 +29,6 @@ pub mod results;
 pub mod roads;
 pub mod run;
 pub mod scenario;
-pub mod scratch;
 pub mod sockmap;
 pub mod stats;
 #[allow(unsafe_code, reason = "system calls that nobody else offers")]

@@ -1,7 +1,7 @@
 //! What a reader of a measurement has to know about the machine.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Map, Value};
@@ -309,6 +309,42 @@ pub fn meminfo(names: &[&str]) -> u64 {
             .then(|| rest.split_whitespace().next()?.parse::<u64>().ok())?
     };
     text.lines().filter_map(value).sum()
+}
+
+/// Whether the kernel has a module: loaded, built in, or in the directory from which it is loaded when it is first used.
+#[must_use]
+pub fn has_module(name: &str) -> bool {
+    if Path::new("/sys/module").join(name).exists() {
+        return true;
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let directory = Path::new("/lib/modules").join(release.trim());
+    // A line of either file begins with a path: `kernel/net/smc/smc.ko.xz: …`.
+    let is_it = |line: &str| {
+        let path = line.split(':').next().unwrap_or_default();
+        let file = path.rsplit('/').next().unwrap_or_default();
+        let stem = file.split_once(".ko").map(|(stem, _)| stem);
+        stem.is_some_and(|stem| stem.replace('-', "_") == name)
+    };
+    ["modules.builtin", "modules.dep"].iter().any(|list| {
+        let text = fs::read_to_string(directory.join(list)).unwrap_or_default();
+        text.lines().any(is_it)
+    })
+}
+
+/// Memory of the kernel's caches with these names, in bytes. Only root may see it.
+pub fn slabs(names: &[&str]) -> Option<u64> {
+    let text = fs::read_to_string("/proc/slabinfo").ok()?;
+    let bytes = |line: &str| {
+        // slabinfo(5): name, objects in use, all objects, size of one.
+        let words: Vec<&str> = line.split_whitespace().take(4).collect();
+        let [name, _, objects, size] = words[..] else {
+            return None;
+        };
+        let known = names.contains(&name);
+        known.then_some(objects.parse::<u64>().ok()? * size.parse::<u64>().ok()?)
+    };
+    Some(text.lines().filter_map(bytes).sum())
 }
 
 fn mitigations() -> String {

@@ -108,8 +108,9 @@ impl Program {
         descendants(self.pid).iter().map(Process::processor).sum()
     }
 
-    /// KiB of private memory and page tables of the program and its descendants.
-    pub fn memory(&self) -> u64 {
+    /// Memory of the program and its descendants.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
         descendants(self.pid).iter().map(Process::memory).sum()
     }
 
@@ -179,6 +180,44 @@ pub fn end_descendants() -> Vec<String> {
     names
 }
 
+/// Memory in bytes, without that of files, most of which is the program's own text. What several programs share is divided among them, so
+/// that sums over programs count it once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Of nobody else, but for what a `fork` left in common.
+    pub private: u64,
+    /// Of shared memory.
+    pub shared: u64,
+    /// Page tables.
+    pub tables: u64,
+}
+
+impl Memory {
+    /// Memory of this process.
+    #[must_use]
+    pub fn own() -> Memory {
+        let pid = i32::try_from(std::process::id()).ok();
+        pid.and_then(Process::read)
+            .map_or(Memory::default(), |process| process.memory())
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn total(self) -> u64 {
+        self.private + self.shared + self.tables
+    }
+}
+
+impl std::iter::Sum for Memory {
+    fn sum<I: Iterator<Item = Memory>>(memories: I) -> Memory {
+        memories.fold(Memory::default(), |sum, each| Memory {
+            private: sum.private + each.private,
+            shared: sum.shared + each.shared,
+            tables: sum.tables + each.tables,
+        })
+    }
+}
+
 /// A line of `/proc/PID/stat`.
 struct Process {
     pid: i32,
@@ -228,17 +267,23 @@ impl Process {
         }
     }
 
-    fn memory(&self) -> u64 {
-        self.kibibytes("smaps_rollup", "Pss_Anon:") + self.kibibytes("status", "VmPTE:")
+    fn memory(&self) -> Memory {
+        let read = |file| fs::read_to_string(format!("/proc/{}/{file}", self.pid));
+        let [mapped, status] =
+            ["smaps_rollup", "status"].map(|file| read(file).unwrap_or_default());
+        Memory {
+            private: bytes(&mapped, "Pss_Anon:"),
+            shared: bytes(&mapped, "Pss_Shmem:"),
+            tables: bytes(&status, "VmPTE:"),
+        }
     }
+}
 
-    /// A line of a file in `/proc/PID`.
-    fn kibibytes(&self, file: &str, name: &str) -> u64 {
-        let text = fs::read_to_string(format!("/proc/{}/{file}", self.pid)).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-            .unwrap_or(0)
-    }
+/// What a line of a file in `/proc` tells in KiB.
+fn bytes(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kibibytes.unwrap_or(0) << 10
 }
 
 /// The process and all below it.

@@ -1,42 +1,72 @@
-//! What the load generators print, as figures.
+//! What the load generators print, and what is seen of programs that idle, as figures.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 
 use crate::load::Outcome;
-use crate::results;
+use crate::results::{self, Idle};
+
+/// A script by which wrk prints the line that [`result_line`] reads.
+pub const WRK_SCRIPT: &str = include_str!("result.lua");
+/// Percentiles that it tells.
+const WRK_PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99];
 
 /// Reads one program's output.
 pub type Reader = fn(&str) -> Result<Reading>;
 
-const BY_NAME: &[(&str, Reader)] = &[
-    ("redis-benchmark", redis_benchmark),
-    ("sockperf-ping-pong", sockperf_ping_pong),
-    ("sockperf-throughput", sockperf_throughput),
-    ("iperf3", iperf3),
-    ("pgbench", pgbench),
-    ("millrace-load", millrace_load),
-    ("millrace-load-median", millrace_load_median),
-    ("result-line", result_line),
+/// Where a case's figure comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Figure {
+    /// From what the client prints until it ends.
+    Printed(Reader),
+    /// From what is seen of all programs while the client's connections are silent. The client goes on until it is told to end, and prints
+    /// the line of `millrace load idle` when they are.
+    Seen(fn(&Idle) -> f64),
+}
+
+const BY_NAME: &[(&str, Figure)] = &[
+    ("redis-benchmark", Figure::Printed(redis_benchmark)),
+    ("sockperf-ping-pong", Figure::Printed(sockperf_ping_pong)),
+    ("sockperf-throughput", Figure::Printed(sockperf_throughput)),
+    ("iperf3", Figure::Printed(iperf3)),
+    ("pgbench", Figure::Printed(pgbench)),
+    ("millrace-load", Figure::Printed(millrace_load)),
+    (
+        "millrace-load-median",
+        Figure::Printed(millrace_load_median),
+    ),
+    ("result-line", Figure::Printed(result_line)),
+    ("idle-memory", Figure::Seen(idle_memory)),
+    ("idle-processor", Figure::Seen(idle_processor)),
 ];
 
-/// The reader with a name, as scenarios have it.
+/// Where a figure comes from, by the name that scenarios have for it.
 #[must_use]
-pub fn by_name(name: &str) -> Option<Reader> {
+pub fn by_name(name: &str) -> Option<Figure> {
     let mut known = BY_NAME.iter();
     known
         .find(|(known, _)| *known == name)
-        .map(|(_, reader)| *reader)
+        .map(|(_, figure)| *figure)
 }
 
-/// The names of all readers.
+/// All these names.
 pub fn names() -> impl Iterator<Item = &'static str> {
     BY_NAME.iter().map(|(name, _)| *name)
+}
+
+/// Memory for each connection.
+fn idle_memory(idle: &Idle) -> f64 {
+    idle.memory_bytes() as f64 / idle.connections.max(1) as f64
+}
+
+/// The share of one processor that all programs use together.
+fn idle_processor(idle: &Idle) -> f64 {
+    idle.processor_s() / idle.seconds
 }
 
 /// What one run of a client has shown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// The row's figure, in the row's unit.
+    /// The row's figure: operations or bits in a second, or nanoseconds.
     pub value: f64,
     /// What the processor time is divided by.
     pub operations: f64,
@@ -46,11 +76,13 @@ pub struct Reading {
     pub ring_share: Option<f64>,
     /// All that there is to say of its round trips, where the program tells it.
     pub whole_latency: Option<results::Latency>,
+    /// Connections that were ready for each wake-up of the generator, where it tells that.
+    pub ready_per_wake: Option<f64>,
     /// What a reader should know, in the program's words.
     pub notes: Vec<String>,
 }
 
-/// Percentiles of the round trips in microseconds, where the program tells them.
+/// Percentiles of the round trips in nanoseconds, where the program tells them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
     /// The median.
@@ -83,24 +115,25 @@ pub fn redis_benchmark(text: &str) -> Result<Reading> {
         value: number_before(text, " requests per second")?,
         operations: number_before(text, " requests completed")?,
         latency: Latency {
-            p50: Some(columns[2] * 1e3),
-            p99: Some(columns[4] * 1e3),
-            p999: p999.map(|milliseconds| milliseconds * 1e3),
+            p50: Some(columns[2] * 1e6),
+            p99: Some(columns[4] * 1e6),
+            p999: p999.map(|milliseconds| milliseconds * 1e6),
         },
         ..Reading::default()
     })
 }
 
-/// `sockperf ping-pong --full-rtt`: the median round trip.
+/// `sockperf ping-pong --full-rtt`: the median round trip. Times are in microseconds there.
 pub fn sockperf_ping_pong(text: &str) -> Result<Reading> {
-    let p50 = number_after(text, "percentile 50.000 =")?;
+    let percentile = |label: &str| Ok::<_, Error>(number_after(text, label)? * 1e3);
+    let p50 = percentile("percentile 50.000 =")?;
     Ok(Reading {
         value: p50,
         operations: number_after(text, "SentMessages=")?,
         latency: Latency {
             p50: Some(p50),
-            p99: Some(number_after(text, "percentile 99.000 =")?),
-            p999: Some(number_after(text, "percentile 99.900 =")?),
+            p99: Some(percentile("percentile 99.000 =")?),
+            p999: Some(percentile("percentile 99.900 =")?),
         },
         ..Reading::default()
     })
@@ -122,7 +155,7 @@ pub fn iperf3(text: &str) -> Result<Reading> {
     let bits = received("bits_per_second").context("iperf3 reports no bits_per_second")?;
     let bytes = received("bytes").context("iperf3 reports no bytes")?;
     Ok(Reading {
-        value: bits / 1e9,
+        value: bits,
         operations: bytes / f64::from(1 << 20),
         ..Reading::default()
     })
@@ -135,6 +168,7 @@ pub fn millrace_load(text: &str) -> Result<Reading> {
         value: outcome.rate,
         operations: outcome.sent as f64,
         whole_latency: Some(outcome.latency),
+        ready_per_wake: Some(outcome.ready_per_wake).filter(|ready| *ready > 0.0),
         notes: outcome.notes,
         ..Reading::default()
     })
@@ -147,7 +181,7 @@ pub fn millrace_load_median(text: &str) -> Result<Reading> {
     let median = latency.and_then(|latency| latency.percentiles.iter().find(|(at, _)| *at == 50.0));
     let (_, median_ns) = median.context("too few round trips for a median")?;
     Ok(Reading {
-        value: *median_ns as f64 / 1e3,
+        value: *median_ns as f64,
         ..reading
     })
 }
@@ -161,22 +195,42 @@ pub fn pgbench(text: &str) -> Result<Reading> {
     })
 }
 
-/// The line that `wrk` prints by our script, and our own load generators print.
+/// The line that `wrk` prints by [`WRK_SCRIPT`], and others may print. Times are in microseconds there.
 pub fn result_line(text: &str) -> Result<Reading> {
     let line = text.lines().find_map(|line| line.strip_prefix("result:"));
     let line = line.context("there is no line with the result")?;
     let requests = number_after(line, "requests")?;
     let errors = number_after(line, "errors")?;
     ensure!(errors == 0.0, "{errors} of {requests} requests failed");
+    let percentile = |label: &str| Ok::<_, Error>(number_after(line, label)? * 1e3);
     Ok(Reading {
         value: requests / (number_after(line, "microseconds")? / 1e6),
         operations: requests,
         latency: Latency {
-            p50: Some(number_after(line, "p50")?),
-            p99: Some(number_after(line, "p99")?),
-            p999: Some(number_after(line, "p99.9")?),
+            p50: Some(percentile("p50")?),
+            p99: Some(percentile("p99")?),
+            p999: Some(percentile("p99.9")?),
         },
+        whole_latency: whole_latency(line, requests),
         ..Reading::default()
+    })
+}
+
+/// All that such a line may have.
+fn whole_latency(line: &str, requests: f64) -> Option<results::Latency> {
+    let ns = |label: &str| Some(number_after(line, label).ok()? * 1e3);
+    let told = |percentile: f64| {
+        let is_told = (100.0 - percentile) / 100.0 * requests >= 100.0;
+        let value = ns(&format!("p{percentile}")).filter(|_| is_told)?;
+        Some((percentile, value.round() as u64))
+    };
+    Some(results::Latency {
+        count: requests as u64,
+        min_ns: ns("min")?.round() as u64,
+        max_ns: ns("max")?.round() as u64,
+        mean_ns: ns("mean")?,
+        deviation_ns: ns("deviation")?,
+        percentiles: WRK_PERCENTILES.into_iter().filter_map(told).collect(),
     })
 }
 
@@ -232,9 +286,9 @@ Summary:
         assert_eq!(
             reading.latency,
             Latency {
-                p50: Some(23.0),
-                p99: Some(71.0),
-                p999: Some(127.0)
+                p50: Some(23e3),
+                p99: Some(71e3),
+                p999: Some(127e3)
             }
         );
     }
@@ -250,8 +304,8 @@ sockperf: ---> percentile 99.000 =   72.887
 sockperf: ---> percentile 50.000 =   13.419
 ";
         let reading = sockperf_ping_pong(text).unwrap();
-        assert_eq!((reading.value, reading.operations), (13.419, 97_917.0));
-        assert_eq!(reading.latency.p999, Some(97.323));
+        assert_eq!((reading.value, reading.operations), (13_419.0, 97_917.0));
+        assert_eq!(reading.latency.p999, Some(97_323.0));
         let text = "sockperf: Total of 2327020 messages sent in 2.000 sec\n\
                     sockperf: Summary: Message Rate is 1163240 [msg/sec]\n";
         let reading = sockperf_throughput(text).unwrap();
@@ -265,7 +319,7 @@ sockperf: ---> percentile 50.000 =   13.419
     fn iperf3_counts_what_was_received() {
         let text = r#"{"end": {"sum_received": {"bytes": 2097152, "bits_per_second": 3e10}}}"#;
         let reading = iperf3(text).unwrap();
-        assert_eq!((reading.value, reading.operations), (30.0, 2.0));
+        assert_eq!((reading.value, reading.operations), (3e10, 2.0));
     }
 
     #[test]
@@ -281,7 +335,18 @@ sockperf: ---> percentile 50.000 =   13.419
         let line = "result: requests 200 microseconds 2000000 errors 0 p50 79 p99 138 p99.9 1841\n";
         let reading = result_line(line).unwrap();
         assert_eq!(reading.value, 100.0);
-        assert_eq!(reading.latency.p999, Some(1841.0));
+        assert_eq!(reading.latency.p999, Some(1_841e3));
         assert!(result_line(&line.replace("errors 0", "errors 1")).is_err());
+        assert_eq!(reading.whole_latency, None);
+        let whole = "result: requests 20000 microseconds 2000000 errors 0 min 20 mean 81.5 deviation 12.5 max 1900 \
+                     p50 79 p75 85 p90 90 p95 99 p99 138 p99.9 1841 p99.99 1890\n";
+        let latency = result_line(whole).unwrap().whole_latency.unwrap();
+        assert_eq!((latency.min_ns, latency.max_ns), (20_000, 1_900_000));
+        assert_eq!(
+            (latency.mean_ns, latency.deviation_ns),
+            (81_500.0, 12_500.0)
+        );
+        // Fewer than 100 were slower than the 99.9th percentile.
+        assert_eq!(latency.percentiles.last(), Some(&(99.0, 138_000)));
     }
 }

@@ -171,6 +171,12 @@ pub struct Trial {
     pub latency: Option<Latency>,
     /// What it took.
     pub processor: Processor,
+    /// Connections that were ready for each wake-up of the generator, where it tells that.
+    #[serde(default)]
+    pub ready_per_wake: Option<f64>,
+    /// Where nothing is asked: what the connections cost.
+    #[serde(default)]
+    pub idle: Option<Idle>,
     /// Of the bytes, those that took shared memory; between 0 and 1.
     pub ring_share: Option<f64>,
     /// A histogram of all round trips in nanoseconds: a file beside this one, in HdrHistogram's V2 form, deflated.
@@ -194,6 +200,8 @@ impl Trial {
             seconds: 0.0,
             latency: None,
             processor: Processor::default(),
+            ready_per_wake: None,
+            idle: None,
             ring_share: None,
             histogram: None,
             trace: None,
@@ -246,6 +254,54 @@ pub struct Processor {
     /// How often these processors were slowed for their heat.
     #[serde(default)]
     pub slowed_for_heat: u64,
+}
+
+/// What connections cost on which nothing happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Idle {
+    /// How many there were.
+    pub connections: u64,
+    /// How long they were looked at.
+    pub seconds: f64,
+    /// In the server's programs.
+    pub server: Share,
+    /// In the client.
+    pub client: Share,
+    /// In Millrace's agent, where there is one.
+    pub agent: Share,
+    /// Memory more that the kernel has for sockets, files, and what epoll knows of them. It is that of the whole machine, so that it
+    /// contains what others did meanwhile; none for few connections, where that would be most of it, and without root, who alone may see
+    /// it.
+    pub kernel_bytes: Option<i64>,
+}
+
+/// The part of one program in [`Idle`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// Seconds of processor time while nothing happened.
+    pub processor_s: f64,
+    /// Memory more than it had without connections: its proportional set size without files (a page that several programs share counts
+    /// once in all of them together), and its page tables.
+    pub memory_bytes: i64,
+}
+
+impl Idle {
+    /// Processor time of all programs.
+    #[must_use]
+    pub fn processor_s(&self) -> f64 {
+        self.shares().map(|share| share.processor_s).sum()
+    }
+
+    /// Memory of all programs and the kernel.
+    #[must_use]
+    pub fn memory_bytes(&self) -> i64 {
+        let programs: i64 = self.shares().map(|share| share.memory_bytes).sum();
+        programs + self.kernel_bytes.unwrap_or_default()
+    }
+
+    fn shares(&self) -> impl Iterator<Item = &Share> {
+        [&self.server, &self.client, &self.agent].into_iter()
+    }
 }
 
 impl Results {

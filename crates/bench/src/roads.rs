@@ -1,10 +1,13 @@
-//! Roads: ways for the bytes of two programs, each one a file in `roads/`.
+//! Roads: ways for the bytes of two programs, each one a file in `roads/` or of the user's own.
 
+mod file;
+
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
 
+use crate::machine;
 use crate::programs::{find_program, program_of};
 use crate::sockmap;
 
@@ -17,34 +20,10 @@ const FILES: &[(&str, &str)] = &[
     ("vxlan", include_str!("../roads/vxlan.toml")),
     ("host-gw", include_str!("../roads/host-gw.toml")),
     ("sockmap", include_str!("../roads/sockmap.toml")),
+    ("smc", include_str!("../roads/smc.toml")),
 ];
 /// What the name of a road begins with that is another one with Millrace above it.
 const ABOVE: &str = "millrace-";
-
-/// What a road's file has.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    about: String,
-    /// Network namespaces of the two programs.
-    server: String,
-    client: String,
-    /// Where the client finds the server.
-    #[serde(default)]
-    host: String,
-    /// Where the server listens, if that is another address.
-    bind: Option<String>,
-    /// It is a Unix socket.
-    #[serde(default)]
-    unix: bool,
-    /// Connections within the server's namespace are spliced.
-    #[serde(default)]
-    sockmap: bool,
-    /// What everybody who measures it has to know.
-    caution: Option<String>,
-    /// Commands, as a shell has them. The namespaces are made in a place where there are no others.
-    set_up: Vec<String>,
-}
 
 /// A way for bytes.
 #[derive(Clone, Debug)]
@@ -69,6 +48,10 @@ pub struct Road {
     pub unix: bool,
     /// Its connections are spliced by BPF programs.
     pub sockmap: bool,
+    /// Both programs are started by this one, which puts something else in the place of TCP.
+    pub run_by: Option<String>,
+    /// A module that the kernel has to have, loaded or not.
+    pub module: Option<String>,
     /// What everybody who measures it has to know.
     pub caution: Option<String>,
     /// The commands that make the namespaces.
@@ -83,35 +66,71 @@ pub struct Road {
 pub fn all() -> Vec<Road> {
     let kernels: Vec<Road> = FILES
         .iter()
-        .map(|(name, text)| read(name, text).expect("the files are tested"))
+        .map(|(name, text)| file::read(name, name, text).expect("the files are tested"))
         .collect();
     let above = kernels
         .iter()
-        .filter(|road| !road.unix && !road.sockmap)
+        .filter(|road| road.takes_millrace())
         .map(Road::with_millrace);
     let above: Vec<Road> = above.collect();
     kernels.into_iter().chain(above).collect()
 }
 
-/// The roads with these names, in this order; for none, loopback and Millrace there.
+/// The roads with these names, in this order; for none, loopback and Millrace there. A name may be the path of a file of the user's own,
+/// as `./mine.toml`: that road is called `mine`, and beside it there is `millrace-mine`.
 ///
 /// # Errors
-/// There is no such road.
+/// There is no such road, or the file is no road.
 pub fn choose(names: &[String]) -> Result<Vec<Road>> {
-    let known = all();
     let default = ["loopback".to_owned(), "millrace-loopback".to_owned()];
     let names = if names.is_empty() { &default } else { names };
+    let mut known = all();
+    let own: BTreeSet<&String> = names.iter().filter(|name| is_file(name)).collect();
+    for path in own {
+        let road = file::open(path)?;
+        let mut others = known.iter();
+        ensure!(
+            others.all(|other| other.name != road.name && !road.name.starts_with(ABOVE)),
+            "{path}: two roads would be called {}: give the file another name",
+            road.name
+        );
+        known.extend(road.takes_millrace().then(|| road.with_millrace()));
+        known.push(road);
+    }
     let find = |name: &String| {
-        let found = known.iter().find(|road| road.name == *name);
+        let name = if is_file(name) {
+            file::stem(name)
+        } else {
+            name
+        };
+        let found = known.iter().find(|road| road.name == name);
         found.cloned().with_context(|| {
             let list: Vec<&str> = known.iter().map(|road| road.name.as_str()).collect();
-            format!("there is no road {name}; there are {}", list.join(", "))
+            let list = list.join(", ");
+            format!("there is no road {name}; there are {list}, and files that end with .toml")
         })
     };
     let roads: Vec<Road> = names.iter().map(find).collect::<Result<_>>()?;
     for (index, road) in roads.iter().enumerate() {
-        let again = roads[..index].iter().any(|other| other.name == road.name);
-        ensure!(!again, "the road {} is named twice", road.name);
+        for other in &roads[..index] {
+            ensure!(
+                other.name != road.name,
+                "the road {} is named twice",
+                road.name
+            );
+            let both = road
+                .namespaces()
+                .intersection(&other.namespaces())
+                .next()
+                .cloned();
+            ensure!(
+                other.base == road.base || both.is_none(),
+                "the roads {} and {} both make the network namespace {}",
+                other.name,
+                road.name,
+                both.unwrap_or_default()
+            );
+        }
     }
     Ok(roads)
 }
@@ -122,22 +141,8 @@ pub fn below(name: &str) -> Option<&str> {
     name.strip_prefix(ABOVE)
 }
 
-fn read(name: &str, text: &str) -> Result<Road> {
-    let file: File = toml::from_str(text).with_context(|| format!("the road {name}"))?;
-    Ok(Road {
-        name: name.to_owned(),
-        about: file.about,
-        accelerated: false,
-        base: name.to_owned(),
-        server: file.server,
-        client: file.client,
-        bind: file.bind.unwrap_or_else(|| file.host.clone()),
-        host: file.host,
-        unix: file.unix,
-        sockmap: file.sockmap,
-        caution: file.caution,
-        set_up: file.set_up,
-    })
+fn is_file(name: &str) -> bool {
+    name.ends_with(".toml")
 }
 
 impl Road {
@@ -154,12 +159,18 @@ impl Road {
     /// Why it cannot be set up here, if something is missing. The kernel is asked, too, which may take a moment.
     #[must_use]
     pub fn missing(&self) -> Option<String> {
-        let mut programs = self.set_up.iter().map(|command| program_of(command));
+        let commands = self.set_up.iter().chain(&self.run_by);
+        let mut programs = commands.map(|command| program_of(command));
         let program = programs.find(|program| find_program(program).is_none());
+        let module = self
+            .module
+            .as_deref()
+            .filter(|name| !machine::has_module(name));
         let spliced = || self.sockmap.then(sockmap::check)?.err();
-        match program {
-            Some(program) => Some(format!("no {program}")),
-            None => spliced().map(|error| format!("no sockmap: {error:#}")),
+        match (module, program) {
+            (Some(module), _) => Some(format!("this kernel has no module {module}")),
+            (_, Some(program)) => Some(format!("no {program}")),
+            _ => spliced().map(|error| format!("no sockmap: {error:#}")),
         }
     }
 
@@ -172,8 +183,25 @@ impl Road {
     #[must_use]
     pub fn settings(&self) -> Vec<String> {
         let spliced = self.sockmap.then_some(sockmap::SETTING);
-        let all = self.set_up.iter().map(String::as_str).chain(spliced);
-        all.map(str::to_owned).collect()
+        let commands = self.set_up.iter().map(String::as_str).chain(spliced);
+        let run_by = self
+            .run_by
+            .iter()
+            .map(|by| format!("both programs are started by {by}"));
+        commands.map(str::to_owned).chain(run_by).collect()
+    }
+
+    /// The network namespaces that its commands make.
+    fn namespaces(&self) -> BTreeSet<String> {
+        let words = self.set_up.iter().filter_map(|line| shlex::split(line));
+        words
+            .filter_map(|words| file::made_by(&words).map(str::to_owned))
+            .collect()
+    }
+
+    /// Whether it is TCP and nothing else.
+    fn takes_millrace(&self) -> bool {
+        !self.unix && !self.sockmap && self.run_by.is_none()
     }
 
     fn with_millrace(&self) -> Road {
@@ -193,11 +221,23 @@ mod tests {
     #[test]
     fn every_road_is_known_by_its_name() {
         let names: Vec<String> = all().into_iter().map(|road| road.name).collect();
-        assert_eq!(choose(&names).unwrap().len(), 2 * FILES.len() - 2);
+        assert_eq!(choose(&names).unwrap().len(), 2 * FILES.len() - 3);
         assert!(names.contains(&"millrace-vxlan".to_owned()));
-        for bare in ["unix", "sockmap"] {
+        for bare in ["unix", "sockmap", "smc"] {
             assert!(!names.contains(&format!("{ABOVE}{bare}")));
         }
+    }
+
+    #[test]
+    fn a_road_whose_module_the_kernel_lacks_says_so() {
+        let mut road = all().remove(0);
+        road.set_up.clear();
+        assert_eq!(road.missing(), None);
+        road.module = Some("millrace_never".to_owned());
+        let told = road.missing().unwrap();
+        assert_eq!(told, "this kernel has no module millrace_never");
+        (road.module, road.run_by) = (None, Some("never-run --fast".to_owned()));
+        assert_eq!(road.missing().unwrap(), "no never-run");
     }
 
     #[test]
@@ -207,6 +247,45 @@ mod tests {
             error.contains("brigde") && error.contains("bridge"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_file_of_the_user_s_own_is_a_road_with_its_form_above() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, namespace: &str| {
+            let path = directory.path().join(name);
+            let text = format!(
+                "about = ''\nserver = '{namespace}'\nclient = '{namespace}'\nhost = '127.0.0.1'\nset_up = ['ip netns add {namespace}']\n"
+            );
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let (mine, same) = (write("mine.toml", "mine"), write("loopback.toml", "x"));
+        let (clash, blank) = (write("clash.toml", "bridge-host"), write("a b.toml", "y"));
+        let chosen =
+            |names: &[&str]| choose(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
+        let names: Vec<String> = chosen(&["loopback", &mine, "millrace-mine", "mine"])
+            .map_or_else(|error| vec![error.to_string()], |_| Vec::new());
+        assert_eq!(names, ["the road mine is named twice"]);
+        let roads = chosen(&[&mine, "millrace-mine"]).unwrap();
+        assert_eq!(
+            (roads[0].name.as_str(), roads[1].base.as_str()),
+            ("mine", "mine")
+        );
+        assert!(roads[1].accelerated);
+        for (names, told) in [
+            (vec!["mine"], "there is no road mine"),
+            (vec![same.as_str()], "two roads would be called loopback"),
+            (
+                vec!["bridge", &clash],
+                "both make the network namespace bridge-host",
+            ),
+            (vec![blank.as_str()], "in letters, digits"),
+            (vec!["./gone.toml"], "cannot read ./gone.toml"),
+        ] {
+            let error = chosen(&names).unwrap_err().to_string();
+            assert!(error.contains(told), "{told}: {error}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! | `{dir}` | a directory of the server's own, with the scenario's files |
 //! | `{seconds}`, `{whole_seconds}`, `{count}` | the length of a trial, and operations that take as long |
 //! | `{record}` | options of `millrace load`: a trial's length, and its files |
+//! | `{wrk_script}` | a script by which wrk prints what `result-line` reads |
 //! | `{millrace}` | this program |
 
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::programs;
-use crate::readers::{self, Reader};
+use crate::readers::{self, Figure};
 use crate::results::Unit;
 use crate::roads::Road;
 
@@ -33,9 +34,14 @@ const FILES: &[(&str, &str)] = &[
     ("throughput", include_str!("../scenarios/throughput.toml")),
     ("redis", include_str!("../scenarios/redis.toml")),
     ("http", include_str!("../scenarios/http.toml")),
+    (
+        "http-minimal",
+        include_str!("../scenarios/http-minimal.toml"),
+    ),
     ("connect", include_str!("../scenarios/connect.toml")),
     ("memcached", include_str!("../scenarios/memcached.toml")),
     ("mixed", include_str!("../scenarios/mixed.toml")),
+    ("idle", include_str!("../scenarios/idle.toml")),
     ("proxy", include_str!("../scenarios/proxy.toml")),
 ];
 
@@ -53,6 +59,7 @@ const WORDS: &[&str] = &[
     "whole_seconds",
     "count",
     "record",
+    "wrk_script",
     "millrace",
 ];
 
@@ -133,7 +140,7 @@ pub struct Case {
     pub beside: Vec<Beside>,
     /// The Debian package that has it.
     pub package: Option<String>,
-    /// Who reads what it prints: one of [`readers::by_name`].
+    /// Where the figure comes from: one of [`readers::by_name`].
     pub read: String,
     /// What the figure counts.
     pub unit: Unit,
@@ -210,7 +217,7 @@ impl Case {
     }
 
     fn check(&self) -> Result<()> {
-        self.reader()?;
+        self.figure()?;
         for grid in self.grid.iter().chain(&self.quick) {
             for (parameter, values) in grid {
                 ensure!(
@@ -248,11 +255,11 @@ impl Case {
         Ok(())
     }
 
-    /// Who reads what the client prints.
+    /// Where the figure comes from.
     ///
     /// # Errors
-    /// Nobody has this name.
-    pub fn reader(&self) -> Result<Reader> {
+    /// Nothing has this name.
+    pub fn figure(&self) -> Result<Figure> {
         readers::by_name(&self.read).with_context(|| {
             let names: Vec<&str> = readers::names().collect();
             format!("`read` is one of {}, not {}", names.join(", "), self.read)
@@ -358,7 +365,7 @@ fn stem(word: &str) -> &str {
 fn named(word: &str) -> Result<Scenario> {
     if is_file(word) {
         let text = fs::read_to_string(word).with_context(|| format!("cannot read {word}"))?;
-        return Scenario::parse(stem(word), &text);
+        return Scenario::parse(stem(word), &text).with_context(|| word.to_owned());
     }
     let (name, case) = word
         .split_once('/')

@@ -10,12 +10,14 @@ use anyhow::{Context, Result, ensure};
 use crate::carried::{self, Carried};
 use crate::disturbance::{Seen, Watch};
 use crate::lab::{self, Lab};
-use crate::process::Program;
-use crate::readers::Reading;
-use crate::results::{Latency, Outcome, Plan, Processor, Trial, Unit};
+use crate::process::{Memory, Program};
+use crate::readers::{Figure, Reader, Reading};
+use crate::results::{Latency, Outcome, Plan, Processor, Trial};
 use crate::roads::Road;
 use crate::scenario::{Case, End, Parameters, Scenario, fill};
 use crate::sys::{Exit, Times};
+
+mod idle;
 
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 /// For clients that are told a number of operations and no time: the number for the first attempt, and how long one has to take to tell
@@ -37,6 +39,8 @@ pub(crate) struct Pair<'a> {
     pub(crate) road: &'a Road,
     /// With what is behind it; or why it did not start.
     servers: Result<Vec<Program>>,
+    /// That of the servers before the first client.
+    memory_before: Memory,
     /// Their command lines.
     lines: BTreeMap<String, String>,
     words: BTreeMap<String, String>,
@@ -92,23 +96,15 @@ impl<'a> Pair<'a> {
             lines.insert(name.to_owned(), line.clone());
             let output = directory.join(format!("{name}.txt"));
             let mut server = Program::start(&line, command, output)?;
-            server
-                .wait_until(SERVER_LIMIT, |server| {
-                    if road.unix {
-                        lab::is_socket(Path::new(&words["path"]))
-                    } else {
-                        lab::listens(server.pid(), port)
-                    }
-                })
-                .with_context(|| match road.unix {
-                    true => format!("{name} has to listen at {}", words["path"]),
-                    false => format!("{name} has to listen at port {port}"),
-                })?;
+            let path = road.unix.then(|| Path::new(&words["path"]));
+            wait_until_it_listens(&mut server, name, path, port)?;
             Ok(server)
         });
-        let servers = servers.collect();
+        let servers: Result<Vec<Program>> = servers.collect();
+        let memory = |servers: &Vec<Program>| servers.iter().map(Program::memory).sum();
         Ok(Pair {
             road,
+            memory_before: servers.as_ref().map(memory).unwrap_or_default(),
             servers,
             lines,
             words,
@@ -148,10 +144,6 @@ impl<'a> Pair<'a> {
         paces: &mut Paces,
         trial: &mut Trial,
     ) -> Result<()> {
-        let servers = match &self.servers {
-            Ok(servers) => servers,
-            Err(error) => anyhow::bail!("{error:#}"),
-        };
         let template = case.on(self.road).context("it cannot take this road")?;
         let mut words = self.words.clone();
         words.extend(
@@ -159,13 +151,36 @@ impl<'a> Pair<'a> {
                 .iter()
                 .map(|(name, value)| (name.clone(), value.to_string())),
         );
+        let read = match case.figure()? {
+            Figure::Printed(read) => read,
+            Figure::Seen(figure) => {
+                let idle = self.watch(lab, template, &words, trial)?;
+                trial.value = figure(&idle);
+                trial.idle = Some(idle);
+                return Ok(());
+            }
+        };
         let client = Client {
             lab,
             road: self.road,
             case,
             template,
+            read,
             seconds: self.seconds,
         };
+        self.ask(&client, words, cell, paces, trial)
+    }
+
+    /// Runs a client to its end.
+    fn ask(
+        &self,
+        client: &Client<'_>,
+        mut words: BTreeMap<String, String>,
+        cell: usize,
+        paces: &mut Paces,
+        trial: &mut Trial,
+    ) -> Result<()> {
+        let (servers, lab) = (self.servers()?, client.lab);
         let raw = Raw::of(
             &format!("{}-{}-{}", cell, self.road.name, trial.round),
             self.results,
@@ -182,9 +197,10 @@ impl<'a> Pair<'a> {
         trial.seconds = seen.elapsed_s;
         drop(beside);
         trial.commands.insert("client".to_owned(), line);
-        trial.value = reading.value * scale(case.unit);
+        trial.value = reading.value;
         trial.operations = reading.operations;
         trial.latency = latency(&reading);
+        trial.ready_per_wake = reading.ready_per_wake;
         trial.notes.extend(reading.notes);
         let spliced = lab.messages(self.road)?.zip(sent);
         let spliced = spliced.and_then(|(now, before)| now.since(before).note());
@@ -204,6 +220,16 @@ impl<'a> Pair<'a> {
     }
 }
 
+impl Pair<'_> {
+    /// Its programs, or why they did not start.
+    fn servers(&self) -> Result<&[Program]> {
+        match &self.servers {
+            Ok(servers) => Ok(servers),
+            Err(error) => anyhow::bail!("{error:#}"),
+        }
+    }
+}
+
 /// Two ports that the last servers, of which connections may linger, did not have; below those that the kernel gives to clients.
 fn ports(index: usize) -> [u16; 2] {
     let first = 7000 + 2 * (index % 12_000) as u16;
@@ -216,7 +242,39 @@ struct Client<'a> {
     road: &'a Road,
     case: &'a Case,
     template: &'a str,
+    read: Reader,
     seconds: f64,
+}
+
+/// Waits until a server listens, at a path where there is one.
+fn wait_until_it_listens(
+    server: &mut Program,
+    name: &str,
+    path: Option<&Path>,
+    port: u16,
+) -> Result<()> {
+    let listens = |server: &Program| match path {
+        Some(path) => lab::is_socket(path),
+        None => lab::listens(server.pid(), port),
+    };
+    let waited = server.wait_until(SERVER_LIMIT, listens);
+    waited.with_context(|| match path {
+        Some(path) => format!("{name} has to listen at {}", path.display()),
+        None => format!("{name} has to listen at port {port}"),
+    })
+}
+
+/// Starts a client, and tells its command line.
+fn start_client(
+    lab: &Lab,
+    road: &Road,
+    template: &str,
+    words: &BTreeMap<String, String>,
+) -> Result<(Program, String)> {
+    let command = lab.command(road, End::Client, template, words)?;
+    let line = lab::line_of(&command);
+    let output = Path::new(&words["dir"]).join("client.txt");
+    Ok((Program::start(&line, command, output)?, line))
 }
 
 impl Client<'_> {
@@ -226,12 +284,7 @@ impl Client<'_> {
         words: &BTreeMap<String, String>,
         looks: Option<(&mut Watch, &mut Carried)>,
     ) -> Result<(Reading, Exit, String)> {
-        let command = self
-            .lab
-            .command(self.road, End::Client, self.template, words)?;
-        let line = lab::line_of(&command);
-        let output = Path::new(&words["dir"]).join("client.txt");
-        let mut program = Program::start(&line, command, output)?;
+        let (mut program, line) = start_client(self.lab, self.road, self.template, words)?;
         let begun = Instant::now();
         let limit = Duration::from_secs_f64(20.0 + 10.0 * self.seconds);
         if let Some((watch, carried)) = looks {
@@ -247,7 +300,7 @@ impl Client<'_> {
         }
         let limit = limit.saturating_sub(begun.elapsed());
         let (text, exit) = program.finish(limit)?;
-        let reading = (self.case.reader()?)(&text).with_context(|| line.clone())?;
+        let reading = (self.read)(&text).with_context(|| line.clone())?;
         Ok((reading, exit, line))
     }
 
@@ -358,15 +411,6 @@ fn spent(server: Times, client: Times, seen: &Seen) -> Processor {
     }
 }
 
-/// Readers give round trips in microseconds, and rates of bits in gigabits.
-fn scale(unit: Unit) -> f64 {
-    match unit {
-        Unit::Nanoseconds => 1e3,
-        Unit::BitsPerSecond => 1e9,
-        Unit::OperationsPerSecond | Unit::ProcessorShare | Unit::Bytes => 1.0,
-    }
-}
-
 /// Clients may run elsewhere.
 fn path_of(results: &Path, relative: &str) -> Result<String> {
     let path = fs::canonicalize(results)?.join(relative);
@@ -379,7 +423,7 @@ fn latency(reading: &Reading) -> Option<Latency> {
     let percentiles: Vec<(f64, u64)> = percentiles
         .into_iter()
         .filter(|(percentile, _)| (100.0 - percentile) / 100.0 * reading.operations >= 100.0)
-        .filter_map(|(percentile, microseconds)| Some((percentile, (microseconds? * 1e3) as u64)))
+        .filter_map(|(percentile, ns)| Some((percentile, ns?.round() as u64)))
         .collect();
     let few = (!percentiles.is_empty()).then(|| Latency {
         count: reading.operations as u64,

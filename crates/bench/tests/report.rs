@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use millrace_bench::report;
-use millrace_bench::results::{Plan, Results, SCHEMA};
+use millrace_bench::results::{Idle, Plan, Results, SCHEMA, Share};
 
 /// Made once for all who only read it.
 fn sample() -> (&'static Path, Results) {
@@ -59,7 +59,7 @@ fn verdicts_and_the_share_of_the_ring_are_told_in_every_form() {
     assert!(page.contains("against bridge</span>"));
     assert!(page.contains("<td>faster</td>") && page.contains("<td>slower</td>"));
     assert!(page.contains("ring\u{a0}99.8\u{a0}%"));
-    let markdown = report::markdown(&results);
+    let markdown = report::markdown(directory, &results);
     assert!(markdown.contains("×** faster") && markdown.contains("ring\u{a0}99.8\u{a0}%"));
     assert!(markdown.contains("millrace-bridge against bridge"));
     let csv = report::csv(&results);
@@ -94,7 +94,7 @@ fn trials_in_two_groups_are_told() {
     let told = "the trials fall into two groups, and the median stands for neither";
     let page = report::html(directory, &results).unwrap();
     assert!(page.contains(&format!("<li id=\"note-1\">{told}")));
-    assert!(report::markdown(&results).contains(&format!("on vxlan: {told}")));
+    assert!(report::markdown(directory, &results).contains(&format!("on vxlan: {told}")));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn results_without_a_cell_make_a_page_without_charts() {
     assert!(!page.contains("data-chart="));
     assert!(page.contains("All trials count."));
     assert_eq!(report::csv(&nothing).lines().count(), 1);
-    assert!(report::markdown(&nothing).starts_with("| |"));
+    assert!(report::markdown(Path::new("/nonexistent"), &nothing).starts_with("| |"));
 }
 
 #[test]
@@ -147,16 +147,109 @@ fn what_does_not_vary_has_no_chart() {
 
 #[test]
 fn csv_has_a_line_for_each_trial_and_markdown_a_row_for_each_set_of_parameters() {
-    let (_directory, results) = sample();
+    let (directory, results) = sample();
     let trials: usize = results.cells.iter().map(|cell| cell.trials.len()).sum();
     let csv = report::csv(&results);
     assert_eq!(csv.lines().count(), 1 + trials);
     assert_eq!(csv.matches(",failed,").count(), make::ROUNDS as usize);
     assert_eq!(csv.matches(",void,").count(), 1);
-    let markdown = report::markdown(&results);
-    let rows = markdown.lines().filter(|line| line.starts_with('|'));
+    let markdown = report::markdown(directory, &results);
+    let (summary, _) = markdown.split_once("\n###").unwrap();
+    let rows = summary.lines().filter(|line| line.starts_with('|'));
     // Below the summary, a row for each road against each other that it stands against.
     let standing = 2 + (4 + 1 + 4) * (1 + 1 + 2);
     assert_eq!(rows.count(), 2 + 4 + 1 + 4 + standing);
     assert!(!markdown.contains("<script"));
+}
+
+#[test]
+fn latency_is_told_as_a_table_with_deviation_and_percentiles_on_the_page_and_in_markdown() {
+    let (directory, results) = sample();
+    let page = report::html(directory, &results).unwrap();
+    let markdown = report::markdown(directory, &results);
+    let (_, table) = markdown.split_once(": latency\n\n").unwrap();
+    let lines: Vec<&str> = table.lines().take_while(|l| l.starts_with('|')).collect();
+    for name in [
+        "requests",
+        "min",
+        "90\u{a0}%",
+        "95\u{a0}%",
+        "99\u{a0}%",
+        "99.9\u{a0}%",
+        "99.99\u{a0}%",
+        "max",
+        "mean",
+        "deviation",
+    ] {
+        assert!(
+            lines[0].contains(&format!("| {name} ")),
+            "{name}: {}",
+            lines[0]
+        );
+        assert!(
+            page.contains(&format!("<th scope=\"col\">{name}</th>")),
+            "{name}"
+        );
+    }
+    let cells = results.cells.iter().filter(|cell| cell.scenario == "redis");
+    assert_eq!(lines.len(), 2 + cells.count());
+    let figures: Vec<&str> = lines[2].split('|').map(str::trim).skip(3).collect();
+    assert!(figures[1].ends_with('s'), "{:?}", lines[2]);
+    assert!(page.contains(&format!("<td>{}</td>", figures[1])));
+}
+
+#[test]
+fn idle_connections_have_a_table_with_the_share_of_each_program() {
+    let (directory, mut results) = sample();
+    assert!(
+        !report::html(directory, &results)
+            .unwrap()
+            .contains("What idle connections cost")
+    );
+    let share = |memory_bytes| Share {
+        processor_s: 0.001,
+        memory_bytes,
+    };
+    let idle = Idle {
+        connections: 1000,
+        seconds: 2.0,
+        server: share(4_096_000),
+        client: share(2_048_000),
+        agent: share(1_024_000),
+        kernel_bytes: None,
+    };
+    results.cells[0]
+        .trials
+        .iter_mut()
+        .for_each(|trial| trial.idle = Some(idle));
+    let page = report::html(directory, &results).unwrap();
+    let markdown = report::markdown(directory, &results);
+    for figure in [
+        "4\u{a0}KiB",
+        "2\u{a0}KiB",
+        "1\u{a0}KiB",
+        "7\u{a0}KiB",
+        "0.050\u{a0}%",
+        "–",
+    ] {
+        assert!(page.contains(&format!("<td>{figure}</td>")), "{figure}");
+        assert!(markdown.contains(&format!("| {figure} ")), "{figure}");
+    }
+}
+
+#[test]
+fn ready_connections_for_each_wake_up_are_told_where_the_generator_tells_them() {
+    let (directory, mut results) = sample();
+    let what = "eady connections for each wake-up";
+    assert!(!report::html(directory, &results).unwrap().contains(what));
+    let first = &mut results.cells[0];
+    first
+        .trials
+        .iter_mut()
+        .for_each(|trial| trial.ready_per_wake = Some(7.25));
+    let page = report::html(directory, &results).unwrap();
+    let markdown = report::markdown(directory, &results);
+    assert_eq!(page.matches("<td>7.25</td>").count(), 1);
+    assert_eq!(markdown.matches("| 7.25 ").count(), 1);
+    assert!(page.contains(what) && markdown.contains("ready for each wake-up"));
 }

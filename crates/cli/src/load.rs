@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use millrace_bench::load::{self, Address, Get, Keyed, Kind, Options, Server, Waiting, Workload};
+use millrace_bench::load::{
+    self, Address, Get, Idle, Keyed, Kind, Options, Server, Waiting, Workload,
+};
 
 /// Load a server and tell its throughput and latencies, or be a minimal server.
 ///
@@ -87,6 +89,20 @@ enum Command {
         #[arg(long, value_name = "N", default_value_t = 64)]
         bytes: usize,
     },
+    /// Open connections to a server that sends back what it gets, talk on each, and be silent then
+    ///
+    /// A line tells when they are; Ctrl-C ends them. What they cost meanwhile, tools like ps and millrace bench show.
+    Idle {
+        /// The server: HOST:PORT, or unix:PATH
+        #[arg(value_name = "ADDR")]
+        address: Address,
+        /// How many connections there are
+        #[arg(long, short, value_name = "N", default_value_t = 1)]
+        connections: usize,
+        /// Tell it as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Be a minimal server: one thread, many connections
     ///
     /// The address is printed when it listens; with Ctrl-C it ends and tells what it has done.
@@ -103,7 +119,7 @@ enum ServeCommand {
         #[command(flatten)]
         serve: ServeArguments,
     },
-    /// Answer every GET with the same body
+    /// Answer every GET with the same body, or with /N as path with one of N bytes
     Http {
         #[command(flatten)]
         serve: ServeArguments,
@@ -208,6 +224,11 @@ pub(crate) fn run(arguments: LoadArguments) -> Result<u8> {
             close,
         } => (run, Workload::Http(Get { path, bytes, close })),
         Command::Echo { run, bytes } => (run, Workload::Echo { bytes }),
+        Command::Idle {
+            address,
+            connections,
+            json,
+        } => return idle(&address, connections, json),
         Command::Serve { kind } => return serve(kind),
     };
     run.load(&workload)
@@ -256,6 +277,14 @@ impl RunArguments {
             trace: self.trace.is_some().then_some(self.trace_max),
         }
     }
+}
+
+fn idle(address: &Address, connections: usize, json: bool) -> Result<u8> {
+    let stop = load::stop_on_signals()?;
+    let idle = Idle::open(address, connections, &stop)?;
+    print(&idle.silence(), json)?;
+    idle.keep(&stop)?;
+    Ok(0)
 }
 
 fn serve(kind: ServeCommand) -> Result<u8> {

@@ -156,9 +156,9 @@ fn sample_to_json(sample: &Sample) -> Value {
     let [server, client] = sample.processor.map_or([None, None], |both| both.map(Some));
     json!({
         "value": sample.value,
-        "p50_us": sample.latency.p50,
-        "p99_us": sample.latency.p99,
-        "p99.9_us": sample.latency.p999,
+        "p50_ns": sample.latency.p50,
+        "p99_ns": sample.latency.p99,
+        "p99.9_ns": sample.latency.p999,
         "ring_share": sample.ring_share,
         "server_us_per_operation": server,
         "client_us_per_operation": client,

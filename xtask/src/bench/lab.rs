@@ -10,9 +10,9 @@ use anyhow::{Context, Result, ensure};
 use millrace_bench::carried::Carried;
 use millrace_bench::machine;
 use millrace_bench::process::Program;
-use millrace_bench::scratch::Scratch;
 
 use super::scenario::Road;
+use super::scratch::Scratch;
 
 const LIBRARY: &str = "libmillrace_preload.so";
 

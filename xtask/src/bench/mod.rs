@@ -1,7 +1,7 @@
 //! `cargo xtask bench-sockets`: real programs on both roads in one interleaved run, as a table.
 //!
 //! Reading order: `scenario` (what a workload is), `table` (the workloads), `lab` and `site` (where they
-//! run), `measure` (how), `parse` and `probe` (figures), `report` and `document` (what is shown).
+//! run), `measure` (how), `probe` (figures), `report` and `document` (what is shown).
 
 mod document;
 mod lab;
@@ -9,6 +9,7 @@ mod measure;
 mod probe;
 mod report;
 mod scenario;
+mod scratch;
 mod servers;
 mod site;
 mod table;

@@ -50,12 +50,17 @@ pub(crate) fn idle_memory(site: &Site<'_>) -> Result<Reading> {
         limit > CONNECTIONS as u64 + 100,
         "{CONNECTIONS} connections need more descriptors than the limit of {limit}"
     );
-    let agent = || site.lab.agent().map_or(0, Program::memory);
+    // What programs share is looked up for the whole machine.
+    let memory = |program: &Program| {
+        let memory = program.memory();
+        (memory.private + memory.tables) >> 10
+    };
+    let agent = || site.lab.agent().map_or(0, memory);
     let before = shared_memory() + agent();
     let server = site.serve(ECHO)?;
     let client = site.open_idle(CONNECTIONS)?;
     pause(SETTLING)?;
-    let after = shared_memory() + agent() + server.memory() + client.memory();
+    let after = shared_memory() + agent() + memory(&server) + memory(&client);
     let value = (after as f64 - before as f64) / 1024.0;
     let ring_share = site.ring_share()?;
     Ok(Reading {
@@ -82,12 +87,12 @@ pub(crate) fn start_cost(site: &Site<'_>) -> Result<Reading> {
         ensure!(status.success(), "/bin/true failed");
         ensure!(!sys::interrupted(), "interrupted");
     }
-    let microseconds = |share| Some(stats::percentile(&milliseconds, share) * 1e3);
+    let nanoseconds = |share| Some(stats::percentile(&milliseconds, share) * 1e6);
     Ok(Reading {
         value: stats::median(&milliseconds),
         latency: Latency {
-            p50: microseconds(0.5),
-            p99: microseconds(0.99),
+            p50: nanoseconds(0.5),
+            p99: nanoseconds(0.99),
             p999: None,
         },
         ..Reading::default()

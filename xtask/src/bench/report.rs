@@ -3,7 +3,7 @@
 use millrace_bench::markdown;
 
 use super::measure::{Row, Sample};
-use super::scenario::{Bar, Measure};
+use super::scenario::{Bar, Measure, Unit};
 use crate::stats;
 
 /// Workload, both columns, the ratio, and what both cost in processor time.
@@ -97,10 +97,17 @@ pub(super) fn costs(rows: &[Row]) -> String {
     ])];
     let figures: [fn(&Sample) -> Option<f64>; 3] =
         [|s| s.latency.p50, |s| s.latency.p99, |s| s.latency.p999];
+    let shown = |ns: f64| {
+        if ns.is_nan() {
+            "-".to_owned()
+        } else {
+            Unit::Nanoseconds.show(ns)
+        }
+    };
     for row in rows {
         let mut line = vec![row.step.title.to_owned()];
         for figure in figures {
-            line.extend([0, 1].map(|side| microseconds(row, side, figure)));
+            line.extend([0, 1].map(|side| shown(row.median(side, figure))));
         }
         line.extend([0, 1].map(|side| processor(row, side)));
         lines.push(line);

@@ -105,8 +105,8 @@ pub(crate) enum Measure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     PerSecond,
-    GigabitsPerSecond,
-    Microseconds,
+    BitsPerSecond,
+    Nanoseconds,
     Milliseconds,
     Percent,
     Mebibytes,
@@ -128,7 +128,7 @@ pub(crate) enum Bar {
 impl Unit {
     /// Whether more is better.
     pub(crate) fn rising(self) -> bool {
-        matches!(self, Self::PerSecond | Self::GigabitsPerSecond)
+        matches!(self, Self::PerSecond | Self::BitsPerSecond)
     }
 
     /// A figure with its unit, for people.
@@ -149,8 +149,8 @@ impl Unit {
         match self {
             Self::PerSecond if value >= 1e6 => (1e6, 2, "M/s"),
             Self::PerSecond => (1e3, 1, "k/s"),
-            Self::GigabitsPerSecond => (1.0, 1, "Gb/s"),
-            Self::Microseconds => (1.0, 2, "µs"),
+            Self::BitsPerSecond => (1e9, 1, "Gb/s"),
+            Self::Nanoseconds => (1e3, 2, "µs"),
             Self::Milliseconds => (1.0, 2, "ms"),
             Self::Percent => (1.0, 3, "%"),
             Self::Mebibytes => (1.0, 1, "MiB"),
@@ -197,8 +197,8 @@ mod tests {
     fn a_lower_round_trip_and_a_higher_rate_are_both_better() {
         assert!(Bar::Times(7.0).reached(Unit::PerSecond, 30e3, 210e3));
         assert!(!Bar::Times(7.0).reached(Unit::PerSecond, 30e3, 209e3));
-        assert!(Bar::Times(30.0).reached(Unit::Microseconds, 24.0, 0.8));
-        assert!(!Bar::Times(30.0).reached(Unit::Microseconds, 0.8, 24.0));
+        assert!(Bar::Times(30.0).reached(Unit::Nanoseconds, 24e3, 800.0));
+        assert!(!Bar::Times(30.0).reached(Unit::Nanoseconds, 800.0, 24e3));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::Result;
+use millrace_bench::readers::WRK_SCRIPT;
 
 use super::site::Site;
 
@@ -27,7 +28,7 @@ pub(crate) fn nginx(site: &Site<'_>) -> Result<()> {
         site.port,
     );
     fs::write(site.dir.join("nginx.conf"), configuration)?;
-    fs::write(site.dir.join("result.lua"), include_str!("result.lua"))?;
+    fs::write(site.dir.join("result.lua"), WRK_SCRIPT)?;
     fs::write(site.dir.join("64"), [b'x'; 64])?;
     Ok(())
 }

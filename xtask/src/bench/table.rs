@@ -5,7 +5,7 @@ use millrace_bench::readers;
 use super::probe;
 use super::scenario::Bar::{AtLeast, Below, LessMore, Times};
 use super::scenario::Unit::{
-    GigabitsPerSecond, Mebibytes, Microseconds, Milliseconds, PerSecond, Percent,
+    BitsPerSecond, Mebibytes, Milliseconds, Nanoseconds, PerSecond, Percent,
 };
 use super::scenario::{Beside, Measure, Placement, Road, Scenario, Server, Side, Step, Unit};
 use super::servers;
@@ -169,10 +169,10 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
             "sockperf ping-pong --tcp -i 127.0.0.1 -p {port} -m 64 -t {seconds} --mps 500000 \
              --full-rtt",
             readers::sockperf_ping_pong,
-            Microseconds,
+            Nanoseconds,
         )
         .must(Times(30.0))
-        .aim(Below(0.6))],
+        .aim(Below(600.0))],
         ..PLAIN
     },
     Scenario {
@@ -191,7 +191,7 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
             "sockperf ping-pong --tcp -i 127.0.0.1 -p {port} -m 64 -t {seconds} --mps 500000 \
              --full-rtt {extra}",
             readers::sockperf_ping_pong,
-            Microseconds,
+            Nanoseconds,
         )
         .must(Times(9.0))
         .aim(Times(12.0))],
@@ -217,7 +217,7 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
             "iperf3 -l 1M, one stream (operation: 1 MiB)",
             "iperf3 -c 127.0.0.1 -p {port} -l 1M -t {seconds} -J",
             readers::iperf3,
-            GigabitsPerSecond,
+            BitsPerSecond,
         )
         .must(Times(1.8))
         .aim(Times(3.0))],

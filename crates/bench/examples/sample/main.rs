@@ -30,6 +30,6 @@ fn main() -> Result<()> {
         fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))
     };
     write("report.html", report::html(directory, &results)?)?;
-    write("report.md", report::markdown(&results))?;
+    write("report.md", report::markdown(directory, &results))?;
     write("report.csv", report::csv(&results))
 }

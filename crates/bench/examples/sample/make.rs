@@ -190,6 +190,8 @@ fn trial(
         seconds: SECONDS,
         latency: None,
         processor,
+        ready_per_wake: None,
+        idle: None,
         ring_share: None,
         histogram: None,
         trace: None,

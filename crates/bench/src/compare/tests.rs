@@ -18,6 +18,8 @@ fn trial(round: u32, value: f64, outcome: Outcome) -> Trial {
         seconds: 1.0,
         latency: None,
         processor: Processor::default(),
+        ready_per_wake: None,
+        idle: None,
         ring_share: None,
         histogram: None,
         trace: None,

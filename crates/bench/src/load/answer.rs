@@ -4,6 +4,7 @@ use std::io;
 
 use anyhow::{Error, Result, anyhow, bail, ensure};
 
+use super::address::Address;
 use super::connection::State;
 use super::protocol::{Progress, Protocol};
 use super::run::Run;
@@ -116,23 +117,7 @@ impl<P: Protocol> Run<'_, P> {
     }
 
     pub(super) fn no_connection(&self, index: usize, error: io::Error) -> Error {
-        let hint = match error.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
-                ": does a server listen there?"
-            }
-            io::ErrorKind::AddrNotAvailable => {
-                ": the client's ports are used up, because those of ended connections are kept for a minute \
-                 (net.ipv4.ip_local_port_range gives more)"
-            }
-            _ => "",
-        };
-        let hint = if error.raw_os_error() == Some(nix::errno::Errno::EMFILE as i32) {
-            ": raise the limit of open files (ulimit -n)"
-        } else {
-            hint
-        };
-        let (address, count) = (self.target.address, self.connections.len());
-        anyhow!("cannot open connection {index} of {count} to {address}: {error}{hint}")
+        cannot_open(index, self.connections.len(), self.target.address, error)
     }
 
     /// Nothing has come for too long.
@@ -166,4 +151,29 @@ impl<P: Protocol> Run<'_, P> {
             None => Ok(()),
         }
     }
+}
+
+/// Why one of so many connections could not be opened, and what may help.
+pub(super) fn cannot_open(
+    index: usize,
+    count: usize,
+    address: &Address,
+    error: io::Error,
+) -> Error {
+    let hint = match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+            ": does a server listen there?"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            ": the client's ports are used up, because those of ended connections are kept for a minute \
+             (net.ipv4.ip_local_port_range gives more)"
+        }
+        _ => "",
+    };
+    let hint = if error.raw_os_error() == Some(nix::errno::Errno::EMFILE as i32) {
+        ": raise the limit of open files (ulimit -n)"
+    } else {
+        hint
+    };
+    anyhow!("cannot open connection {index} of {count} to {address}: {error}{hint}")
 }

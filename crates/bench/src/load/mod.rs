@@ -4,9 +4,10 @@
 //! fixed rate, each latency counted from when the request was *to be* sent). Every byte of every answer is checked. A latency begins
 //! before the system call that sends the request, and ends after the one that received the last byte of its answer.
 //!
-//! Reading order: `schedule` (when requests are sent), `protocol` (the trait that each protocol is a file of: `echo`, `redis`,
-//! `memcached`, `http`), `content` and `keys` (what is sent, and what has to come back), `connection`, `run` (what becomes of
-//! requests and answers), `drive` (the loops around it), `record` (histogram and trace), `outcome` (what is told), `serve` (servers).
+//! Reading order: `schedule` (when requests are sent), `protocol` (the trait that each protocol is a file of: `echo`, `http`, and with
+//! `store` between them `redis` and `memcached`), `content` and `keys` (what is sent, and what has to come back), `connection`, `run` (what
+//! becomes of requests and answers), `drive` (the loops around it), `record` (histogram and trace), `outcome` (what is told), `idle`
+//! (connections that are silent), `serve` (servers).
 
 mod address;
 mod answer;
@@ -16,6 +17,7 @@ mod content;
 mod drive;
 mod echo;
 mod http;
+mod idle;
 mod keys;
 mod memcached;
 mod meter;
@@ -27,6 +29,7 @@ mod redis;
 mod run;
 mod schedule;
 mod serve;
+mod store;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -38,6 +41,7 @@ use hdrhistogram::Histogram;
 
 pub use address::Address;
 pub use http::Get;
+pub use idle::{Idle, Silence};
 pub use keys::Keyed;
 pub use outcome::Outcome;
 pub use record::{Trace, summarize, write_histogram};
@@ -46,6 +50,7 @@ pub use sys::stop_on_signals;
 
 use protocol::Protocol;
 use run::Run;
+use store::Store;
 
 /// What is asked of the server.
 #[derive(Clone, Debug, PartialEq)]
@@ -203,9 +208,13 @@ pub fn run(
     match workload {
         Workload::Echo { bytes } => target.load(echo::Echo::new(*bytes, seed)),
         Workload::Http(get) => target.load(http::Http::new(get, address)?),
-        Workload::Redis(keyed) => target.load(redis::Redis::new(keyed, connections, seed)?),
+        Workload::Redis(keyed) => {
+            let dialect = redis::Redis::new(keyed.bytes);
+            target.load(Store::new(dialect, keyed, connections, seed)?)
+        }
         Workload::Memcached(keyed) => {
-            target.load(memcached::Memcached::new(keyed, connections, seed)?)
+            let dialect = memcached::Memcached::new(keyed.bytes);
+            target.load(Store::new(dialect, keyed, connections, seed)?)
         }
     }
 }

@@ -1,27 +1,30 @@
 //! Redis: SET and GET in RESP (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
 
-use anyhow::Result;
-
 use super::content::Wrong;
-use super::keys::{KEY_BYTES, Keyed, Keys, Operation, name};
-use super::protocol::{Progress, Protocol, Ticket, known};
+use super::keys::{KEY_BYTES, Operation, name};
+use super::protocol::{Progress, known};
+use super::store::Dialect;
 
 pub(super) struct Redis {
-    keys: Keys,
     /// A value's length as RESP writes it: `$8\r\n`.
     length: Vec<u8>,
 }
 
 impl Redis {
-    pub(super) fn new(keyed: &Keyed, connections: usize, seed: u64) -> Result<Redis> {
-        Ok(Redis {
-            keys: Keys::new(keyed, connections, seed)?,
-            length: format!("${}\r\n", keyed.bytes).into_bytes(),
-        })
+    /// For values of so many bytes.
+    pub(super) fn new(bytes: usize) -> Redis {
+        Redis {
+            length: format!("${bytes}\r\n").into_bytes(),
+        }
     }
+}
+
+impl Dialect for Redis {
+    const READ: &str = "GET";
+    const WRITE: &str = "SET";
 
     #[inline]
-    fn emit(&self, operation: Operation, out: &mut Vec<u8>) -> Ticket {
+    fn emit(&self, operation: Operation, value: &[u8], out: &mut Vec<u8>) {
         const { assert!(KEY_BYTES == 16, "the heads tell the length of a key") };
         let head: &[u8] = if operation.write {
             b"*3\r\n$3\r\nSET\r\n$16\r\n"
@@ -33,39 +36,22 @@ impl Redis {
         out.extend_from_slice(b"\r\n");
         if operation.write {
             out.extend_from_slice(&self.length);
-            out.extend_from_slice(self.keys.value(operation));
+            out.extend_from_slice(value);
             out.extend_from_slice(b"\r\n");
         }
-        operation.ticket()
-    }
-}
-
-impl Protocol for Redis {
-    fn preparations(&self) -> u64 {
-        self.keys.preparations()
     }
 
-    fn prepare(&mut self, index: u64, out: &mut Vec<u8>) -> Ticket {
-        self.emit(self.keys.preparation(index), out)
-    }
-
-    fn request(&mut self, number: u64, connection: usize, out: &mut Vec<u8>) -> Ticket {
-        let operation = self.keys.draw(number, connection);
-        self.emit(operation, out)
-    }
-
-    fn answer(&mut self, ticket: Ticket, bytes: &[u8]) -> Result<Progress, Wrong> {
-        let operation = Operation::of(ticket);
+    #[inline]
+    fn answer(
+        &mut self,
+        operation: Operation,
+        value: &[u8],
+        bytes: &[u8],
+    ) -> Result<Progress, Wrong> {
         if operation.write {
             known(b"+OK\r\n", b"", b"", bytes)
         } else {
-            known(&self.length, self.keys.value(operation), b"\r\n", bytes)
+            known(&self.length, value, b"\r\n", bytes)
         }
-    }
-
-    fn describe(&self, ticket: Ticket) -> String {
-        let operation = Operation::of(ticket);
-        let verb = if operation.write { "SET" } else { "GET" };
-        format!("{verb} {}", name(operation.key).escape_ascii())
     }
 }

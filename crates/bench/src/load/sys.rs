@@ -85,6 +85,15 @@ pub(super) fn set_receive_timeout(socket: &OwnedFd, timeout: Duration) -> io::Re
     )?)
 }
 
+/// From now on its end is a reset, after which no port is kept; a Unix socket has none.
+pub(super) fn end_by_reset(socket: &OwnedFd) -> io::Result<()> {
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    Ok(socket::setsockopt(socket, sockopt::Linger, &linger)?)
+}
+
 #[inline]
 pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(socket::recv(socket.as_raw_fd(), buffer, MsgFlags::empty())?)

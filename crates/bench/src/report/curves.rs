@@ -3,12 +3,11 @@
 use maud::{Markup, html};
 
 use super::charts::{Chart, Curve, range};
-use super::latency::{Percentiles, TABLE, percentiles};
+use super::details::{latency, latency_names};
+use super::latency::{Percentiles, percentiles};
 use super::page::swatch;
 use super::section::{CURVES_SEEN, Drawing, folded};
-use super::summary::{Scenario, Set, show, thousands};
-use crate::figures::NOTHING;
-use crate::results::Unit;
+use super::summary::{Scenario, Set};
 
 /// Latency of a set: of each road, by its index.
 type OnRoads = Vec<(usize, Percentiles)>;
@@ -91,37 +90,25 @@ fn curves(
 }
 
 fn table(drawing: &Drawing<'_>, sets: &[(&Set<'_>, OnRoads)]) -> Markup {
-    let time = |ns: f64| show(Unit::Nanoseconds, ns);
-    // Tools that tell percentiles only leave these at zero.
-    let told = |found: &Percentiles, ns: f64| {
-        if found.max_ns > 0.0 {
-            time(ns)
-        } else {
-            NOTHING.to_owned()
-        }
-    };
+    let names = latency_names();
     html! {
         div.wide tabindex="0" role="region" aria-label="Percentiles" {
             table.plain.dense {
                 thead {
                     tr {
-                        th scope="col" { "Road" } th scope="col" { "requests" } th scope="col" { "min" }
-                        @for percentile in TABLE { th scope="col" { (percentile) "\u{a0}%" } }
-                        th scope="col" { "max" } th scope="col" { "mean" } th scope="col" { "deviation" }
+                        th scope="col" { "Road" }
+                        @for name in &names { th scope="col" { (name) } }
                     }
                 }
                 @for (set, roads) in sets {
                     tbody {
                         @if !set.label.is_empty() {
-                            tr.set { th scope="rowgroup" colspan="13" { (set.label) } }
+                            tr.set { th scope="rowgroup" colspan=(names.len() + 1) { (set.label) } }
                         }
                         @for (road, found) in roads {
                             tr {
                                 th scope="row" { (swatch(*road)) (drawing.road(*road)) }
-                                td { (thousands(found.count)) } td { (told(found, found.min_ns)) }
-                                @for ns in found.table { td { @match ns { Some(ns) => (time(ns)), None => (NOTHING) } } }
-                                td { (told(found, found.max_ns)) }
-                                td { (told(found, found.mean_ns)) } td { (told(found, found.deviation_ns)) }
+                                @for figure in latency(found) { td { (figure) } }
                             }
                         }
                     }

@@ -2,13 +2,14 @@
 //!
 //! Reading order: `summary` (what is said of a cell), `latency` (percentiles) and `trace` (each request), `charts` (what `report.js`
 //! draws), `page` (the HTML from top to bottom) with its parts `overview` (the summary), `verdicts`, `section` (a scenario: `curves`,
-//! `requests`, `sweeps`, `processor`) and `evidence` (what all rests on); then `plain` (Markdown, CSV).
+//! `requests`, `sweeps`, `processor`, `details`) and `evidence` (what all rests on); then `plain` (Markdown, CSV).
 //!
 //! Every name and text comes from files and is escaped: maud does that for HTML, `charts` for the data of the charts.
 //! The page loads nothing from anywhere, and tells the browser so.
 
 mod charts;
 mod curves;
+mod details;
 mod evidence;
 mod latency;
 mod overview;
@@ -38,10 +39,12 @@ pub fn html(directory: &Path, results: &Results) -> Result<String> {
     Ok(page::page(directory, results, &scenarios))
 }
 
-/// The summary table, as a README has it.
+/// The summary table, as a README has it, and the tables of latency and of idle connections. `directory` is as for [`html`].
 #[must_use]
-pub fn markdown(results: &Results) -> String {
-    plain::markdown(results)
+pub fn markdown(directory: &Path, results: &Results) -> String {
+    let details = summary::scenarios(results)
+        .map(|scenarios| details::markdown(directory, results, &scenarios));
+    plain::markdown(results) + &details.unwrap_or_default()
 }
 
 /// A line for every trial, also for those that do not count, below a line of names.

@@ -100,7 +100,7 @@ fn entry(set: &Set<'_>, road: usize, verdicts: &Verdicts) -> String {
 }
 
 /// Text as it stands in a table: nothing in it is Markdown or HTML.
-fn cell_text(text: &str) -> String {
+pub(super) fn cell_text(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

@@ -8,7 +8,7 @@ use super::charts::Charts;
 use super::page::anchor;
 use super::requests::typical;
 use super::summary::Scenario;
-use super::{curves, evidence, processor, requests, sweeps};
+use super::{curves, details, evidence, processor, requests, sweeps};
 use crate::results::Results;
 
 /// Points of one road's requests that a chart shows.
@@ -67,6 +67,8 @@ pub(super) fn section(drawing: &mut Drawing<'_>, scenario: &Scenario<'_>) -> Mar
             (requests::by_request(drawing, scenario))
             (sweeps::sweeps(drawing, scenario))
             (processor::processor(drawing.results, scenario))
+            (details::ready(drawing.results, scenario))
+            (details::idle_table(drawing.results, scenario))
             (evidence::commands(drawing.results, &scenario.sets))
         }
     }

@@ -43,7 +43,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<u8> {
     for directory in &arguments.directories {
         let results = Results::read(directory)?;
         let text = if arguments.markdown {
-            report::markdown(&results)
+            report::markdown(directory, &results)
         } else if arguments.csv {
             report::csv(&results)
         } else {

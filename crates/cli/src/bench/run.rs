@@ -30,7 +30,8 @@ pub(crate) struct RunArguments {
     /// Scenarios (redis), cases of one (redis/get), or files of your own (./mine.toml); all of the suite for none.
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
-    /// Roads, parted by commas; the first is what the others are compared with [default: loopback,millrace-loopback].
+    /// Roads, or files of your own (./mine.toml, and millrace-mine beside it), parted by commas; the first is what the others are
+    /// compared with [default: loopback,millrace-loopback].
     #[arg(long, value_delimiter = ',', value_name = "ROAD,…")]
     roads: Vec<String>,
     /// Values of the parameter bytes, in place of the scenarios' own.

@@ -16,8 +16,8 @@ use super::address::Address;
 use super::sys::{self, Interest, Listener, Poller, Wait};
 use connection::{Connection, State};
 
-/// How soon a server notices that it is to stop.
-const LOOK: Duration = Duration::from_millis(50);
+/// How soon a server notices that it is to stop, where no signal wakes it.
+const LOOK: Duration = Duration::from_millis(250);
 /// What is received at once.
 const RECEIVE_BYTES: usize = 64 << 10;
 /// The token of the listener.

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 /// The directory; dropping it removes it with everything in it.
-pub struct Scratch(PathBuf);
+pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
     /// Makes a new directory, `millrace-PURPOSE-PID`, that every user can enter: the agent's socket is in it, and servers run
     /// as other users.
-    pub fn new(purpose: &str) -> Result<Self> {
+    pub(super) fn new(purpose: &str) -> Result<Self> {
         let path = std::env::temp_dir().join(format!("millrace-{purpose}-{}", std::process::id()));
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let scratch = Self(path);
@@ -21,7 +21,7 @@ impl Scratch {
     }
 
     /// Where it is.
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.0
     }
 }
