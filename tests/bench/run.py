@@ -89,6 +89,25 @@ SPLICED = [
 SYS_BPF = {"x86_64": 321}.get(os.uname().machine, 280)
 NEXT_ID, PROGRAM_BY_ID, INFORMATION = 11, 13, 15
 SPLICING = {13: "sock_ops", 16: "sk_msg"}
+# Trials of a quarter of a second, of which many make a verdict.
+SHORT = """
+title = "Short trials"
+about = "A message of 64 bytes and its echo."
+[server]
+command = "{millrace} load serve echo --listen {listen}"
+[[case]]
+name = "echo"
+title = "waiting in recv"
+client = "{millrace} load echo {address} --blocking --bytes {bytes} --warm-up 0.1 --time 0.15 --json"
+read = "millrace-load"
+unit = "operations_per_second"
+grid = [{ bytes = [64] }]
+"""
+# A build whose programs do not spin, and so sleep for each message.
+SLOWED = """#!/bin/sh
+if [ "$1" = run ]; then export MILLRACE_SPIN_US=0; fi
+exec {millrace} "$@"
+"""
 ANSWER = "echo result: requests 1000 microseconds 500000 errors 0 p50 1 p99 2 p99.9 3"
 
 
@@ -505,6 +524,72 @@ def ended_by(stage: Stage, number: signal.Signals) -> None:
     assert other.returncode == 1 and "results of another plan" in other.stderr, other.stderr
 
 
+def compared(stage: Stage, name: str, second: Path) -> tuple[int, dict[str, Any], str]:
+    """The exit status, the only row and the rest of what is said of this build and another one."""
+    scenario = stage.directory / "short.toml"
+    scenario.write_text(SHORT)
+    # Builds that differ by less are not told apart here: other programs may run beside this test.
+    options = ["--margin", "60", "--json", "--repeat", "10", "--time", "0.2", *stage.out(name)]
+    done = stage.bench("compare", "--build-a", stage.millrace, "--build-b", str(second), str(scenario), *options)
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found["rows"]) == 1, found
+    assert found["rows"][0]["compared"]["pairs"] == 10, found
+    return done.returncode, found["rows"][0], done.stdout + done.stderr
+
+
+def equal_builds_have_no_difference(stage: Stage) -> None:
+    """A build and itself; what was measured can be compared again, without measuring."""
+    status, row, told = compared(stage, "equal", Path(stage.millrace).parent)
+    assert status == 0 and row["verdict"] in ("no_difference", "undecided"), row
+    assert "A and B are the same build" in told, told
+    again = stage.bench("compare", str(stage.directory / "equal"))
+    assert again.returncode in (0, 1) and "millrace-loopback" in again.stdout, again.stdout + again.stderr
+    roads = [road["name"] for road in stage.results("equal")["roads"]]
+    assert roads == ["millrace-loopback-A", "millrace-loopback-B"], roads
+
+
+def a_slower_build_is_found(stage: Stage) -> None:
+    """One whose programs sleep where those of the other one spin."""
+    status, row, told = compared(stage, "slowed", slowed_build(stage, stage.directory / "slow"))
+    assert status == 1 and row["verdict"] == "slower", row
+    assert row["compared"]["ratio"] < 0.6 and "same build" not in told, (row, told)
+
+
+def slowed_build(stage: Stage, directory: Path) -> Path:
+    """Makes it, beside a library of its own."""
+    directory.mkdir()
+    program = directory / "millrace"
+    program.write_text(SLOWED.replace("{millrace}", shlex.quote(stage.millrace)))
+    program.chmod(0o755)
+    shutil.copy(Path(stage.millrace).with_name("libmillrace_preload.so"), directory)
+    return directory
+
+
+def builds_that_are_none_are_told(stage: Stage) -> None:
+    """Before anything is set up: no program, none of Millrace, no library; and roads that no build carries."""
+    empty, alone, good = stage.directory / "nothing", stage.directory / "alone", stage.millrace
+    empty.mkdir()
+    alone.mkdir()
+    shutil.copy(stage.millrace, alone)
+    for first, more, told in [
+        (str(empty), [], f"there is no program at {empty}/millrace"),
+        (str(alone), [], "alone/millrace has no library; it is not at"),
+        (str(stage.directory / "none"), [], f"there is no program at {stage.directory}/none"),
+        (good, ["--roads", "loopback"], "the road loopback is the same with every build"),
+        (good, ["no-such-scenario"], "there is no scenario no-such-scenario"),
+    ]:
+        done = stage.bench("compare", "--build-a", first, "--build-b", good, *more, *stage.out("never"))
+        assert done.returncode == 1 and told in done.stderr, (first, more, done.stderr)
+    not_ours = stage.bench("compare", "--build-a", good, "--build-b", "/bin/true", *stage.out("never"))
+    assert "has no library" in not_ours.stderr, not_ours.stderr
+    one = stage.bench("compare", "--build-a", good)
+    assert one.returncode == 2 and "--build-b" in one.stderr, one.stderr
+    measured = stage.bench("compare", "--repeat", "3", str(empty))
+    assert measured.returncode == 2 and "--build-a" in measured.stderr, measured.stderr
+    assert not (stage.directory / "never").exists()
+
+
 def processes() -> set[str]:
     """The command lines of all processes here."""
     found = set()
@@ -556,6 +641,9 @@ CASES: list[tuple[str, Callable[[Stage], None]]] = [
     ("another build is noticed", another_build_is_noticed),
     ("what is not decided goes on", what_is_not_decided_goes_on),
     ("a client that does not heed its number is told", a_client_that_does_not_heed_its_number_is_told),
+    ("equal builds have no difference", equal_builds_have_no_difference),
+    ("a slower build is found", a_slower_build_is_found),
+    ("builds that are none are told", builds_that_are_none_are_told),
     ("without root", without_root),
     ("ended by SIGINT", lambda stage: ended_by(stage, signal.SIGINT)),
     ("ended by SIGTERM", lambda stage: ended_by(stage, signal.SIGTERM)),

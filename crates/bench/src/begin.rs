@@ -88,6 +88,7 @@ fn describe(road: &Road) -> results::Road {
         name: road.name.clone(),
         about: road.about.clone(),
         settings: road.settings(),
+        build: road.build.clone(),
     }
 }
 

@@ -22,8 +22,9 @@ const AGENT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The lab. Dropping it stops the agents; namespaces and files go with the last process.
 pub(crate) struct Lab {
-    /// One for all roads; in a user namespace, where it can look into no other network namespace, one in that of each road.
-    agents: Vec<Agent>,
+    /// One for all roads of a build; in a user namespace, where it can look into no other network namespace, one in that of each road.
+    /// By their sockets.
+    agents: BTreeMap<PathBuf, Agent>,
     is_one_for_all: bool,
     processors: Option<[usize; 2]>,
     millrace: PathBuf,
@@ -35,8 +36,6 @@ struct Agent {
     program: Program,
     /// Before it had a client.
     memory: Memory,
-    /// The road whose network namespace it is in, if it is in one.
-    road: Option<String>,
 }
 
 /// Which processors the two ends get.
@@ -111,7 +110,7 @@ impl Lab {
         processors: Option<[usize; 2]>,
     ) -> Result<Lab> {
         let mut lab = Lab {
-            agents: Vec::new(),
+            agents: BTreeMap::new(),
             is_one_for_all: isolate::is_root_of_the_machine(),
             processors,
             millrace: env::current_exe()?,
@@ -139,7 +138,7 @@ impl Lab {
             let sockmap = Sockmap::of_namespace(&namespace)?;
             self.sockmaps.insert(road.name.clone(), sockmap);
         }
-        if road.accelerated && (self.agents.is_empty() || !self.is_one_for_all) {
+        if road.accelerated && !self.agents.contains_key(&self.socket(road)) {
             self.start_agent(road)?;
         }
         Ok(())
@@ -165,9 +164,8 @@ impl Lab {
 
     /// The agent of a road that has one, and the memory that it had in the beginning.
     pub(crate) fn agent(&self, road: &Road) -> Option<(&Program, Memory)> {
-        let is_its = |agent: &&Agent| agent.road.as_ref().is_none_or(|of| *of == road.base);
-        let mut agents = self.agents.iter().filter(|_| road.accelerated);
-        let agent = agents.find(is_its)?;
+        let agent = self.agents.get(&self.socket(road));
+        let agent = agent.filter(|_| road.accelerated)?;
         Some((&agent.program, agent.memory))
     }
 
@@ -213,7 +211,10 @@ impl Lab {
         command.env("LC_ALL", "C");
         if road.accelerated {
             command.env("MILLRACE_AGENT", self.socket(road));
-            command.arg(&self.millrace).args(["run", "--"]);
+            if let Some(build) = &road.build {
+                command.env("MILLRACE_LIBRARY", &build.library);
+            }
+            command.arg(self.carrier(road)).args(["run", "--"]);
         }
         if let Some(by) = &road.run_by {
             command.args(shlex::split(by).with_context(|| format!("quotes do not match: {by}"))?);
@@ -224,12 +225,17 @@ impl Lab {
 
     /// Where the agent of a road is.
     pub(crate) fn socket(&self, road: &Road) -> PathBuf {
-        let name = if self.is_one_for_all {
-            "agent.sock".to_owned()
-        } else {
-            format!("agent-{}.sock", road.base)
-        };
-        Path::new(isolate::FILES).join(name)
+        let place = (!self.is_one_for_all).then_some(road.base.as_str());
+        let build = road.build.as_ref().map(|build| build.name.as_str());
+        let words: Vec<&str> = ["agent"].into_iter().chain(place).chain(build).collect();
+        Path::new(isolate::FILES).join(format!("{}.sock", words.join("-")))
+    }
+
+    /// The `millrace` program of a road.
+    fn carrier<'a>(&'a self, road: &'a Road) -> &'a Path {
+        road.build
+            .as_ref()
+            .map_or(&self.millrace, |build| &build.program)
     }
 
     fn start_agent(&mut self, road: &Road) -> Result<()> {
@@ -241,19 +247,23 @@ impl Lab {
             command.arg(format!("--net={}/{}", isolate::NAMES, road.server));
         }
         let socket = self.socket(road);
-        command.arg("--").arg(&self.millrace);
+        command.arg("--").arg(self.carrier(road));
         command
             .args(["agent", "--log", "warn", "--socket"])
             .arg(&socket);
         command.arg("--config").arg(configuration);
         let output = socket.with_extension("txt");
-        let mut agent = Program::start("millrace agent", command, output)?;
+        let name = format!("{} agent", self.carrier(road).display());
+        let mut agent = Program::start(&name, command, output)?;
         agent.wait_until(AGENT_LIMIT, |_| socket.exists())?;
-        self.agents.push(Agent {
-            memory: agent.memory(),
-            program: agent,
-            road: (!self.is_one_for_all).then(|| road.base.clone()),
-        });
+        let memory = agent.memory();
+        self.agents.insert(
+            socket,
+            Agent {
+                memory,
+                program: agent,
+            },
+        );
         Ok(())
     }
 }

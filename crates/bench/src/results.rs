@@ -11,6 +11,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::builds::Build;
+
 /// The version of the file's form.
 pub const SCHEMA: u32 = 1;
 /// The file's name in a directory of results.
@@ -75,6 +77,9 @@ pub struct Road {
     pub about: String,
     /// The commands that set it up, and settings that are not the system's own.
     pub settings: Vec<String>,
+    /// The build of Millrace that carried it, where two were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<Build>,
 }
 
 /// What a cell's figure counts.

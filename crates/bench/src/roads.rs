@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::builds::Build;
 use crate::machine;
 use crate::programs::{find_program, program_of};
 use crate::sockmap;
@@ -34,6 +35,8 @@ pub struct Road {
     pub about: String,
     /// Both programs run by `millrace run`.
     pub accelerated: bool,
+    /// The build of Millrace that carries it; none: this one, or it needs none.
+    pub build: Option<Build>,
     /// The road that this one is above, or itself: whose namespaces it has.
     pub base: String,
     /// Network namespace of the server.

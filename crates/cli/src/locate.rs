@@ -98,6 +98,11 @@ pub(crate) fn library() -> Result<PathBuf, Vec<PathBuf>> {
     )
 }
 
+/// The library of another such program, or the places where it is not.
+pub(crate) fn library_of(program: &Path) -> Result<PathBuf, Vec<PathBuf>> {
+    find_library(None, program.parent())
+}
+
 fn find_library(named: Option<&OsStr>, directory: Option<&Path>) -> Result<PathBuf, Vec<PathBuf>> {
     let places = match (named, directory) {
         (Some(path), _) => vec![PathBuf::from(path)],

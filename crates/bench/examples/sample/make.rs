@@ -86,6 +86,7 @@ pub(crate) fn results(directory: &Path) -> Result<()> {
             .iter()
             .map(|setting| (*setting).to_owned())
             .collect(),
+        build: None,
     });
     let results = Results {
         schema: SCHEMA,

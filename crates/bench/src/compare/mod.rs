@@ -1,8 +1,9 @@
-//! Cells held against each other: those of two sets of results, or the roads of one set.
+//! Cells held against each other: those of two sets of results, of two builds in one set, or the roads of one set.
 //!
 //! `pairs` finds the cells that belong together and pairs their trials by round, [`crate::stats`] says what the pairs say, and `render`
 //! writes it for a terminal, for Markdown and for spreadsheets; JSON is the [`Comparison`] itself.
 
+mod builds;
 mod pairs;
 mod render;
 mod table;
@@ -17,6 +18,7 @@ use crate::results::{Cell, Results, Unit};
 use crate::roads;
 use crate::stats::{self, Paired, Question, Settings, Verdict};
 
+pub use builds::builds;
 pub(crate) use render::p_value;
 pub use render::verdict_word;
 
@@ -65,6 +67,9 @@ pub struct Comparison {
     pub baseline: String,
     /// What is held against it: the second set's name; `this road` where a row's own road is.
     pub measured: String,
+    /// What the two are, a sentence each, where their names do not say it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub about: Vec<String>,
     /// How sure the verdicts are.
     pub settings: Settings,
     /// In the order of the cells of the first set, or of the only one.
@@ -165,6 +170,7 @@ pub fn compare(first: &Results, second: &Results, options: &Options) -> Comparis
     Comparison {
         schema: SCHEMA,
         kind: Kind::Sets,
+        about: Vec::new(),
         rows: rows(&found, quick, &options.settings),
         unmatched,
         warnings: pairs::warnings_of_sets(first, second, options),
@@ -196,6 +202,7 @@ pub fn roads(results: &Results, baseline: &str, options: &Options) -> Comparison
     Comparison {
         schema: SCHEMA,
         kind: Kind::Roads,
+        about: Vec::new(),
         rows: rows(&found, results.plan.quick, &options.settings),
         unmatched,
         warnings: pairs::warnings_of_roads(results, baseline),
@@ -219,6 +226,7 @@ pub fn standing(results: &Results) -> Comparison {
     Comparison {
         schema: SCHEMA,
         kind: Kind::Roads,
+        about: Vec::new(),
         rows: rows(&found, results.plan.quick, &settings),
         unmatched: Vec::new(),
         warnings: Vec::new(),

@@ -181,6 +181,7 @@ impl Comparison {
     /// What is said below the table, a sentence a line.
     fn remarks(&self) -> Vec<String> {
         let mut remarks = vec![self.summary()];
+        remarks.extend(self.about.iter().cloned());
         if !self.rows.is_empty() {
             let (measured, baseline) = (&self.measured, &self.baseline);
             remarks.push(format!(

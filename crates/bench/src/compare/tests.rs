@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::builds::Build;
 use crate::results::{self, Fact, Outcome, Plan, Processor, Road, Trial};
 
 /// The noise of a round: a few per cent, not the same for two cells.
@@ -50,6 +51,7 @@ fn set(cells: Vec<Cell>) -> Results {
                 name: cell.road.clone(),
                 about: String::new(),
                 settings: Vec::new(),
+                build: None,
             });
         }
     }
@@ -434,4 +436,57 @@ fn all_forms_show_the_same_rows() {
         serde_json::from_str(&found.json()).expect("what was written can be read");
     assert_eq!(read.rows[0].verdict, Verdict::Faster);
     assert!(found.json().contains("\"verdict\": \"faster\""));
+}
+
+fn build(name: &str, checksum: &str) -> Build {
+    Build {
+        name: name.to_owned(),
+        program: format!("/opt/{name}/millrace").into(),
+        library: "/opt/l.so".into(),
+        version: "millrace 0.1.0".to_owned(),
+        checksums: [checksum, checksum].map(str::to_owned),
+    }
+}
+
+/// Two builds on two roads; the second one is so many times as fast on the bridge.
+fn of_builds(builds: [Build; 2], times: f64) -> Results {
+    let mut results = set(vec![
+        cell("millrace-loopback-A", 1, RATE, 100e3),
+        cell("millrace-loopback-B", 1, RATE, 100e3),
+        cell("millrace-bridge-A", 1, RATE, 80e3),
+        cell("millrace-bridge-B", 1, RATE, 80e3 * times),
+    ]);
+    for (index, road) in results.roads.iter_mut().enumerate() {
+        road.build = Some(builds[index % 2].clone());
+    }
+    results
+}
+
+#[test]
+fn a_build_is_held_against_the_other_on_each_road() {
+    let results = of_builds([build("A", "1"), build("B", "2")], 0.5);
+    let found = super::builds(&results, &in_turns()).expect("two builds");
+    let roads: Vec<&str> = found.rows.iter().map(|row| row.road.as_str()).collect();
+    assert_eq!(roads, ["millrace-loopback", "millrace-bridge"]);
+    assert_eq!(verdicts(&found), [Verdict::NoDifference, Verdict::Slower]);
+    assert_eq!((found.warnings.len(), found.exit_status()), (0, 1));
+    assert!(
+        found
+            .text()
+            .contains("B is millrace 0.1.0, /opt/B/millrace."),
+        "{}",
+        found.text()
+    );
+}
+
+#[test]
+fn builds_of_the_same_bytes_are_told_and_results_without_builds_are_none() {
+    let results = of_builds([build("A", "1"), build("B", "1")], 1.0);
+    let found = super::builds(&results, &in_turns()).expect("two builds");
+    assert!(
+        found.warnings[0].contains("A and B are the same build"),
+        "{:?}",
+        found.warnings
+    );
+    assert!(super::builds(&set(vec![cell("bridge", 1, RATE, 1e3)]), &in_turns()).is_none());
 }

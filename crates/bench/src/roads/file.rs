@@ -103,6 +103,7 @@ pub(super) fn read(name: &str, place: &str, text: &str) -> Result<Road> {
         name: name.to_owned(),
         about: file.about,
         accelerated: false,
+        build: None,
         base: name.to_owned(),
         server: file.server.into_inner(),
         client: file.client.into_inner(),

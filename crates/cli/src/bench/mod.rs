@@ -25,7 +25,9 @@ const EXAMPLES: &str = "Examples:
   millrace bench run redis --roads bridge,millrace-bridge
                                             one scenario on two roads
   millrace bench report DIR                 the page of a run, made anew
-  millrace bench compare before after       what has become faster or slower between two runs";
+  millrace bench compare before after       what has become faster or slower between two runs
+  millrace bench compare --build-a ../before --build-b . redis
+                                            the same of two builds, measured now and in turns";
 
 #[derive(Debug, Subcommand)]
 enum Command {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use millrace_bench::results::{FILE, Outcome, Plan, Results};
+use millrace_bench::results::{Cell, FILE, Outcome, Plan, Results};
+use millrace_bench::roads::Road;
 use millrace_bench::run::{Progress, Request};
 use millrace_bench::stats::PAIRS_FOR_A_VERDICT;
 use millrace_bench::{
@@ -30,10 +31,17 @@ pub(crate) struct RunArguments {
     /// Scenarios (redis), cases of one (redis/get), or files of your own (./mine.toml); all of the suite for none.
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
+    #[command(flatten)]
+    how: Measuring,
+}
+
+/// Where, how much, and how.
+#[derive(Debug, Args)]
+pub(super) struct Measuring {
     /// Roads, or files of your own (./mine.toml, and millrace-mine beside it), parted by commas; the first is what the others are
     /// compared with [default: loopback,millrace-loopback].
     #[arg(long, value_delimiter = ',', value_name = "ROAD,…")]
-    roads: Vec<String>,
+    pub(super) roads: Vec<String>,
     /// Values of the parameter bytes, in place of the scenarios' own.
     #[arg(long, value_delimiter = ',', value_name = "BYTES,…")]
     sizes: Vec<u64>,
@@ -57,7 +65,7 @@ pub(crate) struct RunArguments {
     seed: u64,
     /// Where results go; not below /run [default: millrace-bench-DATE].
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
     /// Take away what the directory has, in place of going on with it.
     #[arg(long)]
     anew: bool,
@@ -81,27 +89,17 @@ fn parse_minutes(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(arguments: &RunArguments) -> Result<u8> {
+    let how = &arguments.how;
     // Mistakes are told before anything is set up.
-    let request = arguments.request()?;
-    ensure!(
-        !isolate::is_hidden(&request.directory),
-        "results cannot go to {}: a run has a /run of its own, which goes with it. Name another directory with --out",
-        request.directory.display()
-    );
-    if let Some(status) = isolate::enter()? {
+    let request = how.request(&arguments.scenarios, roads::choose(&how.roads)?)?;
+    if let Some(status) = enter(&request)? {
         return Ok(status);
     }
-    sys::catch_interrupts();
-    sys::adopt_orphans();
-    let mut line = Line::new();
     let there = Results::read(&request.directory)
         .ok()
         .filter(|_| !request.anew);
     let before = there.map_or(0, |results| trials(&results) - failed(&results));
-    let outcome = run::run(&request, &mut |progress| line.show(progress));
-    line.clear();
-    process::end_descendants();
-    let results = outcome?;
+    let results = measure(&request)?;
     let mut out = std::io::stdout();
     let _ = out.write_all(summary(&results, out.is_terminal()).as_bytes());
     if before > 0 {
@@ -111,18 +109,44 @@ pub(super) fn run(arguments: &RunArguments) -> Result<u8> {
             "\nnote: {before} trials were there before, and {made} were made now"
         );
     }
-    let page = report::page_of(&request.directory);
-    report::write_page(&request.directory, &results, &page)?;
-    let _ = writeln!(
-        out,
-        "\nResults: {}\nTo look at: {}",
-        request.directory.join(FILE).display(),
-        page.display()
-    );
+    let _ = writeln!(out, "\n{}", places(&request));
     if sys::interrupted() {
         return Ok(130);
     }
     Ok(u8::from(failed(&results) > 0))
+}
+
+/// Goes into a world of the run's own. Some: it was all done there, and ended with this status.
+pub(super) fn enter(request: &Request) -> Result<Option<u8>> {
+    ensure!(
+        !isolate::is_hidden(&request.directory),
+        "results cannot go to {}: a run has a /run of its own, which goes with it. Name another directory with --out",
+        request.directory.display()
+    );
+    isolate::enter()
+}
+
+/// Runs a plan in there, showing how far it has come, and makes the page.
+pub(super) fn measure(request: &Request) -> Result<Results> {
+    sys::catch_interrupts();
+    sys::adopt_orphans();
+    let mut line = Line::new();
+    let outcome = run::run(request, &mut |progress| line.show(progress));
+    line.clear();
+    process::end_descendants();
+    let results = outcome?;
+    let page = report::page_of(&request.directory);
+    report::write_page(&request.directory, &results, &page)?;
+    Ok(results)
+}
+
+/// Where the results of a run are.
+pub(super) fn places(request: &Request) -> String {
+    format!(
+        "Results: {}\nTo look at: {}",
+        request.directory.join(FILE).display(),
+        report::page_of(&request.directory).display()
+    )
 }
 
 fn trials(results: &Results) -> usize {
@@ -135,9 +159,10 @@ fn failed(results: &Results) -> usize {
     failed.count()
 }
 
-impl RunArguments {
-    fn request(&self) -> Result<Request> {
-        let mut scenarios = scenario::choose(&self.scenarios)?;
+impl Measuring {
+    /// These scenarios on these roads.
+    pub(super) fn request(&self, scenarios: &[String], roads: Vec<Road>) -> Result<Request> {
+        let mut scenarios = scenario::choose(scenarios)?;
         for (name, wanted) in [("bytes", &self.sizes), ("clients", &self.clients)] {
             for case in scenarios
                 .iter_mut()
@@ -154,7 +179,7 @@ impl RunArguments {
         );
         Ok(Request {
             scenarios,
-            roads: roads::choose(&self.roads)?,
+            roads,
             plan: Plan {
                 command: env::args().collect(),
                 repeats,
@@ -280,22 +305,27 @@ fn summary(results: &Results, styled: bool) -> String {
     for warning in &results.warnings {
         text.push_str(&format!("\nwarning: {warning}"));
     }
-    for cell in &results.cells {
-        let mut failures = cell.trials.iter().filter_map(|trial| match &trial.outcome {
+    for failure in failures(results) {
+        text.push_str(&format!("\nfailed: {failure}"));
+    }
+    text
+}
+
+/// Of each cell the last trial that failed, and why.
+pub(super) fn failures(results: &Results) -> Vec<String> {
+    let of_cell = |cell: &Cell| {
+        let mut whys = cell.trials.iter().filter_map(|trial| match &trial.outcome {
             Outcome::Failed(why) => Some(why),
             _ => None,
         });
-        if let Some(why) = failures.next_back() {
-            let place = format!(
-                "{} {} on {}",
-                cell.scenario,
-                run::show_parameters(&cell.parameters),
-                cell.road
-            );
-            text.push_str(&format!("\nfailed: {place}: {why}"));
-        }
-    }
-    text
+        let why = whys.next_back()?;
+        let parameters = run::show_parameters(&cell.parameters);
+        Some(format!(
+            "{} {parameters} on {}: {why}",
+            cell.scenario, cell.road
+        ))
+    };
+    results.cells.iter().filter_map(of_cell).collect()
 }
 
 /// Cells of Millrace whose bytes did not take its road, or that nothing is known of.
