@@ -579,15 +579,15 @@ def builds_that_are_none_are_told(stage: Stage) -> None:
         (good, ["--roads", "loopback"], "the road loopback is the same with every build"),
         (good, ["no-such-scenario"], "there is no scenario no-such-scenario"),
     ]:
-        done = stage.bench("compare", "--build-a", first, "--build-b", good, *more, *stage.out("never"))
+        done = stage.bench("compare", "--build-a", first, "--build-b", good, *more, *stage.out("unmeasured"))
         assert done.returncode == 1 and told in done.stderr, (first, more, done.stderr)
-    not_ours = stage.bench("compare", "--build-a", good, "--build-b", "/bin/true", *stage.out("never"))
+    not_ours = stage.bench("compare", "--build-a", good, "--build-b", "/bin/true", *stage.out("unmeasured"))
     assert "has no library" in not_ours.stderr, not_ours.stderr
     one = stage.bench("compare", "--build-a", good)
     assert one.returncode == 2 and "--build-b" in one.stderr, one.stderr
     measured = stage.bench("compare", "--repeat", "3", str(empty))
     assert measured.returncode == 2 and "--build-a" in measured.stderr, measured.stderr
-    assert not (stage.directory / "never").exists()
+    assert not (stage.directory / "unmeasured").exists()
 
 
 def processes() -> set[str]:
