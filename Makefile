@@ -32,7 +32,7 @@ check: ## format, lints, documentation, house rules, unit tests
 bench: build ## the whole suite of `millrace bench` on five roads; hours; goes on where it stopped; target/bench/report.html
 	@$(BUILT)/millrace bench run --out target/bench --roads loopback,unix,bridge,millrace-loopback,millrace-bridge
 
-bench-sockets: ## the whole table of workloads with its bars; writes docs/benchmarks.md
+bench-sockets: ## every claim with its bar, measured; keeps results, and makes the tables of the documents
 	@$(CARGO) xtask bench-sockets
 
 build:

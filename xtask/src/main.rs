@@ -5,9 +5,8 @@
 mod bench;
 mod coverage;
 mod demo;
-mod load;
+mod idle;
 mod packages;
-mod stats;
 mod suites;
 mod tidy;
 
@@ -21,11 +20,11 @@ const USAGE: &str = "\
 cargo xtask COMMAND
 
   demo            real programs on both roads in turn, one table, under five minutes
-  bench-sockets   every workload with its bar; writes docs/benchmarks.md (--help)
+  bench-sockets   every claim with its bar; keeps results, and makes the documents (--help)
   test            the test suites, in seeded samples; `test --all` in full
   coverage        which calls have run on the ring; writes docs/coverage.md
   tidy            the house rules that no other tool checks
-  load            load generators that the benchmarks start";
+  idle            connections that keep silent, for the benchmarks";
 
 fn main() -> ExitCode {
     let outcome = run();
@@ -52,8 +51,8 @@ fn run() -> Result<()> {
         bail!("no command\n\n{USAGE}")
     };
     let command = command.to_str().context("a command is a word")?;
-    if command == "load" {
-        return load::run(&mut arguments);
+    if command == "idle" {
+        return idle::command(&mut arguments);
     }
     sys::catch_interrupts();
     sys::adopt_orphans();

@@ -4,8 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde_json::{Map, Value};
-
 use crate::markdown;
 use crate::processors::Processors;
 use crate::programs::find_program;
@@ -96,14 +94,6 @@ pub fn table(facts: &[Fact]) -> String {
             .map(|fact| vec![fact.name.clone(), fact.value.clone()]),
     );
     markdown::table(&lines)
-}
-
-/// Facts as a JSON object.
-pub fn to_json(facts: &[Fact]) -> Value {
-    let entries = facts
-        .iter()
-        .map(|fact| (fact.name.clone(), fact.value.clone().into()));
-    Value::Object(entries.collect::<Map<_, _>>())
 }
 
 /// The processors that we may use, in order.

@@ -72,8 +72,6 @@ pub struct Reading {
     pub operations: f64,
     /// Of its round trips.
     pub latency: Latency,
-    /// Share of the bytes that went through shared memory, where it was looked at.
-    pub ring_share: Option<f64>,
     /// All that there is to say of its round trips, where the program tells it.
     pub whole_latency: Option<results::Latency>,
     /// Connections that were ready for each wake-up of the generator, where it tells that.

@@ -195,7 +195,8 @@ pub struct Trial {
 
 impl Trial {
     /// One of which nothing is known yet.
-    pub(crate) fn begun(round: u32) -> Trial {
+    #[must_use]
+    pub fn begun(round: u32) -> Trial {
         Trial {
             round,
             outcome: Outcome::Counts,

@@ -1,50 +1,68 @@
-//! `cargo xtask bench-sockets`: real programs on both roads in one interleaved run, as a table.
+//! `cargo xtask bench-sockets`: what is claimed of sockets, measured by `millrace bench run`, and the documents that say it.
 //!
-//! Reading order: `scenario` (what a workload is), `table` (the workloads), `lab` and `site` (where they
-//! run), `measure` (how), `probe` (figures), `report` and `document` (what is shown).
+//! Reading order: `../sockets/*.toml` (the scenarios), `rows` (what is claimed of their cells), `lab` (how the suite is run), `probe` (what
+//! it does not measure yet), `measured` and `tables` (what is shown), `documents` (where).
 
-mod document;
+mod documents;
 mod lab;
-mod measure;
+mod measured;
 mod probe;
-mod report;
-mod scenario;
+mod rows;
 mod scratch;
-mod servers;
-mod site;
-mod table;
+mod tables;
 
-use anyhow::{Result, bail, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
 use lexopt::prelude::{Long, ValueExt};
-
-pub(crate) use lab::Lab;
-pub(crate) use measure::{Plan, run};
-pub(crate) use report::table;
-pub(crate) use scenario::{Road, Scenario};
-pub(crate) use table::SCENARIOS;
-
 use millrace_bench::machine;
+use millrace_bench::results::{self, Fact, Results, SCHEMA};
 
+pub(crate) use documents::stale;
+pub(crate) use lab::Plan;
+
+use self::lab::Lab;
+use self::measured::measured;
+use self::probe::{PROBES, Probe};
+use self::rows::ROWS;
+use self::scratch::Scratch;
 use crate::packages;
 
 const USAGE: &str = "\
-cargo xtask bench-sockets [--repeat N] [--seconds N] [--only NAME[,NAME…]] [--roads A,B] [--list]
+cargo xtask bench-sockets [--repeat N] [--seconds N] [--only NAME[,NAME…]] [--list]
+cargo xtask bench-sockets --documents
 
-Runs every workload over the kernel and over Millrace in turn, prints a table, and writes
-docs/benchmarks.md and docs/results/. With --only or --roads nothing is written.
+Runs every scenario of xtask/sockets over the kernel and over Millrace in turn, by `millrace bench run`, and what that does not measure
+yet; keeps the results in docs/results, and makes of them what the documents show. An interrupted run goes on where it stopped.
+With --only the figures are printed, and nothing is kept.
 
-  --repeat N    runs of each side (5)
-  --seconds N   length of a run (3)
-  --only NAME   only these workloads; a name's beginning is enough
-  --roads A,B   instead of each workload's own two roads: kernel,kernel tries the benchmark itself
-  --list        the names of the workloads";
+  --repeat N    trials of each cell (5)
+  --seconds N   length of a trial (3)
+  --only NAME   only these; a name's beginning is enough
+  --list        the names
+  --documents   measures nothing; makes the documents anew of the newest results";
+
+/// Where the scenarios are.
+const SCENARIOS: &str = "xtask/sockets";
+/// The scenario whose two ends have one processor.
+const TOGETHER: &str = "redis-one-processor";
+/// Results of a run that is not at its end.
+const UNFINISHED: &str = "target/bench-sockets";
+
+/// What is measured.
+struct Chosen {
+    scenarios: Vec<PathBuf>,
+    /// Those of them whose ends have one processor.
+    together: Vec<PathBuf>,
+    probes: Vec<&'static Probe>,
+}
 
 /// The command.
 pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
     let mut plan = Plan {
         repeats: 5,
         seconds: 3,
-        roads: None,
     };
     let mut only: Vec<String> = Vec::new();
     while let Some(argument) = arguments.next()? {
@@ -55,13 +73,11 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
                 let names: String = arguments.value()?.parse()?;
                 only.extend(names.split(',').map(str::to_owned));
             }
-            Long("roads") => plan.roads = Some(arguments.value()?.parse_with(parse_roads)?),
             Long("list") => {
-                SCENARIOS
-                    .iter()
-                    .for_each(|scenario| println!("{}", scenario.name));
+                names()?.iter().for_each(|name| println!("{name}"));
                 return Ok(());
             }
+            Long("documents") => return documents::refresh(),
             Long("help") => {
                 println!("{USAGE}");
                 return Ok(());
@@ -73,70 +89,177 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
         plan.repeats > 0 && plan.seconds > 0,
         "--repeat and --seconds start at 1"
     );
-    let chosen = choose(&only)?;
+    let chosen = Chosen::of(&only)?;
     packages::install_missing("bench")?;
-    let facts = machine::facts();
-    let lab = Lab::open(plan.needs_millrace(&chosen))?;
-    let mut rows = Vec::new();
-    for scenario in chosen {
-        eprintln!("{}", scenario.name);
-        rows.extend(run(&lab, scenario, plan)?);
+    if !only.is_empty() {
+        let place = Scratch::new("bench-sockets")?;
+        let results = chosen.measure(plan, place.path())?;
+        println!("{}", documents::report(&results));
+        return Ok(());
     }
-    drop(lab);
-    document::publish(&rows, &facts, plan, only.is_empty() && plan.roads.is_none())
+    let results = chosen.measure(plan, Path::new(UNFINISHED))?;
+    keep(&results)?;
+    documents::refresh()?;
+    fs::remove_dir_all(UNFINISHED).context(UNFINISHED)
 }
 
-/// The workloads whose names begin with one of `names`; all for none.
-fn choose(names: &[String]) -> Result<Vec<&'static Scenario>> {
-    for name in names {
-        if !SCENARIOS
-            .iter()
-            .any(|scenario| scenario.name.starts_with(name.as_str()))
-        {
-            bail!("there is no workload {name}: see --list");
+/// The names of what is measured: of scenarios, and of probes.
+fn names() -> Result<Vec<String>> {
+    let files = fs::read_dir(SCENARIOS).context(SCENARIOS)?.flatten();
+    let stems = files.filter_map(|file| Some(file.path().file_stem()?.to_str()?.to_owned()));
+    let mut names: Vec<String> = stems.collect();
+    names.sort();
+    names.extend(PROBES.iter().map(|probe| probe.scenario.to_owned()));
+    Ok(names)
+}
+
+impl Chosen {
+    /// What has a name that begins with one of these; all for none.
+    fn of(only: &[String]) -> Result<Chosen> {
+        let known = names()?;
+        for name in only {
+            let begins = known.iter().any(|known| known.starts_with(name.as_str()));
+            ensure!(begins, "nothing is called {name}: see --list");
         }
+        let wanted =
+            |name: &str| only.is_empty() || only.iter().any(|only| name.starts_with(only.as_str()));
+        let is_probe = |name: &&String| PROBES.iter().any(|probe| probe.scenario == **name);
+        let names = known.iter().filter(|name| !is_probe(name) && wanted(name));
+        let (together, apart): (Vec<&String>, Vec<&String>) =
+            names.partition(|name| *name == TOGETHER);
+        let files = |names: Vec<&String>| {
+            let file = |name: &String| Path::new(SCENARIOS).join(format!("{name}.toml"));
+            names.into_iter().map(file).collect()
+        };
+        Ok(Chosen {
+            scenarios: files(apart),
+            together: files(together),
+            probes: PROBES
+                .iter()
+                .filter(|probe| wanted(probe.scenario))
+                .collect(),
+        })
     }
-    let wanted = |scenario: &&Scenario| {
-        // A full name is that workload alone, although others begin with it.
-        let exact = names.iter().any(|name| name == scenario.name);
-        let begun = names.iter().any(|name| {
-            scenario.name.starts_with(name.as_str()) && SCENARIOS.iter().all(|s| s.name != *name)
-        });
-        names.is_empty() || exact || begun
-    };
-    Ok(SCENARIOS.iter().filter(wanted).collect())
+
+    /// Measures all of it; `place` has what there is when it is interrupted.
+    fn measure(&self, plan: Plan, place: &Path) -> Result<Results> {
+        let lab = Lab::open()?;
+        let [processor, _] = lab.processors;
+        let one = format!("{processor},{processor}");
+        let mut parts = Vec::new();
+        for (files, more, name) in [
+            (&self.scenarios, vec![], "apart"),
+            (&self.together, vec!["--pin", &one], "together"),
+        ] {
+            if !files.is_empty() {
+                parts.push(lab.run(files, plan, &more, &place.join(name))?);
+            }
+        }
+        let mut results = joined(parts, plan);
+        for probe in &self.probes {
+            probe::measure(&lab, probe, plan, &mut results)?;
+        }
+        Ok(results)
+    }
 }
 
-/// Two roads, parted by a comma.
-pub(crate) fn parse_roads(text: &str) -> Result<[Road; 2]> {
-    let road = |name| match name {
-        "kernel" => Ok(Road::Kernel),
-        "millrace" => Ok(Road::Millrace),
-        other => bail!("a road is kernel or millrace, not {other}"),
-    };
-    let Some((baseline, ours)) = text.split_once(',') else {
-        bail!("two roads: A,B")
-    };
-    Ok([road(baseline)?, road(ours)?])
+/// Results of several runs as those of one.
+fn joined(parts: Vec<Results>, plan: Plan) -> Results {
+    let mut parts = parts.into_iter();
+    let mut results = parts.next().unwrap_or_else(|| empty(plan));
+    for part in parts {
+        results.cells.extend(part.cells);
+        let new = |line: &String| !results.warnings.contains(line);
+        let more: Vec<String> = part.warnings.into_iter().filter(new).collect();
+        results.warnings.extend(more);
+    }
+    // Histograms and traces of each request are not kept.
+    for trial in results.cells.iter_mut().flat_map(|cell| &mut cell.trials) {
+        (trial.histogram, trial.trace) = (None, None);
+    }
+    results.machine.push(Fact {
+        name: documents::COMMIT.to_owned(),
+        value: machine::commit(),
+    });
+    results
+}
+
+/// Results of a run of the suite that had nothing to do.
+fn empty(plan: Plan) -> Results {
+    Results {
+        schema: SCHEMA,
+        millrace: env!("CARGO_PKG_VERSION").to_owned(),
+        started: machine::now(),
+        plan: results::Plan {
+            repeats: plan.repeats,
+            seconds: plan.seconds.into(),
+            ..results::Plan::default()
+        },
+        machine: machine::facts(),
+        roads: Vec::new(),
+        cells: Vec::new(),
+        warnings: machine::warnings(),
+    }
+}
+
+/// Writes results where the documents find them.
+fn keep(results: &Results) -> Result<()> {
+    let name = format!("{}{}", documents::SET, machine::today());
+    let place = Path::new(documents::RESULTS).join(name);
+    fs::create_dir_all(&place).with_context(|| format!("{}", place.display()))?;
+    results.write(&place)?;
+    eprintln!("Written: {}", place.display());
+    Ok(())
+}
+
+/// The table of the demo: a first look at what the scenarios show.
+pub(crate) fn demo(plan: Plan, scenarios: &[&str]) -> Result<String> {
+    let lab = Lab::open()?;
+    let file = |name: &&str| Path::new(SCENARIOS).join(format!("{name}.toml"));
+    let files: Vec<PathBuf> = scenarios.iter().map(file).collect();
+    let results = lab.run(&files, plan, &["--quick"], &lab.directory("demo"))?;
+    Ok(tables::short(&measured(&results, ROWS)))
 }
 
 #[cfg(test)]
 mod tests {
+    use millrace_bench::scenario::{Parameters, Scenario};
+
     use super::*;
+    use crate::bench::rows::Side;
+
+    fn scenario(name: &str) -> Scenario {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let file = root.join(SCENARIOS).join(format!("{name}.toml"));
+        Scenario::parse(name, &fs::read_to_string(file).unwrap()).unwrap()
+    }
+
+    fn is_measured(side: &Side) -> bool {
+        let wanted: Parameters = probe::owned(side.parameters);
+        let mut probes = PROBES
+            .iter()
+            .filter(|probe| probe.scenario == side.scenario);
+        if let Some(probe) = probes.next() {
+            return probe.has(side.road, &wanted);
+        }
+        let (name, case) = side.scenario.split_once('/').unwrap();
+        let scenario = scenario(name);
+        let case = scenario.cases.iter().find(|known| known.name == case);
+        case.is_some_and(|case| case.parameters(false).contains(&wanted))
+    }
 
     #[test]
-    fn a_full_name_chooses_one_workload_and_a_beginning_several() {
-        let names = |only: &[&str]| {
-            let only: Vec<String> = only.iter().map(|&name| name.to_owned()).collect();
-            choose(&only)
-                .unwrap()
-                .iter()
-                .map(|scenario| scenario.name)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(names(&["nginx"]), ["nginx"]);
-        assert_eq!(names(&["sockperf"]).len(), 3);
-        assert_eq!(names(&[]).len(), SCENARIOS.len());
-        assert!(choose(&["ngin-x".to_owned()]).is_err());
+    fn every_claim_is_of_cells_that_are_measured() {
+        for side in ROWS.iter().flat_map(|row| &row.sides) {
+            assert!(is_measured(side), "{} {:?}", side.scenario, side.parameters);
+        }
+    }
+
+    #[test]
+    fn what_the_demo_shows_has_cases_for_a_quick_run() {
+        for name in crate::demo::SHOWN {
+            let cases = scenario(name).cases;
+            assert!(cases.iter().any(|case| !case.parameters(true).is_empty()));
+        }
     }
 }

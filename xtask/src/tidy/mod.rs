@@ -15,6 +15,8 @@ use anyhow::{Context, Result, ensure};
 use lexopt::prelude::Long;
 use millrace_bench::machine;
 
+use crate::bench;
+
 /// A file of the project, as text.
 struct File {
     path: String,
@@ -61,6 +63,7 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
     }
     let mut findings = rules::check(&files);
     findings.extend(documents::check(&files));
+    findings.extend(figures()?);
     findings.extend(sizes::check(&files)?);
     for finding in &findings {
         println!("{finding}");
@@ -73,6 +76,15 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
     );
     println!("tidy: {} files are in order", files.len());
     Ok(())
+}
+
+/// Documents whose figures are not those of the results that are kept.
+fn figures() -> Result<Vec<Finding>> {
+    let stale = bench::stale()?;
+    Ok(stale
+        .into_iter()
+        .map(|(path, why)| Finding::new(&path, 0, why))
+        .collect())
 }
 
 /// All text files that git tracks or would track.

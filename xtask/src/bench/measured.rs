@@ -1,0 +1,147 @@
+//! A row with the cells of the results that belong to it.
+
+use std::collections::BTreeMap;
+
+use millrace_bench::results::{Cell, Latency, Outcome, Results, Trial, Unit};
+
+use super::rows::{Bar, Row, Side, times_better};
+
+/// A row, and its pairs: the trials of both sides that were made in the same round.
+pub(crate) struct Measured<'a> {
+    pub(crate) row: &'static Row,
+    pub(crate) unit: Unit,
+    pub(crate) pairs: Vec<[&'a Trial; 2]>,
+    /// Of trials that failed, the first lines of what they say.
+    pub(crate) failures: Vec<String>,
+}
+
+/// A figure of a trial, where it has one.
+pub(crate) type Figure = fn(&Trial) -> Option<f64>;
+
+/// The figure of the cell.
+pub(crate) const VALUE: Figure = |trial| Some(trial.value);
+
+/// The rows of which anything was measured.
+pub(crate) fn measured<'a>(results: &'a Results, rows: &'static [Row]) -> Vec<Measured<'a>> {
+    rows.iter()
+        .filter_map(|row| Measured::new(results, row))
+        .collect()
+}
+
+impl<'a> Measured<'a> {
+    fn new(results: &'a Results, row: &'static Row) -> Option<Measured<'a>> {
+        let [baseline, ours] = row.sides.map(|side| find(results, side));
+        let (baseline, ours) = (baseline?, ours?);
+        let (before, after) = (by_round(baseline), by_round(ours));
+        let pair = |(round, before): (&u32, &&'a Trial)| Some([*before, *after.get(round)?]);
+        let failures = [baseline, ours].into_iter().flat_map(failures);
+        Some(Measured {
+            row,
+            unit: ours.unit,
+            pairs: before.iter().filter_map(pair).collect(),
+            failures: failures.collect(),
+        })
+    }
+
+    /// Some figure of the trials of a side.
+    pub(crate) fn all(&self, side: usize, figure: Figure) -> Vec<f64> {
+        let trials = self.pairs.iter().map(|pair| pair[side]);
+        trials.filter_map(figure).collect()
+    }
+
+    /// Its median; NaN where there is none.
+    pub(crate) fn median(&self, side: usize, figure: Figure) -> f64 {
+        median(&self.all(side, figure))
+    }
+
+    /// How many times better our median is.
+    pub(crate) fn ratio(&self) -> f64 {
+        let [baseline, ours] = [0, 1].map(|side| self.median(side, VALUE));
+        times_better(self.unit, baseline, ours)
+    }
+
+    /// The ratios of the pairs.
+    pub(crate) fn ratios(&self) -> Vec<f64> {
+        let ratio = |[b, o]: &[&Trial; 2]| times_better(self.unit, b.value, o.value);
+        self.pairs.iter().map(ratio).collect()
+    }
+
+    /// How much higher our median is.
+    pub(crate) fn difference(&self) -> f64 {
+        self.median(1, VALUE) - self.median(0, VALUE)
+    }
+
+    /// How many times lower our 99.9th percentile is.
+    pub(crate) fn tail_ratio(&self) -> f64 {
+        let [baseline, ours] = [0, 1].map(|side| self.median(side, |t| percentile(t, 99.9)));
+        baseline / ours
+    }
+
+    /// Whether a bar is reached.
+    pub(crate) fn reaches(&self, bar: Bar) -> bool {
+        let [baseline, ours] = [0, 1].map(|side| self.median(side, VALUE));
+        self.failures.is_empty() && bar.reached(self.unit, baseline, ours)
+    }
+
+    /// Whether the bars that must be reached are; `None` where there are none.
+    pub(crate) fn passes(&self) -> Option<bool> {
+        let tail = self.row.tail.is_none_or(|times| self.tail_ratio() >= times);
+        self.row.must.map(|bar| tail && self.reaches(bar))
+    }
+}
+
+/// A percentile of a trial's round trips in nanoseconds.
+pub(crate) fn percentile(trial: &Trial, wanted: f64) -> Option<f64> {
+    let Latency { percentiles, .. } = trial.latency.as_ref()?;
+    let known = percentiles.iter().find(|(known, _)| *known == wanted);
+    known.map(|(_, nanoseconds)| *nanoseconds as f64)
+}
+
+/// The middle value; between the two middle ones. NaN for nothing.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.as_slice() {
+        [] => f64::NAN,
+        sorted if sorted.len() % 2 == 1 => sorted[middle],
+        sorted => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+fn find(results: &Results, side: Side) -> Option<&Cell> {
+    let parameters: BTreeMap<String, u64> = side
+        .parameters
+        .iter()
+        .map(|&(name, value)| (name.to_owned(), value))
+        .collect();
+    results.cells.iter().find(|cell| {
+        cell.scenario == side.scenario && cell.road == side.road && cell.parameters == parameters
+    })
+}
+
+fn by_round(cell: &Cell) -> BTreeMap<u32, &Trial> {
+    cell.counted().map(|trial| (trial.round, trial)).collect()
+}
+
+fn failures(cell: &Cell) -> impl Iterator<Item = String> {
+    cell.trials.iter().filter_map(|trial| match &trial.outcome {
+        Outcome::Failed(why) => {
+            let first = why.lines().next().unwrap_or_default();
+            Some(format!("{} on {}: {first:.100}", cell.scenario, cell.road))
+        }
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(&[5.0, 1.0, 4.0]), 4.0);
+        assert_eq!(median(&[5.0, 1.0, 4.0, 2.0]), 3.0);
+        assert!(median(&[]).is_nan());
+    }
+}

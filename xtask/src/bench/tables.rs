@@ -1,0 +1,288 @@
+//! Measured rows as tables for people: aligned, so that a terminal and a Markdown reader both show them.
+
+use std::fmt::Write;
+
+use millrace_bench::figures::{self, NOTHING};
+use millrace_bench::markdown;
+use millrace_bench::results::{Trial, Unit};
+
+use super::measured::{Figure, Measured, VALUE, percentile};
+use super::rows::Bar;
+
+/// Workload, both columns, the ratio, and what both cost in processor time.
+pub(crate) fn short(rows: &[Measured]) -> String {
+    let titles = [
+        "workload",
+        "kernel",
+        "Millrace",
+        "ratio",
+        "processor time per operation: kernel",
+        "Millrace",
+    ];
+    table(&titles, rows, |row| {
+        let [kernel, ours] = [0, 1].map(|side| figure(row, side));
+        let [kernel_time, our_time] = [0, 1].map(|side| nanoseconds(row, side, processor));
+        let title = row.row.title.to_owned();
+        let ratio = figures::ratio(row.ratio());
+        vec![title, kernel, ours, ratio, kernel_time, our_time]
+    })
+}
+
+/// What the README shows.
+pub(super) fn readme(rows: &[Measured]) -> String {
+    let shown = rows.iter().filter(|row| !row.row.short.is_empty());
+    table(&["workload", "kernel", "Millrace", ""], shown, |row| {
+        let [kernel, ours] = [0, 1].map(|side| figure(row, side));
+        vec![row.row.short.to_owned(), kernel, ours, gain(row)]
+    })
+}
+
+/// What is promised, and what was measured of it.
+pub(super) fn promises(rows: &[Measured]) -> String {
+    let titles = ["workload", "must", "aim", "measured as", "shown"];
+    let promised = rows.iter().filter(|row| row.row.must.is_some());
+    table(&titles, promised, |row| {
+        let absolute = matches!(row.row.aim, Some(Bar::AtLeast(_) | Bar::Below(_)));
+        let mut shown = match row.row.must {
+            Some(Bar::Below(_)) => figure(row, 1),
+            _ if absolute => format!("{}, {}", gain(row), figure(row, 1)),
+            _ => gain(row),
+        };
+        if row.row.tail.is_some() {
+            let _ = write!(shown, ", p99.9 {} lower", figures::ratio(row.tail_ratio()));
+        }
+        if row.passes() == Some(false) {
+            shown = format!("**{shown}**");
+        }
+        let measured = format!("`{}`", row.row.sides[0].scenario);
+        vec![
+            row.row.title.to_owned(),
+            must(row),
+            aim(row),
+            measured,
+            shown,
+        ]
+    })
+}
+
+/// Every row with intervals and bars.
+pub(super) fn all(rows: &[Measured]) -> String {
+    let titles = [
+        "workload",
+        "baseline",
+        "Millrace",
+        "ratio",
+        "must",
+        "aim",
+        "reached",
+        "on the ring",
+    ];
+    table(&titles, rows, |row| {
+        let reached = match (row.passes(), row.row.aim) {
+            (None, _) => NOTHING,
+            (Some(false), _) => "**no**",
+            (Some(true), Some(aim)) if row.reaches(aim) => "aim",
+            (Some(true), _) => "yes",
+        };
+        vec![
+            row.row.title.to_owned(),
+            interval(row, 0),
+            interval(row, 1),
+            ratio(row),
+            must(row),
+            aim(row),
+            reached.to_owned(),
+            percent(row.median(1, |trial| trial.ring_share)),
+        ]
+    })
+}
+
+/// Percentiles of the round trips, and processor time per operation of server and client.
+pub(super) fn costs(rows: &[Measured]) -> String {
+    let titles = [
+        "workload",
+        "p50 baseline",
+        "p50 Millrace",
+        "p99 baseline",
+        "p99 Millrace",
+        "p99.9 baseline",
+        "p99.9 Millrace",
+        "processor baseline",
+        "processor Millrace",
+    ];
+    let percentiles: [Figure; 3] = [
+        |trial| percentile(trial, 50.0),
+        |trial| percentile(trial, 99.0),
+        |trial| percentile(trial, 99.9),
+    ];
+    table(&titles, rows, |row| {
+        let mut line = vec![row.row.title.to_owned()];
+        for figure in percentiles {
+            line.extend([0, 1].map(|side| nanoseconds(row, side, figure)));
+        }
+        line.extend([0, 1].map(|side| {
+            let [server, client] =
+                [server_time, client_time].map(|figure| nanoseconds(row, side, figure));
+            if server == NOTHING {
+                server
+            } else {
+                format!("{server} + {client}")
+            }
+        }));
+        line
+    })
+}
+
+/// What was run on the baseline.
+pub(super) fn commands(rows: &[Measured]) -> String {
+    let mut lines = vec![
+        ["workload", "program", "command"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for row in rows {
+        let Some([baseline, _]) = row.pairs.first() else {
+            continue;
+        };
+        for (program, command) in &baseline.commands {
+            let command = format!("`{}`", command.replace('|', "\\|"));
+            lines.push(vec![row.row.title.to_owned(), program.clone(), command]);
+        }
+    }
+    markdown::table(&lines)
+}
+
+/// Which rows miss their bars, and by what.
+pub(super) fn shortcomings(rows: &[Measured]) -> String {
+    let mut text = String::new();
+    for row in rows {
+        if row.passes() == Some(false) && !row.pairs.is_empty() {
+            let _ = writeln!(text, "- {}: {}", row.row.title, shortcoming(row));
+        }
+        for failure in &row.failures {
+            let _ = writeln!(text, "- {}: a trial failed: {failure}", row.row.title);
+        }
+    }
+    if text.is_empty() {
+        "Everything reaches it.\n".to_owned()
+    } else {
+        text
+    }
+}
+
+fn shortcoming(row: &Measured) -> String {
+    let mut parts = Vec::new();
+    if let Some(must) = row.row.must.filter(|&bar| !row.reaches(bar)) {
+        let bar = must.show(row.unit);
+        parts.push(format!(
+            "{}, {}, where it must be {bar}",
+            figure(row, 1),
+            gain(row)
+        ));
+    }
+    if let Some(tail) = row.row.tail.filter(|&tail| row.tail_ratio() < tail) {
+        let ratio = figures::ratio(row.tail_ratio());
+        parts.push(format!("p99.9 {ratio} lower, where it must be {tail}×"));
+    }
+    parts.join("; ")
+}
+
+fn table<'a, 'b: 'a>(
+    titles: &[&str],
+    rows: impl IntoIterator<Item = &'a Measured<'b>>,
+    line: impl Fn(&Measured<'b>) -> Vec<String>,
+) -> String {
+    let titles = titles.iter().map(|&title| title.to_owned()).collect();
+    let lines: Vec<Vec<String>> = [titles]
+        .into_iter()
+        .chain(rows.into_iter().map(line))
+        .collect();
+    markdown::table(&lines)
+}
+
+fn must(row: &Measured) -> String {
+    let bar = bar(row, row.row.must);
+    match row.row.tail {
+        Some(tail) => format!("{bar}, p99.9 {tail}×"),
+        None => bar,
+    }
+}
+
+fn aim(row: &Measured) -> String {
+    bar(row, row.row.aim)
+}
+
+fn bar(row: &Measured, bar: Option<Bar>) -> String {
+    bar.map_or(NOTHING.to_owned(), |bar| bar.show(row.unit))
+}
+
+/// What Millrace brings: a ratio, or what it takes more.
+fn gain(row: &Measured) -> String {
+    match row.row.must {
+        Some(Bar::LessMore(_)) => format!("{} more", figures::show(row.unit, row.difference())),
+        _ => ratio(row),
+    }
+}
+
+fn figure(row: &Measured, side: usize) -> String {
+    match row.median(side, VALUE) {
+        value if value.is_nan() => "failed".to_owned(),
+        value => figures::show(row.unit, value),
+    }
+}
+
+/// Median, least and greatest of a side's trials.
+fn interval(row: &Measured, side: usize) -> String {
+    let (low, high) = range(&row.all(side, VALUE));
+    let [low, high] = [low, high].map(|value| figures::show(row.unit, value));
+    format!("{} ({low} … {high})", figure(row, side))
+}
+
+/// Of the medians, and the least and greatest of a pair.
+fn ratio(row: &Measured) -> String {
+    let (low, high) = range(&row.ratios());
+    match row.ratio() {
+        ratio if ratio.is_finite() => {
+            let [ratio, low, high] = [ratio, low, high].map(figures::ratio);
+            format!("{ratio} ({low} … {high})")
+        }
+        _ => NOTHING.to_owned(),
+    }
+}
+
+fn range(values: &[f64]) -> (f64, f64) {
+    let low = values.iter().copied().fold(f64::NAN, f64::min);
+    let high = values.iter().copied().fold(f64::NAN, f64::max);
+    (low, high)
+}
+
+fn percent(share: f64) -> String {
+    if share.is_nan() {
+        NOTHING.to_owned()
+    } else {
+        format!("{:.1} %", share * 100.0)
+    }
+}
+
+fn nanoseconds(row: &Measured, side: usize, figure: Figure) -> String {
+    figures::show(Unit::Nanoseconds, row.median(side, figure))
+}
+
+/// Processor time per operation of both ends in nanoseconds.
+fn processor(trial: &Trial) -> Option<f64> {
+    Some(server_time(trial)? + client_time(trial)?)
+}
+
+fn server_time(trial: &Trial) -> Option<f64> {
+    let spent = trial.processor;
+    each(trial, spent.server_user_s + spent.server_system_s)
+}
+
+fn client_time(trial: &Trial) -> Option<f64> {
+    let spent = trial.processor;
+    each(trial, spent.client_user_s + spent.client_system_s)
+}
+
+fn each(trial: &Trial, seconds: f64) -> Option<f64> {
+    (trial.operations > 0.0).then(|| seconds * 1e9 / trial.operations)
+}
