@@ -292,7 +292,7 @@ fn serve(kind: ServeCommand) -> Result<u8> {
         ServeCommand::Echo { serve } => (serve, Kind::Echo),
         ServeCommand::Http { serve, bytes } => (serve, Kind::Http { bytes }),
     };
-    let stop = load::stop_on_signals()?;
+    let stop = load::readable_on_signals()?;
     let server = Server::bind(kind, &serve.listen)?;
     eprintln!("millrace: listening on {}", server.address());
     let served = server.run(&stop)?;

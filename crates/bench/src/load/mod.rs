@@ -46,7 +46,7 @@ pub use keys::Keyed;
 pub use outcome::Outcome;
 pub use record::{Trace, summarize, write_histogram};
 pub use serve::{Kind, Served, Server};
-pub use sys::stop_on_signals;
+pub use sys::{readable_on_signals, stop_on_signals};
 
 use protocol::Protocol;
 use run::Run;

@@ -18,7 +18,7 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeSpec, TimeVal, TimeValLike};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
+use signal_hook::{flag, low_level};
 
 use super::address::Address;
 
@@ -205,6 +205,8 @@ impl Interest {
 pub(super) enum Wait {
     /// Not at all.
     Poll,
+    /// For ever.
+    Endless,
     /// Milliseconds, rounded down.
     Coarse(Duration),
     /// As exact as the kernel's timers are.
@@ -262,6 +264,7 @@ impl Poller {
         ready.clear();
         let timeout = match wait {
             Wait::Poll => EpollTimeout::ZERO,
+            Wait::Endless => EpollTimeout::NONE,
             Wait::Coarse(time) => EpollTimeout::try_from(time).unwrap_or(EpollTimeout::MAX),
             Wait::Exact(time) => {
                 let expiry = Expiration::OneShot(TimeSpec::from_duration(time));
@@ -308,6 +311,19 @@ pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
         flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
+}
+
+/// As [`stop_on_signals`], for a server that waits for nothing else without a limit: what is there to be read from the first signal on.
+///
+/// # Errors
+/// The handlers cannot be set.
+pub fn readable_on_signals() -> io::Result<UnixStream> {
+    stop_on_signals()?;
+    let (reader, writer) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        low_level::pipe::register(signal, writer.try_clone()?)?;
+    }
+    Ok(reader)
 }
 
 /// The address that a listener has, where the caller left the port to the kernel.

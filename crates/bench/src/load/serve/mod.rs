@@ -6,8 +6,7 @@ mod http;
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::os::fd::AsFd;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -16,12 +15,12 @@ use super::address::Address;
 use super::sys::{self, Interest, Listener, Poller, Wait};
 use connection::{Connection, State};
 
-/// How soon a server notices that it is to stop, where no signal wakes it.
-const LOOK: Duration = Duration::from_millis(250);
 /// What is received at once.
 const RECEIVE_BYTES: usize = 64 << 10;
 /// The token of the listener.
 const LISTENER: usize = usize::MAX - 1;
+/// The token of what tells a server to stop.
+const STOP: usize = usize::MAX - 2;
 
 /// What a server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,11 +118,11 @@ impl Server {
         &self.address
     }
 
-    /// Serves until `stop` is set.
+    /// Serves until `stop` can be read, and wakes for nothing else than it and clients.
     ///
     /// # Errors
     /// Connections cannot be accepted, as when there are too many for the limit of open files.
-    pub fn run(self, stop: &AtomicBool) -> Result<Served> {
+    pub fn run(self, stop: &impl AsFd) -> Result<Served> {
         let outcome = match self.kind {
             Kind::Echo => Loop::new(&self.listener, echo::Echo)?.run(stop),
             Kind::Http { bytes } => Loop::new(&self.listener, http::Http::new(bytes))?.run(stop),
@@ -162,13 +161,16 @@ impl<'a, S: Service> Loop<'a, S> {
         })
     }
 
-    fn run(mut self, stop: &AtomicBool) -> Result<Served> {
+    fn run(mut self, stop: &impl AsFd) -> Result<Served> {
+        self.poller.add(stop, STOP, Interest::Read)?;
         let mut ready = Vec::new();
         let mut events = 0;
         let (user_s, system_s) = sys::processor_time()?;
-        // Relaxed: the flag guards no other data.
-        while !stop.load(Ordering::Relaxed) {
-            self.poller.wait(Wait::Coarse(LOOK), &mut ready)?;
+        loop {
+            self.poller.wait(Wait::Endless, &mut ready)?;
+            if ready.contains(&STOP) {
+                break;
+            }
             self.served.wakes += u64::from(!ready.is_empty());
             events += ready.len();
             for &token in &ready {

@@ -7,16 +7,23 @@ mod stalls;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
+
+use nix::unistd::{Pid, gettid};
 
 use super::*;
 
 /// A server of ours in a thread, which is stopped at the end.
 struct Running {
     address: Address,
-    stop: Arc<AtomicBool>,
+    /// Its end stops the server.
+    stop: Option<UnixStream>,
+    /// In the kernel's terms.
+    number: Pid,
     thread: Option<JoinHandle<Served>>,
 }
 
@@ -24,25 +31,23 @@ impl Running {
     fn start(kind: Kind, address: &str) -> Running {
         let server = Server::bind(kind, &address.parse().unwrap()).unwrap();
         let address = server.address().clone();
-        let stop = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || server.run(&flag).unwrap());
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        let (tell, told) = channel();
+        let thread = std::thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            server.run(&stopped).unwrap()
+        });
         Running {
             address,
-            stop,
+            stop: Some(stop),
+            number: told.recv().unwrap(),
             thread: Some(thread),
         }
     }
 
     fn stop(mut self) -> Served {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop = None;
         self.thread.take().unwrap().join().unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
     }
 }
 

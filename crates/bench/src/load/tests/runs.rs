@@ -250,3 +250,22 @@ fn options_that_contradict_each_other_are_refused() {
         assert!(text.contains(expected), "{text}");
     }
 }
+
+#[test]
+fn a_server_that_nobody_asks_does_not_wake() {
+    let server = Running::start(Kind::Echo, "127.0.0.1:0");
+    let path = format!("/proc/self/task/{}/status", server.number);
+    let sleeps = || {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let line = text.lines().find(|line| line.starts_with("voluntary"));
+        line.unwrap().to_owned()
+    };
+    let has_slept_on = || {
+        let before = sleeps();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        sleeps() == before
+    };
+    // At first it may be about to sleep.
+    assert!((0..20).any(|_| has_slept_on()));
+    server.stop();
+}
