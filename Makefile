@@ -2,6 +2,8 @@
 CARGO  ?= cargo
 PREFIX ?= /usr/local
 BUILT   = $(or $(CARGO_TARGET_DIR),target)/release
+# What was measured of another commit is not gone on with.
+MEASURED = target/bench/$(or $(shell git describe --always --dirty 2>/dev/null),here)
 
 .PHONY: help demo test test-all check bench bench-sockets build install uninstall
 
@@ -29,8 +31,8 @@ check: ## format, lints, documentation, house rules, unit tests
 	$(CARGO) test --package millrace-preload --lib --features coverage --quiet
 	if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; fi
 
-bench: build ## the whole suite of `millrace bench` on five roads; hours; goes on where it stopped; target/bench/report.html
-	@$(BUILT)/millrace bench run --out target/bench --roads loopback,unix,bridge,millrace-loopback,millrace-bridge
+bench: build ## the whole suite of `millrace bench` on five roads; hours; goes on where it stopped; target/bench/COMMIT/report.html
+	@$(BUILT)/millrace bench run --out $(MEASURED) --roads loopback,unix,bridge,millrace-loopback,millrace-bridge
 
 bench-sockets: ## every claim with its bar, measured; keeps results, and makes the tables of the documents
 	@$(CARGO) xtask bench-sockets
