@@ -131,28 +131,10 @@ impl Source {
             self.name
         );
         for warning in &self.results.warnings {
-            text += &format!("\n{}\n", folded(&format!("- {warning}")));
+            text += &format!("\n{}", tables::item(warning));
         }
         text
     }
-}
-
-/// A sentence in lines of a document's width.
-fn folded(text: &str) -> String {
-    const WIDTH: usize = 120;
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("there is one");
-        if line.chars().count() + word.chars().count() >= WIDTH {
-            lines.push(format!("  {word}"));
-        } else {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines.join("\n")
 }
 
 #[cfg(test)]

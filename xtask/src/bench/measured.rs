@@ -85,8 +85,15 @@ impl<'a> Measured<'a> {
 
     /// Whether the bars that must be reached are; `None` where there are none.
     pub(crate) fn passes(&self) -> Option<bool> {
-        let tail = self.row.tail.is_none_or(|times| self.tail_ratio() >= times);
-        self.row.must.map(|bar| tail && self.reaches(bar))
+        self.row
+            .must
+            .map(|bar| self.reaches_tail() && self.reaches(bar))
+    }
+
+    /// Whether the tail's bar is reached, where there is one.
+    pub(crate) fn reaches_tail(&self) -> bool {
+        let is_low = |times| self.tail_ratio() >= times;
+        self.row.tail.is_none_or(is_low)
     }
 }
 

@@ -47,7 +47,7 @@ With --only the figures are printed, and nothing is kept.
 const SCENARIOS: &str = "xtask/sockets";
 /// The scenario whose two ends have one processor.
 const TOGETHER: &str = "redis-one-processor";
-/// Results of a run that is not at its end.
+/// Results of runs that are not at their ends, by commit.
 const UNFINISHED: &str = "target/bench-sockets";
 
 /// What is measured.
@@ -97,10 +97,11 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
         println!("{}", documents::report(&results));
         return Ok(());
     }
-    let results = chosen.measure(plan, Path::new(UNFINISHED))?;
+    let unfinished = Path::new(UNFINISHED).join(machine::commit());
+    let results = chosen.measure(plan, &unfinished)?;
     keep(&results)?;
     documents::refresh()?;
-    fs::remove_dir_all(UNFINISHED).context(UNFINISHED)
+    fs::remove_dir_all(&unfinished).context(UNFINISHED)
 }
 
 /// The names of what is measured: of scenarios, and of probes.

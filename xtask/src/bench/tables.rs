@@ -1,7 +1,5 @@
 //! Measured rows as tables for people: aligned, so that a terminal and a Markdown reader both show them.
 
-use std::fmt::Write;
-
 use millrace_bench::figures::{self, NOTHING};
 use millrace_bench::markdown;
 use millrace_bench::results::{Trial, Unit};
@@ -49,7 +47,7 @@ pub(super) fn promises(rows: &[Measured]) -> String {
             _ => gain(row),
         };
         if row.row.tail.is_some() {
-            let _ = write!(shown, ", p99.9 {} lower", figures::ratio(row.tail_ratio()));
+            shown += &format!(", {}", tail(row));
         }
         if row.passes() == Some(false) {
             shown = format!("**{shown}**");
@@ -157,10 +155,10 @@ pub(super) fn shortcomings(rows: &[Measured]) -> String {
     let mut text = String::new();
     for row in rows {
         if row.passes() == Some(false) && !row.pairs.is_empty() {
-            let _ = writeln!(text, "- {}: {}", row.row.title, shortcoming(row));
+            text += &item(&format!("{}: {}", row.row.title, shortcoming(row)));
         }
         for failure in &row.failures {
-            let _ = writeln!(text, "- {}: a trial failed: {failure}", row.row.title);
+            text += &item(&format!("{}: a trial failed: {failure}", row.row.title));
         }
     }
     if text.is_empty() {
@@ -180,11 +178,35 @@ fn shortcoming(row: &Measured) -> String {
             gain(row)
         ));
     }
-    if let Some(tail) = row.row.tail.filter(|&tail| row.tail_ratio() < tail) {
-        let ratio = figures::ratio(row.tail_ratio());
-        parts.push(format!("p99.9 {ratio} lower, where it must be {tail}×"));
+    if let Some(times) = row.row.tail.filter(|_| !row.reaches_tail()) {
+        parts.push(format!("{}, where it must be {times}×", tail(row)));
     }
     parts.join("; ")
+}
+
+/// How many times lower the slowest of a thousand round trips is.
+fn tail(row: &Measured) -> String {
+    match row.tail_ratio() {
+        ratio if ratio.is_finite() => format!("p99.9 {} lower", figures::ratio(ratio)),
+        _ => "p99.9 not known".to_owned(),
+    }
+}
+
+/// An item of a list, in lines of a document's width.
+pub(super) fn item(text: &str) -> String {
+    const WIDTH: usize = 120;
+    let (mut item, mut width) = ("-".to_owned(), 1);
+    for word in text.split(' ') {
+        let more = word.chars().count() + 1;
+        if width + more > WIDTH {
+            item += "\n ";
+            width = 1;
+        }
+        item += " ";
+        item += word;
+        width += more;
+    }
+    item + "\n"
 }
 
 fn table<'a, 'b: 'a>(
@@ -219,7 +241,9 @@ fn bar(row: &Measured, bar: Option<Bar>) -> String {
 /// What Millrace brings: a ratio, or what it takes more.
 fn gain(row: &Measured) -> String {
     match row.row.must {
-        Some(Bar::LessMore(_)) => format!("{} more", figures::show(row.unit, row.difference())),
+        Some(Bar::LessMore(_)) if !row.pairs.is_empty() => {
+            format!("{} more", figures::show(row.unit, row.difference()))
+        }
         _ => ratio(row),
     }
 }
@@ -285,4 +309,18 @@ fn client_time(trial: &Trial) -> Option<f64> {
 
 fn each(trial: &Trial, seconds: f64) -> Option<f64> {
     (trial.operations > 0.0).then(|| seconds * 1e9 / trial.operations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_item_is_folded_between_words_and_nothing_is_lost() {
+        let text = "word ".repeat(60);
+        let item = item(text.trim());
+        assert!(item.lines().count() == 3 && item.lines().all(|line| line.len() <= 120));
+        assert!(item.starts_with("- word word") && item.ends_with("\n"));
+        assert_eq!(item.split_whitespace().count(), 61);
+    }
 }
