@@ -2,24 +2,12 @@
 #include "parts.h"
 
 /* Passes a descriptor, and the part of its stream that is to be received. */
-static void pass_part(int road, Part *part) {
-    char space[CMSG_SPACE(sizeof(int))];
-    struct iovec vector = {part, sizeof *part};
-    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
-    struct cmsghdr *control = CMSG_FIRSTHDR(&header);
-    *control = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
-    memcpy(CMSG_DATA(control), &part->fd, sizeof(int));
-    must(sendmsg(road, &header, 0) == sizeof *part, "sendmsg");
-}
+static void pass_part(int road, Part *part) { pass(road, part->fd, part, sizeof *part); }
 
 static int take_part(int road, Part *part) {
-    char space[CMSG_SPACE(sizeof(int))];
-    struct iovec vector = {part, sizeof *part};
-    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
-    if (recvmsg(road, &header, 0) != sizeof *part)
-        return 0;
-    memcpy(&part->fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof(int));
-    return 1;
+    int fd = take(road, part, sizeof *part);
+    part->fd = fd;
+    return fd >= 0;
 }
 
 /* A process that receives the parts that are passed to it, and says how far it came. */

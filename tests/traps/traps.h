@@ -120,6 +120,29 @@ static Pair on_the_ring(void) {
     return pair;
 }
 
+/* Passes a descriptor to another process, with a note. */
+static void pass(int road, int fd, void *note, size_t length) {
+    char space[CMSG_SPACE(sizeof(int))];
+    struct iovec vector = {note, length};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct cmsghdr *control = CMSG_FIRSTHDR(&header);
+    *control = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(control), &fd, sizeof(int));
+    must(sendmsg(road, &header, 0) == (ssize_t)length, "sendmsg");
+}
+
+/* Takes a descriptor that was passed, and its note; -1: no more come. */
+static int take(int road, void *note, size_t length) {
+    char space[CMSG_SPACE(sizeof(int))];
+    struct iovec vector = {note, length};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    int fd;
+    if (recvmsg(road, &header, 0) != (ssize_t)length)
+        return -1;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof(int));
+    return fd;
+}
+
 static void pause_ms(int milliseconds) {
     struct timespec time = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
     while (nanosleep(&time, &time) != 0)
