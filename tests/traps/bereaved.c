@@ -115,6 +115,15 @@ static void reset_that_was_told_before_last_words(void) {
     become_another_program(fd);
 }
 
+/* A program that has the connection, too, comes and goes before. */
+static void reset_behind_last_words_and_two_programs(void) {
+    pid_t peer;
+    int fd = to_one_that_is_told("leave", &peer);
+    leave_unread_and_kill(fd, peer);
+    must(system("true") == 0, "system");
+    become_another_program(fd);
+}
+
 static void reset_behind_last_words_and_passed_on(void) {
     int road;
     pid_t peer, child = receiver(&road);
@@ -169,6 +178,7 @@ int main(int argc, char **argv) {
         CASE(reset_in_a_set_that_another_changes),
         CASE(reset_behind_last_words),
         CASE(reset_that_was_told_before_last_words),
+        CASE(reset_behind_last_words_and_two_programs),
         CASE(reset_behind_last_words_and_passed_on),
         CASE(end_behind_last_words),
         CASE(end_behind_last_words_and_passed_on),

@@ -41,6 +41,7 @@ mod meeting;
 mod patience;
 mod put_back;
 mod refusal;
+mod renew;
 mod reorder;
 mod room;
 
@@ -142,7 +143,7 @@ impl Server {
             // carried over, the reader's queue would grow, and the FIN come before its time.
             carries: met.is_some() || !sends || is_being_left,
         };
-        if road.is_drained()? {
+        if road.is_drained()? && !put_back::owes_error(road.receiver) {
             return Ok(());
         }
         // Who asks may have the end from a process that has let go, and says what number it has there.

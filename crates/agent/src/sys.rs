@@ -167,17 +167,28 @@ pub(crate) fn is_over_by_fin(socket: BorrowedFd<'_>, taken: u64) -> bool {
     info[0].to_ne_bytes()[0] == CLOSE && received == Some(taken + 1)
 }
 
+/// Whether nothing is left of the connection: it was reset, or both ends have sent their FIN.
+pub(crate) fn is_over(socket: BorrowedFd<'_>) -> bool {
+    tcp_info(socket).is_ok_and(|info| info[0].to_ne_bytes()[0] == CLOSE)
+}
+
 /// Resets a connection: bytes are lost, and both ends are to see that.
 pub(crate) fn reset(socket: BorrowedFd<'_>) {
+    // Linux 6.4 to 6.6: not while somebody sleeps in a call on it.
+    let _ = dissolve(socket);
+    // SAFETY: plain arguments.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// The socket is as one that has not been connected.
+pub(crate) fn dissolve(socket: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: integers, for which zero is a value: AF_UNSPEC, which dissolves.
     let nobody: libc::sockaddr = unsafe { std::mem::zeroed() };
     let bytes = size_of::<libc::sockaddr>() as libc::socklen_t;
     // SAFETY: the descriptor is open while it is borrowed, and the kernel reads one address.
-    let result = unsafe { libc::connect(socket.as_raw_fd(), &raw const nobody, bytes) };
-    if result != 0 {
-        // Linux 6.4 to 6.6: not while somebody sleeps in a call on it.
-        // SAFETY: plain arguments.
-        unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+    match unsafe { libc::connect(socket.as_raw_fd(), &raw const nobody, bytes) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -272,16 +283,35 @@ pub(crate) fn set_tcp_option(socket: BorrowedFd<'_>, option: i32, value: i32) ->
     set_u32(socket, (libc::IPPROTO_TCP, option), value.cast_unsigned())
 }
 
+/// The value of an option of the level IPPROTO_TCP.
+pub(crate) fn tcp_option(socket: BorrowedFd<'_>, option: i32) -> io::Result<u32> {
+    get_u32(socket, (libc::IPPROTO_TCP, option))
+}
+
+/// `struct tcp_repair_window` (`include/uapi/linux/tcp.h`): the number that the peer's window was told with, that window, the largest that
+/// it was, ours, and the number that we told it with.
+pub(crate) fn set_repair_window(socket: BorrowedFd<'_>, window: [u32; 5]) -> io::Result<()> {
+    set(
+        socket,
+        (libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW),
+        &window,
+    )
+}
+
 fn get_u32(socket: BorrowedFd<'_>, option: (i32, i32)) -> io::Result<u32> {
     get(socket, option).map(u32::from_ne_bytes)
 }
 
-fn set_u32(socket: BorrowedFd<'_>, (level, option): (i32, i32), value: u32) -> io::Result<()> {
-    let length = size_of::<u32>() as libc::socklen_t;
-    let value = &raw const value;
+fn set_u32(socket: BorrowedFd<'_>, option: (i32, i32), value: u32) -> io::Result<()> {
+    set(socket, option, &[value])
+}
+
+/// Sets an option of that level to these numbers.
+fn set(socket: BorrowedFd<'_>, (level, option): (i32, i32), value: &[u32]) -> io::Result<()> {
+    let length = size_of_val(value) as libc::socklen_t;
+    let value = value.as_ptr().cast();
     // SAFETY: the descriptor is open while it is borrowed, and the kernel reads the bytes of `value`.
-    let result =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value.cast(), length) };
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, length) };
     match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

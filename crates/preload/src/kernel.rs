@@ -34,6 +34,8 @@ macro_rules! kernel {
 }
 pub(crate) use kernel;
 
+/// So long the kernel's answer to a segment of a connection on this machine may take, in nanoseconds.
+const NS_OF_ANSWER: u64 = 1_000_000;
 /// TCP_ESTABLISHED of `include/net/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
 /// TCP_CLOSE: nothing is left of the connection.
@@ -194,7 +196,8 @@ pub(crate) fn pause(milliseconds: c_int) {
     }
 }
 
-/// Resets the connection now: whoever has it gets ECONNRESET, and no byte.
+/// Resets the connection now: whoever has it gets ECONNRESET, and no byte. Of one that is over the error stays as it is, and a receiving
+/// call is told of it even if a FIN had come before.
 pub(crate) fn reset(fd: c_int) {
     // SAFETY: integers, for which zero is a value: AF_UNSPEC, which dissolves.
     let nobody: libc::sockaddr = unsafe { std::mem::zeroed() };
@@ -204,6 +207,43 @@ pub(crate) fn reset(fd: c_int) {
         &raw const nobody,
         size_of::<libc::sockaddr>()
     );
+    kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
+}
+
+/// The peer has closed, and has left bytes unread of which the kernel does not know: has it send one that nobody takes, together with our
+/// FIN, so that the answer is a reset like that which it would have sent itself. False: no answer has come.
+pub(crate) fn provoke_reset(fd: c_int) -> bool {
+    let byte = 0u8;
+    let flags = libc::MSG_MORE | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    kernel!(
+        libc::SYS_sendto,
+        fd,
+        &raw const byte,
+        1usize,
+        flags,
+        0usize,
+        0usize
+    );
+    // Behind our FIN a reset is ECONNRESET; before it, with the peer's there, it would be EPIPE.
+    kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
+    let until_ns = monotonic_ns() + NS_OF_ANSWER;
+    while !has_error(fd) {
+        if monotonic_ns() > until_ns {
+            return false;
+        }
+        millrace_shm::sys::yield_now();
+    }
+    true
+}
+
+/// Whether there is an error that the kernel has not told.
+pub(crate) fn has_error(fd: c_int) -> bool {
+    events_now(fd, 0) & libc::POLLERR != 0
+}
+
+/// Has the kernel tell its error, or zero.
+pub(crate) fn take_error(fd: c_int) -> c_int {
+    option(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0)
 }
 
 /// Makes the kernel answer the last close with a reset, as it does when its own queue has unread bytes.

@@ -246,7 +246,7 @@ pub(crate) fn leave_for_exec() -> Vec<Left> {
         }
         note(LeftHolder::Stranger);
         // While the agent still knows of us by our number: the sender may ask it for the same.
-        socket.draw_back(fd);
+        socket.draw_back_for_program(fd);
         // It still counts as a holder.
         identity.become_stranger(holder(), false);
         if identity.are_strangers() {

@@ -1,24 +1,22 @@
 //! A reader leaves its ring, and nobody is left who could have the kernel send what is in it: its sender was killed, or has closed with
-//! more in the ring than the kernel had room for. The bytes are put into the reader's own queue, in the way in which checkpoint and restore
-//! fill one (TCP_REPAIR, `net/ipv4/tcp.c`).
+//! more in the ring than the kernel had room for. The reader's queue is read to its end, and the connection made again (`renew`) with the
+//! whole stream in it, in order. So is one of whose reset only the library knows, for whoever has it next.
 //!
-//! The sender's FIN stands in that queue behind all that went by the kernel, or will: what has no room there comes when there is some. The
-//! queue is read to its end, and the whole stream put back in order. A stream whose end was read stays at its end, behind the bytes that
-//! are put back.
+//! The sender's FIN stands in that queue behind all that went by the kernel, or will: what has no room there comes when there is some.
 //!
-//! Only for one that cannot go on to read the ring: the connection is not quite what it was.
+//! Only for one that cannot go on to read the ring.
 //!
 //! Limits:
 //! - CAP_NET_ADMIN over the connection's network namespace is needed;
-//! - the kernel does so only while the reader's own direction is open;
-//! - it takes the FIN off what FIONREAD says, and did so before: it says one byte less than there are;
-//! - the acknowledgement of the reader's own FIN comes from before the bytes that were put back, and is passed over: that end lingers;
+//! - where a connection cannot be made again, the bytes are put behind the FIN, at which the stream stays: only while the reader's own
+//!   direction is open; FIONREAD takes one byte off then, for the FIN; and the acknowledgement of the reader's own FIN comes from before
+//!   these bytes, and is passed over: that end lingers;
 //! - an agent that dies in the middle leaves a part in the queue; the reader gets no answer then, and resets the connection, unless it
 //!   goes on to read the ring.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use millrace_shm::board::{Row, flags};
@@ -29,6 +27,7 @@ use millrace_wire::Recall;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, send, setsockopt, sockopt};
 
+use super::renew::Renewal;
 use super::room::Raised;
 use super::{Refusal, Unread, reorder, unread_in};
 use crate::offers::ClientId;
@@ -39,7 +38,7 @@ use crate::sys::{self, Buffer};
 /// No more than this, from ring and queue together.
 const BYTES_MAX: u64 = 32 << 20;
 /// `TCP_RECV_QUEUE` (`include/uapi/linux/tcp.h`).
-const RECEIVE_QUEUE: i32 = 1;
+pub(super) const RECEIVE_QUEUE: i32 = 1;
 /// `TCP_REPAIR_ON`, and `TCP_REPAIR_OFF_NO_WP`: without a probe of the other end.
 const REPAIR_ON: i32 = 1;
 const REPAIR_OFF: i32 = -1;
@@ -127,12 +126,17 @@ impl Bereaved<'_> {
             return Err(Refusal::Open);
         }
         let unread = unread_in(self.segment, self.direction, self.receiver, gate)?;
-        if unread.bytes == 0 {
+        if unread.bytes == 0 && !owes_error(self.receiver) {
             return Ok(());
         }
         let first = self.bytes_before(unread, reader, is_orphaned)?;
         // Whether we may: nothing has been touched yet.
         Repair::begin(reader).map(drop).map_err(Refusal::Repair)?;
+        let renewal = match Renewal::new(reader, kept_error(self.receiver)) {
+            Ok(renewal) => Some(renewal),
+            Err(error) if sys::is_over(reader) => return Err(Refusal::Repair(error)),
+            Err(_) => None,
+        };
         let Unread {
             head,
             window,
@@ -140,10 +144,13 @@ impl Bereaved<'_> {
             ..
         } = unread;
         let ring = sys::copy_ring(self.segment, self.direction, head, window, bytes);
-        if let Err(refusal) = refill(reader, first, &ring) {
+        if let Err(refusal) = refill(reader, renewal.as_ref(), first, &ring) {
             // The queue has been touched.
             sys::reset(reader);
             return Err(refusal);
+        }
+        if sys::is_over(reader) {
+            self.receiver.identity.error.store(0, Release);
         }
         let next = head.wrapping_add(bytes);
         // AcqRel: as in the reader's commit; the copy comes before the head moves.
@@ -163,7 +170,8 @@ impl Bereaved<'_> {
         is_orphaned: impl Fn() -> bool,
     ) -> Result<usize, Refusal> {
         let deadline = Instant::now() + reorder::ARRIVAL;
-        while !sys::is_closed_by_peer_alone(reader) && !is_orphaned() {
+        let has_ended = || sys::is_closed_by_peer_alone(reader) || sys::is_over(reader);
+        while !has_ended() && !is_orphaned() {
             if Instant::now() > deadline {
                 return Err(Refusal::Connected);
             }
@@ -176,21 +184,35 @@ impl Bereaved<'_> {
         if receive.sleepers.load(Acquire) != 0 {
             return Err(Refusal::Read);
         }
+        if unread.bytes == 0 {
+            return Ok(0);
+        }
         before
             .map(|before| before as usize)
             .ok_or(Refusal::Overtaken)
     }
 }
 
+/// Whether there is an error that nobody has told, and that whoever reads on would not hear of from the kernel.
+pub(super) fn owes_error(receiver: &Row) -> bool {
+    let was_killed = receiver.identity.flags.load(Relaxed) & flags::PEER_KILLED != 0;
+    was_killed || kept_error(receiver).is_some()
+}
+
+fn kept_error(receiver: &Row) -> Option<Errno> {
+    let error = receiver.identity.error.load(Acquire).cast_signed();
+    (error != 0).then(|| Errno::from_raw(error))
+}
+
 /// A socket whose queues may be filled, until this is dropped. The kernel lets such a socket's address be used again by anybody, and
 /// by nobody afterwards.
-struct Repair<'a> {
+pub(super) struct Repair<'a> {
     socket: BorrowedFd<'a>,
     reuses: Option<bool>,
 }
 
 impl Repair<'_> {
-    fn begin(socket: BorrowedFd<'_>) -> io::Result<Repair<'_>> {
+    pub(super) fn begin(socket: BorrowedFd<'_>) -> io::Result<Repair<'_>> {
         let reuses = getsockopt(&socket, sockopt::ReuseAddr).ok();
         sys::set_tcp_option(socket, libc::TCP_REPAIR, REPAIR_ON)?;
         Ok(Repair { socket, reuses })
@@ -207,12 +229,23 @@ impl Drop for Repair<'_> {
 }
 
 /// Puts what was in the ring behind the `first` bytes of the queue.
-fn refill(reader: BorrowedFd<'_>, first: usize, ring: &[u8]) -> Result<(), Refusal> {
+fn refill(
+    reader: BorrowedFd<'_>,
+    renewal: Option<&Renewal<'_>>,
+    first: usize,
+    ring: &[u8],
+) -> Result<(), Refusal> {
     let queue = drain(reader).ok_or(Refusal::Connected)?;
     // Less than what comes before the ring's: somebody else has read.
     let (before, behind) = queue.split_at_checked(first).ok_or(Refusal::Overtaken)?;
-    let is_all = fill(reader, &[before, ring, behind].concat()).map_err(Refusal::Repair)?;
-    is_all.then_some(()).ok_or(Refusal::Full)
+    let stream = [before, ring, behind].concat();
+    // The kernel counts memory, not bytes.
+    let _room = Raised::by(reader, Buffer::Receive, 2 * stream.len() as u32);
+    let filled = match renewal {
+        Some(renewal) => renewal.make(stream.len(), || push(reader, &stream)),
+        None => fill_behind_end(reader, &stream),
+    };
+    filled.map_err(Refusal::Repair)
 }
 
 /// Takes what is queued, and what comes when there is room, up to the end of the stream.
@@ -235,26 +268,25 @@ fn drain(reader: BorrowedFd<'_>) -> Option<Vec<u8>> {
     None
 }
 
-/// Puts a stream into an empty queue at whose end it is. False: not all of it.
-fn fill(reader: BorrowedFd<'_>, stream: &[u8]) -> io::Result<bool> {
+/// Puts a stream into an empty queue at whose end it is.
+fn fill_behind_end(reader: BorrowedFd<'_>, stream: &[u8]) -> io::Result<()> {
     // The sender's FIN is acknowledged before the numbers move: that acknowledgement has to fit.
     sys::set_tcp_option(reader, libc::TCP_QUICKACK, 1)?;
-    // The kernel counts memory, not bytes.
-    let _room = Raised::by(reader, Buffer::Receive, 2 * stream.len() as u32);
     let _repair = Repair::begin(reader)?;
     sys::set_tcp_option(reader, libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE)?;
-    Ok(push(reader, stream) == stream.len())
+    push(reader, stream)
 }
 
-fn push(reader: BorrowedFd<'_>, stream: &[u8]) -> usize {
+/// All of it, or it fails.
+fn push(reader: BorrowedFd<'_>, stream: &[u8]) -> io::Result<()> {
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     let mut pushed = 0;
     while pushed < stream.len() {
         match send(reader.as_raw_fd(), &stream[pushed..], flags) {
             Ok(count) => pushed += count,
             Err(Errno::EINTR) => {}
-            Err(_) => break,
+            Err(error) => return Err(error.into()),
         }
     }
-    pushed
+    Ok(())
 }

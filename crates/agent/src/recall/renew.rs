@@ -132,8 +132,14 @@ impl<'a> Renewal<'a> {
         take_error(self.socket)?;
         self.set_number(SEND_QUEUE, sent)?;
         self.set_number(RECEIVE_QUEUE, received.wrapping_sub(bytes))?;
-        bind(fd, &self.local)?;
-        connect(fd, &self.remote)?;
+        match bind(fd, &self.local) {
+            // The program chose its port, and it is bound still.
+            Ok(()) | Err(Errno::EINVAL) => connect(fd, &self.remote)?,
+            Err(error) => return Err(error.into()),
+        }
+        if getsockname::<SockaddrStorage>(fd)? != self.local {
+            return Err(Errno::EADDRNOTAVAIL.into());
+        }
         sys::set_tcp_option(self.socket, libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE)?;
         Ok([received, sent])
     }

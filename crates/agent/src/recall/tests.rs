@@ -1,12 +1,15 @@
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 
 use millrace_shm::board::{self, Board};
 use millrace_shm::segment;
 use millrace_stream::{ReceiveHalf, ReceivePlan};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 
 use super::patience::WAIT;
 use super::put_back::Bereaved;
+use super::renew::Renewal;
 use super::*;
 
 const RING: u32 = 4096;
@@ -324,5 +327,104 @@ fn what_a_sender_that_is_gone_has_left_is_put_where_its_reader_finds_it() {
         // As after any other FIN, who goes on to send meets a reset.
         far.write_all(b"x").unwrap();
         while far.write_all(b"x").is_ok() {}
+    }
+}
+
+/// Both ends of a connection to this address, by a listener at that one. The near end has chosen its port; the far one is the second, or
+/// not.
+fn connected(listen: &str, reach: &str, is_far: bool) -> [TcpStream; 2] {
+    let listener = TcpListener::bind(listen).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let near = chosen_port(reach);
+    connect(
+        near.as_raw_fd(),
+        &SockaddrStorage::from(SocketAddr::new(reach.parse().unwrap(), port)),
+    )
+    .unwrap();
+    let (near, far) = (TcpStream::from(near), listener.accept().unwrap().0);
+    if is_far { [near, far] } else { [far, near] }
+}
+
+/// A socket that is bound to some port, and to no address, for connections to this one.
+fn chosen_port(reach: &str) -> OwnedFd {
+    let (family, any) = match reach.parse().unwrap() {
+        IpAddr::V4(_) => (AddressFamily::Inet, IpAddr::from([0; 4])),
+        IpAddr::V6(_) => (AddressFamily::Inet6, IpAddr::from([0; 16])),
+    };
+    let near = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    // One that is free: a port of zero would be no choice.
+    let port = TcpListener::bind((any, 0)).unwrap().local_addr().unwrap();
+    bind(near.as_raw_fd(), &SockaddrStorage::from(port)).unwrap();
+    near
+}
+
+const FAMILIES: [(&str, &str); 3] = [
+    ("127.0.0.1:0", "127.0.0.1"),
+    ("[::1]:0", "::1"),
+    ("[::]:0", "127.0.0.1"),
+];
+
+fn make_again(far: &TcpStream, bytes: &[u8]) {
+    let renewal = Renewal::new(far.as_fd(), None).unwrap();
+    let fill = || (&mut &*far).write_all(bytes);
+    renewal.make(bytes.len(), fill).unwrap();
+}
+
+#[test]
+fn a_connection_that_is_made_again_ends_by_the_fin_that_it_had() {
+    for ((listen, reach), is_far) in FAMILIES
+        .into_iter()
+        .flat_map(|it| [(it, true), (it, false)])
+    {
+        let [near, mut far] = connected(listen, reach, is_far);
+        if !may_repair(&far) {
+            return;
+        }
+        let addresses = (far.local_addr().unwrap(), far.peer_addr().unwrap());
+        drop(near);
+        let mut stream = Vec::new();
+        far.read_to_end(&mut stream).unwrap();
+        make_again(&far, b"gone");
+        far.read_to_end(&mut stream).unwrap();
+        stream.clear();
+        make_again(&far, b"again");
+        assert_eq!(
+            (far.local_addr().unwrap(), far.peer_addr().unwrap()),
+            addresses
+        );
+        far.read_to_end(&mut stream).unwrap();
+        assert_eq!(stream, b"again");
+        // What the kernel has kept of the other end acknowledges our FIN.
+        far.shutdown(std::net::Shutdown::Write).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !sys::is_over(far.as_fd()) {
+            assert!(Instant::now() < deadline, "{listen}");
+        }
+        assert_eq!(getsockopt(&far, sockopt::SocketError).unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_connection_that_is_made_again_ends_by_the_reset_that_it_had() {
+    for ((listen, reach), is_far) in FAMILIES
+        .into_iter()
+        .flat_map(|it| [(it, true), (it, false)])
+    {
+        let [near, mut far] = connected(listen, reach, is_far);
+        if !may_repair(&far) {
+            return;
+        }
+        far.write_all(b"unread").unwrap();
+        drop(near);
+        while !sys::is_over(far.as_fd()) {
+            std::thread::yield_now();
+        }
+        make_again(&far, b"again");
+        let mut bytes = [0; 5];
+        far.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"again");
+        let error = far.read(&mut bytes).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+        assert_eq!(far.read(&mut bytes).unwrap(), 0);
     }
 }

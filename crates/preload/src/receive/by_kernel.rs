@@ -315,7 +315,11 @@ pub(super) fn ending(socket: &'static Socket, fd: c_int) -> Outcome {
         millrace_shm::sys::yield_now();
     }
     socket.look_for_end(fd);
-    match kept_error(socket) {
+    let error = match socket.error() {
+        libc::EPIPE => 0,
+        _ => socket.take_error_of_end(fd),
+    };
+    match error {
         0 => Outcome::Handled(0),
         error => Outcome::Errno(error),
     }

@@ -92,7 +92,7 @@ impl Socket {
         }
         insist(&FLUSH_PAUSES_MS, || {
             let is_over = kernel::events_now(fd, libc::POLLRDHUP) != 0;
-            if self.draw_back(fd) || is_over {
+            if self.draw_back_for_program(fd) || is_over {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
@@ -137,6 +137,7 @@ impl Socket {
     /// done, the connection is reset, so that the loss is seen. The half stays locked meanwhile: nobody may read between
     /// the bytes.
     pub(crate) fn bring_back(&'static self, fd: c_int) {
+        self.look_for_kill(fd);
         let mut is_left = false;
         insist(&LEAVE_PAUSES_MS, || {
             let is_over = kernel::events_now(fd, libc::POLLRDHUP) != 0;
@@ -159,7 +160,8 @@ impl Socket {
             return true;
         };
         locked.half.leave();
-        if locked.half.unread() == 0 {
+        let owes_error = self.owes_error(fd);
+        if locked.half.unread() == 0 && !owes_error {
             return true;
         }
         let word = &self.row().identity.flags;
@@ -167,6 +169,10 @@ impl Socket {
         let resent = self.recall_unread(fd, &locked.half);
         word.fetch_and(!flags::LEAVES, AcqRel);
         let is_left = locked.half.unread() == 0;
+        if is_left && owes_error && kernel::has_error(fd) && kernel::unread(fd) == 0 {
+            // The error stays, the FIN before it is forgotten.
+            kernel::reset(fd);
+        }
         drop(locked);
         if is_left {
             self.tell_sets(resent);
@@ -181,6 +187,15 @@ impl Socket {
         self.pin(Reason::Stdio);
         self.bring_back(fd);
         thread::set_errno(errno);
+    }
+
+    /// As [`Socket::draw_back`], for a program that gets the connection, too, and cannot read the ring.
+    pub(crate) fn draw_back_for_program(&'static self, fd: c_int) -> bool {
+        let word = &self.row().identity.flags;
+        word.fetch_or(flags::LEAVES, AcqRel);
+        let is_empty = self.draw_back(fd);
+        word.fetch_and(!flags::LEAVES, AcqRel);
+        is_empty
     }
 
     /// Tries to have the kernel send again what lies in the ring unread. Where that cannot be done, it is read from the ring: false.

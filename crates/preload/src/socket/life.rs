@@ -295,7 +295,7 @@ impl Socket {
             self.pin(Reason::Forked);
             let word = &self.row().identity.flags;
             word.fetch_and(!flags::FORKED, AcqRel);
-            self.draw_back(fd);
+            self.draw_back_for_program(fd);
             self.flush_all(fd);
         }
     }

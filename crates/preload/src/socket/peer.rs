@@ -95,10 +95,25 @@ impl Socket {
         word.swap(0, AcqRel).cast_signed()
     }
 
-    /// As [`Socket::take_kept_error`], after a look for a killed peer.
+    /// As [`Socket::take_kept_error`]; or the kernel's, which tells no receiving call of a reset that came behind a FIN.
+    pub(crate) fn take_error_of_end(&self, fd: c_int) -> c_int {
+        let was_killed = || self.row().identity.flags.load(Acquire) & flags::PEER_KILLED != 0;
+        match self.take_kept_error() {
+            0 if was_killed() => kernel::take_error(fd),
+            error => error,
+        }
+    }
+
+    /// Whether there is an error of which whoever has the connection next would not hear from a receiving call of its own.
+    pub(super) fn owes_error(&self, fd: c_int) -> bool {
+        let was_killed = || self.row().identity.flags.load(Acquire) & flags::PEER_KILLED != 0;
+        self.error() != 0 || was_killed() && kernel::has_error(fd)
+    }
+
+    /// As [`Socket::take_error_of_end`], after a look for a killed peer.
     pub(crate) fn take_error(&'static self, fd: c_int) -> c_int {
         self.look_for_kill(fd);
-        self.take_kept_error()
+        self.take_error_of_end(fd)
     }
 
     /// As [`Socket::notice_kill`], of a connection that need not be attached.
@@ -139,10 +154,11 @@ impl Socket {
         }
         let identity = &self.row().identity;
         if kernel::is_closed_by_peer_alone(fd) {
-            self.keep_error(libc::ECONNRESET);
             identity.flags.fetch_or(flags::PEER_KILLED, AcqRel);
-            // From now on the kernel answers as on a connection of which the error has been told.
-            kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
+            // Whoever else has the connection, or will, hears of it there.
+            if !kernel::provoke_reset(fd) {
+                self.keep_error(libc::ECONNRESET);
+            }
             return true;
         }
         // This end had shut its own direction down, and the kernel was not seen between the two endings.
