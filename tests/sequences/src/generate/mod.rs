@@ -258,6 +258,15 @@ impl Generator {
         }
     }
 
+    /// Before bytes are received that may be on their way: they raise SIGIO unless a reader sleeps, so where somebody gets signals nobody
+    /// does. When they come depends on acknowledgements.
+    fn await_for_signals(&mut self, at: Process, slot: Slot) {
+        if self.model.signals {
+            let what = Awaited::Queued;
+            self.call(at, Call::Await { slot, what });
+        }
+    }
+
     fn settle_all(&mut self) {
         let ends: Vec<EndId> = self.model.ends.keys().copied().collect();
         for id in ends {

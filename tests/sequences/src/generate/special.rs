@@ -194,8 +194,9 @@ impl Generator {
             },
         );
         self.sent(from, bytes);
-        self.settle(from.peer());
+        // The notice comes with the acknowledgement, and raises SIGIO: it is there before the connection is said to be at rest.
         self.poll_once(at, PollBy::Poll, slot, 0, 2000);
+        self.settle(from.peer());
         for _ in 0..2 {
             let flags = vec![Flag::ErrQueue];
             let (by, bytes) = (ReceiveBy::Recvmsg, 100);

@@ -97,6 +97,7 @@ impl Generator {
             .random
             .pick(&[ReceiveBy::Read, ReceiveBy::Recv, ReceiveBy::Recvmsg]);
         let (slot, chunk, until) = (to, 65_536, Until::Sent);
+        self.await_for_signals(far, slot);
         self.call(
             far,
             Call::ReceiveAll {

@@ -202,6 +202,7 @@ impl Generator {
         let chunk = self.random.pick(&[1000, 4096, 65_536]);
         // The slower forms of `Queued` are left to `settle`.
         let until = Until::Sent;
+        self.await_for_signals(at, slot);
         self.call(
             at,
             Call::ReceiveAll {
