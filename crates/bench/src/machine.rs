@@ -21,8 +21,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("rustc", "--version"),
 ];
 
-/// The name of the fact that is another one each time.
-pub const LOAD: &str = "load before the run";
+/// Names of the facts that are others each time.
+pub(crate) const VARYING: [&str; 2] = ["load before the run", "frequency before the run"];
 
 /// Processor, kernel, mitigations, system, versions of the programs.
 pub fn facts() -> Vec<Fact> {
@@ -33,7 +33,8 @@ pub fn facts() -> Vec<Fact> {
         ("kernel", first_line("/proc/sys/kernel/osrelease")),
         ("mitigations", mitigations()),
         ("system", system()),
-        (LOAD, first_line("/proc/loadavg")),
+        (VARYING[0], first_line("/proc/loadavg")),
+        (VARYING[1], frequency()),
     ];
     let of_processors = Processors::here().facts(&allowed_processors());
     for &(tool, argument) in TOOLS {
@@ -65,7 +66,7 @@ pub fn build(files: &[PathBuf]) -> Fact {
     }
 }
 
-/// Facts that differ: name, value before, value now. The load differs always, and is none of them.
+/// Facts that differ: name, value before, value now. Those that differ always are none of them.
 pub(crate) fn differences(before: &[Fact], now: &[Fact]) -> Vec<[String; 3]> {
     let value = |facts: &[Fact], name: &str| {
         let fact = facts.iter().find(|fact| fact.name == name);
@@ -73,7 +74,7 @@ pub(crate) fn differences(before: &[Fact], now: &[Fact]) -> Vec<[String; 3]> {
     };
     let is_new = |fact: &&Fact| before.iter().all(|other| other.name != fact.name);
     let all = before.iter().chain(now.iter().filter(is_new));
-    all.filter(|fact| fact.name != LOAD)
+    all.filter(|fact| !VARYING.contains(&fact.name.as_str()))
         .map(|fact| {
             [
                 fact.name.clone(),
@@ -251,24 +252,31 @@ pub fn capture(program: &str, words: &[&str]) -> Option<String> {
 
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name))?;
-        line.split_once(':')
-            .map(|(_, value)| value.trim().to_owned())
-    };
+    let field = |name: &str| field_of(&text, name);
     let count = text
         .lines()
         .filter(|line| line.starts_with("processor"))
         .count();
     let model = field("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let frequency = field("cpu MHz")
-        .map(|mhz| format!(", {mhz} MHz"))
-        .unwrap_or_default();
     let virtual_machine = match field("flags") {
         Some(flags) if flags.split(' ').any(|flag| flag == "hypervisor") => ", virtual machine",
         _ => "",
     };
-    format!("{count} × {model}{frequency}{virtual_machine}")
+    format!("{count} × {model}{virtual_machine}")
+}
+
+/// Of the first processor, as the kernel tells it now.
+fn frequency() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let megahertz = field_of(&text, "cpu MHz");
+    megahertz.map_or("unknown".to_owned(), |value| format!("{value} MHz"))
+}
+
+/// The first line with this name, of a file with lines `name : value`.
+fn field_of(text: &str, name: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    let (_, value) = line.split_once(':')?;
+    Some(value.trim().to_owned())
 }
 
 fn placement() -> String {
@@ -422,6 +430,7 @@ mod tests {
 
     #[test]
     fn another_build_and_another_kernel_differ_and_the_load_does_not() {
+        let [load_name, _] = VARYING;
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("millrace");
         let mut facts = Vec::new();
@@ -435,7 +444,7 @@ mod tests {
                 name: name.to_owned(),
                 value: value.to_owned(),
             };
-            vec![build.clone(), fact(LOAD, load), fact("kernel", kernel)]
+            vec![build.clone(), fact(load_name, load), fact("kernel", kernel)]
         };
         let before = with(&facts[0], "0.1", "6.18");
         assert!(differences(&before, &with(&facts[1], "0.2", "6.18")).is_empty());

@@ -369,7 +369,7 @@ fn what_differs_beside_the_figures_is_a_warning() {
         fact("processor", "X"),
         fact("kernel", "6.18"),
         fact("redis", "8.0"),
-        fact(crate::machine::LOAD, "0.52 0.71 0.60"),
+        fact(crate::machine::VARYING[0], "0.52 0.71 0.60"),
     ];
     second.plan.seconds = 5.0;
     second.plan.pinned = "0 and 1".to_owned();
