@@ -406,7 +406,9 @@ def what_was_measured_before_is_told(stage: Stage) -> None:
     first, second = stage.bench(*words), stage.bench(*words)
     assert first.returncode == second.returncode == 0, second.stderr
     assert "were there before" not in first.stdout, first.stdout
-    assert "2 trials were there before, and 0 were made now" in second.stdout, second.stdout
+    # Two that count, and those that were disturbed.
+    made = sum(len(cell["trials"]) for cell in stage.results("again")["cells"])
+    assert made >= 2 and f"{made} trials were there before, and 0 were made now" in second.stdout, second.stdout
 
 
 def trials_that_failed_are_made_again(stage: Stage) -> None:
