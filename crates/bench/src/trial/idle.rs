@@ -13,8 +13,8 @@ use crate::process::{Memory, Program};
 use crate::results::{Idle, Processor, Share, Trial};
 use crate::sys::Times;
 
-/// How long ten thousand connections may take until they are silent.
-const OPEN_LIMIT: Duration = Duration::from_secs(240);
+/// How long ten thousand connections may take until they are silent, on a busy machine, too.
+const OPEN_LIMIT: Duration = Duration::from_secs(600);
 /// What follows a connection's last byte (rings that are closed, time-outs) is over when so long nobody has used more than this share of a
 /// processor; at the latest after some time, and a note says so.
 const QUIET: Duration = Duration::from_secs(1);
