@@ -34,8 +34,8 @@ cargo xtask bench-sockets [--repeat N] [--seconds N] [--only NAME[,NAME…]] [--
 cargo xtask bench-sockets --documents
 
 Runs every scenario of xtask/sockets over the kernel and over Millrace in turn, by `millrace bench run`, and what that does not measure
-yet; keeps the results in docs/results, and makes of them what the documents show. An interrupted run goes on where it stopped.
-With --only the figures are printed, and nothing is kept.
+yet; keeps the results in docs/results, and makes of them what the documents show. Scenarios that were measured when a run was
+interrupted are not measured again by the next one of the same commit. With --only the figures are printed, and nothing is kept.
 
   --repeat N    trials of each cell (5)
   --seconds N   length of a trial (3)
