@@ -231,7 +231,7 @@ def idle_connections_are_accounted_for(stage: Stage) -> None:
         memory, processor = trials
         each = sum(memory["idle"][end]["memory_bytes"] for end in ("server", "client", "agent")) + memory["idle"]["kernel_bytes"]
         assert abs(memory["value"] - each / 200) < 1, memory
-        assert 0 < processor["value"] < 2, processor
+        assert 0 <= processor["value"] < 2, processor
     limited = ["prlimit", "--nofile=100:100", *stage.command(*words, *stage.out("limited"))]
     refused = subprocess.run(limited, capture_output=True, text=True, timeout=LIMIT_S)
     assert refused.returncode == 1 and "raise the limit of open files" in refused.stdout, refused.stdout + refused.stderr
@@ -570,13 +570,13 @@ def slowed_build(stage: Stage, directory: Path) -> Path:
 
 def builds_that_are_none_are_told(stage: Stage) -> None:
     """Before anything is set up: no program, none of Millrace, no library; and roads that no build carries."""
-    empty, alone, good = stage.directory / "nothing", stage.directory / "alone", stage.millrace
+    empty, alone, good = stage.directory / "no-build", stage.directory / "no-library", stage.millrace
     empty.mkdir()
     alone.mkdir()
     shutil.copy(stage.millrace, alone)
     for first, more, told in [
         (str(empty), [], f"there is no program at {empty}/millrace"),
-        (str(alone), [], "alone/millrace has no library; it is not at"),
+        (str(alone), [], "no-library/millrace has no library; it is not at"),
         (str(stage.directory / "none"), [], f"there is no program at {stage.directory}/none"),
         (good, ["--roads", "loopback"], "the road loopback is the same with every build"),
         (good, ["no-such-scenario"], "there is no scenario no-such-scenario"),
@@ -667,6 +667,7 @@ def main() -> int:
     chosen = [case for case in CASES if not options.cases or case[0].startswith(tuple(options.cases))]
     with tempfile.TemporaryDirectory(prefix="millrace-bench-test-") as directory:
         for name, case in chosen:
+            begun = time.monotonic()
             try:
                 case(Stage(options.millrace, Path(directory)))
             except (AssertionError, OSError, ValueError, KeyError, subprocess.SubprocessError) as problem:
@@ -676,7 +677,7 @@ def main() -> int:
                 skipped += 1
                 print(f"{name}: skipped: {why}", flush=True)
             else:
-                print(f"{name}: as it should be", flush=True)
+                print(f"{name}: as it should be ({time.monotonic() - begun:.0f} s)", flush=True)
     print("\n".join(failed))
     print(f"{len(chosen) - len(failed) - skipped} passed, {len(failed)} failed, {skipped} skipped")
     return 1 if failed else 0
