@@ -128,7 +128,8 @@ fn failure(address: &Address, workload: &Workload, options: &Options) -> String 
 #[track_caller]
 fn check(measured: &Measured) {
     let outcome = &measured.outcome;
-    assert!(outcome.operations > 0, "{outcome}");
+    // On a busy machine answers may all come when the time is over.
+    assert!(outcome.latency.count > 0, "{outcome}");
     assert_eq!((outcome.unanswered, outcome.unsent), (0, 0), "{outcome}");
     let trace = measured.trace.as_ref().unwrap();
     assert_eq!(trace.left_out(), 0);

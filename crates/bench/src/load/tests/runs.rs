@@ -30,8 +30,9 @@ fn echo_is_measured_over_tcp_and_unix_sockets_by_every_way_of_waiting() {
                 check(&measured);
                 if rate.is_some() {
                     assert_eq!(measured.outcome.latency.count, 100);
-                    let busy = measured.outcome.generator_busy;
-                    assert!(busy < 0.9, "{busy} with little to do");
+                    let (operations, busy) =
+                        (measured.outcome.operations, measured.outcome.generator_busy);
+                    assert!(operations < 100 || busy < 0.9, "{busy} with little to do");
                 }
             }
         }
