@@ -160,7 +160,7 @@ impl Watch {
         let mut sockets = self.sockets.iter().map(|joined| joined.socket);
         let first = sockets.clone().next()?;
         let run_elsewhere = sockets.all(|socket| socket.sender_processor() != here);
-        run_elsewhere.then(|| first.spinner.begin(limit_ns, 1))?
+        run_elsewhere.then(|| first.spinner.begin_for_bytes(limit_ns, 1))?
     }
 
     fn note_slept(&self, started: u64) {

@@ -42,7 +42,8 @@ static LAST_LOSS: AtomicU64 = AtomicU64::new(0);
 static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Since this thread last slept it has sent to a reader that ran on this processor last: that has work now, and no other place.
+    /// This thread has sent to a reader that ran on this processor last: that has work now, and no other place. Until the thread next
+    /// waits for bytes, which it then does asleep.
     static IS_AWAITED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -108,11 +109,20 @@ impl Spinner {
         self.0.load(Relaxed) > 0 && !is_paused(clock())
     }
 
-    /// A spin to make now, if it is worth it and nobody waits for this processor; not longer than `limit_ns`. A sleep would close the
-    /// gates of `connections`, each of which then costs a message by the kernel: the more they are, the longer the spin.
+    /// As [`Spinner::begin`], to wait for bytes; not while a reader waits for this processor.
+    #[inline]
+    pub(crate) fn begin_for_bytes(&self, limit_ns: u64, connections: usize) -> Option<Spin<'_>> {
+        if IS_AWAITED.take() {
+            return None;
+        }
+        self.begin(limit_ns, connections)
+    }
+
+    /// A spin to make now, if it is worth it; not longer than `limit_ns`. A sleep would close the gates of `connections`, each of which
+    /// then costs a message by the kernel: the more they are, the longer the spin.
     #[inline]
     pub(crate) fn begin(&self, limit_ns: u64, connections: usize) -> Option<Spin<'_>> {
-        if limit_ns == 0 || IS_AWAITED.get() || !self.is_willing() {
+        if limit_ns == 0 || !self.is_willing() {
             return None;
         }
         let budget_ns = u64::from(BUDGET_US.load(Relaxed)) * 1000;
@@ -140,7 +150,6 @@ impl Spinner {
     /// Says that a sleep began at `started` (of [`clock`]) and ended with something to do.
     #[inline]
     pub(crate) fn slept(&self, started: u64) {
-        IS_AWAITED.set(false);
         if clock().wrapping_sub(started) < cycles(u64::from(BUDGET_US.load(Relaxed)) * 1000) {
             self.adjust(1);
         }
@@ -278,15 +287,20 @@ mod tests {
     }
 
     #[test]
-    fn nobody_spins_while_a_reader_waits_for_the_processor() {
+    fn nobody_spins_for_bytes_while_a_reader_waits_for_the_processor() {
         let _alone = ALONE.lock();
         let spinner = Spinner::new();
         // Whatever processor the test moves to meanwhile.
-        let here = || (0..=u32::from(u16::MAX)).for_each(note_reader);
-        here();
-        assert_eq!(budget(&spinner, u64::MAX, 1), None);
-        spinner.slept(clock());
-        assert!(budget(&spinner, u64::MAX, 1).is_some());
+        (0..=u32::from(u16::MAX)).for_each(note_reader);
+        assert!(
+            spinner.begin(u64::MAX, 1).is_some(),
+            "room comes from the reader itself"
+        );
+        assert!(spinner.begin_for_bytes(u64::MAX, 1).is_none());
+        assert!(
+            spinner.begin_for_bytes(u64::MAX, 1).is_some(),
+            "it has slept"
+        );
     }
 
     #[test]

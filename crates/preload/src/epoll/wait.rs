@@ -87,7 +87,7 @@ fn begin_spin<'a>(set: &'a EpollSet, call: &Wait) -> Option<spin::Spin<'a>> {
         .active
         .len();
     let limit_ns = call.timeout_ns.unwrap_or(u64::MAX);
-    set.spinner.begin(limit_ns, open)
+    set.spinner.begin_for_bytes(limit_ns, open)
 }
 
 /// One look at the rings and, when it is due, at the kernel. None: nothing anywhere.

@@ -430,7 +430,7 @@ enum Spun {
 /// Looks at the ring for a while, unlocked between looks. Any handler ends a call that `has_some` bytes already, others only those that
 /// do not restart calls.
 fn spin_for_bytes(socket: &'static Socket, fd: c_int, has_some: bool) -> Spun {
-    let Some(mut spin) = socket.spinner.begin(u64::MAX, 1) else {
+    let Some(mut spin) = socket.spinner.begin_for_bytes(u64::MAX, 1) else {
         return Spun::Look;
     };
     let interrupts = thread::interrupts();
