@@ -27,7 +27,7 @@ check: ## format, lints, documentation, house rules, unit tests
 	$(CARGO) clippy --manifest-path tests/sequences/Cargo.toml --all-targets --quiet -- -D warnings
 	$(CARGO) clippy --manifest-path tests/hostile/peer/Cargo.toml --all-targets --quiet -- -D warnings
 	$(CARGO) clippy --manifest-path tests/fuzz/Cargo.toml --all-targets --quiet -- -D warnings
-	$(CARGO) test --workspace --lib --bins --quiet
+	$(CARGO) test --workspace --lib --bin xtask --quiet
 	$(CARGO) test --package millrace-preload --lib --features coverage --quiet
 	if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; fi
 
@@ -39,11 +39,14 @@ bench-sockets: ## every claim with its bar, measured; keeps results, and makes t
 
 build:
 	$(CARGO) build --release --package millrace-cli --package millrace-preload
+	$(CARGO) rustc --release --package millrace-cli --bin millrace-static --features static -- -C target-feature=+crt-static
 
 install: build ## to PREFIX (/usr/local)
 	install -D --mode=755 $(BUILT)/millrace $(DESTDIR)$(PREFIX)/bin/millrace
+	install -D --mode=755 $(BUILT)/millrace-static $(DESTDIR)$(PREFIX)/lib/millrace/millrace-static
 	install -D --mode=644 $(BUILT)/libmillrace_preload.so $(DESTDIR)$(PREFIX)/lib/millrace/libmillrace_preload.so
 
 uninstall: ## from PREFIX
-	rm -f $(DESTDIR)$(PREFIX)/bin/millrace $(DESTDIR)$(PREFIX)/lib/millrace/libmillrace_preload.so
+	rm -f $(DESTDIR)$(PREFIX)/bin/millrace $(DESTDIR)$(PREFIX)/lib/millrace/millrace-static \
+		$(DESTDIR)$(PREFIX)/lib/millrace/libmillrace_preload.so
 	rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/millrace 2>/dev/null || true

@@ -21,6 +21,7 @@ use crate::proof::{Capabilities, Process};
 use crate::report::{Connections, Holder, Known, Listed, StatusReport};
 use crate::roads::{self, Absent};
 use crate::server::Server;
+use crate::tenant::Tenant;
 
 impl Server {
     /// Answers a question.
@@ -48,13 +49,14 @@ impl Server {
     }
 
     fn report_connections(&mut self, asker: ClientId) -> serde_json::Result<String> {
-        let asker_uid = self
-            .clients
-            .get(&asker)
-            .map_or(u32::MAX, |client| client.uid);
+        let asker = self.payer(asker).tenant;
         let mut addresses = std::mem::take(&mut self.addresses);
         let connections = self.connections(|client, index, row| {
-            let visible = asker_uid == 0 || client.uid == asker_uid;
+            let visible = match asker {
+                Tenant::User(0) => true,
+                Tenant::User(uid) => client.uid == uid,
+                Tenant::Container(_) | Tenant::Pod(_) => client.tenant == asker,
+            };
             let is_undescribed =
                 row.state == state::KERNEL && row.local.1 == 0 && row.remote.1 == 0;
             if visible && is_undescribed {
@@ -87,6 +89,8 @@ impl Server {
                 pid: client.pid,
                 uid: client.uid,
                 program,
+                container: client.containment.container(),
+                pod: client.containment.pod(),
             });
             for (index, mut row) in client.rows() {
                 if client.excluded && roads::stated(&row) == Reason::TooShort {

@@ -19,6 +19,7 @@ use nix::unistd::{Whence, lseek};
 
 use crate::offers::ClientId;
 use crate::proof::{self, Process};
+use crate::tenant::{Containment, Tenant};
 
 /// Messages that may wait for a client that does not read, beside what its socket holds (some 270). Then it is dropped.
 const QUEUE_MAX: usize = 256;
@@ -66,6 +67,8 @@ pub(crate) struct Client {
     pub(crate) id: ClientId,
     pub(crate) pid: i32,
     pub(crate) uid: u32,
+    pub(crate) tenant: Tenant,
+    pub(crate) containment: Containment,
     pub(crate) since: Instant,
     /// `None` when this agent may not look at it: then nothing of it can be proved.
     pub(crate) process: Option<Process>,
@@ -85,16 +88,21 @@ impl Client {
         id: ClientId,
         socket: OwnedFd,
         peer: UnixCredentials,
-        now: Instant,
+        own: &Containment,
     ) -> nix::Result<Client> {
         let pidfd = nix::sys::socket::getsockopt(&socket, sockopt::PeerPidfd).ok();
         let process = Process::open(peer.pid(), pidfd.as_ref().map(AsFd::as_fd))?;
         let name = process.as_ref().and_then(Process::name).unwrap_or_default();
+        let groups = process.as_ref().and_then(|process| process.read("cgroup"));
+        let containment =
+            groups.map_or_else(Containment::default, |text| Containment::parse(&text));
         Ok(Client {
             id,
             pid: peer.pid(),
             uid: peer.uid(),
-            since: now,
+            tenant: containment.tenant(peer.uid(), own),
+            containment,
+            since: Instant::now(),
             process,
             name,
             mode: Mode::Default,
@@ -318,7 +326,7 @@ mod tests {
         setsockopt(&ours, sockopt::PassCred, &true).unwrap();
         let peer = getsockopt(&ours, sockopt::PeerCredentials).unwrap();
         (
-            Client::new(ClientId(1), ours, peer, Instant::now()).unwrap(),
+            Client::new(ClientId(1), ours, peer, &Containment::default()).unwrap(),
             theirs,
         )
     }

@@ -34,20 +34,20 @@ pub struct Config {
     pub quota: QuotaConfig,
 }
 
-/// What one tenant may take.
+/// What one tenant may take: a pod or a container, or a user of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QuotaConfig {
-    /// Programs of one user that may be connected at a time.
-    pub clients_per_user: u32,
+    /// Programs of one tenant that may be connected at a time.
+    pub clients_per_tenant: u32,
     /// Offers of one program that may wait.
     pub offers_per_client: u32,
     /// Ends of one program that may be on the ring.
     pub ends_per_client: u32,
-    /// Ends of one user's programs that may be on the ring.
-    pub ends_per_user: u32,
-    /// Bytes of segments that one user pays for.
-    pub bytes_per_user: u64,
+    /// Ends of one tenant's programs that may be on the ring.
+    pub ends_per_tenant: u32,
+    /// Bytes of segments that one tenant pays for.
+    pub bytes_per_tenant: u64,
     /// Bytes of all segments; `None`: a quarter of the memory there is.
     pub bytes_total: Option<u64>,
 }
@@ -71,11 +71,11 @@ impl Default for Config {
 impl Default for QuotaConfig {
     fn default() -> QuotaConfig {
         QuotaConfig {
-            clients_per_user: 4096,
+            clients_per_tenant: 4096,
             offers_per_client: 16_384,
             ends_per_client: 16_384,
-            ends_per_user: 65_536,
-            bytes_per_user: 2 << 30,
+            ends_per_tenant: 65_536,
+            bytes_per_tenant: 2 << 30,
             bytes_total: None,
         }
     }

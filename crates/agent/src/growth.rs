@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering::Release;
 use tracing::debug;
 
 use crate::offers::OfferKey;
-use crate::quota::Payer;
 use crate::server::Server;
 
 impl Server {
@@ -28,11 +27,7 @@ impl Server {
             self.row_of(end, connection_id)
                 .map_err(|refusal| refusal.to_string())?;
         }
-        let uid = self
-            .clients
-            .get(&key.0)
-            .map_or(u32::MAX, |client| client.uid);
-        let payer = Payer { client: key.0, uid };
+        let payer = self.payer(key.0);
         let more = u64::from(next) - u64::from(granted);
         if !self.segments.charge_growth(connection_id, payer, more) {
             return Err("a quota is used up".to_owned());

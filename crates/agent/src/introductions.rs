@@ -21,6 +21,7 @@ use crate::quota::Payer;
 use crate::roads::Absent;
 use crate::segments::Refusal;
 use crate::server::Server;
+use crate::tenant::Tenant;
 
 /// A segment that exists.
 #[derive(Debug)]
@@ -167,6 +168,16 @@ impl Server {
         }
     }
 
+    /// Who pays for what this client gets. Nobody has the user number of one that has gone.
+    pub(crate) fn payer(&self, client: ClientId) -> Payer {
+        let gone = Tenant::User(u32::MAX);
+        let found = self.clients.get(&client);
+        Payer {
+            client,
+            tenant: found.map_or(gone, |client| client.tenant),
+        }
+    }
+
     /// Makes the segment of two offers that are proved, and hands it to both.
     fn introduce(&mut self, keys: [OfferKey; 2], inodes: [u64; 2]) {
         let [Some(first), Some(second)] = self.offers.settle(keys) else {
@@ -177,13 +188,7 @@ impl Server {
             PairedEnd::new(keys[1].0, second, inodes[1]),
         ]);
         let keys = [ends[0].key(), ends[1].key()];
-        let payers = keys.map(|(client, _)| Payer {
-            client,
-            uid: self
-                .clients
-                .get(&client)
-                .map_or(u32::MAX, |client| client.uid),
-        });
+        let payers = keys.map(|(client, _)| self.payer(client));
         let connection_id = self.next_connection_id;
         let segment = match self.segments.create_segment(connection_id, payers) {
             Ok(segment) => Rc::new(segment),

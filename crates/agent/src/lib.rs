@@ -9,7 +9,7 @@
 //! - `server`: the event loop; `reception`: programs come in and speak; `clients`: one connected program and what waits to be sent to it;
 //! - `introductions`: from an offer to a pair; `offers`: who waits for whom, without I/O; `proof` and `sock_diag`: the kernel's facts;
 //! - `pairings`: who was introduced to whom; `recall`: bytes of a ring whose reader leaves go by the sender's kernel socket;
-//! - `segments`: memory for rings, and `quota`: who may have how much;
+//! - `segments`: memory for rings, and `quota`: who may have how much; `tenant`: whose a program is;
 //! - `awaited`: programs for which an agent in the background stays;
 //! - `answers` and `report`: answers to `millrace ps`; `roads`: which road, and why; `addresses`: of what was not offered;
 //! - `metrics` and `http`: for Prometheus;
@@ -42,10 +42,11 @@ mod segments;
 mod server;
 mod sock_diag;
 mod sys;
+mod tenant;
 mod text;
 
 pub use config::{Config, ConfigError, QuotaConfig};
-pub use place::{PlaceError, ROOT_SOCKET, own_directory, socket_in};
+pub use place::{CONTAINERS_DIRECTORY, PlaceError, ROOT_SOCKET, own_directory, socket_in};
 pub use proof::Capabilities;
 pub use query::{Answerer, AskError, ask, connections, status, status_and_stay};
 pub use report::{ConnectionReport, ConnectionsReport, DirectionReport, EndReport, StatusReport};

@@ -12,15 +12,20 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, setsockopt,
     socket, sockopt,
 };
 use nix::unistd::geteuid;
+use tracing::warn;
 
 /// The socket of root's agent, which serves every user.
 pub const ROOT_SOCKET: &str = "/run/millrace/agent.sock";
+
+/// What containers have of root's agent: this directory is mounted into them, with the library and a socket.
+pub const CONTAINERS_DIRECTORY: &str = "/var/lib/millrace";
 
 /// How long to wait for an agent that is about to leave.
 const LEAVING: Duration = Duration::from_secs(1);
@@ -93,9 +98,53 @@ pub(crate) struct Place {
     leave_no_directory: bool,
 }
 
+/// Every place at which an agent listens, the one that it must have first.
+#[derive(Debug)]
+pub(crate) struct Places(Vec<Place>);
+
+impl Places {
+    /// Listens at `path`, and at those of `others` that are to be had.
+    pub(crate) fn take(
+        path: &Path,
+        others: &[PathBuf],
+        leave_no_directory: bool,
+    ) -> Result<Places, PlaceError> {
+        let mut places = vec![Place::take(path, leave_no_directory)?];
+        for other in others {
+            match Place::take(other, leave_no_directory) {
+                Ok(place) => places.push(place),
+                Err(error) => warn!("whoever looks there is not served: {error}"),
+            }
+        }
+        Ok(Places(places))
+    }
+
+    /// Accepts one client, wherever one waits.
+    pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
+        let mut nobody = Err(Errno::EAGAIN.into());
+        for place in &self.0 {
+            match place.accept() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => nobody = Err(error),
+                outcome => return outcome,
+            }
+        }
+        nobody
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Place> {
+        self.0.iter()
+    }
+
+    /// Their paths, for the log.
+    pub(crate) fn shown(&self) -> String {
+        let paths = self.0.iter().map(|place| place.path.display().to_string());
+        paths.collect::<Vec<_>>().join(" ")
+    }
+}
+
 impl Place {
     /// Listens at `path`. Root's agent is for everybody, any other for its own user.
-    pub(crate) fn take(path: &Path, leave_no_directory: bool) -> Result<Place, PlaceError> {
+    fn take(path: &Path, leave_no_directory: bool) -> Result<Place, PlaceError> {
         let directory = match path.parent() {
             Some(directory) if path.is_absolute() && path.as_os_str().len() <= 100 => directory,
             _ => return Err(PlaceError::Path(path.to_owned())),
@@ -128,15 +177,11 @@ impl Place {
     }
 
     /// Accepts one client.
-    pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
+    fn accept(&self) -> io::Result<OwnedFd> {
         // The kernel's accept does not mind that this listener's messages have boundaries.
         let (socket, _) = self.listener.accept()?;
         socket.set_nonblocking(true)?;
         Ok(socket.into())
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -249,7 +294,7 @@ fn seqpacket() -> nix::Result<OwnedFd> {
 fn is_listening(path: &Path) -> bool {
     let connected = || connect(seqpacket()?.as_raw_fd(), &UnixAddr::new(path)?);
     // EAGAIN: somebody listens, and many wait.
-    matches!(connected(), Ok(()) | Err(nix::errno::Errno::EAGAIN))
+    matches!(connected(), Ok(()) | Err(Errno::EAGAIN))
 }
 
 fn bind_over(path: &Path, for_everybody: bool) -> io::Result<(UnixListener, (u64, u64))> {
@@ -305,6 +350,25 @@ mod tests {
         assert!(matches!(Place::take(&path, true), Err(PlaceError::Busy(_))));
         drop(place);
         assert_eq!(names(outer.path()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn clients_are_accepted_at_every_place_and_one_that_is_taken_is_done_without() {
+        let outer = tempfile::tempdir().unwrap();
+        let paths = ["a", "b", "c"].map(|name| outer.path().join(name));
+        let taken = Place::take(&paths[2], false).unwrap();
+        let places = Places::take(&paths[0], &paths[1..], false).unwrap();
+        assert_eq!(places.iter().count(), 2);
+        assert_eq!(
+            places.accept().unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        for path in &paths[..2] {
+            let client = seqpacket().unwrap();
+            connect(client.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+            places.accept().unwrap();
+        }
+        drop(taken);
     }
 
     #[test]

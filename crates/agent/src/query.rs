@@ -19,6 +19,8 @@ use crate::report::{ConnectionsReport, StatusReport};
 
 /// Most bytes that an answer may have.
 const ANSWER_BYTES_MAX: u32 = 1 << 30;
+/// What users are in a user namespace that does not map them.
+const OVERFLOW_UID: u32 = 65_534;
 
 /// Who answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +66,9 @@ impl std::error::Error for AskError {}
 /// When nobody answers, or somebody who is not trusted.
 pub fn ask(path: &Path, query: Query, patience: Duration) -> Result<(String, Answerer), AskError> {
     let (socket, answerer) = reach(path, patience).map_err(AskError::NoAgent)?;
-    if answerer.uid != 0 && answerer.uid != geteuid().as_raw() {
+    // In a user namespace that does not map the agent's user, root shows as the overflow user.
+    let is_root = matches!(answerer.uid, 0 | OVERFLOW_UID);
+    if !is_root && answerer.uid != geteuid().as_raw() {
         return Err(AskError::Stranger(answerer.uid));
     }
     let mut buffer = [0; MAX_BYTES];

@@ -7,23 +7,24 @@ use std::collections::HashMap;
 
 use crate::config::QuotaConfig;
 use crate::offers::ClientId;
+use crate::tenant::Tenant;
 
 /// Who pays for one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Payer {
     pub(crate) client: ClientId,
-    pub(crate) uid: u32,
+    pub(crate) tenant: Tenant,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct User {
+struct Charged {
     clients: u32,
     ends: u32,
     bytes: u64,
 }
 
-impl User {
-    const NOTHING: User = User {
+impl Charged {
+    const NOTHING: Charged = Charged {
         clients: 0,
         ends: 0,
         bytes: 0,
@@ -35,7 +36,7 @@ impl User {
 pub(crate) struct Quota {
     limits: QuotaConfig,
     bytes_limit: u64,
-    users: HashMap<u32, User>,
+    tenants: HashMap<Tenant, Charged>,
     ends_of_client: HashMap<ClientId, u32>,
     bytes: u64,
 }
@@ -45,23 +46,25 @@ impl Quota {
         Quota {
             limits,
             bytes_limit,
-            users: HashMap::new(),
+            tenants: HashMap::new(),
             ends_of_client: HashMap::new(),
             bytes: 0,
         }
     }
 
-    /// Charges one more client to a user. `false`: the limit is reached, and nothing is charged.
+    /// Charges one more client to a tenant. `false`: the limit is reached, and nothing is charged.
     #[must_use]
-    pub(crate) fn take_client(&mut self, uid: u32) -> bool {
-        let user = self.users.entry(uid).or_default();
-        let allowed = user.clients < self.limits.clients_per_user;
-        user.clients += u32::from(allowed);
+    pub(crate) fn take_client(&mut self, tenant: Tenant) -> bool {
+        let charged = self.tenants.entry(tenant).or_default();
+        let allowed = charged.clients < self.limits.clients_per_tenant;
+        charged.clients += u32::from(allowed);
         allowed
     }
 
-    pub(crate) fn give_back_client(&mut self, uid: u32) {
-        self.change(uid, |user| user.clients = user.clients.saturating_sub(1));
+    pub(crate) fn give_back_client(&mut self, tenant: Tenant) {
+        self.change(tenant, |charged| {
+            charged.clients = charged.clients.saturating_sub(1)
+        });
     }
 
     /// Charges a segment to its two ends. `false`: a limit is reached, and nothing is charged.
@@ -83,38 +86,40 @@ impl Quota {
         }
     }
 
-    /// Charges bytes to a user. `false`: a limit is reached, and nothing is charged.
+    /// Charges bytes to a tenant. `false`: a limit is reached, and nothing is charged.
     #[must_use]
-    pub(crate) fn take_bytes(&mut self, uid: u32, bytes: u64) -> bool {
-        let has = self.users.get(&uid).map_or(0, |user| user.bytes);
+    pub(crate) fn take_bytes(&mut self, tenant: Tenant, bytes: u64) -> bool {
+        let has = self.tenants.get(&tenant).map_or(0, |charged| charged.bytes);
         let allowed =
-            has + bytes <= self.limits.bytes_per_user && self.bytes + bytes <= self.bytes_limit;
+            has + bytes <= self.limits.bytes_per_tenant && self.bytes + bytes <= self.bytes_limit;
         if allowed {
-            self.users.entry(uid).or_default().bytes += bytes;
+            self.tenants.entry(tenant).or_default().bytes += bytes;
             self.bytes += bytes;
         }
         allowed
     }
 
-    pub(crate) fn give_back_bytes(&mut self, uid: u32, bytes: u64) {
-        self.change(uid, |user| user.bytes = user.bytes.saturating_sub(bytes));
+    pub(crate) fn give_back_bytes(&mut self, tenant: Tenant, bytes: u64) {
+        self.change(tenant, |charged| {
+            charged.bytes = charged.bytes.saturating_sub(bytes)
+        });
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     fn take_end(&mut self, payer: Payer, bytes: u64) -> bool {
-        let user = self.users.get(&payer.uid).copied().unwrap_or_default();
+        let charged = self.tenants.get(&payer.tenant).copied().unwrap_or_default();
         let ends = self.ends_of_client.get(&payer.client).copied().unwrap_or(0);
         let allowed = ends < self.limits.ends_per_client
-            && user.ends < self.limits.ends_per_user
-            && user.bytes + bytes <= self.limits.bytes_per_user
+            && charged.ends < self.limits.ends_per_tenant
+            && charged.bytes + bytes <= self.limits.bytes_per_tenant
             && self.bytes + bytes <= self.bytes_limit;
         if allowed {
-            let charged = User {
-                ends: user.ends + 1,
-                bytes: user.bytes + bytes,
-                ..user
+            let more = Charged {
+                ends: charged.ends + 1,
+                bytes: charged.bytes + bytes,
+                ..charged
             };
-            self.users.insert(payer.uid, charged);
+            self.tenants.insert(payer.tenant, more);
             self.ends_of_client.insert(payer.client, ends + 1);
             self.bytes += bytes;
         }
@@ -122,9 +127,9 @@ impl Quota {
     }
 
     fn give_back_end(&mut self, payer: Payer, bytes: u64) {
-        self.change(payer.uid, |user| {
-            user.ends = user.ends.saturating_sub(1);
-            user.bytes = user.bytes.saturating_sub(bytes);
+        self.change(payer.tenant, |charged| {
+            charged.ends = charged.ends.saturating_sub(1);
+            charged.bytes = charged.bytes.saturating_sub(bytes);
         });
         if let Some(ends) = self.ends_of_client.get_mut(&payer.client) {
             *ends = ends.saturating_sub(1);
@@ -135,12 +140,12 @@ impl Quota {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// Changes a user's entry, and forgets users that have nothing.
-    fn change(&mut self, uid: u32, change: impl FnOnce(&mut User)) {
-        if let Some(user) = self.users.get_mut(&uid) {
-            change(user);
-            if *user == User::NOTHING {
-                self.users.remove(&uid);
+    /// Changes a tenant's entry, and forgets tenants that have nothing.
+    fn change(&mut self, tenant: Tenant, change: impl FnOnce(&mut Charged)) {
+        if let Some(charged) = self.tenants.get_mut(&tenant) {
+            change(charged);
+            if *charged == Charged::NOTHING {
+                self.tenants.remove(&tenant);
             }
         }
     }
@@ -162,11 +167,11 @@ mod tests {
 
     const ALICE: Payer = Payer {
         client: ClientId(1),
-        uid: 1000,
+        tenant: Tenant::User(1000),
     };
     const BOB: Payer = Payer {
         client: ClientId(2),
-        uid: 1001,
+        tenant: Tenant::User(1001),
     };
 
     fn quota(change: impl FnOnce(&mut QuotaConfig)) -> Quota {
@@ -179,8 +184,8 @@ mod tests {
     fn each_limit_holds_and_a_refusal_charges_nobody() {
         let cases: [fn(&mut QuotaConfig); 3] = [
             |limits| limits.ends_per_client = 1,
-            |limits| limits.ends_per_user = 1,
-            |limits| limits.bytes_per_user = 50,
+            |limits| limits.ends_per_tenant = 1,
+            |limits| limits.bytes_per_tenant = 50,
         ];
         for case in cases {
             let mut quota = quota(case);
@@ -203,14 +208,14 @@ mod tests {
 
     #[test]
     fn nothing_is_remembered_of_those_who_gave_everything_back() {
-        let mut quota = quota(|limits| limits.clients_per_user = 1);
-        assert!(quota.take_client(1000));
-        assert!(!quota.take_client(1000));
-        assert!(quota.take_client(1001));
+        let mut quota = quota(|limits| limits.clients_per_tenant = 1);
+        assert!(quota.take_client(ALICE.tenant));
+        assert!(!quota.take_client(ALICE.tenant));
+        assert!(quota.take_client(BOB.tenant));
         assert!(quota.take_segment([ALICE, ALICE], 10));
         quota.give_back_segment([ALICE, ALICE], 10);
-        quota.give_back_client(1000);
-        quota.give_back_client(1001);
-        assert!(quota.users.is_empty() && quota.ends_of_client.is_empty());
+        quota.give_back_client(ALICE.tenant);
+        quota.give_back_client(BOB.tenant);
+        assert!(quota.tenants.is_empty() && quota.ends_of_client.is_empty());
     }
 }

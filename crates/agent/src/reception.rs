@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 impl Server {
     pub(crate) fn handle_connecting(&mut self) {
         for _ in 0..TURN_MESSAGES {
-            match self.place.accept() {
+            match self.places.accept() {
                 Ok(socket) => self.welcome_connection(socket),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => return,
@@ -49,7 +49,7 @@ impl Server {
         self.metrics.clients_refused += 1;
         self.count_exhausted();
         self.reserve = None;
-        drop(self.place.accept());
+        drop(self.places.accept());
         self.reserve = File::open("/dev/null").ok();
     }
 
@@ -84,7 +84,7 @@ impl Server {
             debug!(uid = peer.uid(), "refused: another user's program");
             return;
         }
-        let Ok(client) = Client::new(id, socket, peer, Instant::now()) else {
+        let Ok(client) = Client::new(id, socket, peer, &self.containment) else {
             self.metrics.clients_refused += 1;
             return self.count_exhausted();
         };
@@ -180,7 +180,7 @@ impl Server {
             return false;
         };
         let who = (client.pid, client.uid);
-        let limit = self.config.quota.clients_per_user;
+        let limit = self.config.quota.clients_per_tenant;
         self.awaited.insert(number, pidfd, who, limit, &self.epoll)
     }
 
@@ -199,7 +199,7 @@ impl Server {
         if let (Some(client), true) = (self.clients.get(&id), self.log_limit.allows()) {
             warn!(
                 pid = client.pid,
-                uid = client.uid,
+                tenant = %client.tenant,
                 program = client.name,
                 "dropped a program: {what}"
             );
@@ -227,7 +227,7 @@ impl Server {
             .and_then(crate::proof::Process::program)
             .unwrap_or_default();
         client.excluded = !self.config.admits(&[&client.name, &program]);
-        let made = self.segments.create_board(client.uid, BOARD_ROWS);
+        let made = self.segments.create_board(client.tenant, BOARD_ROWS);
         let board = match made.and_then(|fd| client.set_board(fd).map_err(Refusal::from)) {
             Ok(board) => board,
             Err(refusal) => {
@@ -235,7 +235,7 @@ impl Server {
                 if self.log_limit.allows() {
                     warn!(
                         pid = client.pid,
-                        uid = client.uid,
+                        tenant = %client.tenant,
                         "turned a program away: {refusal:?}"
                     );
                 }
@@ -246,6 +246,7 @@ impl Server {
             client = id.0,
             pid = client.pid,
             uid = client.uid,
+            tenant = %client.tenant,
             program = client.name,
             mode = client.mode.as_str(),
             excluded = client.excluded,

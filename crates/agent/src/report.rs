@@ -1,7 +1,8 @@
 //! Answers to `millrace ps` and `millrace doctor`: what they are, as JSON, and how connections are put together from the boards.
 //!
 //! Addresses, counters and reasons are what the clients say; who they are, and which ends belong together once they are paired, is
-//! the agent's own knowledge. Callers other than root see only their own user's ends.
+//! the agent's own knowledge. Callers other than root see only their own user's ends, and callers in a container, root or not, their
+//! container's or pod's.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -50,6 +51,12 @@ pub struct EndReport {
     pub uid: u32,
     /// Its name, printable.
     pub program: String,
+    /// The number of the container that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// The unique id of the Kubernetes pod that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
     /// Its descriptor's number.
     pub fd: i32,
     /// It connected; otherwise it accepted.
@@ -142,6 +149,8 @@ pub(crate) struct Holder {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
     pub(crate) program: String,
+    pub(crate) container: Option<String>,
+    pub(crate) pod: Option<String>,
 }
 
 /// What the agent knows of a connection that it introduced.
@@ -257,6 +266,8 @@ fn end_report(end: &Listed, sent: Reason, received: Reason) -> EndReport {
         pid: holder.pid,
         uid: holder.uid,
         program: holder.program.clone(),
+        container: holder.container.clone(),
+        pod: holder.pod.clone(),
         fd: row.fd,
         active: row.active,
         local: local.into(),
@@ -296,6 +307,8 @@ mod tests {
             pid: 1,
             uid: 0,
             program: "x".into(),
+            container: None,
+            pod: None,
         };
         Listed {
             holder: Rc::new(holder),

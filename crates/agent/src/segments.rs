@@ -15,6 +15,7 @@ use nix::sys::stat::{Mode, fchmod};
 
 use crate::config::QuotaConfig;
 use crate::quota::{Payer, Quota};
+use crate::tenant::Tenant;
 
 /// What a segment costs before its rings grow.
 const SEGMENT_BYTES: u64 = segment::HEADER_BYTES as u64;
@@ -23,7 +24,7 @@ const SEGMENT_BYTES: u64 = segment::HEADER_BYTES as u64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Charge {
     Board {
-        uid: u32,
+        tenant: Tenant,
     },
     Segment {
         connection_id: u64,
@@ -57,7 +58,7 @@ pub(crate) struct Segments {
     inotify: Inotify,
     charges: HashMap<WatchDescriptor, Charge>,
     /// What rings have grown by, of each connection: users and bytes.
-    growths: HashMap<u64, Vec<(u32, u64)>>,
+    growths: HashMap<u64, Vec<(Tenant, u64)>>,
     quota: Quota,
     /// Sizes of a ring that has grown, in rising order; the last is that of the whole ring.
     steps: [u32; 2],
@@ -82,16 +83,16 @@ impl Segments {
     }
 
     /// A client's board of `rows` rows.
-    pub(crate) fn create_board(&mut self, uid: u32, rows: u32) -> Result<OwnedFd, Refusal> {
-        if !self.quota.take_client(uid) {
+    pub(crate) fn create_board(&mut self, tenant: Tenant, rows: u32) -> Result<OwnedFd, Refusal> {
+        if !self.quota.take_client(tenant) {
             return Err(Refusal::Quota);
         }
         let made = board::create(rows).map_err(Refusal::from).and_then(|fd| {
-            self.watch(fd.as_fd(), Charge::Board { uid })?;
+            self.watch(fd.as_fd(), Charge::Board { tenant })?;
             Ok(fd)
         });
         if made.is_err() {
-            self.quota.give_back_client(uid);
+            self.quota.give_back_client(tenant);
         }
         made
     }
@@ -136,10 +137,10 @@ impl Segments {
     /// Charges what a ring grows by. `false`: a limit is reached, and nothing is charged.
     #[must_use]
     pub(crate) fn charge_growth(&mut self, connection_id: u64, payer: Payer, bytes: u64) -> bool {
-        let charged = self.quota.take_bytes(payer.uid, bytes);
+        let charged = self.quota.take_bytes(payer.tenant, bytes);
         if charged {
             let growths = self.growths.entry(connection_id).or_default();
-            growths.push((payer.uid, bytes));
+            growths.push((payer.tenant, bytes));
         }
         charged
     }
@@ -147,8 +148,8 @@ impl Segments {
     /// Gives back the last charge for growth: there was no memory for it.
     pub(crate) fn undo_growth(&mut self, connection_id: u64) {
         let last = self.growths.get_mut(&connection_id).and_then(Vec::pop);
-        if let Some((uid, bytes)) = last {
-            self.quota.give_back_bytes(uid, bytes);
+        if let Some((tenant, bytes)) = last {
+            self.quota.give_back_bytes(tenant, bytes);
         }
     }
 
@@ -195,14 +196,14 @@ impl Segments {
 
     fn give_back(&mut self, charge: Charge, gone: &mut Vec<u64>) {
         match charge {
-            Charge::Board { uid } => self.quota.give_back_client(uid),
+            Charge::Board { tenant } => self.quota.give_back_client(tenant),
             Charge::Segment {
                 connection_id,
                 payers,
             } => {
                 self.quota.give_back_segment(payers, SEGMENT_BYTES);
-                for (uid, bytes) in self.growths.remove(&connection_id).unwrap_or_default() {
-                    self.quota.give_back_bytes(uid, bytes);
+                for (tenant, bytes) in self.growths.remove(&connection_id).unwrap_or_default() {
+                    self.quota.give_back_bytes(tenant, bytes);
                 }
                 gone.push(connection_id);
             }
@@ -264,11 +265,11 @@ mod tests {
     const PAYERS: [Payer; 2] = [
         Payer {
             client: ClientId(1),
-            uid: 1,
+            tenant: Tenant::User(1),
         },
         Payer {
             client: ClientId(2),
-            uid: 2,
+            tenant: Tenant::User(2),
         },
     ];
 
@@ -285,8 +286,8 @@ mod tests {
     #[test]
     fn memory_is_charged_until_its_last_mapping_is_gone() {
         let limits = QuotaConfig {
-            ends_per_user: 1,
-            clients_per_user: 1,
+            ends_per_tenant: 1,
+            clients_per_tenant: 1,
             ..QuotaConfig::default()
         };
         let mut segments = Segments::new(limits, [4096, 65_536]).unwrap();
@@ -306,11 +307,14 @@ mod tests {
         assert_eq!(segments.bytes().0, 0);
         drop(segments.create_segment(8, PAYERS).unwrap());
 
-        let board = segments.create_board(1, 16).unwrap();
-        assert!(matches!(segments.create_board(1, 16), Err(Refusal::Quota)));
+        let board = segments.create_board(PAYERS[0].tenant, 16).unwrap();
+        assert!(matches!(
+            segments.create_board(PAYERS[0].tenant, 16),
+            Err(Refusal::Quota)
+        ));
         assert_eq!(gone(&mut segments, 1), [8]);
         drop(board);
-        while segments.create_board(1, 16).is_err() {
+        while segments.create_board(PAYERS[0].tenant, 16).is_err() {
             segments.handle_gone();
         }
     }

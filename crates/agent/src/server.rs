@@ -24,10 +24,11 @@ use crate::introductions::Introduced;
 use crate::metrics::Metrics;
 use crate::offers::{ClientId, Offers};
 use crate::pairings::Pairings;
-use crate::place::{Place, PlaceError};
+use crate::place::{PlaceError, Places};
 use crate::proof::Prover;
 use crate::recall::{Lingering, Patience, Waiting};
 use crate::segments::Segments;
+use crate::tenant::Containment;
 
 /// A connection that says nothing for so long is closed.
 pub(crate) const HELLO_WAIT: Duration = Duration::from_secs(30);
@@ -48,6 +49,9 @@ const FIRST_NUMBER: u64 = 16;
 pub struct Options {
     /// Where to listen.
     pub socket: PathBuf,
+    /// And where besides: what containers have of the machine's files is not where its programs look. A place that another agent has,
+    /// or that cannot be listened at, is done without.
+    pub others: Vec<PathBuf>,
     /// What to do.
     pub config: Config,
     /// Leave when the last client has gone.
@@ -91,7 +95,7 @@ impl Agent {
     pub fn start(options: Options, stop: BorrowedFd<'_>) -> Result<Agent, AgentError> {
         let server = Server::new(options, stop)?;
         info!(
-            socket = %server.place.path().display(),
+            socket = %server.places.shown(),
             version = env!("CARGO_PKG_VERSION"),
             uid = geteuid().as_raw(),
             "the agent listens"
@@ -158,7 +162,9 @@ pub(crate) struct Server {
     pub(crate) log_limit: LogLimit,
     pub(crate) background: bool,
     pub(crate) since: Instant,
-    pub(crate) place: Place,
+    /// Where the agent itself runs.
+    pub(crate) containment: Containment,
+    pub(crate) places: Places,
     pub(crate) epoll: Epoll,
     endpoint: Option<Endpoint>,
     next_number: u64,
@@ -180,6 +186,7 @@ impl Server {
         raise_descriptor_limit();
         let Options {
             socket,
+            others,
             config,
             background,
         } = options;
@@ -190,7 +197,7 @@ impl Server {
             [config.ring_bytes, config.bulk_ring_bytes],
         )
         .map_err(|error| AgentError::Kernel("to watch memory (inotify)", error))?;
-        let place = Place::take(&socket, background).map_err(AgentError::Place)?;
+        let places = Places::take(&socket, &others, background).map_err(AgentError::Place)?;
         let endpoint = match &config.metrics {
             Some(address) => Some(
                 Endpoint::open(address)
@@ -198,16 +205,13 @@ impl Server {
             ),
             None => None,
         };
-        let sources = [
-            Some((place.as_fd(), LISTENER)),
-            Some((stop, STOP)),
-            Some((segments.as_fd(), SEGMENTS)),
-            endpoint
-                .as_ref()
-                .map(|endpoint| (endpoint.as_fd(), METRICS)),
-        ];
-        let epoll = watch(sources.into_iter().flatten())
-            .map_err(|errno| AgentError::Kernel("an epoll set", errno.into()))?;
+        let listeners = places.iter().map(|place| (place.as_fd(), LISTENER));
+        let endpoint_fd = endpoint.as_ref().map(Endpoint::as_fd);
+        let sources = listeners
+            .chain([(stop, STOP), (segments.as_fd(), SEGMENTS)])
+            .chain(endpoint_fd.map(|fd| (fd, METRICS)));
+        let epoll =
+            watch(sources).map_err(|errno| AgentError::Kernel("an epoll set", errno.into()))?;
         let now = Instant::now();
         let mut server = Server {
             config,
@@ -227,7 +231,9 @@ impl Server {
             log_limit: LogLimit::default(),
             background,
             since: now,
-            place,
+            containment: std::fs::read_to_string("/proc/self/cgroup")
+                .map_or_else(|_| Containment::default(), |text| Containment::parse(&text)),
+            places,
             epoll,
             endpoint,
             next_number: FIRST_NUMBER,
@@ -378,16 +384,17 @@ impl Server {
         }
     }
 
-    /// Of both listeners: what the one lacks, the other does, too.
+    /// Of all listeners: what the one lacks, the others do, too.
     pub(crate) fn set_listener_interest(&self, flags: EpollFlags) {
-        let endpoint = self.endpoint.as_ref().map(Endpoint::as_fd);
-        let listeners = [(Some(self.place.as_fd()), LISTENER), (endpoint, METRICS)];
-        for (listener, token) in listeners {
-            if let Some(listener) = listener {
-                let _ = self
-                    .epoll
-                    .modify(listener, &mut EpollEvent::new(flags, token));
-            }
+        let endpoint = self
+            .endpoint
+            .as_ref()
+            .map(|endpoint| (endpoint.as_fd(), METRICS));
+        let places = self.places.iter().map(|place| (place.as_fd(), LISTENER));
+        for (listener, token) in places.chain(endpoint) {
+            let _ = self
+                .epoll
+                .modify(listener, &mut EpollEvent::new(flags, token));
         }
     }
 

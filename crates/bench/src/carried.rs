@@ -94,6 +94,8 @@ mod tests {
             pid: 1,
             uid: 0,
             program: "redis".to_owned(),
+            container: None,
+            pod: None,
             fd: 3,
             active: false,
             local: local.parse().unwrap(),

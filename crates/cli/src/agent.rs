@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use millrace_agent::{Agent, Config, Options};
+use millrace_agent::{Agent, CONTAINERS_DIRECTORY, Config, Options, ROOT_SOCKET, socket_in};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{geteuid, setsid};
@@ -27,6 +27,10 @@ pub(crate) struct AgentArguments {
     /// Listen here. Otherwise at the socket that MILLRACE_AGENT names, or else at the usual one.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Listen also in this directory, which is mounted into containers; `millrace cdi install` makes it. Root's agent does so without
+    /// being told where the usual one, /var/lib/millrace, is there.
+    #[arg(long, value_name = "DIRECTORY")]
+    containers: Option<PathBuf>,
     /// Read this configuration instead of the usual one.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -48,6 +52,7 @@ pub(crate) struct AgentArguments {
 const EXAMPLES: &str = "Examples:
   sudo millrace agent                       for everybody on this machine
   millrace agent --log debug                your own, saying what it does
+  sudo millrace agent --containers /srv/mr  for containers that have that directory
   millrace agent --config agent.toml        with quotas, metrics for Prometheus, programs left out
 
 Configuration: /etc/millrace/agent.toml for root, $XDG_CONFIG_HOME/millrace/agent.toml or ~/.config/millrace/agent.toml for
@@ -76,6 +81,12 @@ pub(crate) fn run(arguments: &AgentArguments) -> anyhow::Result<u8> {
             None => locate::own_socket(),
         },
     };
+    let containers = match &arguments.containers {
+        Some(directory) => Some(
+            std::path::absolute(directory).context("the directory for containers is not usable")?,
+        ),
+        None => usual_containers(&socket),
+    };
     let config_path = match &arguments.config {
         Some(path) => {
             Some(std::path::absolute(path).context("the configuration's path is not usable")?)
@@ -84,6 +95,9 @@ pub(crate) fn run(arguments: &AgentArguments) -> anyhow::Result<u8> {
     };
     if arguments.background && !arguments.detached {
         let mut passed: Vec<OsString> = vec!["--socket".into(), socket.into()];
+        if let Some(directory) = &arguments.containers {
+            passed.extend(["--containers".into(), directory.into()]);
+        }
         if let Some(path) = config_path {
             passed.extend(["--config".into(), path.into()]);
         }
@@ -97,6 +111,10 @@ pub(crate) fn run(arguments: &AgentArguments) -> anyhow::Result<u8> {
     serve(
         Options {
             socket,
+            others: containers
+                .iter()
+                .map(|directory| socket_in(directory))
+                .collect(),
             config,
             background: arguments.detached,
         },
@@ -152,6 +170,12 @@ fn stop_signals() -> nix::Result<SignalFd> {
     blocked.add(Signal::SIGPIPE);
     blocked.thread_block()?;
     SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+}
+
+/// The directory of containers, for the agent that is everybody's.
+fn usual_containers(socket: &Path) -> Option<PathBuf> {
+    let directory = PathBuf::from(CONTAINERS_DIRECTORY);
+    (socket == Path::new(ROOT_SOCKET) && directory.is_dir()).then_some(directory)
 }
 
 /// The configuration file at its usual place, if there is one.

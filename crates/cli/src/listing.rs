@@ -36,7 +36,14 @@ fn fits_word(connection: &ConnectionReport, word: &str) -> bool {
         return connection.ends.iter().any(|end| end.road == word);
     }
     connection.ends.iter().any(|end| {
+        let in_container = end
+            .container
+            .as_ref()
+            .is_some_and(|number| number.starts_with(word));
+        let in_pod = end.pod.as_ref().is_some_and(|uid| uid.starts_with(word));
         end.program.to_lowercase().contains(word)
+            || in_container
+            || in_pod
             || end.local.to_string().contains(word)
             || end.remote.to_string().contains(word)
             || whys(end).contains(&word)
@@ -133,7 +140,12 @@ impl<'a> Line<'a> {
 
 /// `redis-server/4711`, or `-` for an end that nobody has offered.
 pub(crate) fn who(end: Option<&EndReport>) -> String {
-    end.map_or("-".to_owned(), |end| format!("{}/{}", end.program, end.pid))
+    end.map_or("-".to_owned(), |end| {
+        // As container engines shorten it.
+        let container = end.container.as_deref().and_then(|number| number.get(..12));
+        let place = container.map_or(String::new(), |number| format!("@{number}"));
+        format!("{}/{}{place}", end.program, end.pid)
+    })
 }
 
 /// Why an end is on its road. On the ring: why one of its directions is not, should that be so.
@@ -179,6 +191,8 @@ pub(crate) mod tests {
             pid: if active { 10 } else { 20 },
             uid: 0,
             program: if active { "client" } else { "server" }.into(),
+            container: None,
+            pod: None,
             fd: 3,
             active,
             local,

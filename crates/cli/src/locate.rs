@@ -13,10 +13,12 @@ pub(crate) const AGENT_VARIABLE: &str = "MILLRACE_AGENT";
 const LIBRARY_VARIABLE: &str = "MILLRACE_LIBRARY";
 /// The library's file.
 const LIBRARY_NAME: &str = "libmillrace_preload.so";
+/// This program for containers: linked statically.
+const STATIC_NAME: &str = "millrace-static";
 /// How long a program that is to start waits for the answer of an agent that listens.
 const PATIENCE_OF_PROGRAMS: Duration = Duration::from_millis(500);
 /// The same of a user who asks: the machine may be busy.
-const PATIENCE_OF_USERS: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE_OF_USERS: Duration = Duration::from_secs(5);
 
 /// The socket of this user's own agent.
 pub(crate) fn own_socket() -> PathBuf {
@@ -103,17 +105,30 @@ pub(crate) fn library_of(program: &Path) -> Result<PathBuf, Vec<PathBuf>> {
     find_library(None, program.parent())
 }
 
+/// This program for containers. Where it was not built, or this is it: this one.
+pub(crate) fn program_for_containers() -> std::io::Result<PathBuf> {
+    let executable = std::env::current_exe()?;
+    let beside = executable
+        .parent()
+        .map(|directory| places(directory, STATIC_NAME));
+    let found = beside.into_iter().flatten().find(|place| place.is_file());
+    Ok(found.unwrap_or(executable))
+}
+
+/// Where a file of ours is: beside the program, or installed.
+fn places(directory: &Path, name: &str) -> Vec<PathBuf> {
+    let installed = directory
+        .parent()
+        .map(|prefix| prefix.join("lib/millrace").join(name));
+    std::iter::once(directory.join(name))
+        .chain(installed)
+        .collect()
+}
+
 fn find_library(named: Option<&OsStr>, directory: Option<&Path>) -> Result<PathBuf, Vec<PathBuf>> {
     let places = match (named, directory) {
         (Some(path), _) => vec![PathBuf::from(path)],
-        (None, Some(directory)) => {
-            let installed = directory
-                .parent()
-                .map(|prefix| prefix.join("lib/millrace").join(LIBRARY_NAME));
-            std::iter::once(directory.join(LIBRARY_NAME))
-                .chain(installed)
-                .collect()
-        }
+        (None, Some(directory)) => places(directory, LIBRARY_NAME),
         (None, None) => Vec::new(),
     };
     // The program that is started may be in another directory, or go to one.

@@ -20,6 +20,9 @@ mod fork;
 use fork::{after_fork_in_parent, before_fork, begin_child};
 pub(crate) use fork::{bare_fork, handled_fork, new_token};
 
+/// Where the agent is in a container that has the library by `/etc/ld.so.preload`, so that nothing in the environment is needed.
+const AGENT_OF_CONTAINERS: &CStr = c"/run/millrace/agent.sock";
+
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// We may be in another PID namespace than processes with which we share end records: numbers mean nothing between us.
 static FOREIGN: AtomicBool = AtomicBool::new(false);
@@ -97,17 +100,23 @@ fn variable(name: &CStr) -> Option<String> {
     value.to_str().ok().map(str::to_owned)
 }
 
+/// The program is setuid, or its file has capabilities: whoever starts it may not say, by the environment, whom it talks to. Only
+/// `/etc/ld.so.preload` loads the library into such a program.
+fn has_privileges_of_its_file() -> bool {
+    // SAFETY: takes a number.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// Reads the environment and makes the table. Whatever is missing leaves every hook passing through.
 pub(crate) fn start() {
     real::look_up_all();
     thread::look_up_single();
     PROCESS.store(kernel::process_id(), Relaxed);
-    if variable(c"MILLRACE").as_deref() == Some("off") {
+    if has_privileges_of_its_file() || variable(c"MILLRACE").as_deref() == Some("off") {
         return;
     }
-    let Some(path) = variable(c"MILLRACE_AGENT").and_then(|path| CString::new(path).ok()) else {
-        return;
-    };
+    let path = variable(c"MILLRACE_AGENT").and_then(|path| CString::new(path).ok());
+    let path = path.unwrap_or_else(|| AGENT_OF_CONTAINERS.to_owned());
     #[cfg(feature = "coverage")]
     if let Some(path) = variable(c"MILLRACE_COVERAGE").and_then(|path| CString::new(path).ok()) {
         crate::coverage::start(&path);

@@ -34,6 +34,7 @@ fn site() -> &'static Site {
         let path = directory.join("agent.sock");
         let (stopped, stop) = UnixStream::pair().expect("a pair");
         let options = Options {
+            others: Vec::new(),
             socket: path.clone(),
             config: Config::default(),
             background: false,

@@ -123,6 +123,13 @@ pub(super) static SUITES: &[Suite] = &[
         full_minutes: 4,
     },
     Suite {
+        name: "containers",
+        sample: &["tests/containers/run.py"],
+        sample_minutes: 5,
+        full: &["tests/containers/run.py"],
+        full_minutes: 5,
+    },
+    Suite {
         name: "bench",
         sample: &["tests/bench/run.py"],
         sample_minutes: 5,

@@ -43,6 +43,7 @@ impl Running {
     pub(crate) fn start_at(path: &Path, config: Config) -> Running {
         let (stopped, stop) = UnixStream::pair().unwrap();
         let options = Options {
+            others: Vec::new(),
             socket: path.to_owned(),
             config,
             background: false,

@@ -1,0 +1,215 @@
+//! Whose a program is: quotas are kept for tenants, and who asks sees what is its tenant's.
+//!
+//! A program in a container is its container's, or its pod's, whatever user it runs as: root in a container is not the machine's.
+//! Container engines put every container into a control group that has its number in its name, and Kubernetes puts those below the
+//! pod's; a process without privilege cannot leave its own (cgroups(7)). Where users make control groups themselves, which systemd lets
+//! them do below `user@UID.service`, names mean nothing: that is the user's, as is everything that is in no container.
+
+use std::fmt;
+
+/// The bytes of a container's number: 64 hexadecimal digits.
+const CONTAINER_BYTES: usize = 32;
+/// The bytes of a pod's unique id: a UUID.
+const POD_BYTES: usize = 16;
+
+/// Whose a program is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Tenant {
+    User(u32),
+    Container([u8; CONTAINER_BYTES]),
+    Pod([u8; POD_BYTES]),
+}
+
+/// Where a program runs, as its control groups name it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Containment {
+    container: Option<[u8; CONTAINER_BYTES]>,
+    pod: Option<[u8; POD_BYTES]>,
+    user: Option<u32>,
+}
+
+impl Containment {
+    /// From the text of `/proc/PID/cgroup`: lines of number, controllers and path.
+    pub(crate) fn parse(text: &str) -> Containment {
+        let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        let mut found = Containment::default();
+        for path in paths {
+            let names = path.split('/');
+            found.user = found.user.or(names.clone().find_map(manager_of_user));
+            found.container = found
+                .container
+                .or(names.clone().filter_map(container_in).next_back());
+            found.pod = found.pod.or(names.filter_map(pod_in).next_back());
+        }
+        found
+    }
+
+    /// Whose a process of this user is. One that is where this process is shares its fate: only its user counts.
+    pub(crate) fn tenant(&self, uid: u32, own: &Containment) -> Tenant {
+        match *self {
+            Containment {
+                user: Some(user), ..
+            } => Tenant::User(if uid == 0 { uid } else { user }),
+            _ if self == own => Tenant::User(uid),
+            Containment { pod: Some(pod), .. } => Tenant::Pod(pod),
+            Containment {
+                container: Some(container),
+                ..
+            } => Tenant::Container(container),
+            _ => Tenant::User(uid),
+        }
+    }
+
+    /// The container's number, as engines print it in full.
+    pub(crate) fn container(&self) -> Option<String> {
+        self.container.map(|bytes| hexadecimal(&bytes))
+    }
+
+    /// The pod's unique id.
+    pub(crate) fn pod(&self) -> Option<String> {
+        let digits = hexadecimal(&self.pod?);
+        let parts = [0..8, 8..12, 12..16, 16..20, 20..32]
+            .map(|range| digits.get(range).unwrap_or_default());
+        Some(parts.join("-"))
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Tenant::User(uid) => write!(f, "user {uid}"),
+            Tenant::Container(bytes) => write!(f, "container {}", hexadecimal(&bytes[..6])),
+            Tenant::Pod(bytes) => write!(f, "pod {}", hexadecimal(bytes)),
+        }
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes that a text of just so many hexadecimal digits says.
+fn bytes<const COUNT: usize>(text: &str) -> Option<[u8; COUNT]> {
+    if text.len() != 2 * COUNT || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; COUNT];
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// `libpod-<number>`, `docker-<number>.scope`, `cri-containerd:<number>` and their like, or the number alone. Not `libpod-conmon-<number>`:
+/// there the engine watches over the container.
+fn container_in(name: &str) -> Option<[u8; CONTAINER_BYTES]> {
+    if name.contains("conmon") {
+        return None;
+    }
+    let name = name.strip_suffix(".scope").unwrap_or(name);
+    bytes(name.rsplit(['-', ':']).next()?)
+}
+
+/// `pod<uid>`, or with systemd `kubepods-besteffort-pod<uid, with _ for ->.slice`.
+fn pod_in(name: &str) -> Option<[u8; POD_BYTES]> {
+    let name = name.strip_suffix(".slice").unwrap_or(name);
+    let (before, uid) = name.rsplit_once("pod")?;
+    if !(before.is_empty() || before.starts_with("kubepods")) {
+        return None;
+    }
+    bytes(&uid.replace(['-', '_'], ""))
+}
+
+/// `user@UID.service`.
+fn manager_of_user(name: &str) -> Option<u32> {
+    name.strip_prefix("user@")?
+        .strip_suffix(".service")?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NUMBER: &str = "2f5102ae29a3f18ca9d56498b35440b8d44b2e53c824bb006d3e1a7ab852383e";
+    const POD: &str = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
+
+    fn parse(path: &str) -> Containment {
+        Containment::parse(&format!("0::/{path}\n"))
+    }
+
+    #[test]
+    fn containers_are_known_by_the_names_that_engines_give_their_groups() {
+        for path in [
+            format!("libpod_parent/libpod-{NUMBER}"),
+            format!("machine.slice/libpod-{NUMBER}.scope/container"),
+            format!("docker/{NUMBER}"),
+            format!("system.slice/docker-{NUMBER}.scope"),
+            format!("k8s.io/{NUMBER}"),
+            format!("../../{NUMBER}"),
+        ] {
+            let found = parse(&path);
+            assert_eq!(found.container().as_deref(), Some(NUMBER), "{path}");
+            let tenant = found.tenant(0, &Containment::default());
+            assert!(matches!(tenant, Tenant::Container(_)), "{path}");
+            assert_eq!(tenant, found.tenant(1000, &Containment::default()));
+            assert_eq!(found.tenant(1000, &found), Tenant::User(1000));
+        }
+    }
+
+    #[test]
+    fn containers_of_a_pod_are_the_pod_s() {
+        let underscores = POD.replace('-', "_");
+        for path in [
+            format!("kubepods/besteffort/pod{POD}/{NUMBER}"),
+            format!(
+                "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{underscores}.slice/cri-containerd-{NUMBER}.scope"
+            ),
+        ] {
+            let found = parse(&path);
+            assert_eq!(found.pod().as_deref(), Some(POD), "{path}");
+            assert_eq!(found.container().as_deref(), Some(NUMBER), "{path}");
+            assert!(matches!(
+                found.tenant(0, &Containment::default()),
+                Tenant::Pod(_)
+            ));
+        }
+    }
+
+    #[test]
+    fn the_first_hierarchy_that_tells_is_believed() {
+        let text = format!("12:hugetlb:/\n4:memory:/docker/{NUMBER}\n0::/\n");
+        assert_eq!(
+            Containment::parse(&text).container().as_deref(),
+            Some(NUMBER)
+        );
+    }
+
+    #[test]
+    fn everything_else_is_its_user_s() {
+        for path in [
+            "",
+            "user.slice/user-7.slice/session-1.scope",
+            "system.slice/nginx.service",
+            "podium",
+            "docker/12ab",
+        ] {
+            assert_eq!(
+                parse(path).tenant(7, &Containment::default()),
+                Tenant::User(7),
+                "{path}"
+            );
+        }
+        let watcher = format!("machine.slice/libpod-conmon-{NUMBER}.scope");
+        assert_eq!(parse(&watcher), Containment::default());
+        let made_by_hand =
+            format!("user.slice/user-7.slice/user@7.service/user.slice/libpod-{NUMBER}.scope");
+        let found = parse(&made_by_hand);
+        assert_eq!(
+            found.tenant(100_999, &Containment::default()),
+            Tenant::User(7)
+        );
+        assert_eq!(found.container().as_deref(), Some(NUMBER));
+    }
+}

@@ -1,0 +1,206 @@
+//! The directory of the machine that containers get: the library, this program for the hook and for `ps` and `doctor` in there, and
+//! the agent's socket, which the agent itself puts there.
+//!
+//! It is not below /run: that is often mounted so that nothing in it can be executed, which a container without privilege cannot undo.
+//! Files are replaced by new ones under the same name, never written over: running programs have the old ones mapped.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+
+use crate::locate;
+
+/// Where containers have it: the agent's socket is then where programs look for it.
+pub(super) const IN_CONTAINER: &str = "/run/millrace";
+/// The library in it.
+pub(super) const LIBRARY: &str = "libmillrace_preload.so";
+/// This program in it.
+pub(super) const PROGRAM: &str = "millrace";
+
+/// The directory, by its absolute path.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Directory(pub(super) PathBuf);
+
+impl Directory {
+    /// Makes it, or brings it up to date.
+    pub(super) fn fill(&self) -> anyhow::Result<()> {
+        let library = locate::library().map_err(|places| {
+            let places: Vec<String> = places
+                .iter()
+                .map(|place| place.display().to_string())
+                .collect();
+            anyhow!(
+                "the library is missing; it is not at {}",
+                places.join(" or ")
+            )
+        })?;
+        let program = locate::program_for_containers().context("this program's own file")?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&self.0)
+            .with_context(|| format!("cannot make {}", self.0.display()))?;
+        self.check_safe()?;
+        self.check_executable()?;
+        for (source, name, mode) in [(&library, LIBRARY, 0o644), (&program, PROGRAM, 0o755)] {
+            let bytes =
+                fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
+            replace(&self.0.join(name), &bytes, mode)?;
+        }
+        Ok(())
+    }
+
+    /// Whoever can write to it, or to a directory above it, is in every container.
+    fn check_safe(&self) -> anyhow::Result<()> {
+        for path in self.0.ancestors() {
+            let found = fs::symlink_metadata(path).with_context(|| path.display().to_string())?;
+            let others_write = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
+            if !found.is_dir()
+                || found.uid() != nix::unistd::geteuid().as_raw() && found.uid() != 0
+                || others_write
+            {
+                bail!(
+                    "{} is not safe: every directory up to it must be root's (or yours), no symbolic link, and writable for nobody else",
+                    path.display()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn check_executable(&self) -> anyhow::Result<()> {
+        let flags = nix::sys::statvfs::statvfs(&self.0)
+            .with_context(|| self.0.display().to_string())?
+            .flags();
+        if flags.contains(nix::sys::statvfs::FsFlags::ST_NOEXEC) {
+            bail!(
+                "{} is on a file system that nothing can be executed from (noexec); give another with --directory",
+                self.0.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// What is missing.
+    pub(super) fn complaints(&self) -> Vec<String> {
+        let missing = |name: &str| {
+            let path = self.0.join(name);
+            (!path.is_file())
+                .then(|| format!("{} is missing: sudo millrace cdi install", path.display()))
+        };
+        [LIBRARY, PROGRAM].into_iter().filter_map(missing).collect()
+    }
+
+    /// Processes that have it mounted: those of containers.
+    pub(super) fn users(&self) -> Vec<u32> {
+        let identity = |path: &Path| {
+            fs::metadata(path)
+                .ok()
+                .map(|found| (found.dev(), found.ino()))
+        };
+        let Some(own) = identity(&self.0) else {
+            return Vec::new();
+        };
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        processes
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(|pid| {
+                identity(Path::new(&format!("/proc/{pid}/root{IN_CONTAINER}"))) == Some(own)
+            })
+            .collect()
+    }
+
+    /// Removes what `fill` has made. Whether nothing is left.
+    pub(super) fn empty(&self) -> anyhow::Result<bool> {
+        for name in [LIBRARY, PROGRAM] {
+            let path = self.0.join(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+                }
+                _ => {}
+            }
+        }
+        match fs::remove_dir(&self.0) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
+            Err(error) => Err(error).with_context(|| format!("cannot remove {}", self.0.display())),
+        }
+    }
+}
+
+/// Puts a new file in the place of another, whole or not at all, and makes the directory for it.
+pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let fresh = PathBuf::from(name);
+    let write = || -> io::Result<()> {
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        match fs::remove_file(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file: File = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&fresh)?;
+        file.write_all(bytes)?;
+        // Whatever the umask is.
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        // A machine that loses its power must not find an empty library.
+        file.sync_all()?;
+        fs::rename(&fresh, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_by_another_and_the_old_one_stays_as_it_was() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("new/file");
+        replace(&path, b"old", 0o644).unwrap();
+        let old = File::open(&path).unwrap();
+        replace(&path, b"new", 0o755).unwrap();
+        assert_eq!(io::read_to_string(old).unwrap(), "old");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o755);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn directories_that_others_write_to_are_refused() {
+        let outer = tempfile::tempdir().unwrap();
+        let inner = outer.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let directory = Directory(inner);
+        directory.check_safe().unwrap();
+        fs::set_permissions(outer.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(directory.check_safe().is_err());
+    }
+
+    #[test]
+    fn emptying_leaves_what_is_not_ours() {
+        let outer = tempfile::tempdir().unwrap();
+        let directory = Directory(outer.path().join("d"));
+        assert!(directory.empty().unwrap());
+        fs::create_dir(&directory.0).unwrap();
+        for name in [LIBRARY, "agent.sock"] {
+            fs::write(directory.0.join(name), "").unwrap();
+        }
+        assert!(!directory.empty().unwrap());
+        fs::remove_file(directory.0.join("agent.sock")).unwrap();
+        assert!(directory.empty().unwrap());
+        assert!(!directory.0.exists());
+    }
+}
