@@ -74,4 +74,4 @@ def _libraries(program: Path) -> list[Path]:
     if "musl" in loader.name:
         return [loader]
     listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True).stdout
-    return [Path(word) for word in listed.split() if word.startswith("/")] + [Path("/lib/x86_64-linux-gnu/libgcc_s.so.1")]
+    return [Path(word) for word in listed.split() if word.startswith("/")]

@@ -12,7 +12,8 @@
 //!
 //! `spin` decides how long to look before sleeping; `thread` and `process` hold what belongs to a thread and to a process;
 //! `signals` notices handlers that ran while we looked; `memory` is a heap apart from the program's, and
-//! `fault` ends a copy whose buffer is not there any more.
+//! `fault` ends a copy whose buffer is not there any more. The library needs no other one: `objects` finds the C library's functions,
+//! `lacking` has what some C libraries have not, and `unwinder` asks the program's unwinder.
 
 /// Counts a call, in the build that counts; nothing otherwise.
 macro_rules! cover {
@@ -32,7 +33,10 @@ mod file;
 mod guarded;
 mod hooks;
 mod kernel;
+#[cfg(not(test))]
+mod lacking;
 mod memory;
+mod objects;
 mod pass;
 mod poll;
 mod pool;
@@ -46,6 +50,8 @@ mod spin;
 mod started;
 mod table;
 mod thread;
+#[cfg(not(test))]
+mod unwinder;
 mod uring;
 mod user;
 mod vectors;

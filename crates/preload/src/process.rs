@@ -1,6 +1,7 @@
 //! What belongs to the process: start-up, fork, descriptors that come and go.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::null_mut;
 use std::sync::atomic::{
     AtomicBool, AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed},
@@ -13,7 +14,7 @@ use millrace_wire::{Mode, Reason};
 
 use crate::socket::{Socket, forget};
 use crate::table::{self, Entry};
-use crate::{client, epoll, kernel, real, signals, spin, started, thread, user};
+use crate::{client, epoll, kernel, objects, real, signals, spin, started, thread, user};
 
 mod fork;
 
@@ -29,13 +30,23 @@ static FOREIGN: AtomicBool = AtomicBool::new(false);
 static ENDED: AtomicBool = AtomicBool::new(false);
 static SPIN_OVERRIDDEN: AtomicBool = AtomicBool::new(false);
 
-unsafe extern "C" {
-    /// POSIX; missing from the libc crate for this target.
-    fn pthread_atfork(
-        prepare: Option<extern "C" fn()>,
-        parent: Option<extern "C" fn()>,
-        child: Option<extern "C" fn()>,
-    ) -> c_int;
+type Handler = extern "C" fn();
+
+/// `pthread_atfork`, which glibc has inside every program and library that uses it, but for what that goes on to. False: it failed.
+fn watch_forks(prepare: Handler, parent: Handler, child: Handler) -> bool {
+    let (function, whose) = match objects::any(c"__register_atfork") {
+        function if function.is_null() => (objects::any(c"pthread_atfork"), null_mut()),
+        // Handlers go with the object that has this address: we stay.
+        function => (function, (&raw const PROCESS).cast_mut().cast::<c_void>()),
+    };
+    if function.is_null() {
+        return false;
+    }
+    // SAFETY: both functions have this type, but that one of them takes no fourth argument and looks at none.
+    let function: unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int =
+        unsafe { std::mem::transmute(function) };
+    // SAFETY: three functions of this library, which is never unloaded.
+    unsafe { function(prepare, parent, child, whose) == 0 }
 }
 
 /// The process's number as of its start or fork.
@@ -128,15 +139,7 @@ pub(crate) fn start() {
     }
     user::prepare();
     client::configure(path, mode, seed);
-    // SAFETY: three functions of this library, which is never unloaded.
-    let watched = unsafe {
-        pthread_atfork(
-            Some(before_fork),
-            Some(after_fork_in_parent),
-            Some(begin_child),
-        )
-    };
-    if watched == 0 {
+    if watch_forks(before_fork, after_fork_in_parent, begin_child) {
         table::create();
         signals::watch_faults();
     }

@@ -12,31 +12,45 @@ use libc::{
     sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
+use crate::objects;
+
 /// A function of the C library, looked up once.
 #[derive(Debug)]
-pub(crate) struct Symbol(AtomicPtr<c_void>);
+struct Symbol {
+    found: AtomicPtr<c_void>,
+    name: &'static CStr,
+}
 
 impl Symbol {
+    const fn new(name: &'static str) -> Symbol {
+        match CStr::from_bytes_with_nul(name.as_bytes()) {
+            Ok(name) => Symbol {
+                found: AtomicPtr::new(std::ptr::null_mut()),
+                name,
+            },
+            Err(_) => panic!("names end with NUL, and have no other"),
+        }
+    }
+
     #[inline]
-    fn get(&self, name: &CStr) -> *mut c_void {
-        let found = self.0.load(Ordering::Relaxed);
+    fn get(&self) -> *mut c_void {
+        let found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
-            self.look_up(name)
+            self.look_up()
         } else {
             found
         }
     }
 
     #[cold]
-    fn look_up(&self, name: &CStr) -> *mut c_void {
-        // SAFETY: the name is a C string; RTLD_NEXT asks for the definition after ours.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        self.0.store(found, Ordering::Relaxed);
+    fn look_up(&self) -> *mut c_void {
+        let found = objects::next(self.name);
+        self.found.store(found, Ordering::Relaxed);
         found
     }
 }
 
-/// Stands in for a function that this C library does not have. The program cannot have linked to it either.
+/// Stands in for a function that nobody has but us. A program may have found ours where it looked whether there is one.
 extern "C-unwind" fn missing() -> c_int {
     // SAFETY: the thread's errno.
     unsafe { *libc::__errno_location() = libc::ENOSYS };
@@ -44,7 +58,7 @@ extern "C-unwind" fn missing() -> c_int {
 }
 
 macro_rules! real {
-    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty $(, or $other:path)?;)*) => {$(
         #[doc = concat!("`", stringify!($name), "` of the next library.")]
         ///
         /// # Safety
@@ -52,14 +66,12 @@ macro_rules! real {
         #[inline]
         #[allow(non_snake_case, reason = "the C library's names")]
         pub(crate) unsafe fn $name($($argument: $kind),*) -> $result {
-            static SYMBOL: Symbol = Symbol(AtomicPtr::new(std::ptr::null_mut()));
-            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("names have no NUL"),
-            };
-            let mut pointer = SYMBOL.get(NAME);
+            let mut pointer = symbols::$name.get();
             if pointer.is_null() {
-                pointer = missing as *mut c_void;
+                #[allow(unused_variables, reason = "most functions are in every C library")]
+                let other = missing as *mut c_void;
+                $(let other = $other as *mut c_void;)?
+                pointer = other;
             }
             // SAFETY: the symbol of that name has this type by the C library's interface.
             let function: unsafe extern "C-unwind" fn($($kind),*) -> $result = unsafe { std::mem::transmute(pointer) };
@@ -68,11 +80,17 @@ macro_rules! real {
         }
     )*
 
+    #[allow(non_upper_case_globals, reason = "the C library's names")]
+    mod symbols {
+        $(
+            pub(super) static $name: super::Symbol = super::Symbol::new(concat!(stringify!($name), "\0"));
+        )*
+    }
+
     /// Looks every function up, so that no hook does it inside a signal handler.
     pub(crate) fn look_up_all() {
         $(
-            // SAFETY: names are C strings; results are kept by each function's own look-up.
-            let _ = unsafe { libc::dlsym(libc::RTLD_NEXT, concat!(stringify!($name), "\0").as_ptr().cast()) };
+            symbols::$name.get();
         )*
     }};
 }
@@ -85,7 +103,7 @@ real! {
     listen(fd: c_int, backlog: c_int) -> c_int;
     shutdown(fd: c_int, how: c_int) -> c_int;
     close(fd: c_int) -> c_int;
-    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, or newer::close_range;
     dup(fd: c_int) -> c_int;
     dup2(fd: c_int, target: c_int) -> c_int;
     dup3(fd: c_int, target: c_int, flags: c_int) -> c_int;
@@ -93,7 +111,7 @@ real! {
     ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int;
     read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t;
     readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t;
-    preadv2(fd: c_int, vectors: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    preadv2(fd: c_int, vectors: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t, or newer::preadv2;
     recv(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t;
     recvfrom(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int, address: *mut sockaddr, address_bytes: *mut socklen_t) -> ssize_t;
     posix_spawn(child: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
@@ -112,7 +130,7 @@ real! {
     recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
     write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t;
     writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t;
-    pwritev2(fd: c_int, vectors: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    pwritev2(fd: c_int, vectors: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t, or newer::pwritev2;
     send(fd: c_int, buffer: *const c_void, bytes: size_t, flags: c_int) -> ssize_t;
     sendto(fd: c_int, buffer: *const c_void, bytes: size_t, flags: c_int, address: *const sockaddr, address_bytes: socklen_t) -> ssize_t;
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
@@ -131,17 +149,18 @@ real! {
     epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
     epoll_wait(set: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int;
     epoll_pwait(set: c_int, events: *mut epoll_event, count: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
-    epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int,
+        or newer::epoll_pwait2;
     prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
     fork() -> pid_t;
-    _Fork() -> pid_t;
+    _Fork() -> pid_t, or newer::_Fork;
     execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
     execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
     execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     execveat(directory: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char,
-        flags: c_int) -> c_int;
+        flags: c_int) -> c_int, or newer::execveat;
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     fileno(stream: *mut libc::FILE) -> c_int;
@@ -149,4 +168,114 @@ real! {
     fclose(stream: *mut libc::FILE) -> c_int;
     freopen(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE;
     syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
+}
+
+/// Functions that not every C library has, as the kernel has them.
+mod newer {
+    use super::{
+        c_char, c_int, c_uint, epoll_event, iovec, off_t, pid_t, sigset_t, ssize_t, timespec,
+    };
+    use crate::kernel::kernel;
+    use crate::thread;
+
+    fn told(answer: isize) -> isize {
+        if answer < 0 {
+            thread::set_errno(-(answer as c_int));
+            return -1;
+        }
+        answer
+    }
+
+    pub(super) extern "C-unwind" fn close_range(
+        first: c_uint,
+        last: c_uint,
+        flags: c_int,
+    ) -> c_int {
+        told(kernel!(libc::SYS_close_range, first, last, flags)) as c_int
+    }
+
+    pub(super) extern "C-unwind" fn preadv2(
+        fd: c_int,
+        vectors: *const iovec,
+        count: c_int,
+        offset: off_t,
+        flags: c_int,
+    ) -> ssize_t {
+        // The fifth is the upper half of the offset, for processors whose words are half as long.
+        told(kernel!(
+            libc::SYS_preadv2,
+            fd,
+            vectors,
+            count,
+            offset,
+            0usize,
+            flags
+        ))
+    }
+
+    pub(super) extern "C-unwind" fn pwritev2(
+        fd: c_int,
+        vectors: *const iovec,
+        count: c_int,
+        offset: off_t,
+        flags: c_int,
+    ) -> ssize_t {
+        told(kernel!(
+            libc::SYS_pwritev2,
+            fd,
+            vectors,
+            count,
+            offset,
+            0usize,
+            flags
+        ))
+    }
+
+    pub(super) extern "C-unwind" fn epoll_pwait2(
+        set: c_int,
+        events: *mut epoll_event,
+        count: c_int,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int {
+        let bytes_of_mask = size_of::<u64>();
+        told(kernel!(
+            libc::SYS_epoll_pwait2,
+            set,
+            events,
+            count,
+            timeout,
+            mask,
+            bytes_of_mask
+        )) as c_int
+    }
+
+    #[allow(non_snake_case, reason = "the C library's name")]
+    pub(super) extern "C-unwind" fn _Fork() -> pid_t {
+        told(kernel!(
+            libc::SYS_clone,
+            libc::SIGCHLD,
+            0usize,
+            0usize,
+            0usize,
+            0usize
+        )) as pid_t
+    }
+
+    pub(super) extern "C-unwind" fn execveat(
+        directory: c_int,
+        path: *const c_char,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+        flags: c_int,
+    ) -> c_int {
+        told(kernel!(
+            libc::SYS_execveat,
+            directory,
+            path,
+            arguments,
+            environment,
+            flags
+        )) as c_int
+    }
 }

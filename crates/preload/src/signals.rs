@@ -10,7 +10,7 @@ use std::sync::atomic::{
 
 use libc::{c_int, c_void, siginfo_t};
 
-use crate::{fault, real, table, thread};
+use crate::{fault, objects, real, table, thread};
 
 const SIGNALS: usize = 65;
 /// The kernel's first signal of real time: such signals queue, and come in their order.
@@ -114,14 +114,27 @@ pub(crate) fn run_kept(signal: c_int, info: &siginfo_t, mask: u64) -> bool {
     } else {
         0
     };
-    // SAFETY: plain data, for which zero is a value; then as `getcontext(3)` fills it.
-    let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
-    // SAFETY: a place of ours.
-    unsafe { libc::getcontext(&raw mut context) };
+    let mut context = here();
     thread::set_mask(mask | own | MASKS[index].load(Relaxed));
     run(signal, info, (&raw mut context).cast());
     thread::set_mask(mask);
     true
+}
+
+/// For a handler that wants to know what it interrupts: us.
+fn here() -> libc::ucontext_t {
+    // SAFETY: plain data, for which zero is a value.
+    let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
+    let function = objects::any(c"getcontext");
+    // musl has none.
+    if !function.is_null() {
+        // SAFETY: the function of this name has this type (POSIX, up to 2004).
+        let function: unsafe extern "C" fn(*mut libc::ucontext_t) -> c_int =
+            unsafe { std::mem::transmute(function) };
+        // SAFETY: a place of ours.
+        unsafe { function(&raw mut context) };
+    }
+    context
 }
 
 fn is_handler(address: usize) -> bool {

@@ -9,7 +9,7 @@ use millrace_shm::lock::{Held, OwnerLock};
 use millrace_shm::sys;
 
 use crate::kernel::kernel;
-use crate::signals;
+use crate::{objects, signals};
 
 /// What is looked at in every call, at one address.
 struct Local {
@@ -44,8 +44,7 @@ static SINGLE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
 
 /// Looks for that word.
 pub(crate) fn look_up_single() {
-    // SAFETY: a C string.
-    let word = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    let word = objects::any(c"__libc_single_threaded");
     SINGLE.store(word.cast(), Relaxed);
 }
 

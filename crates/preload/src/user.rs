@@ -14,8 +14,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::kernel::kernel;
+use crate::objects::{self, Keys};
 use crate::pool::Pool;
 use crate::thread::BlockedSignals;
+use crate::{process, thread};
 
 const PAGE: usize = 4096;
 /// Pages that a thread remembers: each belongs to one row, which is a cache line, and the last used is the first in it.
@@ -54,15 +56,25 @@ thread_local! {
     static TABLES: Cell<*mut Tables> = const { Cell::new(null_mut()) };
 }
 
-/// Ends a thread's tables with the thread. Without it nothing is remembered.
-static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
+/// What ends a thread's tables with the thread. Without it only the first thread remembers anything.
+#[derive(Debug)]
+struct Ending {
+    key: libc::pthread_key_t,
+    functions: Keys,
+}
 
-/// Once, before there are other threads.
+static ENDING: OnceLock<Ending> = OnceLock::new();
+
+/// Before there are other threads, and again where the program had no library of threads then.
 pub(crate) fn prepare() {
+    let Some(functions) = objects::keys() else {
+        return;
+    };
     let mut key = 0;
     // SAFETY: `key` is a live variable, and the destructor takes what `first_tables` leaves for it.
-    if unsafe { libc::pthread_key_create(&raw mut key, Some(end_tables)) } == 0 {
-        let _ = KEY.set(key);
+    if unsafe { (functions.create)(&raw mut key, Some(end_tables)) } == 0 {
+        // Two threads may have come here: one key too many is all.
+        let _ = ENDING.set(Ending { key, functions });
     }
 }
 
@@ -71,15 +83,24 @@ pub(crate) fn prepare() {
 fn first_tables() -> *mut Tables {
     let _blocked = BlockedSignals::new();
     let known = TABLES.get();
-    let Some(key) = KEY.get().filter(|_| known.is_null()) else {
-        // There is no key, or a signal handler has made some.
+    if !known.is_null() {
+        // A signal handler has made some.
         return known;
-    };
+    }
+    if ENDING.get().is_none() {
+        prepare();
+    }
+    let ending = ENDING.get();
+    if ending.is_none() && thread::id() != process::id() {
+        return known;
+    }
     let fresh = POOL.take().unwrap_or_else(map_tables);
     if !fresh.is_null() {
         TABLES.set(fresh);
+    }
+    if let Some(Ending { key, functions }) = ending.filter(|_| !fresh.is_null()) {
         // SAFETY: the key was made by `prepare`.
-        unsafe { libc::pthread_setspecific(*key, fresh.cast()) };
+        unsafe { (functions.set)(*key, fresh.cast()) };
     }
     fresh
 }

@@ -319,18 +319,13 @@ impl Segment {
     ) {
         let [(first, first_bytes), (second, second_bytes)] =
             self.runs(direction, tail, bytes, window);
-        // SAFETY: `runs` keeps inside the ring; the caller vouches for the source; they cannot overlap,
-        // since a program has no pointer into the segment.
-        unsafe { std::ptr::copy_nonoverlapping(source, first.as_ptr(), first_bytes) };
+        // They cannot overlap, since a program has no pointer into the segment. But under the name `memcpy` a library without versions
+        // gets glibc's oldest one, which does not choose by the processor; `memmove` does, and is the same code.
+        // SAFETY: `runs` keeps inside the ring; the caller vouches for the source.
+        unsafe { std::ptr::copy(source, first.as_ptr(), first_bytes) };
         if second_bytes != 0 {
             // SAFETY: as above; `first_bytes` are within the source's `bytes`.
-            unsafe {
-                std::ptr::copy_nonoverlapping(
-                    source.add(first_bytes),
-                    second.as_ptr(),
-                    second_bytes,
-                )
-            };
+            unsafe { std::ptr::copy(source.add(first_bytes), second.as_ptr(), second_bytes) };
         }
     }
 
@@ -349,17 +344,11 @@ impl Segment {
     ) {
         let [(first, first_bytes), (second, second_bytes)] =
             self.runs(direction, head, bytes, window);
-        // SAFETY: `runs` keeps inside the ring; the caller vouches for the target; no overlap as in `write`.
-        unsafe { std::ptr::copy_nonoverlapping(first.as_ptr(), target, first_bytes) };
+        // SAFETY: `runs` keeps inside the ring; the caller vouches for the target. `memmove` as in `write`.
+        unsafe { std::ptr::copy(first.as_ptr(), target, first_bytes) };
         if second_bytes != 0 {
             // SAFETY: as above.
-            unsafe {
-                std::ptr::copy_nonoverlapping(
-                    second.as_ptr(),
-                    target.add(first_bytes),
-                    second_bytes,
-                )
-            };
+            unsafe { std::ptr::copy(second.as_ptr(), target.add(first_bytes), second_bytes) };
         }
     }
 

@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use libc::{c_int, c_void};
 use millrace_wire::Reason;
 
-use crate::{process, send, table};
+use crate::{objects, process, send, table};
 
 /// `execl` and its relatives.
 unsafe extern "C" fn before_exec(_path: usize) {
@@ -30,7 +30,7 @@ unsafe extern "C" fn before_clone(_function: usize) {
 /// The next definition of a function.
 unsafe extern "C" fn next(name: *const libc::c_char) -> *mut c_void {
     // SAFETY: the stubs below pass C strings.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, CStr::from_ptr(name).as_ptr()) }
+    objects::next(unsafe { CStr::from_ptr(name) })
 }
 
 #[cfg(target_arch = "x86_64")]
