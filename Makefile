@@ -1,11 +1,12 @@
 # `make` alone shows what there is. The work is done by cargo and by xtask, the project's own commands.
 CARGO  ?= cargo
 PREFIX ?= /usr/local
+TO      = $(DESTDIR)$(PREFIX)
 BUILT   = $(or $(CARGO_TARGET_DIR),target)/release
 # What was measured of another commit is not gone on with.
 MEASURED = target/bench/$(or $(shell git describe --always --dirty 2>/dev/null),here)
 
-.PHONY: help demo test test-all check bench bench-sockets build install uninstall
+.PHONY: help demo test test-all check bench bench-sockets build install uninstall deb
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -39,14 +40,30 @@ bench-sockets: ## every claim with its bar, measured; keeps results, and makes t
 
 build:
 	$(CARGO) build --release --package millrace-cli --package millrace-preload
-	$(CARGO) rustc --release --package millrace-cli --bin millrace-static --features static -- -C target-feature=+crt-static
+	$(CARGO) rustc --release --package millrace-cli --bin millrace-static --features static -- \
+		-C target-feature=+crt-static -C strip=symbols
+
+# Everything that is installed, by the name that it has below PREFIX; `uninstall` removes just that.
+INSTALLED = bin/millrace lib/millrace/millrace-static lib/millrace/libmillrace_preload.so lib/systemd/system/millrace.service \
+	share/doc/millrace/agent.toml share/bash-completion/completions/millrace share/zsh/site-functions/_millrace \
+	share/fish/vendor_completions.d/millrace.fish share/man/man1/millrace.1 share/man/man1/millrace-*.1
 
 install: build ## to PREFIX (/usr/local)
-	install -D --mode=755 $(BUILT)/millrace $(DESTDIR)$(PREFIX)/bin/millrace
-	install -D --mode=755 $(BUILT)/millrace-static $(DESTDIR)$(PREFIX)/lib/millrace/millrace-static
-	install -D --mode=644 $(BUILT)/libmillrace_preload.so $(DESTDIR)$(PREFIX)/lib/millrace/libmillrace_preload.so
+	install -D --mode=755 $(BUILT)/millrace $(TO)/bin/millrace
+	install -D --mode=755 $(BUILT)/millrace-static $(TO)/lib/millrace/millrace-static
+	install -D --mode=644 $(BUILT)/libmillrace_preload.so $(TO)/lib/millrace/libmillrace_preload.so
+	install -D --mode=644 crates/agent/agent.toml $(TO)/share/doc/millrace/agent.toml
+	install -d $(TO)/lib/systemd/system $(TO)/share/bash-completion/completions $(TO)/share/zsh/site-functions \
+		$(TO)/share/fish/vendor_completions.d
+	sed 's|@PREFIX@|$(PREFIX)|' deploy/systemd/millrace.service.in > $(TO)/lib/systemd/system/millrace.service
+	$(BUILT)/millrace completions bash > $(TO)/share/bash-completion/completions/millrace
+	$(BUILT)/millrace completions zsh > $(TO)/share/zsh/site-functions/_millrace
+	$(BUILT)/millrace completions fish > $(TO)/share/fish/vendor_completions.d/millrace.fish
+	$(BUILT)/millrace manual $(TO)/share/man/man1
 
 uninstall: ## from PREFIX
-	rm -f $(DESTDIR)$(PREFIX)/bin/millrace $(DESTDIR)$(PREFIX)/lib/millrace/millrace-static \
-		$(DESTDIR)$(PREFIX)/lib/millrace/libmillrace_preload.so
-	rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/millrace 2>/dev/null || true
+	rm -f $(addprefix $(TO)/,$(INSTALLED))
+	rmdir --ignore-fail-on-non-empty $(TO)/lib/millrace $(TO)/share/doc/millrace 2>/dev/null || true
+
+deb: build ## a Debian package, target/package/millrace_VERSION_ARCHITECTURE.deb
+	deploy/debian/build.sh target/package

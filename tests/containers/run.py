@@ -279,9 +279,17 @@ OTHERS: dict[str, Callable[[Stage], str | None]] = {
 AGENT: list[Process] = []
 
 
+def unit_capabilities() -> str:
+    """What the systemd unit leaves to the agent, as setpriv names it."""
+    unit = (road.REPOSITORY / "deploy/systemd/millrace.service.in").read_text()
+    names = next(line for line in unit.splitlines() if line.startswith("CapabilityBoundingSet=")).partition("=")[2].split()
+    return ",".join(["-all", *("+" + name.removeprefix("CAP_").lower() for name in names)])
+
+
 def start_agent(millrace: Path) -> None:
-    """Root's agent, which serves containers, too."""
-    AGENT.append(Process([str(millrace), "agent"], PLACE / f"agent{time.monotonic_ns()}", environment={"MILLRACE": "off"}))
+    """Root's agent, which serves containers, too, with the capabilities that the systemd unit gives it."""
+    command = ["setpriv", f"--bounding-set={unit_capabilities()}", "--inh-caps=-all", str(millrace), "agent"]
+    AGENT.append(Process(command, PLACE / f"agent{time.monotonic_ns()}", environment={"MILLRACE": "off"}))
     end = time.monotonic() + engines.PATIENCE_S
     while not Path("/var/lib/millrace/agent.sock").exists() and time.monotonic() < end:
         time.sleep(0.02)

@@ -17,6 +17,7 @@ mod dump;
 mod listing;
 mod load;
 mod locate;
+mod manual;
 mod ps;
 mod run;
 mod sys;
@@ -25,7 +26,7 @@ mod top;
 
 use std::ffi::OsString;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Faster connections between programs on one machine, without changing the programs.
 ///
@@ -65,6 +66,9 @@ enum Command {
     Doctor(doctor::DoctorArguments),
     Bench(bench::BenchArguments),
     Cdi(cdi::CdiArguments),
+    Completions(manual::CompletionsArguments),
+    #[command(hide = true)]
+    Manual(manual::ManualArguments),
     Load(load::LoadArguments),
 }
 
@@ -85,6 +89,8 @@ fn dispatch(arguments: Vec<OsString>) -> u8 {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Cdi(arguments) => cdi::run(&arguments),
+        Command::Completions(arguments) => manual::complete(&arguments, Arguments::command()),
+        Command::Manual(arguments) => manual::write(&arguments, Arguments::command()),
         Command::Load(arguments) => load::run(arguments),
     };
     match outcome {

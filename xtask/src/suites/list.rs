@@ -130,6 +130,13 @@ pub(super) static SUITES: &[Suite] = &[
         full_minutes: 5,
     },
     Suite {
+        name: "install",
+        sample: &["tests/install/run.py"],
+        sample_minutes: 3,
+        full: &["tests/install/run.py"],
+        full_minutes: 3,
+    },
+    Suite {
         name: "bench",
         sample: &["tests/bench/run.py"],
         sample_minutes: 5,
