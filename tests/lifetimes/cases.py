@@ -362,6 +362,32 @@ def asleep_among_strangers() -> None:
     server.wait()
 
 
+USER_OF_IO_URING = """
+import ctypes, socket
+made = ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(256))
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1] if made >= 0 else 0, flush=True)
+connection, _ = listener.accept()
+while data := connection.recv(64):
+    connection.sendall(data)
+"""
+
+
+def peer_of_io_uring() -> None:
+    """A connection whose other end is kept away by io_uring shows that at once, and not that it waits."""
+    server = subprocess.Popen([sys.executable, "-c", USER_OF_IO_URING], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    port = int(server.stdout.readline())
+    if port != 0:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            for _ in range(TALKS):
+                connection.sendall(b"hello")
+                assert connection.recv(5, socket.MSG_WAITALL) == b"hello"
+            roads = [road for road in look() if road != "ring"]
+            assert roads == ["io_uring/io_uring"], roads
+    server.wait()
+
+
 CASES = {
     case.__name__.replace("_", "-"): case
     for case in (
@@ -379,6 +405,7 @@ CASES = {
         one_descriptor,
         full_board,
         asleep_among_strangers,
+        peer_of_io_uring,
         agent_stands_still,
     )
 }
