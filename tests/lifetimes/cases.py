@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 
@@ -315,6 +316,78 @@ def agent_stands_still() -> None:
     talk_until_on_ring(*pair())
 
 
+STRANGERS = 1000
+STRANGER = """
+import select, socket, sys
+sets, listener = select.epoll(), socket.create_server(("127.0.0.1", 0), backlog=1000)
+sets.register(listener, select.EPOLLIN)
+connections = {}
+print(listener.getsockname()[1], flush=True)
+while True:
+    for number, _ in sets.poll():
+        if number == listener.fileno():
+            accepted = listener.accept()[0]
+            connections[accepted.fileno()] = accepted
+            sets.register(accepted, select.EPOLLIN)
+        elif data := connections[number].recv(65536):
+            connections[number].sendall(data)
+        else:
+            connections.pop(number).close()
+"""
+OFFERS_WAIT_S = 10.0
+
+
+def asleep_among_strangers() -> None:
+    """A program may sleep while the agent declines a thousand connections of it: the agent keeps it, and what it has on the ring."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    ends = pair()
+    talk_until_on_ring(*ends)
+    server = subprocess.Popen(
+        [sys.executable, "-c", STRANGER], stdout=subprocess.PIPE, text=True, env=dict(os.environ, MILLRACE="off")
+    )
+    assert server.stdout is not None
+    port = int(server.stdout.readline())
+    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(STRANGERS)]
+    for stranger in strangers:
+        for _ in range(TALKS // 5):
+            stranger.sendall(b"hello")
+            assert stranger.recv(5, socket.MSG_WAITALL) == b"hello"
+    time.sleep(OFFERS_WAIT_S + 2.0)
+    roads = look()
+    assert roads.count("ring") == 1, f"{roads.count('ring')} of {len(roads)} connections on the ring"
+    assert roads.count("not_both_ends") == STRANGERS, f"{STRANGERS} strangers: {sorted(set(roads))}"
+    talk(*ends)
+    server.kill()
+    server.wait()
+
+
+USER_OF_IO_URING = """
+import ctypes, socket
+made = ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(256))
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1] if made >= 0 else 0, flush=True)
+connection, _ = listener.accept()
+while data := connection.recv(64):
+    connection.sendall(data)
+"""
+
+
+def peer_of_io_uring() -> None:
+    """A connection whose other end is kept away by io_uring shows that at once, and not that it waits."""
+    server = subprocess.Popen([sys.executable, "-c", USER_OF_IO_URING], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    port = int(server.stdout.readline())
+    if port != 0:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            for _ in range(TALKS):
+                connection.sendall(b"hello")
+                assert connection.recv(5, socket.MSG_WAITALL) == b"hello"
+            roads = [road for road in look() if road != "ring"]
+            assert roads == ["io_uring/io_uring"], roads
+    server.wait()
+
+
 CASES = {
     case.__name__.replace("_", "-"): case
     for case in (
@@ -331,6 +404,8 @@ CASES = {
         registered_early,
         one_descriptor,
         full_board,
+        asleep_among_strangers,
+        peer_of_io_uring,
         agent_stands_still,
     )
 }

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -58,6 +60,10 @@ class Placement:
 
 
 LEFT, RIGHT = "left", "right"
+MANY = (100, 1500)
+LOOKS_MAX = 50
+"""Sockets that the agent may look at for each connection that it introduces, whatever their number."""
+METRICS = "127.0.0.1:9464"
 PLACEMENTS = [
     Placement("loopback", [], [], "127.0.0.1", "127.0.0.1"),
     Placement("loopback, IPv6", [], [], "::1", "::1"),
@@ -182,6 +188,56 @@ def impostor(stage: Stage) -> str | None:
     return None
 
 
+def many(stage: Stage, place: Placement) -> str | None:
+    """Many connections between two programs, which sleep meanwhile: all take the ring, at a price that does not grow with their number."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (directory / "agent.toml").write_text(f'metrics = "{METRICS}"\n')
+        socket = directory / "agent.sock"
+        said = stack.enter_context(open(directory / "log", "w+"))
+        agent = subprocess.Popen(
+            [stage.millrace, "agent", "--config", directory / "agent.toml", "--socket", socket], stderr=said
+        )
+        stack.callback(agent.wait)
+        stack.callback(agent.terminate)
+        before = os.environ.get("MILLRACE_AGENT")
+        os.environ["MILLRACE_AGENT"] = str(socket)
+        stack.callback(restore, before)
+        while not socket.exists():
+            time.sleep(0.02)
+        server = stage.start(stack, place.server, "serve-many", place.listen, str(place.port))
+        expect(server, "listening")
+        introduced = looked_at = 0
+        for count in MANY:
+            client = stage.start(stack, place.client, "call-many", place.target, str(place.target_port), str(count))
+            expect(client, "ready")
+            roads = [end["road"] for connection in stage.connections() for end in connection["ends"]]  # type: ignore[attr-defined]
+            if roads.count("shm") != 2 * count:
+                return f"of {count} connections {roads.count('shm')} ends are on the ring; the agent said {Path(said.name).read_text()}"
+            now = metrics()
+            each = (now["millrace_distant_sockets_total"] - looked_at) / (now["millrace_paired_total"] - introduced)
+            if each > LOOKS_MAX:
+                return f"{each:.0f} sockets were looked at for each of {count} connections"
+            introduced, looked_at = now["millrace_paired_total"], now["millrace_distant_sockets_total"]
+            finish(client)
+    return None
+
+
+def restore(agent: str | None) -> None:
+    """The agent that programs use again."""
+    os.environ.pop("MILLRACE_AGENT")
+    if agent is not None:
+        os.environ["MILLRACE_AGENT"] = agent
+
+
+def metrics() -> dict[str, float]:
+    """What the agent counts."""
+    with urllib.request.urlopen(f"http://{METRICS}/metrics", timeout=WAIT_S) as answer:
+        lines = answer.read().decode().splitlines()
+    samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in samples}
+
+
 def main() -> int:
     """Plays what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -197,6 +253,8 @@ def main() -> int:
         place.name: lambda stage, place=place: talk(stage, place) for place in PLACEMENTS  # type: ignore[misc]
     }
     plays["an impostor with the same addresses"] = impostor
+    for name, place in {"two namespaces": PLACEMENTS[3], "behind destination NAT": PLACEMENTS[7]}.items():
+        plays[f"many connections, {name}"] = lambda stage, place=place: many(stage, place)  # type: ignore[misc]
     wanted = {name: play for name, play in plays.items() if not options.placements or any(p in name for p in options.placements)}
     failed = 0
     with tempfile.TemporaryDirectory() as directory, road.Agent(road.under(f"{options.millrace} run --", ""), Path(directory) / "agent"):

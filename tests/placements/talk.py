@@ -3,9 +3,12 @@
     talk.py serve ADDRESS PORT
     talk.py call ADDRESS PORT [OWN_ADDRESS OWN_PORT]
     talk.py confine ADDRESS PORT
+    talk.py serve-many ADDRESS PORT
+    talk.py call-many ADDRESS PORT COUNT
 
 `call` prints `ready` when enough went there and back, holds the connection until its standard input ends, and then checks once more.
 `confine` does the same, but before it checks again it forbids itself system calls that the check does not need.
+`call-many` does it on many connections, and sleeps between what goes there and back, as a server of silent connections does.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import resource
+import selectors
 import socket
 import struct
 import sys
@@ -21,6 +26,8 @@ from collections.abc import Callable
 
 ROUNDS_S = 1.0
 MESSAGE_BYTES = 2000
+ROUNDS_OF_MANY = 20
+SLEEP_S = 1.0
 # getsockopt, ioctl, madvise, mremap, getrusage, ppoll, epoll_pwait, epoll_ctl, sched_getcpu, recvmsg
 FORBIDDEN = {"x86_64": (55, 16, 28, 25, 98, 271, 281, 233, 309, 47), "aarch64": (209, 29, 233, 216, 165, 73, 22, 21, 168, 212)}
 
@@ -31,6 +38,10 @@ def main() -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     if role == "serve":
         serve(family, address, port)
+    elif role == "serve-many":
+        serve_many(family, address, port)
+    elif role == "call-many":
+        call_many(family, (address, port), int(sys.argv[4]))
     else:
         own = (sys.argv[4], int(sys.argv[5])) if len(sys.argv) > 5 else None
         call(family, (address, port), own, confine if role == "confine" else None)
@@ -68,6 +79,57 @@ def call(family: int, target: tuple[str, int], own: tuple[str, int] | None, befo
         for extra in range(50):
             exchange(connection, number + extra)
         print("done", flush=True)
+
+
+def raise_descriptor_limit() -> None:
+    """As many descriptors as this process may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def serve_many(family: int, address: str, port: int) -> None:
+    """Echoes all connections until it is killed."""
+    raise_descriptor_limit()
+    with socket.socket(family, socket.SOCK_STREAM) as listener, selectors.DefaultSelector() as ready:
+        listener.bind((address, port))
+        listener.listen(1000)
+        ready.register(listener, selectors.EVENT_READ)
+        print("listening", flush=True)
+        while True:
+            for key, _ in ready.select():
+                if key.fileobj is listener:
+                    ready.register(listener.accept()[0], selectors.EVENT_READ)
+                    continue
+                connection = key.fileobj
+                assert isinstance(connection, socket.socket)
+                data = connection.recv(65536)
+                if data:
+                    connection.sendall(data)
+                else:
+                    ready.unregister(connection)
+                    connection.close()
+
+
+def call_many(family: int, target: tuple[str, int], count: int) -> None:
+    """Talks on each connection, sleeps, and talks again; and once more at the end."""
+    raise_descriptor_limit()
+    connections = []
+    for _ in range(count):
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.connect(target)
+        connections.append(connection)
+    for turn in range(3):
+        if turn > 0:
+            time.sleep(SLEEP_S)
+        for connection in connections:
+            for number in range(ROUNDS_OF_MANY):
+                exchange(connection, number)
+    print("ready", flush=True)
+    sys.stdin.read()
+    for number, connection in enumerate(connections):
+        exchange(connection, number)
+        connection.close()
+    print("done", flush=True)
 
 
 def confine() -> None:

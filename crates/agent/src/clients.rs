@@ -21,14 +21,29 @@ use crate::offers::ClientId;
 use crate::proof::{self, Process};
 use crate::tenant::{Containment, Tenant};
 
-/// Messages that may wait for a client that does not read, beside what its socket holds (some 270). Then it is dropped.
-const QUEUE_MAX: usize = 256;
+/// Answers that may wait for a client that does not read, beside what its socket holds (some 270). Then it is dropped: whoever asks has to
+/// read. News of its offers comes without its doing, and may wait in any number that these can have: it may be asleep.
+const ANSWERS_MAX: usize = 256;
 
 /// Rows of one client whose holders are looked for in one answer: the numbers are the client's, and each costs a look at `/proc`.
 const LOOKS_MAX: u32 = 256;
 
-/// A message and the descriptor that goes with it.
-type Outgoing = (ToClient, Option<Rc<OwnedFd>>);
+/// Why a client is sent something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// It has just said something.
+    Asked,
+    /// Something became of an offer of it.
+    News,
+}
+
+/// A message, and the descriptor that goes with it.
+#[derive(Debug)]
+struct Outgoing {
+    message: ToClient,
+    fd: Option<Rc<OwnedFd>>,
+    cause: Cause,
+}
 
 /// What came from a client's socket.
 #[derive(Debug)]
@@ -80,6 +95,10 @@ pub(crate) struct Client {
     socket: OwnedFd,
     board: Option<ClientBoard>,
     queue: VecDeque<Outgoing>,
+    /// How many of these are answers.
+    answers: usize,
+    /// News of this many offers may wait.
+    news_max: usize,
 }
 
 impl Client {
@@ -89,6 +108,7 @@ impl Client {
         socket: OwnedFd,
         peer: UnixCredentials,
         own: &Containment,
+        offers_max: u32,
     ) -> nix::Result<Client> {
         let pidfd = nix::sys::socket::getsockopt(&socket, sockopt::PeerPidfd).ok();
         let process = Process::open(peer.pid(), pidfd.as_ref().map(AsFd::as_fd))?;
@@ -111,6 +131,9 @@ impl Client {
             socket,
             board: None,
             queue: VecDeque::new(),
+            answers: 0,
+            // That there is another end, and that there is no segment.
+            news_max: 2 * offers_max as usize,
         })
     }
 
@@ -191,20 +214,27 @@ impl Client {
         &mut self,
         message: ToClient,
         fd: Option<Rc<OwnedFd>>,
+        cause: Cause,
     ) -> Result<(), SendError> {
-        if self.queue.len() >= QUEUE_MAX {
+        let is_full = match cause {
+            Cause::Asked => self.answers >= ANSWERS_MAX,
+            Cause::News => self.queue.len() - self.answers >= self.news_max,
+        };
+        if is_full {
             return Err(SendError::Slow);
         }
-        self.queue.push_back((message, fd));
+        self.answers += usize::from(cause == Cause::Asked);
+        self.queue.push_back(Outgoing { message, fd, cause });
         self.flush()
     }
 
     /// Sends what waits, as far as the client reads.
     pub(crate) fn flush(&mut self) -> Result<(), SendError> {
-        while let Some((message, fd)) = self.queue.front() {
+        while let Some(Outgoing { message, fd, cause }) = self.queue.front() {
             match self.transmit(message, fd.as_deref()) {
                 Ok(()) => {
                     let is_welcome = matches!(message, ToClient::Welcome(_));
+                    self.answers -= usize::from(*cause == Cause::Asked);
                     self.queue.pop_front();
                     if let (Some(held), false) = (&self.board, is_welcome) {
                         held.board.post_mail();
@@ -220,6 +250,9 @@ impl Client {
                 ) => break,
                 Err(_) => return Err(SendError::Gone),
             }
+        }
+        if self.queue.is_empty() {
+            self.queue.shrink_to(ANSWERS_MAX);
         }
         Ok(())
     }
@@ -311,153 +344,4 @@ fn first_row_from(offset: i64) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use millrace_shm::board;
-    use millrace_wire::{Declined, Reason};
-    use nix::sys::socket::{
-        AddressFamily, SockFlag, SockType, getsockopt, send, setsockopt, socketpair,
-    };
-
-    fn connected() -> (Client, OwnedFd) {
-        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let (ours, theirs) =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
-        setsockopt(&ours, sockopt::PassCred, &true).unwrap();
-        let peer = getsockopt(&ours, sockopt::PeerCredentials).unwrap();
-        (
-            Client::new(ClientId(1), ours, peer, &Containment::default()).unwrap(),
-            theirs,
-        )
-    }
-
-    fn send_all(socket: &OwnedFd, bytes: &[u8]) {
-        assert_eq!(
-            send(socket.as_raw_fd(), bytes, MsgFlags::empty()),
-            Ok(bytes.len())
-        );
-    }
-
-    #[test]
-    fn messages_of_the_client_itself_come_through() {
-        let (client, theirs) = connected();
-        let mut buffer = [0; MAX_BYTES];
-        assert!(matches!(client.receive(&mut buffer), Incoming::Nothing));
-        send_all(&theirs, b"hello");
-        assert!(matches!(client.receive(&mut buffer), Incoming::Message(5)));
-        drop(theirs);
-        // Another test's child holds a copy between its fork and its exec.
-        while matches!(client.receive(&mut buffer), Incoming::Nothing) {
-            std::thread::yield_now();
-        }
-        assert!(matches!(client.receive(&mut buffer), Incoming::Gone));
-    }
-
-    #[test]
-    fn messages_of_another_process_over_the_same_socket_do_not() {
-        let (client, theirs) = connected();
-        let status = std::process::Command::new("sh")
-            .args(["-c", "printf forged"])
-            .stdout(theirs.try_clone().unwrap())
-            .status()
-            .unwrap();
-        assert!(status.success());
-        assert!(matches!(
-            client.receive(&mut [0; MAX_BYTES]),
-            Incoming::Stranger
-        ));
-    }
-
-    #[test]
-    fn descriptors_that_a_client_sends_are_not_kept() {
-        let (client, theirs) = connected();
-        let (gift, other_end) = std::os::unix::net::UnixStream::pair().unwrap();
-        let list = [gift.as_raw_fd(); 4];
-        let parts = [IoSlice::new(b"gift")];
-        let control = [ControlMessage::ScmRights(&list)];
-        sendmsg::<SockaddrStorage>(
-            theirs.as_raw_fd(),
-            &parts,
-            &control,
-            MsgFlags::empty(),
-            None,
-        )
-        .unwrap();
-        drop(gift);
-        assert!(matches!(
-            client.receive(&mut [0; MAX_BYTES]),
-            Incoming::Gift
-        ));
-        let mut other_end = other_end;
-        let mut byte = [0];
-        assert_eq!(
-            io::Read::read(&mut other_end, &mut byte).unwrap(),
-            0,
-            "nobody holds the gift"
-        );
-    }
-
-    #[test]
-    fn a_client_that_does_not_read_is_dropped_not_waited_for() {
-        let (mut client, _theirs) = connected();
-        let message = ToClient::Declined(Declined {
-            offer_id: 1,
-            reason: Reason::Quota,
-        });
-        let mut sent = 0;
-        let error = loop {
-            match client.send(message, None) {
-                Ok(()) => sent += 1,
-                Err(error) => break error,
-            }
-        };
-        assert_eq!(error, SendError::Slow);
-        assert!(sent >= QUEUE_MAX);
-    }
-
-    #[test]
-    fn rows_are_found_wherever_they_are_and_empty_parts_stay_unallocated() {
-        let (mut client, _theirs) = connected();
-        let fd = client.set_board(board::create(16_384).unwrap()).unwrap();
-        let board = Board::attach(fd.as_fd()).unwrap();
-        let wanted = [0, 9, 10, 11, 5000, 16_383];
-        for index in wanted {
-            let row = board.row(index).unwrap();
-            row.identity.state.store(state::KERNEL, Ordering::Relaxed);
-            row.receive.head.store(1, Ordering::Relaxed);
-        }
-        let blocks = || nix::sys::stat::fstat(&*fd).unwrap().st_blocks;
-        let before = blocks();
-        assert_eq!(
-            client.rows().iter().map(|row| row.0).collect::<Vec<_>>(),
-            wanted
-        );
-        assert_eq!(blocks(), before);
-    }
-    #[test]
-    fn rows_of_children_that_were_killed_are_not_shown() {
-        let (mut client, _theirs) = connected();
-        let fd = client.set_board(board::create(16).unwrap()).unwrap();
-        let board = Board::attach(fd.as_fd()).unwrap();
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        child.wait().unwrap();
-        let parent = std::os::unix::process::parent_id();
-        for (index, holders) in [
-            vec![child.id()],
-            vec![child.id(), parent],
-            vec![u32::MAX],
-            vec![],
-        ]
-        .iter()
-        .enumerate()
-        {
-            let identity = &board.row(index as u32).unwrap().identity;
-            identity.state.store(state::KERNEL, Ordering::Relaxed);
-            for process in holders {
-                identity.join(*process);
-            }
-        }
-        let shown: Vec<u32> = client.rows().iter().map(|row| row.0).collect();
-        assert_eq!(shown, [1, 2, 3]);
-    }
-}
+mod tests;

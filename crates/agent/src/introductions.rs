@@ -14,10 +14,12 @@ use millrace_wire::{Declined, End, Matched, Offer, Paired, Reason, ToClient};
 use nix::sys::stat::fstat;
 use tracing::{debug, warn};
 
+use crate::clients::Client;
 use crate::offers::{ClientId, InsertError, OfferKey};
 use crate::pairings::{PairedEnd, Pairing};
 use crate::proof::{Claim, Doubt, Side};
 use crate::quota::Payer;
+use crate::reception::TURN_MESSAGES;
 use crate::roads::Absent;
 use crate::segments::Refusal;
 use crate::server::Server;
@@ -52,11 +54,11 @@ impl Server {
             .get(&client)
             .is_some_and(|client| client.excluded)
         {
-            self.decline(client, &offer, Reason::Excluded);
+            self.refuse_offer(client, &offer, Reason::Excluded);
         } else if self.offers.count_of(client) >= self.config.quota.offers_per_client {
-            self.decline(client, &offer, Reason::Quota);
+            self.refuse_offer(client, &offer, Reason::Quota);
         } else if !self.prover.is_in_reach(&offer) && !self.distant.can_prove() {
-            self.decline(client, &offer, Reason::Unproven);
+            self.refuse_offer(client, &offer, Reason::Unproven);
         } else {
             match self.offers.insert(client, offer, now) {
                 Ok(()) => {
@@ -66,7 +68,7 @@ impl Server {
                     }
                 }
                 Err(InsertError::SelfConnected) => {
-                    self.decline(client, &offer, Reason::NotBothEnds);
+                    self.refuse_offer(client, &offer, Reason::NotBothEnds);
                 }
                 Err(InsertError::Duplicate) => return Err("it offers with an id that is in use"),
             }
@@ -121,7 +123,7 @@ impl Server {
     /// Tells the two ends of a connection that there is another.
     pub(crate) fn match_up(&mut self, keys: [OfferKey; 2]) {
         for (client, offer_id) in self.offers.match_up(keys) {
-            self.send(client, ToClient::Matched(Matched { offer_id }), None);
+            self.tell(client, ToClient::Matched(Matched { offer_id }), None);
         }
         // Offers that lost their first partners may both be taken already.
         self.introduce_taken(keys[0]);
@@ -138,6 +140,14 @@ impl Server {
         let Some(keys) = self.offers.both_taken(key) else {
             return;
         };
+        // A segment is a descriptor of the agent's until it has been sent: it is made when there is room for it in both sockets.
+        let reads_not = |key: &&OfferKey| {
+            let client = self.clients.get(&key.0);
+            client.is_some_and(Client::has_mail_waiting)
+        };
+        if let Some(key) = keys.iter().find(reads_not) {
+            return self.offers.hold_up(*key);
+        }
         let proof = if keys.iter().any(|key| self.is_distant(*key)) {
             self.recognise_distant(keys)
         } else {
@@ -147,6 +157,20 @@ impl Server {
             Ok(inodes) => self.introduce(keys, inodes),
             Err((Side::First, doubt)) => self.disbelieve(keys[0], doubt),
             Err((Side::Second, doubt)) => self.disbelieve(keys[1], doubt),
+        }
+    }
+
+    /// A client has read: goes on with what waited for that, as long as there is room.
+    pub(crate) fn introduce_held_up(&mut self, client: ClientId) {
+        for _ in 0..TURN_MESSAGES {
+            let has_room = !self
+                .clients
+                .get(&client)
+                .is_none_or(Client::has_mail_waiting);
+            let Some(key) = has_room.then(|| self.offers.next_held_up(client)).flatten() else {
+                return;
+            };
+            self.introduce_taken(key);
         }
     }
 
@@ -161,7 +185,7 @@ impl Server {
                 offer_id: key.1,
                 reason: Reason::None,
             };
-            self.send(key.0, ToClient::Declined(message), None);
+            self.tell(key.0, ToClient::Declined(message), None);
         }
         if let Some(left) = removed.left {
             self.look_for_partner(left);
@@ -222,7 +246,7 @@ impl Server {
                 end,
                 ring_bytes,
             };
-            self.send(client, ToClient::Paired(message), Some(Rc::clone(&segment)));
+            self.tell(client, ToClient::Paired(message), Some(Rc::clone(&segment)));
         }
     }
 
@@ -242,18 +266,28 @@ impl Server {
         }
     }
 
-    /// Says no to an offer that is not in the table.
+    /// Says no to an offer that was in the table.
     pub(crate) fn decline(&mut self, client: ClientId, offer: &Offer, reason: Reason) {
+        let message = self.note_declined(client, offer, reason);
+        self.tell(client, message, None);
+    }
+
+    /// Says no at once.
+    fn refuse_offer(&mut self, client: ClientId, offer: &Offer, reason: Reason) {
+        let message = self.note_declined(client, offer, reason);
+        self.send(client, message, None);
+    }
+
+    fn note_declined(&mut self, client: ClientId, offer: &Offer, reason: Reason) -> ToClient {
         self.metrics.count_declined(reason);
         // A program that sleeps will read the answer late; whoever looks sees the reason now.
         if let Some(row) = self.clients.get(&client).and_then(|it| it.row(offer.row)) {
             state_reason(row, offer, reason);
         }
-        let message = Declined {
+        ToClient::Declined(Declined {
             offer_id: offer.offer_id,
             reason,
-        };
-        self.send(client, ToClient::Declined(message), None);
+        })
     }
 
     /// Declines the offers that have waited long enough.

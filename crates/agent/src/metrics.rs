@@ -14,6 +14,9 @@ pub(crate) struct Metrics {
     pub(crate) messages_of_strangers: u64,
     pub(crate) offers: u64,
     pub(crate) paired: u64,
+    /// Looks at the sockets of one program, and how many these were.
+    pub(crate) distant_looks: u64,
+    pub(crate) distant_sockets: u64,
     pub(crate) queries: u64,
     pub(crate) grown: u64,
     pub(crate) recalls: u64,
@@ -44,6 +47,8 @@ impl Metrics {
             messages_of_strangers: 0,
             offers: 0,
             paired: 0,
+            distant_looks: 0,
+            distant_sockets: 0,
             queries: 0,
             grown: 0,
             recalls: 0,
@@ -96,7 +101,7 @@ impl Metrics {
         text
     }
 
-    fn counters(&self) -> [(&'static str, &'static str, u64); 12] {
+    fn counters(&self) -> [(&'static str, &'static str, u64); 14] {
         let refused = "Programs that were refused: another user, a limit, or another version.";
         let strangers = "Messages of another process than the one that connected.";
         let exhausted = "Programs turned away because no file descriptor was left.";
@@ -127,6 +132,16 @@ impl Metrics {
                 "paired_total",
                 "Connections that got a segment.",
                 self.paired,
+            ),
+            (
+                "distant_looks_total",
+                "Looks at one program's sockets, to recognise connections between network namespaces.",
+                self.distant_looks,
+            ),
+            (
+                "distant_sockets_total",
+                "Sockets that these looks read.",
+                self.distant_sockets,
             ),
             (
                 "queries_total",

@@ -14,7 +14,7 @@
 //! another one out. A tuple may be claimed by any number of offers, because a false claim must not displace a
 //! true one; false ones go when the proof fails. A matched one does not expire: a program may sleep for long between two calls.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use millrace_wire::{Address, Offer};
@@ -29,10 +29,21 @@ pub(crate) struct ClientId(pub(crate) u64);
 /// An offer's name: ids are only unique within their client.
 pub(crate) type OfferKey = (ClientId, u64);
 
-/// One connection, the same from both ends: the network namespace (as claimed) and the two addresses in order.
+/// Which offers are of the agent's own network namespace, as far as their own words go: those with its cookie, or with none, or all where
+/// the kernel has no such cookies.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Reach(pub(crate) Option<u64>);
+
+impl Reach {
+    pub(crate) fn has(self, offer: &Offer) -> bool {
+        self.0
+            .is_none_or(|own| offer.netns_cookie == own || offer.netns_cookie == 0)
+    }
+}
+
+/// One connection, the same from both ends: the two addresses in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Tuple {
-    netns_cookie: u64,
     low: Address,
     high: Address,
 }
@@ -40,11 +51,7 @@ struct Tuple {
 impl Tuple {
     fn of(offer: &Offer) -> Tuple {
         let (low, high) = (offer.local.min(offer.remote), offer.local.max(offer.remote));
-        Tuple {
-            netns_cookie: offer.netns_cookie,
-            low,
-            high,
-        }
+        Tuple { low, high }
     }
 }
 
@@ -87,9 +94,21 @@ pub(crate) struct Offers {
     deadlines: BTreeMap<u64, (Instant, OfferKey)>,
     counts: HashMap<ClientId, u32>,
     sequence: u64,
+    reach: Reach,
+    /// Those whose introduction waits until that client reads, by the client.
+    held_up: BTreeSet<OfferKey>,
+    /// How many without a partner are of other network namespaces.
+    distant_waiting: usize,
 }
 
 impl Offers {
+    pub(crate) fn new(reach: Reach) -> Offers {
+        Offers {
+            reach,
+            ..Offers::default()
+        }
+    }
+
     /// Takes an offer in.
     pub(crate) fn insert(
         &mut self,
@@ -104,12 +123,11 @@ impl Offers {
         if offer.local == offer.remote {
             return Err(InsertError::SelfConnected);
         }
-        self.sequence += 1;
         self.waiting.insert(
             key,
             Waiting {
                 offer,
-                sequence: self.sequence,
+                sequence: 0,
                 partner: None,
                 told: false,
                 taken: false,
@@ -119,12 +137,29 @@ impl Offers {
             .entry(Tuple::of(&offer))
             .or_default()
             .push(key);
-        self.deadlines.insert(self.sequence, (now + WAIT, key));
         *self.counts.entry(client).or_default() += 1;
+        self.begin_wait(key, now);
         Ok(())
     }
 
-    /// The offers without a partner that mirror this one and are of another socket, the oldest first.
+    /// An offer that is in the table, and has no partner, waits for one from now on.
+    fn begin_wait(&mut self, key: OfferKey, now: Instant) {
+        if let Some(waiting) = self.waiting.get_mut(&key) {
+            self.sequence += 1;
+            waiting.sequence = self.sequence;
+            self.deadlines.insert(self.sequence, (now + WAIT, key));
+            self.distant_waiting += usize::from(!self.reach.has(&waiting.offer));
+        }
+    }
+
+    /// It has found one, or is in the table no more.
+    fn end_wait(&mut self, offer: &Offer, sequence: u64) {
+        if self.deadlines.remove(&sequence).is_some() {
+            self.distant_waiting -= usize::from(!self.reach.has(offer));
+        }
+    }
+
+    /// The offers without a partner that mirror this one in its network namespace and are of another socket, the oldest first.
     pub(crate) fn partners(&self, key: OfferKey) -> Vec<OfferKey> {
         let Some(mine) = self.get(key) else {
             return Vec::new();
@@ -139,6 +174,7 @@ impl Offers {
                     && theirs.local == mine.remote
                     && theirs.remote == mine.local
                     && theirs.cookie != mine.cookie
+                    && theirs.netns_cookie == mine.netns_cookie
             })
         };
         same_tuple.iter().filter(mirrored).copied().collect()
@@ -150,10 +186,11 @@ impl Offers {
         for (key, partner) in [(keys[0], keys[1]), (keys[1], keys[0])] {
             if let Some(waiting) = self.waiting.get_mut(&key) {
                 waiting.partner = Some(partner);
-                self.deadlines.remove(&waiting.sequence);
                 if !std::mem::replace(&mut waiting.told, true) {
                     untold.push(key);
                 }
+                let (offer, sequence) = (waiting.offer, waiting.sequence);
+                self.end_wait(&offer, sequence);
             }
         }
         untold
@@ -174,6 +211,26 @@ impl Offers {
         taken.then_some([key, partner])
     }
 
+    /// The introduction of an offer that is taken waits until its client reads.
+    pub(crate) fn hold_up(&mut self, key: OfferKey) {
+        self.held_up.insert(key);
+    }
+
+    /// One whose introduction has waited for this client, which reads now. Call again until there is none.
+    pub(crate) fn next_held_up(&mut self, client: ClientId) -> Option<OfferKey> {
+        let key = *self.of(client).next()?;
+        self.held_up.take(&key)
+    }
+
+    /// Whether introductions wait until this client reads.
+    pub(crate) fn is_held_up(&self, client: ClientId) -> bool {
+        self.of(client).next().is_some()
+    }
+
+    fn of(&self, client: ClientId) -> impl Iterator<Item = &OfferKey> {
+        self.held_up.range((client, 0)..=(client, u64::MAX))
+    }
+
     /// Takes two partners out.
     pub(crate) fn settle(&mut self, keys: [OfferKey; 2]) -> [Option<Offer>; 2] {
         for key in keys {
@@ -189,12 +246,42 @@ impl Offers {
         self.waiting.get(&key).map(|waiting| &waiting.offer)
     }
 
-    /// All offers without a partner.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (OfferKey, &Offer)> {
-        self.waiting
-            .iter()
-            .filter(|(_, waiting)| waiting.partner.is_none())
-            .map(|(key, waiting)| (*key, &waiting.offer))
+    /// Offers without a partner, in the sequence in which they began to wait, from that number on.
+    pub(crate) fn waiting_from(
+        &self,
+        sequence: u64,
+    ) -> impl DoubleEndedIterator<Item = (u64, OfferKey, &Offer)> {
+        self.deadlines
+            .range(sequence..)
+            .filter_map(|(sequence, (_, key))| Some((*sequence, *key, self.get(*key)?)))
+    }
+
+    /// Offers without a partner that began to wait after that moment, the latest first.
+    pub(crate) fn waiting_since(&self, since: Instant) -> impl Iterator<Item = (OfferKey, &Offer)> {
+        self.deadlines
+            .values()
+            .rev()
+            .take_while(move |(deadline, _)| *deadline > since + WAIT)
+            .filter_map(|(_, key)| Some((*key, self.get(*key)?)))
+    }
+
+    /// Offers without a partner that have the same two addresses as this one, which is among them, in whatever network namespace.
+    pub(crate) fn waiting_between(&self, offer: &Offer) -> impl Iterator<Item = (OfferKey, Offer)> {
+        let same_tuple = self.by_tuple.get(&Tuple::of(offer)).into_iter().flatten();
+        same_tuple.filter_map(|key| {
+            let waiting = self.waiting.get(key)?;
+            waiting.partner.is_none().then_some((*key, waiting.offer))
+        })
+    }
+
+    /// How many offers have no partner.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.deadlines.len()
+    }
+
+    /// Whether there are offers without a partner of other network namespaces.
+    pub(crate) fn has_distant(&self) -> bool {
+        self.distant_waiting > 0
     }
 
     /// Takes an offer out; the one that it was matched with waits again.
@@ -213,16 +300,15 @@ impl Offers {
         let Some(waiting) = self.waiting.get_mut(&key) else {
             return false;
         };
-        self.sequence += 1;
         waiting.partner = None;
-        waiting.sequence = self.sequence;
-        self.deadlines.insert(self.sequence, (now + WAIT, key));
+        self.begin_wait(key, now);
         true
     }
 
     fn take_out(&mut self, key: OfferKey) -> Option<Waiting> {
         let waiting = self.waiting.remove(&key)?;
-        self.deadlines.remove(&waiting.sequence);
+        self.held_up.remove(&key);
+        self.end_wait(&waiting.offer, waiting.sequence);
         let tuple = Tuple::of(&waiting.offer);
         if let Some(keys) = self.by_tuple.get_mut(&tuple) {
             keys.retain(|other| *other != key);

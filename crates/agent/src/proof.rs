@@ -27,6 +27,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use serde::{Deserialize, Serialize};
 
+use crate::offers::Reach;
 use crate::sock_diag::SockDiag;
 use crate::text::printable;
 
@@ -239,7 +240,7 @@ pub struct Capabilities {
 pub(crate) struct Prover {
     diag: SockDiag,
     namespace: String,
-    netns_cookie: Option<u64>,
+    reach: Reach,
 }
 
 impl Prover {
@@ -250,7 +251,7 @@ impl Prover {
         Ok(Prover {
             diag: SockDiag::open()?,
             namespace: namespace.to_string_lossy().into_owned(),
-            netns_cookie: crate::sys::netns_cookie(probe.as_fd()).ok(),
+            reach: Reach(crate::sys::netns_cookie(probe.as_fd()).ok()),
         })
     }
 
@@ -261,10 +262,12 @@ impl Prover {
 
     /// Whether an offer can be proved at all, as far as its own words go.
     pub(crate) fn is_in_reach(&self, offer: &Offer) -> bool {
-        match self.netns_cookie {
-            Some(own) => offer.netns_cookie == own || offer.netns_cookie == 0,
-            None => true,
-        }
+        self.reach.has(offer)
+    }
+
+    /// Which offers these are.
+    pub(crate) fn reach(&self) -> Reach {
+        self.reach
     }
 
     /// Whether no process has that end any more, while the kernel still has bytes of it to send. Not known of other network namespaces.

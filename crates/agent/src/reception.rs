@@ -15,7 +15,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 use tracing::{debug, warn};
 
-use crate::clients::{Client, Incoming, SendError};
+use crate::clients::{Cause, Client, Incoming, SendError};
 use crate::offers::ClientId;
 use crate::segments::Refusal;
 use crate::server::{FIRST_CLIENT_WAIT, HELLO_WAIT, Server};
@@ -23,7 +23,7 @@ use crate::server::{FIRST_CLIENT_WAIT, HELLO_WAIT, Server};
 /// Rows of each client's board: connections of one program that can be listed. Unused rows cost nothing.
 const BOARD_ROWS: u32 = 16_384;
 /// Messages that are taken from one client before the others have their turn.
-const TURN_MESSAGES: usize = 32;
+pub(crate) const TURN_MESSAGES: usize = 32;
 /// After an accept that failed for want of something, no new client is accepted for so long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -84,7 +84,8 @@ impl Server {
             debug!(uid = peer.uid(), "refused: another user's program");
             return;
         }
-        let Ok(client) = Client::new(id, socket, peer, &self.containment) else {
+        let offers_max = self.config.quota.offers_per_client;
+        let Ok(client) = Client::new(id, socket, peer, &self.containment, offers_max) else {
             self.metrics.clients_refused += 1;
             return self.count_exhausted();
         };
@@ -105,6 +106,7 @@ impl Server {
             if let Some(Err(_)) = flushed {
                 return self.doomed.push(id);
             }
+            self.introduce_held_up(id);
             self.set_client_interest(id);
         }
         let mut buffer = [0; MAX_BYTES];
@@ -266,12 +268,21 @@ impl Server {
         self.send(id, ToClient::Welcome(message), Some(board));
     }
 
-    /// Sends a message to a client that may have gone, or may not read.
+    /// Answers a client that may have gone, or may not read.
     pub(crate) fn send(&mut self, id: ClientId, message: ToClient, fd: Option<Rc<OwnedFd>>) {
+        self.send_for(id, message, fd, Cause::Asked);
+    }
+
+    /// Tells a client what became of an offer. It may have gone, or be asleep.
+    pub(crate) fn tell(&mut self, id: ClientId, message: ToClient, fd: Option<Rc<OwnedFd>>) {
+        self.send_for(id, message, fd, Cause::News);
+    }
+
+    fn send_for(&mut self, id: ClientId, message: ToClient, fd: Option<Rc<OwnedFd>>, cause: Cause) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        match client.send(message, fd) {
+        match client.send(message, fd, cause) {
             Ok(()) if client.has_mail_waiting() => self.set_client_interest(id),
             Ok(()) => {}
             Err(SendError::Slow) => self.drop_client(id, "it does not read"),
@@ -284,7 +295,8 @@ impl Server {
             return;
         };
         let mut flags = EpollFlags::EPOLLIN;
-        flags.set(EpollFlags::EPOLLOUT, client.has_mail_waiting());
+        let has_mail = client.has_mail_waiting() || self.offers.is_held_up(id);
+        flags.set(EpollFlags::EPOLLOUT, has_mail);
         let _ = self
             .epoll
             .modify(client.as_fd(), &mut EpollEvent::new(flags, id.0));

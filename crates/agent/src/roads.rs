@@ -23,18 +23,23 @@ pub(crate) fn of_direction(
     absent: Absent,
     gate: Option<Gate>,
 ) -> Reason {
-    for (row, pinned) in [
+    let reasons = [
         (sender, flags::SEND_PINNED),
         (receiver, flags::RECEIVE_PINNED),
-    ] {
-        let reason = match (row, absent) {
+    ];
+    let mut reasons = reasons
+        .into_iter()
+        .map(|(row, pinned)| match (row, absent) {
             (Some(row), _) => reason_of_end(row, pinned | flags::CORRUPT),
             (None, Absent::Held) => Reason::None,
             (None, Absent::Left(reason)) => reason,
+        })
+        .filter(|reason| *reason != Reason::None);
+    if let Some(first) = reasons.next() {
+        return match reasons.next() {
+            Some(second) if waits_for_other(first) => second,
+            _ => first,
         };
-        if reason != Reason::None {
-            return reason;
-        }
     }
     match gate {
         Some(gate) if !gate.open && is_behind(sender, receiver) => Reason::Overflow,
@@ -58,6 +63,12 @@ fn reason_of_end(row: &RowView, pinned: u32) -> Reason {
     } else {
         stated
     }
+}
+
+/// Whether an end that says so has no more to say than that its other end has not come yet, or did not. If that one has a reason of its own
+/// which keeps it away, as `io_uring`, it is this one's, too.
+fn waits_for_other(reason: Reason) -> bool {
+    matches!(reason, Reason::TooShort | Reason::NotBothEnds)
 }
 
 /// The reason that a row states.
@@ -84,7 +95,7 @@ pub(crate) fn of_end(row: &RowView, sent: Reason, received: Reason) -> (&'static
     let stated = stated(row);
     if passes(sent) || passes(received) {
         ("shm", stated)
-    } else if row.state == state::ATTACHED && stated == Reason::None {
+    } else if row.state == state::ATTACHED && stated == Reason::None || waits_for_other(stated) {
         ("kernel", sent)
     } else {
         ("kernel", stated)
@@ -174,6 +185,27 @@ mod tests {
         };
         let sent = of_direction(Some(&end), Some(&waits), GONE, gate(false));
         assert_eq!(of_end(&end, sent, sent), ("kernel", Reason::TooShort));
+    }
+
+    #[test]
+    fn who_waits_for_an_end_that_will_not_come_has_its_reason() {
+        let kernel = |reason| RowView {
+            state: state::KERNEL,
+            reason: reason as u8,
+            ..RowView::default()
+        };
+        let shown = |own, peer| {
+            let (own, peer) = (kernel(own), kernel(peer));
+            let sent = of_direction(Some(&own), Some(&peer), GONE, None);
+            let received = of_direction(Some(&peer), Some(&own), GONE, None);
+            of_end(&own, sent, received).1
+        };
+        for waits in [Reason::TooShort, Reason::NotBothEnds] {
+            assert_eq!(shown(waits, Reason::IoUring), Reason::IoUring);
+            assert_eq!(shown(Reason::IoUring, waits), Reason::IoUring);
+        }
+        assert_eq!(shown(Reason::Ktls, Reason::IoUring), Reason::Ktls);
+        assert_eq!(shown(Reason::TooShort, Reason::TooShort), Reason::TooShort);
     }
 
     #[test]

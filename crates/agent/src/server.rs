@@ -217,7 +217,7 @@ impl Server {
             config,
             clients: HashMap::new(),
             awaited: Awaited::default(),
-            offers: Offers::default(),
+            offers: Offers::new(prover.reach()),
             prover,
             distant: Distant::default(),
             segments,

@@ -63,8 +63,8 @@ pub(crate) fn pidfd_getfd(process: BorrowedFd<'_>, fd: RawFd) -> io::Result<Owne
     Ok(unsafe { OwnedFd::from_raw_fd(made as RawFd) })
 }
 
-/// A command of `bpf(2)` that makes a descriptor, closed on exec. What the attributes (`union bpf_attr`) point to must be alive.
-pub(crate) fn bpf(command: usize, attributes: &[u8; 128]) -> io::Result<OwnedFd> {
+/// A command of `bpf(2)`. What the attributes (`union bpf_attr`) point to must be alive, and as large as the command takes it to be.
+pub(crate) fn bpf(command: usize, attributes: &[u8; 128]) -> io::Result<usize> {
     let arguments = [
         command,
         attributes.as_ptr() as usize,
@@ -74,8 +74,13 @@ pub(crate) fn bpf(command: usize, attributes: &[u8; 128]) -> io::Result<OwnedFd>
         0,
     ];
     // SAFETY: the kernel reads the attributes and copies what they point to; what is not there is its EFAULT.
-    let made = check(unsafe { call(libc::SYS_bpf, arguments) })?;
-    // SAFETY: as above.
+    check(unsafe { call(libc::SYS_bpf, arguments) })
+}
+
+/// The same, of a command that makes a descriptor, closed on exec.
+pub(crate) fn bpf_descriptor(command: usize, attributes: &[u8; 128]) -> io::Result<OwnedFd> {
+    let made = bpf(command, attributes)?;
+    // SAFETY: the kernel has just made this descriptor for this process, and nothing else knows of it.
     Ok(unsafe { OwnedFd::from_raw_fd(made as RawFd) })
 }
 

@@ -95,7 +95,7 @@ fn closing(text: &str) -> String {
         match (is_verbatim, verbatim) {
             (false, true) => roff.push_str(".nf\n"),
             (true, false) => roff.push_str(".fi\n.PP\n"),
-            _ if line.is_empty() => roff.push_str(".PP\n"),
+            (false, false) if line.is_empty() => roff.push_str(".PP\n"),
             _ => {}
         }
         is_verbatim = verbatim;

@@ -1,24 +1,56 @@
-//! The program: for each descriptor of a process that is a TCP socket, one record. Written for the types of the running kernel.
+//! The program: for each descriptor of a list that is a socket, one record. Written for the types of the running kernel.
+//!
+//! It goes from the task to the socket by reading the kernel's memory, field by field (`bpf_probe_read_kernel`): what is null, or no
+//! address, reads as zeros. Nothing is held meanwhile. What was freed and used again under it is noticed by the cookie, which is read first
+//! and last and never comes back; what is no socket at all by its file's operations; both by whoever reads the record.
 
 use super::btf::Btf;
 
+/// Descriptors that one run looks at. The kernel's verifier follows each when the program is loaded, half a millisecond long; and their
+/// records have to fit into the iterator's buffer, eight pages.
+pub(super) const LIST_MAX: usize = 64;
+/// A list is how many there are, and their numbers, each four bytes.
+pub(super) const LIST_BYTES: usize = 4 + 4 * LIST_MAX;
+
 /// Size of a record, and where its fields are.
-pub(super) const RECORD_BYTES: usize = 48;
+pub(super) const RECORD_BYTES: usize = 64;
 pub(super) const FD: usize = 0;
-pub(super) const STATE: usize = 4;
+pub(super) const OWNER: usize = 4;
 pub(super) const COOKIE: usize = 8;
-pub(super) const NETNS_COOKIE: usize = 16;
-pub(super) const OWNER: usize = 24;
-pub(super) const SEND_NEXT: usize = 28;
-pub(super) const SEND_UNACKNOWLEDGED: usize = 32;
-pub(super) const RECEIVE_NEXT: usize = 36;
+pub(super) const COOKIE_AFTER: usize = 16;
+pub(super) const NETNS_COOKIE: usize = 24;
+/// The address of the file's operations, which all sockets share.
+pub(super) const OPERATIONS: usize = 32;
+pub(super) const SEND_NEXT: usize = 40;
+pub(super) const SEND_UNACKNOWLEDGED: usize = 44;
+pub(super) const RECEIVE_NEXT: usize = 48;
+/// One byte.
+pub(super) const STATE: usize = 52;
+/// Two bytes each.
+pub(super) const FAMILY: usize = 54;
+pub(super) const KIND: usize = 56;
+pub(super) const PROTOCOL: usize = 58;
+/// Behind the record on the stack: what was read on the way, how many entries the table of descriptors has, and where they are.
+const SCRATCH: usize = 64;
+const TABLE_SIZE: usize = 72;
+const TABLE: usize = 80;
+const FRAME_BYTES: usize = 88;
 
 /// Where this kernel has what the program reads.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) attach_function: u32,
+    task_files: u32,
+    files_table: u32,
+    table_size: u32,
+    table_files: u32,
+    file_operations: u32,
+    file_socket: u32,
     socket_sk: u32,
     state: u32,
+    family: u32,
+    kind: u32,
+    protocol: u32,
     cookie: u32,
     net: u32,
     net_cookie: u32,
@@ -32,14 +64,24 @@ pub(super) struct Layout {
 
 impl Layout {
     pub(super) fn find(table: &Btf) -> Option<Layout> {
-        let common = |name: &[&str]| {
-            let path = [&["inet_conn", "icsk_inet", "sk", "__sk_common"], name].concat();
+        let socket = |name: &[&str]| {
+            let path = [&["inet_conn", "icsk_inet", "sk"], name].concat();
             table.offset("tcp_sock", &path)
         };
+        let common = |name: &[&str]| socket(&[&["__sk_common"], name].concat());
         Some(Layout {
-            attach_function: table.function("bpf_iter_task_file")?,
+            attach_function: table.function("bpf_iter_task")?,
+            task_files: table.offset("task_struct", &["files"])?,
+            files_table: table.offset("files_struct", &["fdt"])?,
+            table_size: table.offset("fdtable", &["max_fds"])?,
+            table_files: table.offset("fdtable", &["fd"])?,
+            file_operations: table.offset("file", &["f_op"])?,
+            file_socket: table.offset("file", &["private_data"])?,
             socket_sk: table.offset("socket", &["sk"])?,
             state: common(&["skc_state"])?,
+            family: common(&["skc_family"])?,
+            kind: socket(&["sk_type"])?,
+            protocol: socket(&["sk_protocol"])?,
             cookie: common(&["skc_cookie"])?,
             net: common(&["skc_net", "net"])?,
             net_cookie: table.offset("net", &["net_cookie"])?,
@@ -53,35 +95,42 @@ impl Layout {
     }
 }
 
-// Registers.
+// Registers. Those from 6 on keep their values across calls.
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;
 const R3: u8 = 3;
 const CONTEXT: u8 = 6;
-const NUMBER: u8 = 7;
-const TCP: u8 = 8;
+const LIST: u8 = 7;
+const POINTER: u8 = 8;
+const INDEX: u8 = 9;
 const FRAME: u8 = 10;
 
 // Helper functions, by their number in `enum bpf_func_id`.
+const MAP_LOOKUP: i32 = 1;
+const PROBE_READ_KERNEL: i32 = 113;
 const SEQ_WRITE: i32 = 127;
-const SKC_TO_TCP_SOCK: i32 = 137;
-const SOCK_FROM_FILE: i32 = 162;
 
-// `struct bpf_iter__task_file`: each member has eight bytes.
+// `struct bpf_iter__task`: each member has eight bytes.
 const META: u32 = 0;
-const DESCRIPTOR: u32 = 16;
-const FILE: u32 = 24;
+const TASK: u32 = 8;
 
-const LOAD_U8: u8 = 0x71;
 const LOAD_U32: u8 = 0x61;
 const LOAD_U64: u8 = 0x79;
+const LOAD_CONSTANT: u8 = 0x18;
+/// In the place of its source register: the constant is a map's descriptor.
+const IS_MAP: u8 = 1;
 const STORE_U32: u8 = 0x63;
 const STORE_U64: u8 = 0x7b;
 const MOVE: u8 = 0xbf;
 const SET: u8 = 0xb7;
 const ADD: u8 = 0x07;
+const ADD_REGISTER: u8 = 0x0f;
+const SHIFT_LEFT: u8 = 0x67;
+const JUMP: u8 = 0x05;
 const JUMP_IF_EQUAL: u8 = 0x15;
+const JUMP_IF_NOT_BELOW: u8 = 0x35;
+const JUMP_IF_REGISTER_NOT_BELOW: u8 = 0x3d;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 
@@ -99,80 +148,133 @@ fn instruction(code: u8, to: u8, from: u8, offset: i16, value: i32) -> u64 {
     ])
 }
 
+/// Where on the stack a field is.
+fn on_stack(field: usize) -> i32 {
+    field as i32 - FRAME_BYTES as i32
+}
+
 /// The program's text, while it is written.
 #[derive(Default)]
-struct Text {
-    code: Vec<u64>,
-    /// Jumps to the end.
-    leaving: Vec<usize>,
-}
+struct Text(Vec<u64>);
 
 impl Text {
     fn put(&mut self, code: u8, to: u8, from: u8, offset: i16, value: i32) {
-        self.code.push(instruction(code, to, from, offset, value));
+        self.0.push(instruction(code, to, from, offset, value));
     }
 
-    fn load(&mut self, code: u8, to: u8, from: u8, offset: u32) {
+    fn load(&mut self, code: u8, to: u8, from: u8, offset: i32) {
         self.put(code, to, from, offset as i16, 0);
     }
 
-    fn leave_if_null(&mut self, register: u8) {
-        self.leaving.push(self.code.len());
-        self.put(JUMP_IF_EQUAL, register, 0, 0, 0);
+    /// A jump whose goal is not known yet: [`Text::land`] sets it.
+    fn jump(&mut self, code: u8, register: u8, from: u8, value: i32) -> usize {
+        self.put(code, register, from, 0, value);
+        self.0.len() - 1
     }
 
-    /// Copies a field of what `from` points to into the record.
-    fn record(&mut self, (load, store): (u8, u8), from: u8, offset: u32, field: usize) {
-        self.load(load, R1, from, offset);
-        self.put(store, FRAME, R1, field as i16 - RECORD_BYTES as i16, 0);
+    /// The jump comes here.
+    fn land(&mut self, jump: usize) {
+        let distance = (self.0.len() - jump - 1) as i16;
+        self.0[jump] |= instruction(0, 0, 0, distance, 0);
     }
 
-    fn end(mut self) -> Vec<u64> {
-        let end = self.code.len();
-        for jump in self.leaving {
-            let distance = (end - jump - 1) as i16;
-            self.code[jump] |= instruction(0, 0, 0, distance, 0);
-        }
-        self.code.push(instruction(SET, R0, 0, 0, 0));
-        self.code.push(instruction(EXIT, 0, 0, 0, 0));
-        self.code
+    /// The address of a record's field.
+    fn address(&mut self, to: u8, field: usize) {
+        self.put(MOVE, to, FRAME, 0, 0);
+        self.put(ADD, to, 0, 0, on_stack(field));
+    }
+
+    /// Copies so many bytes of what `from` points to into the record.
+    fn record(&mut self, from: u8, offset: u32, bytes: i32, field: usize) {
+        self.put(MOVE, R3, from, 0, 0);
+        self.put(ADD, R3, 0, 0, offset.cast_signed());
+        self.address(R1, field);
+        self.put(SET, R2, 0, 0, bytes);
+        self.put(CALL, 0, 0, 0, PROBE_READ_KERNEL);
+    }
+
+    /// Loads a pointer that `from` points to.
+    fn follow(&mut self, to: u8, from: u8, offset: u32) {
+        self.record(from, offset, 8, SCRATCH);
+        self.load(LOAD_U64, to, FRAME, on_stack(SCRATCH));
+    }
+
+    /// Fills the record in, from the entry of the table that POINTER points to.
+    fn socket(&mut self, layout: &Layout) {
+        self.follow(POINTER, POINTER, 0);
+        self.record(POINTER, layout.file_operations, 8, OPERATIONS);
+        self.follow(POINTER, POINTER, layout.file_socket);
+        self.follow(POINTER, POINTER, layout.socket_sk);
+        self.record(POINTER, layout.cookie, 8, COOKIE);
+        self.record(POINTER, layout.state, 1, STATE);
+        self.record(POINTER, layout.family, 2, FAMILY);
+        self.record(POINTER, layout.kind, 2, KIND);
+        self.record(POINTER, layout.protocol, 2, PROTOCOL);
+        self.record(POINTER, layout.send_next, 4, SEND_NEXT);
+        let unacknowledged = layout.send_unacknowledged;
+        self.record(POINTER, unacknowledged, 4, SEND_UNACKNOWLEDGED);
+        self.record(POINTER, layout.receive_next, 4, RECEIVE_NEXT);
+        self.follow(R1, POINTER, layout.net);
+        self.record(R1, layout.net_cookie, 8, NETNS_COOKIE);
+        self.follow(R1, POINTER, layout.net);
+        self.follow(R1, R1, layout.net_owner);
+        self.record(R1, layout.owner_number, 4, OWNER);
+        self.record(POINTER, layout.cookie, 8, COOKIE_AFTER);
     }
 }
 
-/// Writes the program.
-pub(super) fn assemble(layout: &Layout) -> Vec<u64> {
-    let word = (LOAD_U32, STORE_U32);
-    let long = (LOAD_U64, STORE_U64);
+/// Writes the program. Its list is the one value of the map with that descriptor.
+pub(super) fn assemble(layout: &Layout, map: i32) -> Vec<u64> {
     let mut text = Text::default();
     text.put(MOVE, CONTEXT, R1, 0, 0);
-    text.load(LOAD_U64, R1, CONTEXT, FILE);
-    text.leave_if_null(R1);
-    text.load(LOAD_U32, NUMBER, CONTEXT, DESCRIPTOR);
-    text.put(CALL, 0, 0, 0, SOCK_FROM_FILE);
-    text.leave_if_null(R0);
-    text.load(LOAD_U64, R1, R0, layout.socket_sk);
-    text.leave_if_null(R1);
-    text.put(CALL, 0, 0, 0, SKC_TO_TCP_SOCK);
-    text.leave_if_null(R0);
-    text.put(MOVE, TCP, R0, 0, 0);
-    // The last eight bytes of a record are padding.
-    text.put(SET, R1, 0, 0, 0);
-    text.put(STORE_U64, FRAME, R1, -8, 0);
-    text.put(STORE_U32, FRAME, NUMBER, FD as i16 - RECORD_BYTES as i16, 0);
-    text.record((LOAD_U8, STORE_U32), TCP, layout.state, STATE);
-    text.record(long, TCP, layout.cookie, COOKIE);
-    text.record(word, TCP, layout.send_next, SEND_NEXT);
-    text.record(word, TCP, layout.send_unacknowledged, SEND_UNACKNOWLEDGED);
-    text.record(word, TCP, layout.receive_next, RECEIVE_NEXT);
-    text.load(LOAD_U64, R2, TCP, layout.net);
-    text.record(long, R2, layout.net_cookie, NETNS_COOKIE);
-    text.load(LOAD_U64, R2, R2, layout.net_owner);
-    text.record(word, R2, layout.owner_number, OWNER);
-    text.load(LOAD_U64, R1, CONTEXT, META);
-    text.load(LOAD_U64, R1, R1, layout.meta_file);
-    text.put(MOVE, R2, FRAME, 0, 0);
-    text.put(ADD, R2, 0, 0, -(RECORD_BYTES as i32));
+    for field in (0..FRAME_BYTES).step_by(8) {
+        text.put(SET, R1, 0, 0, 0);
+        text.put(STORE_U64, FRAME, R1, on_stack(field) as i16, 0);
+    }
+    text.load(LOAD_U64, POINTER, CONTEXT, TASK as i32);
+    let no_task = text.jump(JUMP_IF_EQUAL, POINTER, 0, 0);
+    // The key is zero, which is there.
+    text.put(LOAD_CONSTANT, R1, IS_MAP, 0, map);
+    text.put(0, 0, 0, 0, 0);
+    text.address(R2, SCRATCH);
+    text.put(CALL, 0, 0, 0, MAP_LOOKUP);
+    let no_list = text.jump(JUMP_IF_EQUAL, R0, 0, 0);
+    text.put(MOVE, LIST, R0, 0, 0);
+    text.follow(POINTER, POINTER, layout.task_files);
+    text.follow(POINTER, POINTER, layout.files_table);
+    text.record(POINTER, layout.table_size, 4, TABLE_SIZE);
+    text.record(POINTER, layout.table_files, 8, TABLE);
+    text.put(SET, INDEX, 0, 0, 0);
+
+    let next = text.0.len();
+    let full = text.jump(JUMP_IF_NOT_BELOW, INDEX, 0, LIST_MAX as i32);
+    text.load(LOAD_U32, R1, LIST, 0);
+    let all = text.jump(JUMP_IF_REGISTER_NOT_BELOW, INDEX, R1, 0);
+    text.put(MOVE, R1, INDEX, 0, 0);
+    text.put(SHIFT_LEFT, R1, 0, 0, 2);
+    text.put(ADD_REGISTER, R1, LIST, 0, 0);
+    text.load(LOAD_U32, R1, R1, 4);
+    text.put(ADD, INDEX, 0, 0, 1);
+    text.load(LOAD_U32, R2, FRAME, on_stack(TABLE_SIZE));
+    let beyond = text.jump(JUMP_IF_REGISTER_NOT_BELOW, R1, R2, 0);
+    text.put(STORE_U32, FRAME, R1, on_stack(FD) as i16, 0);
+    text.load(LOAD_U64, POINTER, FRAME, on_stack(TABLE));
+    text.put(SHIFT_LEFT, R1, 0, 0, 3);
+    text.put(ADD_REGISTER, POINTER, R1, 0, 0);
+    text.socket(layout);
+    text.load(LOAD_U64, R1, CONTEXT, META as i32);
+    text.load(LOAD_U64, R1, R1, layout.meta_file.cast_signed());
+    text.address(R2, 0);
     text.put(SET, R3, 0, 0, RECORD_BYTES as i32);
     text.put(CALL, 0, 0, 0, SEQ_WRITE);
-    text.end()
+    text.land(beyond);
+    let again = text.jump(JUMP, 0, 0, 0);
+    text.0[again] = instruction(JUMP, 0, 0, next as i16 - again as i16 - 1, 0);
+
+    for jump in [no_task, no_list, full, all] {
+        text.land(jump);
+    }
+    text.put(SET, R0, 0, 0, 0);
+    text.put(EXIT, 0, 0, 0, 0);
+    text.0
 }

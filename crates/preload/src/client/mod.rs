@@ -108,6 +108,12 @@ pub(crate) fn stop(reason: Reason) {
     STOPPED.store(true, Relaxed);
 }
 
+/// Whether the agent is not to be reached any more. A process that uses io_uring makes itself known to it all the same: the other ends of
+/// its connections would be shown as if they waited for it.
+fn keeps_away() -> bool {
+    STOPPED.load(Relaxed) && first_reason() != Reason::IoUring as u8
+}
+
 /// Why a connection that begins now is not on the ring.
 pub(crate) fn first_reason() -> u8 {
     FIRST_REASON.load(Relaxed)

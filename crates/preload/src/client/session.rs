@@ -17,7 +17,7 @@ use super::boards::Boards;
 use super::link::{connect, passed_descriptor, wait_for_mail};
 use super::{
     BOARD, DESCRIPTOR, LEAVING, MAIL_SEEN, MODE, OFFER_AFTER_BYTES, OFFER_AFTER_CALLS, RETRY_NS,
-    STOPPED, WELCOME_WAIT_MS, board, is_eager, row_index, stop,
+    WELCOME_WAIT_MS, board, is_eager, keeps_away, row_index, stop,
 };
 use crate::kernel::{self, kernel};
 use crate::socket::{Socket, phase};
@@ -95,7 +95,7 @@ impl Client {
             return true;
         }
         let now = kernel::monotonic_ns();
-        if now < self.retry_at_ns || STOPPED.load(Relaxed) {
+        if now < self.retry_at_ns || keeps_away() {
             return false;
         }
         self.retry_at_ns = now + RETRY_NS;
