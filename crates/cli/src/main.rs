@@ -14,6 +14,8 @@ mod background;
 mod bench;
 mod doctor;
 mod dump;
+#[allow(dead_code, reason = "for `millrace cdi install`")]
+mod images;
 mod listing;
 mod load;
 mod locate;

@@ -14,7 +14,7 @@ use millrace_wire::{Mode, Reason};
 
 use crate::socket::{Socket, forget};
 use crate::table::{self, Entry};
-use crate::{client, epoll, kernel, objects, real, signals, spin, started, thread, user};
+use crate::{client, epoll, headers, kernel, objects, real, signals, spin, started, thread, user};
 
 mod fork;
 
@@ -112,6 +112,7 @@ fn variable(name: &CStr) -> Option<String> {
 pub(crate) fn start() {
     real::look_up_all();
     thread::look_up_single();
+    headers::learn_layout();
     PROCESS.store(kernel::process_id(), Relaxed);
     if variable(c"MILLRACE").as_deref() == Some("off") {
         return;
