@@ -1,6 +1,7 @@
 /* For C libraries that lack what the cases use: included before all else. */
 #pragma once
 #define _GNU_SOURCE
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -18,10 +19,15 @@
 #define close_range(first, last, flags) ((int)syscall(SYS_close_range, first, last, flags))
 #define closefrom(first) ((void)close_range(first, ~0U, 0))
 
-#ifndef TCP_RECV_QUEUE
+#ifndef __GLIBC__
 #define TCP_RECV_QUEUE 1
 #endif
 
+#if defined __GLIBC__ && __GLIBC_MINOR__ < 34
+#define _Fork fork
+#endif
+
+#ifndef __GLIBC__
 /* To the first thread, which is the only one that the cases queue signals to. */
 static inline int pthread_sigqueue(pthread_t thread, int signal, const union sigval value) {
     siginfo_t info;
@@ -34,3 +40,4 @@ static inline int pthread_sigqueue(pthread_t thread, int signal, const union sig
     (void)thread;
     return (int)syscall(SYS_rt_tgsigqueueinfo, getpid(), getpid(), signal, &info);
 }
+#endif

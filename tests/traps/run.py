@@ -50,7 +50,7 @@ def _build(compiler: str) -> dict[str, Path]:
         )
         if made.returncode != 0:
             # It needs what this C library does not have.
-            print(f"{source.stem}: not compiled by {compiler}", flush=True)
+            print(f"{source.stem}: needs what this C library does not have", flush=True)
             continue
         names = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
         cases.update({f"{source.stem}:{name}": program for name in names})

@@ -41,7 +41,8 @@ pub(crate) fn preload_path(directory: &Path) -> String {
 /// another one takes its name.
 pub(crate) fn lay_out(library: &Path, directory: &Path) -> Result<()> {
     let content = fs::read(library).with_context(|| library.display().to_string())?;
-    for platform in PLATFORMS.iter().chain(&[PLATFORM]) {
+    // In the directory itself it is found where a shell has replaced the name by nothing: a script that hands its variables to another one.
+    for platform in PLATFORMS.iter().chain(&[PLATFORM, ""]) {
         place(&directory.join(platform), &content)?;
     }
     let empty = empty_object(MACHINE_32);
@@ -138,8 +139,8 @@ mod tests {
         let directory = scratch.0.join("laid out");
         lay_out(&library, &directory).unwrap();
         let path = preload_path(&directory);
-        // As musl opens it, and as glibc does on various processors.
-        for platform in PLATFORMS.iter().chain(&[PLATFORM]) {
+        // As musl opens it, as glibc does on various processors, and as a shell leaves it that has read it once more.
+        for platform in PLATFORMS.iter().chain(&[PLATFORM, ""]) {
             let found = fs::read(path.replace(PLATFORM, platform)).unwrap();
             assert_eq!(found, b"the library", "{platform}");
         }
