@@ -65,6 +65,7 @@ class Case:
     on_ring: bool = True
 
 
+VARIABLE = "millrace.dev/socket=variable"
 HOST = ("--network=host",)
 POD = ("--pod=pair",)
 CASES = [
@@ -82,6 +83,7 @@ CASES = [
     Case("an image with LD_PRELOAD", Side(image="with-variable"), Side(image="with-variable")),
     Case("an image with a list of its own", Side(image="with-list"), Side(image="with-list")),
     Case("musl", Side(image="musl"), Side(), on_ring=False),
+    Case("musl, by the variable", Side(image="musl", device=VARIABLE), Side()),
     Case("static", Side(image="static"), Side(), on_ring=False),
     Case("one without the device", Side(device=""), Side(), on_ring=False),
 ]
@@ -180,7 +182,7 @@ def keeps_what_the_image_has(stage: Stage) -> str | None:
                 container = stage.start(stack, Side(image=image), device, *shown)
                 stage.podman("wait", container.name)
                 said[image, device] = container.output.splitlines()
-    library = "/run/millrace/libmillrace_preload.so"
+    library = "/run/millrace/$PLATFORM/libmillrace_preload.so"
     for image in ("glibc", "with-variable", "with-list"):
         plain, ours = said[image, False], said[image, True]
         missing = [line for line in plain if line not in ours and "can't open" not in line]

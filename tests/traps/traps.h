@@ -126,7 +126,7 @@ static void pass(int road, int fd, void *note, size_t length) {
     struct iovec vector = {note, length};
     struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
     struct cmsghdr *control = CMSG_FIRSTHDR(&header);
-    *control = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    *control = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
     memcpy(CMSG_DATA(control), &fd, sizeof(int));
     must(sendmsg(road, &header, 0) == (ssize_t)length, "sendmsg");
 }

@@ -31,6 +31,7 @@ mod epoll;
 mod fault;
 mod file;
 mod guarded;
+mod headers;
 mod hooks;
 mod kernel;
 #[cfg(not(test))]

@@ -14,7 +14,7 @@ use millrace_wire::{Mode, Reason};
 
 use crate::socket::{Socket, forget};
 use crate::table::{self, Entry};
-use crate::{client, epoll, kernel, objects, real, signals, spin, started, thread, user};
+use crate::{client, epoll, headers, kernel, objects, real, signals, spin, started, thread, user};
 
 mod fork;
 
@@ -122,6 +122,7 @@ fn has_privileges_of_its_file() -> bool {
 pub(crate) fn start() {
     real::look_up_all();
     thread::look_up_single();
+    headers::learn_layout();
     PROCESS.store(kernel::process_id(), Relaxed);
     if has_privileges_of_its_file() || variable(c"MILLRACE").as_deref() == Some("off") {
         return;

@@ -49,6 +49,13 @@ pub(super) static SUITES: &[Suite] = &[
         full_minutes: 2,
     },
     Suite {
+        name: "images",
+        sample: &["tests/images/run.py"],
+        sample_minutes: 3,
+        full: &["tests/images/run.py"],
+        full_minutes: 3,
+    },
+    Suite {
         name: "lifetimes",
         sample: &["tests/lifetimes/run.py"],
         sample_minutes: 3,
@@ -61,6 +68,20 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 4,
         full: &["tests/traps/run.py"],
         full_minutes: 4,
+    },
+    Suite {
+        name: "traps, musl",
+        sample: &[],
+        sample_minutes: 0,
+        full: &["tests/images/traps.py", "musl"],
+        full_minutes: 10,
+    },
+    Suite {
+        name: "traps, an older glibc",
+        sample: &[],
+        sample_minutes: 0,
+        full: &["tests/images/traps.py", "bullseye"],
+        full_minutes: 10,
     },
     Suite {
         name: "endings",

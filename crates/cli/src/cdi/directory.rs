@@ -4,13 +4,14 @@
 //! It is not below /run: that is often mounted so that nothing in it can be executed, which a container without privilege cannot undo.
 //! Files are replaced by new ones under the same name, never written over: running programs have the old ones mapped.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 
+use super::images;
 use crate::locate;
 
 /// Where containers have it: the agent's socket is then where programs look for it.
@@ -38,18 +39,13 @@ impl Directory {
             )
         })?;
         let program = locate::program_for_containers().context("this program's own file")?;
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(&self.0)
-            .with_context(|| format!("cannot make {}", self.0.display()))?;
+        make_directories(&self.0).with_context(|| format!("cannot make {}", self.0.display()))?;
         self.check_safe()?;
         self.check_executable()?;
-        for (source, name, mode) in [(&library, LIBRARY, 0o644), (&program, PROGRAM, 0o755)] {
-            let bytes =
-                fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
-            replace(&self.0.join(name), &bytes, mode)?;
-        }
+        images::lay_out(&library, &self.0)?;
+        let program =
+            fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
+        replace(&self.0.join(PROGRAM), &program, 0o755)?;
         Ok(())
     }
 
@@ -115,15 +111,12 @@ impl Directory {
 
     /// Removes what `fill` has made. Whether nothing is left.
     pub(super) fn empty(&self) -> anyhow::Result<bool> {
-        for name in [LIBRARY, PROGRAM] {
-            let path = self.0.join(name);
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(error).with_context(|| format!("cannot remove {}", path.display()));
-                }
-                _ => {}
-            }
+        let program = self.0.join(PROGRAM);
+        match fs::remove_file(&program) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => images::clear(&self.0),
         }
+        .with_context(|| format!("cannot empty {}", self.0.display()))?;
         match fs::remove_dir(&self.0) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
@@ -133,6 +126,18 @@ impl Directory {
     }
 }
 
+/// Makes a directory and those above it, for everybody to read: the umask is not to hide it from containers.
+fn make_directories(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = path.parent() {
+        make_directories(above)?;
+    }
+    fs::create_dir(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
 /// Puts a new file in the place of another, whole or not at all, and makes the directory for it.
 pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let mut name = path.as_os_str().to_owned();
@@ -140,7 +145,7 @@ pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()
     let fresh = PathBuf::from(name);
     let write = || -> io::Result<()> {
         if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory)?;
+            make_directories(directory)?;
         }
         match fs::remove_file(&fresh) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

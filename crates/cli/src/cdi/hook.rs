@@ -24,6 +24,7 @@ use rustix::mount::{
 use serde_json::Value;
 
 use super::directory::{IN_CONTAINER, LIBRARY};
+use super::images::preload_path;
 
 /// What glibc's loader reads (ld.so(8)), in the container.
 const PRELOAD: &str = "etc/ld.so.preload";
@@ -129,7 +130,7 @@ fn read_list(root: &OwnedFd) -> anyhow::Result<Vec<u8>> {
 
 /// The list with the library at its end. `None`: it is there already.
 fn with_library(list: &[u8]) -> Option<Vec<u8>> {
-    let library = format!("{IN_CONTAINER}/{LIBRARY}");
+    let library = preload_path(Path::new(IN_CONTAINER));
     // What separates names there, and what begins a comment (ld.so(8)).
     let named = list.split(|byte| *byte == b'\n').any(|line| {
         let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_library_comes_last_and_once() {
-        let ours = "/run/millrace/libmillrace_preload.so\n";
+        let ours = "/run/millrace/$PLATFORM/libmillrace_preload.so\n";
         let list = |before: &str| {
             with_library(before.as_bytes()).map(|list| String::from_utf8(list).unwrap())
         };

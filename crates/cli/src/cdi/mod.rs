@@ -2,10 +2,12 @@
 //!
 //! What a container needs is one directory of the machine's, mounted read-only: the library, this program and the agent's socket
 //! ([`directory`]). A specification ([`spec`]) tells every container engine so, and names a hook ([`hook`]) that has the
-//! container's programs load the library, beside whatever its image has them load already.
+//! container's programs load the library, beside whatever its image has them load already. Which object that is depends on the
+//! image ([`images`]).
 
 mod directory;
 mod hook;
+mod images;
 mod spec;
 
 use std::io::{IsTerminal, Write};

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::directory::{Directory, IN_CONTAINER, LIBRARY, PROGRAM};
+use super::directory::{Directory, IN_CONTAINER, PROGRAM};
+use super::images::preload_path;
 
 /// The file's name, as the specification advises: vendor and class.
 pub(super) const FILE_NAME: &str = "millrace.dev-socket.json";
@@ -19,7 +20,10 @@ const BY_VARIABLE: &str = "variable";
 
 /// Every device, and what it is for.
 pub(super) const DEVICES: [(&str, &str); 2] = [
-    (EVERY, "any image; programs of its glibc are accelerated"),
+    (
+        EVERY,
+        "every image; programs with its glibc are accelerated",
+    ),
     (
         BY_VARIABLE,
         "images with musl (Alpine), and engines without hooks; sets LD_PRELOAD in place of the image's own",
@@ -102,7 +106,10 @@ impl Specification {
                 device(
                     BY_VARIABLE,
                     Edits {
-                        env: vec![format!("LD_PRELOAD={IN_CONTAINER}/{LIBRARY}")],
+                        env: vec![format!(
+                            "LD_PRELOAD={}",
+                            preload_path(Path::new(IN_CONTAINER))
+                        )],
                         ..Edits::default()
                     },
                 ),

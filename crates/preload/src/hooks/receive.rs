@@ -6,7 +6,7 @@ use libc::{
 };
 
 use crate::receive::{Call, receive};
-use crate::{hooks::finish, kernel, real, table, user};
+use crate::{headers, hooks::finish, kernel, real, table, user};
 
 /// Receives into one buffer; `raw` is the program's own call.
 #[inline]
@@ -209,7 +209,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     }
     // SAFETY: just found writable; the program gives it to this call.
     let (list, count) = unsafe { ((*message).msg_iov, (*message).msg_iovlen) };
-    let Some(list) = vectors(list, count) else {
+    let Some(list) = vectors(list, headers::count(count)) else {
         return own();
     };
     let mut raw_ran = false;

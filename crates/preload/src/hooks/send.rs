@@ -7,7 +7,7 @@ use millrace_wire::Reason;
 
 use crate::hooks::receive::{give_up, stream_flags, vectors};
 use crate::send::{Call, send as send_on};
-use crate::{hooks::finish, real, table, user};
+use crate::{headers, hooks::finish, real, table, user};
 
 #[inline]
 fn from_buffer(
@@ -139,11 +139,11 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
         crate::pass::note_passed(header);
         return raw();
     };
-    if header.msg_controllen != 0 {
+    if headers::count(header.msg_controllen) != 0 {
         // Control messages are for the kernel to judge.
         socket.pin_flags(millrace_shm::board::flags::SEND_PINNED, Reason::Unsupported);
     }
-    match vectors(header.msg_iov, header.msg_iovlen) {
+    match vectors(header.msg_iov, headers::count(header.msg_iovlen)) {
         Some(list) => finish(send_on(socket, &Call { fd, list, flags }, &mut raw), raw),
         None => raw(),
     }
@@ -194,11 +194,12 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
 /// # Safety
 /// Its vectors are readable.
 unsafe fn length(header: &msghdr) -> usize {
-    if header.msg_iovlen == 0 {
+    let count = headers::count(header.msg_iovlen);
+    if count == 0 {
         return 0;
     }
     // SAFETY: by the caller's promise.
-    let list = unsafe { std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen) };
+    let list = unsafe { std::slice::from_raw_parts(header.msg_iov, count) };
     list.iter().map(|part| part.iov_len).sum()
 }
 
