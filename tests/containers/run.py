@@ -202,6 +202,9 @@ def runs_in_a_container(stage: Stage) -> str | None:
         said = stranger.execute(*inner)
         if "done" not in said:
             return f"exec: {said}"
+        said = server.execute("/run/millrace/millrace", "doctor")
+        if "can prove connections of this one" not in said or "bad " in said:
+            return f"doctor: {said}"
         seen = road.parsed(server.execute("/run/millrace/millrace", "ps", "--json").encode())
         others = [end for connection in seen for end in connection["ends"] if end.get("container") != server.number]
         return f"a container sees {others}" if others else None
