@@ -92,6 +92,7 @@ def serve_many(family: int, address: str, port: int) -> None:
     """Echoes all connections until it is killed."""
     raise_descriptor_limit()
     with socket.socket(family, socket.SOCK_STREAM) as listener, selectors.DefaultSelector() as ready:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
         listener.listen(1000)
         ready.register(listener, selectors.EVENT_READ)
