@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ class Placement:
 
 LEFT, RIGHT = "left", "right"
 MANY = (100, 1500)
+WAIT_OF_MANY_S = 60.0
 LOOKS_MAX = 50
 """Sockets that the agent may look at for each connection that it introduces, whatever their number."""
 METRICS = "127.0.0.1:9464"
@@ -131,6 +133,11 @@ class Stage:
         """What the agent knows."""
         said = subprocess.run([self.millrace, "ps", "--json"], check=True, capture_output=True, text=True, timeout=WAIT_S)
         return json.loads(said.stdout)["connections"]  # type: ignore[no-any-return]
+
+    def roads(self) -> Counter[tuple[str, str]]:
+        """How many ends have which road, and why."""
+        ends = (end for connection in self.connections() for end in connection["ends"])  # type: ignore[attr-defined]
+        return Counter((end["road"], end["reason"]) for end in ends)
 
 
 def expect(process: subprocess.Popen[str], line: str) -> None:
@@ -211,9 +218,15 @@ def many(stage: Stage, place: Placement) -> str | None:
         for count in MANY:
             client = stage.start(stack, place.client, "call-many", place.target, str(place.target_port), str(count))
             expect(client, "ready")
-            roads = [end["road"] for connection in stage.connections() for end in connection["ends"]]  # type: ignore[attr-defined]
-            if roads.count("shm") != 2 * count:
-                return f"of {count} connections {roads.count('shm')} ends are on the ring; the agent said {Path(said.name).read_text()}"
+            wanted = {("shm", "none"): 2 * count}
+            deadline = time.monotonic() + WAIT_OF_MANY_S
+            while (roads := stage.roads()) != wanted and time.monotonic() < deadline:
+                assert client.stdin
+                client.stdin.write("more\n")
+                client.stdin.flush()
+                expect(client, "ready")
+            if roads != wanted:
+                return f"{count} connections: {dict(roads)}; the agent said {Path(said.name).read_text()}"
             now = metrics()
             each = (now["millrace_distant_sockets_total"] - looked_at) / (now["millrace_paired_total"] - introduced)
             if each > LOOKS_MAX:

@@ -8,7 +8,8 @@
 
 `call` prints `ready` when enough went there and back, holds the connection until its standard input ends, and then checks once more.
 `confine` does the same, but before it checks again it forbids itself system calls that the check does not need.
-`call-many` does it on many connections, and sleeps between what goes there and back, as a server of silent connections does.
+`call-many` does it on many connections, sleeps after what went there and back, as a program with silent connections does, and does all
+that again for each line of its standard input.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ def serve_many(family: int, address: str, port: int) -> None:
     """Echoes all connections until it is killed."""
     raise_descriptor_limit()
     with socket.socket(family, socket.SOCK_STREAM) as listener, selectors.DefaultSelector() as ready:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
         listener.listen(1000)
         ready.register(listener, selectors.EVENT_READ)
@@ -111,21 +113,21 @@ def serve_many(family: int, address: str, port: int) -> None:
 
 
 def call_many(family: int, target: tuple[str, int], count: int) -> None:
-    """Talks on each connection, sleeps, and talks again; and once more at the end."""
+    """Talks on each connection and sleeps, as often as it is told; and talks once more at the end."""
     raise_descriptor_limit()
     connections = []
     for _ in range(count):
         connection = socket.socket(family, socket.SOCK_STREAM)
         connection.connect(target)
         connections.append(connection)
-    for turn in range(3):
-        if turn > 0:
-            time.sleep(SLEEP_S)
+    more = True
+    while more:
         for connection in connections:
             for number in range(ROUNDS_OF_MANY):
                 exchange(connection, number)
-    print("ready", flush=True)
-    sys.stdin.read()
+        time.sleep(SLEEP_S)
+        print("ready", flush=True)
+        more = sys.stdin.readline() != ""
     for number, connection in enumerate(connections):
         exchange(connection, number)
         connection.close()

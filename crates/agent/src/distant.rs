@@ -25,6 +25,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use millrace_wire::Offer;
+use nix::time::{ClockId, clock_gettime};
 use tracing::{debug, warn};
 
 mod fit;
@@ -41,7 +42,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(2);
 const NEW: Duration = Duration::from_millis(100);
 /// From one look at all to the next.
 const LOOKS_AT_ALL: Duration = Duration::from_millis(500);
-/// For every moment that a look takes, so many pass until the next of its kind.
+/// For every moment of processor time that a look takes, so many pass until the next of its kind. What others take of the processor
+/// meanwhile does not count: introductions are not to wait the longer for it.
 const REST_FACTOR: u32 = 20;
 /// Offers that one look compares: the agent serves nobody else meanwhile. Looks at all go on from look to look, and each has half of
 /// what the one before had, so that two that came one soon after the other meet.
@@ -112,6 +114,11 @@ impl Distant {
     }
 }
 
+/// What this thread has had of the processors.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
 /// The number of this process's user namespace.
 fn user_namespace() -> Option<u32> {
     let link = std::fs::read_link("/proc/self/ns/user").ok()?;
@@ -139,6 +146,7 @@ impl Server {
         if !self.offers.has_distant() {
             return;
         }
+        let spent = processor_time();
         let at_all = self.distant.all_at.is_none_or(|at| at <= now);
         let are_few = self.offers.waiting_count() <= FEW;
         let compared = if at_all || are_few {
@@ -157,8 +165,8 @@ impl Server {
             self.match_up(pair);
         }
         if self.offers.has_distant() {
-            let end = Instant::now();
-            self.distant.rest(end, end - now, at_all);
+            let took = processor_time().saturating_sub(spent);
+            self.distant.rest(Instant::now(), took, at_all);
         }
     }
 
@@ -286,5 +294,39 @@ impl Server {
             recognise(keys[0], Side::First)?,
             recognise(keys[1], Side::Second)?,
         ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_of_offers_does_not_postpone_a_look() {
+        let (mut distant, start) = (Distant::default(), Instant::now());
+        for offer in 0..10 {
+            distant.expect(start + Duration::from_millis(offer));
+        }
+        assert_eq!(distant.next_deadline(), Some(start + FIRST_WAIT));
+    }
+
+    #[test]
+    fn looks_rest_for_as_long_as_they_are_dear_and_one_kind_does_not_keep_the_other() {
+        let (mut distant, start) = (Distant::default(), Instant::now());
+        let dear = Duration::from_millis(100);
+        distant.expect(start);
+        distant.rest(start, dear, true);
+        assert_eq!(distant.all_at, Some(start + dear * REST_FACTOR));
+        assert_eq!(distant.next_deadline(), Some(start + FIRST_WAIT));
+        distant.rest(start, dear / 10, false);
+        let rested = start + dear / 10 * REST_FACTOR;
+        assert_eq!(distant.next_deadline(), Some(rested));
+        distant.expect(start);
+        assert_eq!(distant.next_deadline(), Some(rested));
+        // When nothing new has come for a while, there are looks at all only.
+        for _ in 0..10 {
+            distant.rest(start, Duration::ZERO, false);
+        }
+        assert_eq!(distant.next_deadline(), distant.all_at);
     }
 }
