@@ -1,6 +1,7 @@
 /* For C libraries that lack what the cases use: included before all else. */
 #pragma once
 #define _GNU_SOURCE
+#include <limits.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
@@ -21,6 +22,9 @@
 
 #ifndef __GLIBC__
 #define TCP_RECV_QUEUE 1
+/* Stacks of 2 KiB are too small for the library, and for many a signal. */
+#undef PTHREAD_STACK_MIN
+#define PTHREAD_STACK_MIN 8192
 #endif
 
 #if defined __GLIBC__ && __GLIBC_MINOR__ < 34

@@ -11,7 +11,7 @@ use libc::{c_char, c_int, pthread_key_t};
 
 use crate::kernel::kernel;
 use crate::objects::{self, Destructor};
-use crate::thread;
+use crate::{thread, unwinder};
 
 /// Defines names of the C library inside this one: each goes on to a function.
 macro_rules! inside {
@@ -45,6 +45,7 @@ macro_rules! jump {
 }
 
 inside! {
+    "_dl_find_object" goes to unwinder::find_object;
     "fstat64" goes to fstat;
     "lseek64" goes to lseek;
     "mmap64" goes to mmap;

@@ -95,7 +95,8 @@ unsafe extern "C" fn chosen(name: *const c_char, inside: *mut c_void) -> *mut c_
 
 /// `struct dl_find_object` of glibc 2.35.
 #[repr(C)]
-struct Found {
+#[derive(Debug)]
+pub(crate) struct Found {
     flags: u64,
     start: *mut c_void,
     end: *mut c_void,
@@ -104,15 +105,8 @@ struct Found {
     reserved: [u64; 7],
 }
 
-core::arch::global_asm!(
-    ".globl _dl_find_object",
-    ".hidden _dl_find_object",
-    ".set _dl_find_object, {find_object}",
-    find_object = sym find_object,
-);
-
-/// For the unwinder inside, which may have been made for a newer C library than the program's.
-unsafe extern "C" fn find_object(address: usize, found: *mut Found) -> c_int {
+/// `_dl_find_object`, for the unwinder inside, which may have been made for a newer C library than the program's.
+pub(crate) unsafe extern "C" fn find_object(address: usize, found: *mut Found) -> c_int {
     let Some(object) = objects::around(address) else {
         return -1;
     };
