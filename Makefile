@@ -40,8 +40,9 @@ bench-sockets: ## every claim with its bar, measured; keeps results, and makes t
 
 build:
 	$(CARGO) build --release --package millrace-cli --package millrace-preload
-	$(CARGO) rustc --release --package millrace-cli --bin millrace-static --features static -- \
+	$(CARGO) rustc --profile xtask --package millrace-cli --bin millrace-static --features static -- \
 		-C target-feature=+crt-static -C strip=symbols
+	ln -f $(BUILT)/../xtask/millrace-static $(BUILT)/millrace-static
 
 # Everything that is installed, by the name that it has below PREFIX; `uninstall` removes just that.
 INSTALLED = bin/millrace lib/millrace/millrace-static lib/millrace/libmillrace_preload.so lib/systemd/system/millrace.service \
