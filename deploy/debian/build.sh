@@ -16,7 +16,7 @@ libc=$(objdump -T "$built" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1 | cu
 size=$(du -sk "$stage/usr" | cut -f 1)
 sed -e "s|@VERSION@|$version|; s|@ARCHITECTURE@|$architecture|; s|@LIBC@|$libc|; s|@SIZE@|$size|" deploy/debian/control.in \
     >"$stage/DEBIAN/control"
-install --mode=755 deploy/debian/postinst deploy/debian/prerm "$stage/DEBIAN/"
+install --mode=755 deploy/debian/postinst deploy/debian/prerm deploy/debian/postrm "$stage/DEBIAN/"
 find "$stage/usr/share/man" -name '*.1' -exec gzip -9n {} +
 strip --strip-unneeded "$built" "$stage/usr/lib/millrace/libmillrace_preload.so"
 install --mode=644 deploy/debian/copyright "$stage/usr/share/doc/millrace/copyright"

@@ -21,7 +21,7 @@ class Image:
     compiler: tuple[str, ...] = ("gcc",)
     environment: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-    """Texts of further files, by their paths; a text that begins with `#include` is compiled to a shared library."""
+    """Texts of further files, by their paths. One that begins with `#include` is compiled to a shared library; `-> PATH` is a link."""
 
     @property
     def reference(self) -> str:
@@ -35,6 +35,7 @@ IMAGES = [
     Image("musl", ("musl-gcc",)),
     Image("static", ("gcc", "-static")),
     Image("with-variable", environment={"LD_PRELOAD": "/own.so"}, files={"own.so": PRELOADED}),
+    Image("with-link", files={"etc/ld.so.preload": "-> /etc/secret", "etc/secret": "/nowhere.so"}),
     Image("with-list", files={"own.so": PRELOADED, "etc/ld.so.preload": "# of the image\n/own.so"}),
 ]
 
@@ -51,7 +52,9 @@ def make(image: Image, place: Path) -> Path:
     subprocess.run([*image.compiler, "-O2", "-o", str(talk), str(TALK)], check=True, stderr=subprocess.DEVNULL)
     for path, text in image.files.items():
         target = root / path
-        if text.startswith("#include"):
+        if text.startswith("-> "):
+            target.symlink_to(text.removeprefix("-> "))
+        elif text.startswith("#include"):
             command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(target)]
             subprocess.run(command, input=text, text=True, check=True)
         else:

@@ -49,13 +49,22 @@ impl Server {
     }
 
     fn report_connections(&mut self, asker: ClientId) -> serde_json::Result<String> {
-        let asker = self.payer(asker).tenant;
+        let Some((asker_tenant, asker_place)) = self
+            .clients
+            .get(&asker)
+            .map(|client| (client.tenant, client.containment))
+        else {
+            return serde_json::to_string(&Connections::default().finish(monotonic_ns()));
+        };
+        let is_contained = asker_place.is_contained() && asker_place != self.containment;
         let mut addresses = std::mem::take(&mut self.addresses);
         let connections = self.connections(|client, index, row| {
-            let visible = match asker {
+            let visible = match asker_tenant {
+                Tenant::Nobody => client.id == asker,
+                _ if is_contained => asker_place.shares_container(&client.containment),
                 Tenant::User(0) => true,
                 Tenant::User(uid) => client.uid == uid,
-                Tenant::Container(_) | Tenant::Pod(_) => client.tenant == asker,
+                Tenant::Container(_) | Tenant::Pod(_) => false,
             };
             let is_undescribed =
                 row.state == state::KERNEL && row.local.1 == 0 && row.remote.1 == 0;

@@ -107,21 +107,38 @@ impl Client {
         id: ClientId,
         socket: OwnedFd,
         peer: UnixCredentials,
-        own: &Containment,
+        (own, by_containers): (&Containment, bool),
         offers_max: u32,
     ) -> nix::Result<Client> {
-        let pidfd = nix::sys::socket::getsockopt(&socket, sockopt::PeerPidfd).ok();
-        let process = Process::open(peer.pid(), pidfd.as_ref().map(AsFd::as_fd))?;
+        let process;
+        let pidfd = match nix::sys::socket::getsockopt(&socket, sockopt::PeerPidfd) {
+            Ok(pidfd) => {
+                process = Process::open(peer.pid(), Some(pidfd.as_fd()))?;
+                Some(pidfd)
+            }
+            // Before Linux 6.5.
+            Err(Errno::ENOPROTOOPT) => {
+                process = Process::open(peer.pid(), None)?;
+                None
+            }
+            // It has ended, and its number may be another's.
+            Err(_) => {
+                process = None;
+                None
+            }
+        };
         let name = process.as_ref().and_then(Process::name).unwrap_or_default();
         let groups = process.as_ref().and_then(|process| process.read("cgroup"));
-        let containment =
-            groups.map_or_else(Containment::default, |text| Containment::parse(&text));
+        let containment = groups.map(|text| Containment::parse(&text));
+        let tenant = containment.map_or(Tenant::Nobody, |containment| {
+            containment.tenant(peer.uid(), own, by_containers)
+        });
         Ok(Client {
             id,
             pid: peer.pid(),
             uid: peer.uid(),
-            tenant: containment.tenant(peer.uid(), own),
-            containment,
+            tenant,
+            containment: containment.unwrap_or_default(),
             since: Instant::now(),
             process,
             name,

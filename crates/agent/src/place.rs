@@ -103,7 +103,8 @@ pub(crate) struct Place {
 pub(crate) struct Places(Vec<Place>);
 
 impl Places {
-    /// Listens at `path`, and at those of `others` that are to be had.
+    /// Listens at `path`, and at those of `others` that are to be had. Those are shared with containers, which could hold a lock that lies
+    /// there: the lock of `path` stands for all, and of two agents the later one has them.
     pub(crate) fn take(
         path: &Path,
         others: &[PathBuf],
@@ -111,7 +112,7 @@ impl Places {
     ) -> Result<Places, PlaceError> {
         let mut places = vec![Place::take(path, leave_no_directory)?];
         for other in others {
-            match Place::take(other, leave_no_directory) {
+            match Place::take_without_lock(other) {
                 Ok(place) => places.push(place),
                 Err(error) => warn!("whoever looks there is not served: {error}"),
             }
@@ -119,16 +120,15 @@ impl Places {
         Ok(Places(places))
     }
 
-    /// Accepts one client, wherever one waits.
-    pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
-        let mut nobody = Err(Errno::EAGAIN.into());
-        for place in &self.0 {
+    /// Accepts one client, wherever one waits, and whether it came by a place for containers.
+    pub(crate) fn accept(&self) -> io::Result<(OwnedFd, bool)> {
+        for (index, place) in self.0.iter().enumerate() {
             match place.accept() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => nobody = Err(error),
-                outcome => return outcome,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return outcome.map(|socket| (socket, index > 0)),
             }
         }
-        nobody
+        Err(Errno::EAGAIN.into())
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Place> {
@@ -163,14 +163,32 @@ impl Place {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        let (listener, identity) = bind_over(path, for_everybody)
+        Place::bind(path, Some(lock), made_directory, leave_no_directory)
+    }
+
+    fn take_without_lock(path: &Path) -> Result<Place, PlaceError> {
+        match path.parent() {
+            Some(directory) if path.is_absolute() && path.as_os_str().len() <= 100 => {
+                prepare_directory(directory, geteuid().is_root())?;
+            }
+            _ => return Err(PlaceError::Path(path.to_owned())),
+        }
+        Place::bind(path, None, false, false)
+    }
+
+    fn bind(
+        path: &Path,
+        lock: Option<Flock<File>>,
+        made_directory: bool,
+        leave_no_directory: bool,
+    ) -> Result<Place, PlaceError> {
+        let (listener, identity) = bind_over(path, geteuid().is_root())
             .map_err(|error| PlaceError::Io(path.to_owned(), error))?;
-        let path = path.to_owned();
         Ok(Place {
             listener,
-            path,
+            path: path.to_owned(),
             identity,
-            lock: Some(lock),
+            lock,
             made_directory,
             leave_no_directory,
         })
@@ -353,22 +371,22 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_accepted_at_every_place_and_one_that_is_taken_is_done_without() {
+    fn clients_are_accepted_at_every_place_and_one_that_cannot_be_had_is_done_without() {
         let outer = tempfile::tempdir().unwrap();
-        let paths = ["a", "b", "c"].map(|name| outer.path().join(name));
-        let taken = Place::take(&paths[2], false).unwrap();
+        let paths = ["a", "b", "none/c"].map(|name| outer.path().join(name));
+        fs::write(outer.path().join("none"), "not a directory").unwrap();
         let places = Places::take(&paths[0], &paths[1..], false).unwrap();
         assert_eq!(places.iter().count(), 2);
         assert_eq!(
             places.accept().unwrap_err().kind(),
             io::ErrorKind::WouldBlock
         );
-        for path in &paths[..2] {
+        for (path, by_containers) in [(&paths[0], false), (&paths[1], true)] {
             let client = seqpacket().unwrap();
             connect(client.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
-            places.accept().unwrap();
+            assert_eq!(places.accept().unwrap().1, by_containers);
         }
-        drop(taken);
+        assert!(!lock_path(&paths[1]).exists(), "a container could hold it");
     }
 
     #[test]

@@ -139,7 +139,10 @@ impl Process {
     pub(crate) fn read(&self, name: &str) -> Option<String> {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let file = openat(&self.directory, name, flags, Mode::empty()).ok()?;
-        std::io::read_to_string(std::fs::File::from(file)).ok()
+        // Names in it may be any bytes.
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut std::fs::File::from(file), &mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn link(&self, name: &str) -> Option<String> {

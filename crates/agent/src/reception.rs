@@ -31,7 +31,7 @@ impl Server {
     pub(crate) fn handle_connecting(&mut self) {
         for _ in 0..TURN_MESSAGES {
             match self.places.accept() {
-                Ok(socket) => self.welcome_connection(socket),
+                Ok((socket, by_containers)) => self.welcome_connection(socket, by_containers),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => return,
                     Some(libc::EINTR | libc::ECONNABORTED) => {}
@@ -73,7 +73,7 @@ impl Server {
         }
     }
 
-    fn welcome_connection(&mut self, socket: OwnedFd) {
+    fn welcome_connection(&mut self, socket: OwnedFd, by_containers: bool) {
         let id = ClientId(self.next_number());
         let own = geteuid();
         let Ok(peer) = getsockopt(&socket, sockopt::PeerCredentials) else {
@@ -85,7 +85,13 @@ impl Server {
             return;
         }
         let offers_max = self.config.quota.offers_per_client;
-        let Ok(client) = Client::new(id, socket, peer, &self.containment, offers_max) else {
+        let Ok(client) = Client::new(
+            id,
+            socket,
+            peer,
+            (&self.containment, by_containers),
+            offers_max,
+        ) else {
             self.metrics.clients_refused += 1;
             return self.count_exhausted();
         };

@@ -2,8 +2,11 @@
 //!
 //! A program in a container is its container's, or its pod's, whatever user it runs as: root in a container is not the machine's.
 //! Container engines put every container into a control group that has its number in its name, and Kubernetes puts those below the
-//! pod's; a process without privilege cannot leave its own (cgroups(7)). Where users make control groups themselves, which systemd lets
-//! them do below `user@UID.service`, names mean nothing: that is the user's, as is everything that is in no container.
+//! pod's (cgroups(7)). Only the outermost name counts: what lies below, whoever is in there may have made. Where users make control
+//! groups themselves, which systemd lets them do below `user@UID.service`, that is the outermost, and they are the user's.
+//!
+//! Whoever cannot be told is nobody's: a process that cannot be looked at, and one that came by the socket of containers and is in no
+//! group with a number. Those share a quota, and see nothing but what is their own.
 
 use std::fmt;
 
@@ -18,6 +21,7 @@ pub(crate) enum Tenant {
     User(u32),
     Container([u8; CONTAINER_BYTES]),
     Pod([u8; POD_BYTES]),
+    Nobody,
 }
 
 /// Where a program runs, as its control groups name it.
@@ -32,32 +36,55 @@ impl Containment {
     /// From the text of `/proc/PID/cgroup`: lines of number, controllers and path.
     pub(crate) fn parse(text: &str) -> Containment {
         let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        let all = paths.map(Containment::of_path);
+        // Of several hierarchies, the first that tells.
+        all.into_iter()
+            .find(|found| *found != Containment::default())
+            .unwrap_or_default()
+    }
+
+    fn of_path(path: &str) -> Containment {
         let mut found = Containment::default();
-        for path in paths {
-            let names = path.split('/');
-            found.user = found.user.or(names.clone().find_map(manager_of_user));
-            found.container = found
-                .container
-                .or(names.clone().filter_map(container_in).next_back());
-            found.pod = found.pod.or(names.filter_map(pod_in).next_back());
+        for name in path.split('/') {
+            if found == Containment::default() {
+                found.user = manager_of_user(name);
+                found.pod = pod_in(name);
+            }
+            // Below a pod, or below what is a user's, it says which container; it does not say whose.
+            found.container = found.container.or_else(|| container_in(name));
         }
         found
     }
 
-    /// Whose a process of this user is. One that is where this process is shares its fate: only its user counts.
-    pub(crate) fn tenant(&self, uid: u32, own: &Containment) -> Tenant {
+    /// Whose a process of this user is. One that is where the agent is, `own`, shares its fate: only its user counts. One that came by
+    /// the socket of containers is in one.
+    pub(crate) fn tenant(&self, uid: u32, own: &Containment, by_containers: bool) -> Tenant {
         match *self {
+            Containment { user: Some(_), .. } if uid == 0 => Tenant::User(uid),
             Containment {
                 user: Some(user), ..
-            } => Tenant::User(if uid == 0 { uid } else { user }),
-            _ if self == own => Tenant::User(uid),
-            Containment { pod: Some(pod), .. } => Tenant::Pod(pod),
+            } => Tenant::User(user),
+            Containment { pod: Some(pod), .. } if self != own => Tenant::Pod(pod),
             Containment {
                 container: Some(container),
                 ..
-            } => Tenant::Container(container),
+            } if self != own => Tenant::Container(container),
+            _ if by_containers => Tenant::Nobody,
             _ => Tenant::User(uid),
         }
+    }
+
+    /// Whether a process here sees what is there: those in a container, or pod, that alone.
+    pub(crate) fn shares_container(&self, other: &Containment) -> bool {
+        match self.pod {
+            Some(_) => self.pod == other.pod,
+            None => self.container == other.container,
+        }
+    }
+
+    /// Whether it is in a container or pod.
+    pub(crate) fn is_contained(&self) -> bool {
+        self.container.is_some() || self.pod.is_some()
     }
 
     /// The container's number, as engines print it in full.
@@ -80,6 +107,7 @@ impl fmt::Display for Tenant {
             Tenant::User(uid) => write!(f, "user {uid}"),
             Tenant::Container(bytes) => write!(f, "container {}", hexadecimal(&bytes[..6])),
             Tenant::Pod(bytes) => write!(f, "pod {}", hexadecimal(bytes)),
+            Tenant::Nobody => f.write_str("nobody"),
         }
     }
 }
@@ -151,10 +179,10 @@ mod tests {
         ] {
             let found = parse(&path);
             assert_eq!(found.container().as_deref(), Some(NUMBER), "{path}");
-            let tenant = found.tenant(0, &Containment::default());
+            let tenant = found.tenant(0, &Containment::default(), true);
             assert!(matches!(tenant, Tenant::Container(_)), "{path}");
-            assert_eq!(tenant, found.tenant(1000, &Containment::default()));
-            assert_eq!(found.tenant(1000, &found), Tenant::User(1000));
+            assert_eq!(tenant, found.tenant(1000, &Containment::default(), true));
+            assert_eq!(found.tenant(1000, &found, false), Tenant::User(1000));
         }
     }
 
@@ -171,7 +199,7 @@ mod tests {
             assert_eq!(found.pod().as_deref(), Some(POD), "{path}");
             assert_eq!(found.container().as_deref(), Some(NUMBER), "{path}");
             assert!(matches!(
-                found.tenant(0, &Containment::default()),
+                found.tenant(0, &Containment::default(), true),
                 Tenant::Pod(_)
             ));
         }
@@ -196,7 +224,7 @@ mod tests {
             "docker/12ab",
         ] {
             assert_eq!(
-                parse(path).tenant(7, &Containment::default()),
+                parse(path).tenant(7, &Containment::default(), false),
                 Tenant::User(7),
                 "{path}"
             );
@@ -207,9 +235,38 @@ mod tests {
             format!("user.slice/user-7.slice/user@7.service/user.slice/libpod-{NUMBER}.scope");
         let found = parse(&made_by_hand);
         assert_eq!(
-            found.tenant(100_999, &Containment::default()),
+            found.tenant(100_999, &Containment::default(), false),
             Tenant::User(7)
         );
         assert_eq!(found.container().as_deref(), Some(NUMBER));
+    }
+
+    #[test]
+    fn names_that_were_made_inside_a_container_do_not_count() {
+        let own = Containment::default();
+        let honest = parse(&format!("docker/{NUMBER}"));
+        let stranger = NUMBER.replace('2', "3");
+        for inner in ["user@0.service".to_owned(), stranger, format!("pod{POD}")] {
+            let found = parse(&format!("docker/{NUMBER}/{inner}"));
+            assert_eq!(
+                found.tenant(0, &own, true),
+                honest.tenant(0, &own, true),
+                "{inner}"
+            );
+            assert!(found.shares_container(&honest), "{inner}");
+        }
+    }
+
+    #[test]
+    fn whoever_came_by_the_socket_of_containers_and_has_no_number_is_nobody() {
+        let named = parse("mycontainer");
+        assert_eq!(
+            named.tenant(0, &Containment::default(), true),
+            Tenant::Nobody
+        );
+        assert_eq!(
+            named.tenant(0, &Containment::default(), false),
+            Tenant::User(0)
+        );
     }
 }

@@ -142,6 +142,9 @@ fn check_library() -> Finding {
 }
 
 fn check_preload() -> Finding {
+    if let Some(finding) = check_container() {
+        return finding;
+    }
     let preload = std::env::var("LD_PRELOAD").unwrap_or_default();
     let entries: Vec<&str> = preload
         .split([':', ' '])
@@ -172,6 +175,26 @@ fn check_preload() -> Finding {
             "they come before Millrace's; should they replace socket calls, try without them",
         )
     }
+}
+
+/// In a container that has Millrace's directory: whether its programs load the library. `None` where that is not in question.
+fn check_container() -> Option<Finding> {
+    let library = Path::new("/run/millrace/libmillrace_preload.so");
+    let names = |text: &str| text.contains("libmillrace_preload.so");
+    let by_list = names(&fs::read_to_string("/etc/ld.so.preload").unwrap_or_default());
+    let by_variable = names(&std::env::var("LD_PRELOAD").unwrap_or_default());
+    if !library.exists() || by_variable {
+        return None;
+    }
+    Some(if by_list {
+        good("programs of this container load the library, by /etc/ld.so.preload")
+    } else {
+        bad(
+            "this container has Millrace's directory, but its programs do not load the library: the hook did not mount /etc/ld.so.preload",
+            "look at the engine's log; /etc must be the image's own directory, and the file, if there is one, no link; or use the device \
+             millrace.dev/socket=variable",
+        )
+    })
 }
 
 fn check_namespace(status: &millrace_agent::StatusReport) -> Finding {

@@ -105,14 +105,18 @@ pub(crate) fn library_of(program: &Path) -> Result<PathBuf, Vec<PathBuf>> {
     find_library(None, program.parent())
 }
 
-/// This program for containers. Where it was not built, or this is it: this one.
-pub(crate) fn program_for_containers() -> std::io::Result<PathBuf> {
-    let executable = std::env::current_exe()?;
-    let beside = executable
+/// This program for containers, or the places where it is not. Another than a static one would, as a hook, let an image choose
+/// what its loader loads.
+pub(crate) fn program_for_containers() -> Result<PathBuf, Vec<PathBuf>> {
+    let executable = std::env::current_exe().map_err(|_| Vec::new())?;
+    if cfg!(feature = "static") {
+        return Ok(executable);
+    }
+    let places = executable
         .parent()
-        .map(|directory| places(directory, STATIC_NAME));
-    let found = beside.into_iter().flatten().find(|place| place.is_file());
-    Ok(found.unwrap_or(executable))
+        .map_or_else(Vec::new, |directory| places(directory, STATIC_NAME));
+    let found = places.iter().find(|place| place.is_file()).cloned();
+    found.ok_or(places)
 }
 
 /// Where a file of ours is: beside the program, or installed.

@@ -11,7 +11,14 @@ fn connected() -> (Client, OwnedFd) {
     setsockopt(&ours, sockopt::PassCred, &true).unwrap();
     let peer = getsockopt(&ours, sockopt::PeerCredentials).unwrap();
     (
-        Client::new(ClientId(1), ours, peer, &Containment::default(), 1000).unwrap(),
+        Client::new(
+            ClientId(1),
+            ours,
+            peer,
+            (&Containment::default(), false),
+            1000,
+        )
+        .unwrap(),
         theirs,
     )
 }

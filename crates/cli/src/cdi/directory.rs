@@ -10,7 +10,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
+use rustix::fs::{Mode, OFlags};
 
+use super::hook::open_in;
 use super::images;
 use crate::locate;
 
@@ -28,17 +30,9 @@ pub(super) struct Directory(pub(super) PathBuf);
 impl Directory {
     /// Makes it, or brings it up to date.
     pub(super) fn fill(&self) -> anyhow::Result<()> {
-        let library = locate::library().map_err(|places| {
-            let places: Vec<String> = places
-                .iter()
-                .map(|place| place.display().to_string())
-                .collect();
-            anyhow!(
-                "the library is missing; it is not at {}",
-                places.join(" or ")
-            )
-        })?;
-        let program = locate::program_for_containers().context("this program's own file")?;
+        let library = locate::library().map_err(|places| missing("the library", &places))?;
+        let program = locate::program_for_containers()
+            .map_err(|places| missing("the program for containers, millrace-static,", &places))?;
         make_directories(&self.0).with_context(|| format!("cannot make {}", self.0.display()))?;
         self.check_safe()?;
         self.check_executable()?;
@@ -92,20 +86,23 @@ impl Directory {
 
     /// Processes that have it mounted: those of containers.
     pub(super) fn users(&self) -> Vec<u32> {
-        let identity = |path: &Path| {
-            fs::metadata(path)
-                .ok()
-                .map(|found| (found.dev(), found.ino()))
-        };
-        let Some(own) = identity(&self.0) else {
+        let identity = |found: rustix::fs::Stat| (found.st_dev, found.st_ino);
+        let Ok(own) = rustix::fs::stat(&self.0).map(identity) else {
             return Vec::new();
+        };
+        // Links in there must not lead to the machine's own.
+        let has = |pid: &u32| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let root = rustix::fs::open(format!("/proc/{pid}/root"), flags, Mode::empty());
+            let opened = root.ok().and_then(|root| {
+                open_in(&root, IN_CONTAINER.trim_start_matches('/'), OFlags::PATH).ok()
+            });
+            opened.and_then(|found| rustix::fs::fstat(found).ok().map(identity)) == Some(own)
         };
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         processes
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .filter(|pid| {
-                identity(Path::new(&format!("/proc/{pid}/root{IN_CONTAINER}"))) == Some(own)
-            })
+            .filter(has)
             .collect()
     }
 
@@ -126,6 +123,17 @@ impl Directory {
     }
 }
 
+fn missing(what: &str, places: &[PathBuf]) -> anyhow::Error {
+    let places: Vec<String> = places
+        .iter()
+        .map(|place| place.display().to_string())
+        .collect();
+    anyhow!(
+        "{what} is missing; it is not at {} (make build)",
+        places.join(" or ")
+    )
+}
+
 /// Makes a directory and those above it, for everybody to read: the umask is not to hide it from containers.
 fn make_directories(path: &Path) -> io::Result<()> {
     if path.is_dir() {
@@ -141,15 +149,11 @@ fn make_directories(path: &Path) -> io::Result<()> {
 /// Puts a new file in the place of another, whole or not at all, and makes the directory for it.
 pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let mut name = path.as_os_str().to_owned();
-    name.push(".new");
+    name.push(format!(".new{}", std::process::id()));
     let fresh = PathBuf::from(name);
     let write = || -> io::Result<()> {
         if let Some(directory) = path.parent() {
             make_directories(directory)?;
-        }
-        match fs::remove_file(&fresh) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
         }
         let mut file: File = OpenOptions::new()
             .write(true)
@@ -163,7 +167,11 @@ pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()
         file.sync_all()?;
         fs::rename(&fresh, path)
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    let written = write();
+    if written.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

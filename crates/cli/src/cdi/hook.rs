@@ -5,9 +5,11 @@
 //! has in it comes first. The new file is in a file system of its own (one page of memory), mounted over the image's: nothing is
 //! written into the image, or kept when the container is committed to a new one.
 //!
-//! OCI runtime specification, `createContainer` hooks: run in the container's namespaces, before its root becomes the root. So
-//! every path is of the machine here, and every link in the image would lead there: the image is looked into with
-//! `RESOLVE_IN_ROOT` only.
+//! OCI runtime specification, `createContainer` hooks: run in the container's namespaces, before its root becomes the root, with all
+//! rights of the engine, and perhaps with the image's environment. So every path is of the machine here, and every link in the image
+//! would lead there, or to what only these rights can read: the image is looked into with `RESOLVE_IN_ROOT` only, and its list must
+//! be a file of the image's own file system that no link leads to. The program of the hook is linked statically and has an environment
+//! of its own ([`super::spec`]): no loader takes orders from the image.
 //!
 //! Whatever fails, the container starts, unaffected.
 
@@ -17,7 +19,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
 };
@@ -72,26 +74,39 @@ fn root_of_bundle(state: &str) -> Option<PathBuf> {
 }
 
 /// Opens a path of the container's; links in it stay in the container.
-fn open_in(root: &OwnedFd, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+pub(super) fn open_in(root: &OwnedFd, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+    resolve_in(root, path, flags, ResolveFlags::NO_MAGICLINKS)
+}
+
+/// Opens the list of the image's: no link, and no other file system, such as a volume's or /proc.
+fn open_list(root: &OwnedFd, flags: OFlags) -> io::Result<OwnedFd> {
+    resolve_in(
+        root,
+        PRELOAD,
+        flags,
+        ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV,
+    )
+}
+
+fn resolve_in(root: &OwnedFd, path: &str, flags: OFlags, how: ResolveFlags) -> io::Result<OwnedFd> {
     let mode = if flags.contains(OFlags::CREATE) {
         Mode::from_raw_mode(0o644)
     } else {
         Mode::empty()
     };
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     Ok(rustix::fs::openat2(
         root,
         path,
         flags | OFlags::CLOEXEC,
         mode,
-        resolve,
+        ResolveFlags::IN_ROOT | how,
     )?)
 }
 
 /// Has the container's programs load the library.
 fn preload(root: &OwnedFd) -> anyhow::Result<()> {
     let target = open_or_make(root).with_context(|| format!("/{PRELOAD} in the image"))?;
-    let before = read_list(root).with_context(|| format!("/{PRELOAD} in the image"))?;
+    let before = read_list(root, &target).with_context(|| format!("/{PRELOAD} in the image"))?;
     let Some(list) = with_library(&before) else {
         return Ok(());
     };
@@ -100,26 +115,22 @@ fn preload(root: &OwnedFd) -> anyhow::Result<()> {
 
 /// The file, to be mounted over; made empty where the image has none, as engines make every place for a mount.
 fn open_or_make(root: &OwnedFd) -> io::Result<OwnedFd> {
-    match open_in(root, PRELOAD, OFlags::PATH) {
+    match open_list(root, OFlags::PATH) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         found => return found,
     }
     // Fails, rightly, where it is there already.
     let _ = rustix::fs::mkdirat(root, "etc", Mode::from_raw_mode(0o755));
-    open_in(
-        root,
-        PRELOAD,
-        OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
-    )?;
-    open_in(root, PRELOAD, OFlags::PATH)
+    open_list(root, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+    open_list(root, OFlags::PATH)
 }
 
-fn read_list(root: &OwnedFd) -> anyhow::Result<Vec<u8>> {
-    // Without NONBLOCK a pipe would hold the container up.
-    let file = File::from(open_in(root, PRELOAD, OFlags::RDONLY | OFlags::NONBLOCK)?);
-    if !file.metadata()?.is_file() {
+fn read_list(root: &OwnedFd, target: &OwnedFd) -> anyhow::Result<Vec<u8>> {
+    // To open a device, or a pipe, does things.
+    if !FileType::from_raw_mode(rustix::fs::fstat(target)?.st_mode).is_file() {
         bail!("not a file");
     }
+    let file = File::from(open_list(root, OFlags::RDONLY | OFlags::NONBLOCK)?);
     let mut list = Vec::new();
     file.take(LIST_BYTES_MAX + 1).read_to_end(&mut list)?;
     if list.len() as u64 > LIST_BYTES_MAX {
@@ -208,19 +219,26 @@ mod tests {
         assert!(list(&format!("# {ours}")).is_some());
     }
 
+    /// What `preload` reads before it mounts.
+    fn list_of(root: &OwnedFd) -> anyhow::Result<Vec<u8>> {
+        read_list(root, &open_or_make(root)?)
+    }
+
     #[test]
-    fn links_in_an_image_do_not_lead_out_of_it() {
+    fn links_in_an_image_are_not_followed() {
         let outer = tempfile::tempdir().unwrap();
         let image = outer.path().join("image");
         std::fs::create_dir_all(image.join("etc")).unwrap();
-        std::fs::write(outer.path().join("secret"), "of the machine").unwrap();
-        symlink(outer.path().join("secret"), image.join(PRELOAD)).unwrap();
+        std::fs::write(image.join("secret"), "for root alone").unwrap();
         let root = opened(&image);
-        assert!(read_list(&root).is_err());
-        assert!(open_or_make(&root).is_err());
-        std::fs::remove_dir_all(image.join("etc")).unwrap();
+        for target in ["/secret", "../secret", "/nowhere"] {
+            symlink(target, image.join(PRELOAD)).unwrap();
+            assert!(list_of(&root).is_err(), "{target}");
+            std::fs::remove_file(image.join(PRELOAD)).unwrap();
+        }
+        std::fs::remove_dir(image.join("etc")).unwrap();
         symlink(outer.path(), image.join("etc")).unwrap();
-        assert!(open_or_make(&root).is_err());
+        assert!(list_of(&root).is_err());
         assert!(!outer.path().join("ld.so.preload").exists());
     }
 
@@ -229,12 +247,11 @@ mod tests {
         let image = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(image.path().join(PRELOAD)).unwrap();
         let root = opened(image.path());
-        assert!(read_list(&root).is_err());
+        assert!(list_of(&root).is_err());
         std::fs::remove_dir(image.path().join(PRELOAD)).unwrap();
-        open_or_make(&root).unwrap();
-        assert_eq!(read_list(&root).unwrap(), b"");
+        assert_eq!(list_of(&root).unwrap(), b"");
         std::fs::write(image.path().join(PRELOAD), vec![b'#'; 70_000]).unwrap();
-        assert!(read_list(&root).is_err());
+        assert!(list_of(&root).is_err());
     }
 
     #[test]

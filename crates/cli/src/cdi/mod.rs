@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueHint};
-use millrace_agent::{CONTAINERS_DIRECTORY, socket_in};
+use millrace_agent::{CONTAINERS_DIRECTORY, ROOT_SOCKET, socket_in};
 
 use crate::table::Table;
 use directory::Directory;
@@ -67,9 +67,10 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Where {
-    /// The directory that containers get. It must be on a file system that programs can be run from.
-    #[arg(long, value_name = "DIRECTORY", value_hint = ValueHint::DirPath, default_value = CONTAINERS_DIRECTORY)]
-    directory: PathBuf,
+    /// The directory that containers get, on a file system that programs can be run from. Otherwise the one that is installed, or
+    /// /var/lib/millrace.
+    #[arg(long, value_name = "DIRECTORY", value_hint = ValueHint::DirPath)]
+    directory: Option<PathBuf>,
     /// Where the container engines look for specifications.
     #[arg(long, value_name = "DIRECTORY", value_hint = ValueHint::DirPath, default_value = SPECIFICATIONS)]
     specifications: PathBuf,
@@ -81,7 +82,13 @@ impl Where {
     }
 
     fn directory(&self) -> anyhow::Result<Directory> {
-        let path = std::path::absolute(&self.directory).context("the directory is not usable")?;
+        let installed = || {
+            let text = std::fs::read_to_string(self.specification()).ok()?;
+            Some(Specification::parse(&text).ok()?.directory().0)
+        };
+        let path = self.directory.clone().or_else(installed);
+        let path = path.unwrap_or_else(|| PathBuf::from(CONTAINERS_DIRECTORY));
+        let path = std::path::absolute(path).context("the directory is not usable")?;
         if path
             .to_str()
             .is_none_or(|text| text.contains([':', ',', '"', '\\', '\n']))
@@ -146,11 +153,18 @@ fn install(place: &Where) -> anyhow::Result<u8> {
 }
 
 fn agent_answers(directory: &Directory) -> bool {
-    millrace_agent::status(&socket_in(&directory.0), crate::locate::PATIENCE_OF_USERS).is_ok()
+    is_answered(&socket_in(&directory.0))
+}
+
+fn is_answered(socket: &Path) -> bool {
+    millrace_agent::status(socket, crate::locate::PATIENCE_OF_USERS).is_ok()
 }
 
 fn agent_command(directory: &Directory) -> String {
-    if directory.0 == Path::new(CONTAINERS_DIRECTORY) {
+    let is_usual = directory.0 == Path::new(CONTAINERS_DIRECTORY);
+    if is_usual && is_answered(Path::new(ROOT_SOCKET)) {
+        "end it and start it again (sudo systemctl restart millrace)".to_owned()
+    } else if is_usual {
         "sudo millrace agent".to_owned()
     } else {
         format!("sudo millrace agent --containers {}", directory.0.display())
@@ -206,14 +220,7 @@ fn list(place: &Where) -> anyhow::Result<u8> {
 
 fn remove(place: &Where) -> anyhow::Result<u8> {
     let file = place.specification();
-    let directory = match std::fs::read_to_string(&file)
-        .ok()
-        .as_deref()
-        .map(Specification::parse)
-    {
-        Some(Ok(specification)) => specification.directory(),
-        _ => place.directory()?,
-    };
+    let directory = place.directory()?;
     match std::fs::remove_file(&file) {
         Ok(()) => println!("{}: removed", file.display()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -222,16 +229,17 @@ fn remove(place: &Where) -> anyhow::Result<u8> {
     let users = directory.users();
     if let Some(pid) = users.first() {
         bail!(
-            "{} stays: {} processes in containers have it, such as {pid}; end these containers and do this again",
-            directory.0.display(),
-            users.len()
+            "{directory} stays: {} processes in containers have it, such as {pid}; end these containers, then: \
+             sudo {directory}/millrace cdi remove --directory {directory}",
+            users.len(),
+            directory = directory.0.display()
         );
     }
     if directory.empty()? {
         println!("{}: removed", directory.0.display());
     } else {
         println!(
-            "{}: Millrace's files are removed; others are still there",
+            "{}: Millrace's files are removed; others are still there, such as the socket of an agent that runs",
             directory.0.display()
         );
     }

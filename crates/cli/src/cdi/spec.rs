@@ -76,6 +76,7 @@ struct Hook {
     hook_name: String,
     path: String,
     args: Vec<String>,
+    env: Vec<String>,
 }
 
 impl Specification {
@@ -87,6 +88,8 @@ impl Specification {
             hook_name: "createContainer".to_owned(),
             path: program,
             args: ["millrace", "cdi", "hook"].map(str::to_owned).to_vec(),
+            // A hook without an environment of its own gets the image's, from some engines.
+            env: vec!["MILLRACE=off".to_owned()],
         };
         let device = |name: &str, container_edits| Device {
             name: name.to_owned(),
@@ -118,7 +121,7 @@ impl Specification {
                 mounts: vec![Mount {
                     host_path,
                     container_path: IN_CONTAINER.to_owned(),
-                    options: ["ro", "nosuid", "nodev", "bind"]
+                    options: ["ro", "nosuid", "nodev", "bind", "rprivate"]
                         .map(str::to_owned)
                         .to_vec(),
                 }],
