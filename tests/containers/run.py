@@ -316,7 +316,8 @@ def make_world() -> None:
     engines.remove_groups()
     PLACE.mkdir(mode=0o755)
     (PLACE / "images").mkdir()
-    for directory in ("/etc/cdi", "/var/lib/millrace"):
+    # podman keeps a cache in the last, wherever its storage is.
+    for directory in ("/etc/cdi", "/var/lib/millrace", "/var/lib/containers"):
         made = not Path(directory).exists()
         Path(directory).mkdir(exist_ok=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", directory], check=True)
