@@ -322,6 +322,8 @@ def make_world() -> None:
         Path(directory).mkdir(exist_ok=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", directory], check=True)
         MADE.extend([directory] if made else [])
+    # Every user's podman has its locks there.
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm"], check=True)
     lines = {
         "passwd": f"{engines.USER_NAME}:x:{engines.USER}:{engines.USER}::{PLACE}/user:/bin/sh",
         "group": f"{engines.USER_NAME}:x:{engines.USER}:",

@@ -218,7 +218,7 @@ impl Server {
                 remote: offer.remote,
                 is_near: self.prover.is_in_reach(offer),
                 is_own: seen[1].owner == self.distant.owner,
-                uid: self.clients.get(&key.0)?.uid,
+                tenant: self.clients.get(&key.0)?.tenant,
                 seen,
             })
         };

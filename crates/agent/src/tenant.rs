@@ -101,6 +101,13 @@ impl Containment {
     }
 }
 
+impl Tenant {
+    /// Whether two programs are one tenant's. Those that cannot be told are not.
+    pub(crate) fn is_one_with(self, other: Tenant) -> bool {
+        self == other && self != Tenant::Nobody
+    }
+}
+
 impl fmt::Display for Tenant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -11,7 +11,8 @@ use libc::{c_char, c_int, pthread_key_t};
 
 use crate::kernel::kernel;
 use crate::objects::{self, Destructor};
-use crate::{thread, unwinder};
+use crate::thread::{self, told};
+use crate::unwinder;
 
 /// Defines names of the C library inside this one: each goes on to a function.
 macro_rules! inside {
@@ -56,15 +57,6 @@ inside! {
     "realpath" goes to refuse;
     "pthread_key_create" goes to create_key;
     "pthread_setspecific" goes to set_specific;
-}
-
-/// What a system call answered, as the C library would say it.
-fn told(answer: isize) -> isize {
-    if answer < 0 {
-        thread::set_errno(-(answer as c_int));
-        return -1;
-    }
-    answer
 }
 
 extern "C" fn fstat(fd: c_int, found: *mut libc::stat) -> c_int {

@@ -176,15 +176,7 @@ mod newer {
         c_char, c_int, c_uint, epoll_event, iovec, off_t, pid_t, sigset_t, ssize_t, timespec,
     };
     use crate::kernel::kernel;
-    use crate::thread;
-
-    fn told(answer: isize) -> isize {
-        if answer < 0 {
-            thread::set_errno(-(answer as c_int));
-            return -1;
-        }
-        answer
-    }
+    use crate::thread::told;
 
     pub(super) extern "C-unwind" fn close_range(
         first: c_uint,

@@ -257,6 +257,15 @@ pub(crate) fn count_interrupt(restarts: bool) {
     }
 }
 
+/// What a system call answered, as the C library would say it.
+pub(crate) fn told(answer: isize) -> isize {
+    if answer < 0 {
+        set_errno(-(answer as c_int));
+        return -1;
+    }
+    answer
+}
+
 /// Sets the thread's `errno`.
 pub(crate) fn set_errno(error: i32) {
     // SAFETY: the address of this thread's errno.

@@ -6,6 +6,7 @@ use millrace_wire::Address;
 
 use crate::bpf::TcpSocket;
 use crate::offers::OfferKey;
+use crate::tenant::Tenant;
 
 /// Two ends that fit by chance are one in 2^64 of so many, where their addresses mirror each other…
 const CHANCES_MAX_MIRRORED: u64 = 1 << 36;
@@ -22,8 +23,8 @@ pub(super) struct End {
     pub(super) is_near: bool,
     /// Its network namespace belongs to the agent's user namespace.
     pub(super) is_own: bool,
-    /// Whose program it is.
-    pub(super) uid: u32,
+    /// Whose program it is. Not which user's: root of two containers is not one.
+    pub(super) tenant: Tenant,
     pub(super) seen: [TcpSocket; 2],
 }
 
@@ -141,7 +142,7 @@ fn may_be_one(first: &End, second: &End) -> bool {
     } else {
         CHANCES_MAX
     };
-    let is_allowed = first.is_own && second.is_own || first.uid == second.uid;
+    let is_allowed = first.is_own && second.is_own || first.tenant.is_one_with(second.tenant);
     let both_near = first.is_near && second.is_near;
     is_allowed && !both_near && fit(first, second).is_some_and(|chances| chances <= chances_max)
 }

@@ -28,7 +28,7 @@ fn end(number: u64, seen: [TcpSocket; 2]) -> End {
         remote: address("10.0.0.9:80"),
         is_near: false,
         is_own: true,
-        uid: number as u32,
+        tenant: Tenant::User(number as u32),
         seen,
     }
 }
@@ -142,7 +142,14 @@ fn two_near_ends_or_such_in_namespaces_of_others_are_no_pair() {
     assert_eq!(with(&|index, end| end.is_near = index == 0), 1);
     assert_eq!(with(&|_, end| end.is_near = true), 0);
     assert_eq!(with(&|index, end| end.is_own = index == 0), 0);
-    assert_eq!(with(&|_, end| (end.is_own, end.uid) = (false, 7)), 1);
+    assert_eq!(
+        with(&|_, end| (end.is_own, end.tenant) = (false, Tenant::User(7))),
+        1
+    );
+    assert_eq!(
+        with(&|_, end| (end.is_own, end.tenant) = (false, Tenant::Nobody)),
+        0
+    );
 }
 
 /// Numbers without a pattern that anybody would see.
