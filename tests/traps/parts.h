@@ -21,14 +21,15 @@ static void *send_part(void *argument) {
     Part *part = argument;
     char message[LONGEST];
     unsigned random = part->seed + part->at;
-    part->ended = "with an error";
     while (part->at < part->end) {
         size_t length = some_length(&random, part->end - part->at);
         for (size_t i = 0; i < length; i++)
             message[i] = byte_at(part->seed, part->at + i);
         ssize_t sent = send(part->fd, message, length, MSG_NOSIGNAL);
-        if (sent <= 0)
+        if (sent <= 0) {
+            part->ended = strerror(errno);
             return part;
+        }
         part->at += sent;
     }
     part->ended = "exactly";
@@ -41,7 +42,7 @@ static void *receive_part(void *argument) {
     unsigned random = part->seed + part->at;
     while (part->at < part->end) {
         ssize_t got = recv(part->fd, message, some_length(&random, part->end - part->at), 0);
-        part->ended = got < 0 ? "with an error" : "early";
+        part->ended = got < 0 ? strerror(errno) : "early";
         if (got <= 0)
             return part;
         for (ssize_t i = 0; i < got; i++)
@@ -61,7 +62,7 @@ static int is_exact(Part *sent, Part *received) {
     pthread_join(sender, NULL);
     int exact = strcmp(sent->ended, "exactly") == 0 && strcmp(received->ended, "exactly") == 0;
     if (!exact)
-        observe("sent %s up to %zu, received %s up to %zu", sent->ended, sent->at, received->ended, received->at);
+        observe("sent %zu: %s; received %zu: %s", sent->at, sent->ended, received->at, received->ended);
     return exact;
 }
 

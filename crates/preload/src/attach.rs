@@ -1,6 +1,6 @@
 //! Joining: a paired connection's end takes its segment into use.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 
 use libc::c_int;
 use millrace_shm::board::{Row, flags, state};
@@ -182,10 +182,12 @@ impl Socket {
             self.phase.store(phase::FRESH, SeqCst);
         }
         let left = if moved { old } else { row };
+        client::LEAVING.fetch_add(1, AcqRel);
         left.identity.state.store(state::FREE, Relaxed);
         // It releases the state to whoever looks for rows to use again.
         left.identity.leave(process::holder());
         client::leave_row(left, !moved);
+        client::LEAVING.fetch_sub(1, AcqRel);
         moved
     }
 
