@@ -9,7 +9,6 @@
 //! spinning for a while, and for twice as long when it happens again soon after.
 
 use std::cell::Cell;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::{kernel, thread};
@@ -229,12 +228,19 @@ pub(crate) fn clock() -> u64 {
 /// Turns nanoseconds into ticks of [`clock`].
 #[inline]
 pub(crate) fn cycles(ns: u64) -> u64 {
-    static TICKS_PER_1024_NS: OnceLock<u64> = OnceLock::new();
-    let rate = *TICKS_PER_1024_NS.get_or_init(measure_clock);
+    /// Zero: not measured yet.
+    static TICKS_PER_1024_NS: AtomicU64 = AtomicU64::new(0);
+    let mut rate = TICKS_PER_1024_NS.load(Relaxed);
+    if rate == 0 {
+        rate = measure_clock();
+        TICKS_PER_1024_NS.store(rate, Relaxed);
+    }
     (ns * rate) >> 10
 }
 
-/// Compares the counter with the clock for some tens of microseconds, once per process.
+/// Compares the counter with the clock for some tens of microseconds. Threads that need it first at the same time all do so: one that
+/// waited for another would wait for ever in a child that was forked meanwhile.
+#[cold]
 fn measure_clock() -> u64 {
     let (ticks, start_ns) = (clock(), kernel::monotonic_ns());
     loop {

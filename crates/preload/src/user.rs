@@ -10,8 +10,10 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU32,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use crate::kernel::kernel;
 use crate::objects::{self, Keys};
@@ -63,7 +65,13 @@ struct Ending {
     functions: Keys,
 }
 
-static ENDING: OnceLock<Ending> = OnceLock::new();
+/// Null: not found yet. What it points to stays.
+static ENDING: AtomicPtr<Ending> = AtomicPtr::new(null_mut());
+
+fn ending() -> Option<&'static Ending> {
+    // SAFETY: null, or what `prepare` has left for good. Acquire: pairs with its Release.
+    unsafe { ENDING.load(Acquire).as_ref() }
+}
 
 /// Before there are other threads, and again where the program had no library of threads then.
 pub(crate) fn prepare() {
@@ -74,7 +82,7 @@ pub(crate) fn prepare() {
     // SAFETY: `key` is a live variable, and the destructor takes what `first_tables` leaves for it.
     if unsafe { (functions.create)(&raw mut key, Some(end_tables)) } == 0 {
         // Two threads may have come here: one key too many is all.
-        let _ = ENDING.set(Ending { key, functions });
+        ENDING.store(Box::into_raw(Box::new(Ending { key, functions })), Release);
     }
 }
 
@@ -87,10 +95,10 @@ fn first_tables() -> *mut Tables {
         // A signal handler has made some.
         return known;
     }
-    if ENDING.get().is_none() {
+    if ending().is_none() {
         prepare();
     }
-    let ending = ENDING.get();
+    let ending = ending();
     if ending.is_none() && thread::id() != process::id() {
         return known;
     }

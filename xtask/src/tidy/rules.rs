@@ -25,6 +25,7 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
         findings.extend(name(file));
         if extension(file) == "rs" {
             findings.extend(unsafe_code(file));
+            findings.extend(waits_across_forks(file));
         }
     }
     findings.extend(unsafe_is_forbidden(files));
@@ -135,6 +136,32 @@ fn unsafe_code(file: &File) -> Vec<Finding> {
         .collect()
 }
 
+/// What the standard library waits with knows nothing of forks and signal handlers: in a child that was forked while another thread had it,
+/// or in a handler that interrupts whoever has it, it is waited for without end. Tests may.
+fn waits_across_forks(file: &File) -> Vec<Finding> {
+    let in_programs = ["crates/preload/src/", "crates/stream/src/"];
+    if !in_programs.iter().any(|place| file.path.starts_with(place))
+        || file.path.ends_with("tests.rs")
+    {
+        return Vec::new();
+    }
+    let code = source::code_only(&file.text);
+    let waiting = [
+        "Once", "OnceLock", "LazyLock", "Mutex", "RwLock", "Condvar", "Barrier",
+    ];
+    (1..)
+        .zip(code.lines().take_while(|line| *line != "mod tests {"))
+        .filter(|(_, line)| waiting.iter().any(|word| has_word(line, word)))
+        .map(|(number, _)| {
+            Finding::new(
+                &file.path,
+                number,
+                "waits for ever after a fork: use `Guarded` or an atomic",
+            )
+        })
+        .collect()
+}
+
 /// A crate without a place for `unsafe` says so to the compiler, too.
 fn unsafe_is_forbidden(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -185,6 +212,14 @@ mod tests {
             [3]
         );
         assert!(unsafe_code(&file("crates/agent/src/sys.rs", text)).is_empty());
+    }
+
+    #[test]
+    fn what_a_forked_child_would_wait_for_is_found() {
+        let text = "static RATE: OnceLock<u64> = OnceLock::new();\nfn f(work: impl FnOnce()) {}\nmod tests {\nuse std::sync::Mutex;\n}\n";
+        let found = |path| waits_across_forks(&file(path, text)).len();
+        assert_eq!(found("crates/preload/src/spin.rs"), 1);
+        assert_eq!(found("crates/agent/src/server.rs"), 0);
     }
 
     #[test]
