@@ -168,7 +168,7 @@ static void exec_in_child(Pair pair, Part *part, int alone) {
 enum { BY_PASSING, BY_EXEC, BY_EXEC_ALONE };
 
 typedef struct {
-    int by, sleeps, send_buffer, unsent_limit, read_first;
+    int by, sleeps, send_buffer, receive_buffer, unsent_limit, read_first;
 } Full;
 
 /* Nobody reads what is sent, until all buffers are full; then another one is to read it all, and what is sent after that. */
@@ -180,6 +180,8 @@ static void full(Full how) {
         Pair pair = on_the_ring();
         if (how.send_buffer)
             must(setsockopt(pair.far, SOL_SOCKET, SO_SNDBUF, &how.send_buffer, sizeof(int)) == 0, "SO_SNDBUF");
+        if (how.receive_buffer)
+            must(setsockopt(pair.near, SOL_SOCKET, SO_RCVBUF, &how.receive_buffer, sizeof(int)) == 0, "SO_RCVBUF");
         if (how.unsent_limit)
             must(setsockopt(pair.far, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &how.unsent_limit, sizeof(int)) == 0, "TCP_NOTSENT_LOWAT");
         Part sent = {pair.far, 2, 0, 0, "exactly"}, received = {pair.near, 2, 0, how.read_first, "never"};
@@ -202,6 +204,10 @@ static void full(Full how) {
         must(getsockopt(pair.far, SOL_SOCKET, SO_SNDBUF, &size, &length) == 0, "SO_SNDBUF");
         must(getsockopt(pair.far, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, &length) == 0, "TCP_NOTSENT_LOWAT");
         observe("sent %s; unsent limit %d, buffer %d", sent.ended, limit, how.send_buffer ? size : 0);
+        if (how.receive_buffer) {
+            must(getsockopt(pair.near, SOL_SOCKET, SO_RCVBUF, &size, &length) == 0, "SO_RCVBUF");
+            observe("buffer of the reader %d", size);
+        }
         close(pair.far);
         if (how.by != BY_EXEC_ALONE)
             close(pair.near);
@@ -220,6 +226,10 @@ static void full_and_passed_under_a_sleeper(void) { full((Full){.sleeps = 1}); }
 
 static void full_and_passed_with_a_small_buffer(void) { full((Full){.sleeps = 1, .send_buffer = 20000}); }
 
+static void full_and_passed_with_a_chosen_buffer(void) { full((Full){.sleeps = 1, .receive_buffer = 60000}); }
+
+static void full_and_left_to_a_program_with_a_chosen_buffer(void) { full((Full){.by = BY_EXEC, .receive_buffer = 60000}); }
+
 static void full_and_passed_with_an_unsent_limit(void) { full((Full){.sleeps = 1, .unsent_limit = 16384}); }
 
 static void full_and_left_by_exec(void) { full((Full){.by = BY_EXEC}); }
@@ -227,6 +237,8 @@ static void full_and_left_by_exec(void) { full((Full){.by = BY_EXEC}); }
 static void full_and_left_by_exec_of_the_only_user(void) { full((Full){.by = BY_EXEC_ALONE}); }
 
 static void full_and_left_by_exec_under_a_sleeper(void) { full((Full){.by = BY_EXEC_ALONE, .sleeps = 1}); }
+
+static void full_and_left_to_a_program_under_a_sleeper(void) { full((Full){.by = BY_EXEC, .sleeps = 1}); }
 
 int main(int argc, char **argv) {
     if (argc == 4)
@@ -240,10 +252,13 @@ int main(int argc, char **argv) {
         CASE(full_and_passed_after_a_read),
         CASE(full_and_passed_under_a_sleeper),
         CASE(full_and_passed_with_a_small_buffer),
+        CASE(full_and_passed_with_a_chosen_buffer),
+        CASE(full_and_left_to_a_program_with_a_chosen_buffer),
         CASE(full_and_passed_with_an_unsent_limit),
         CASE(full_and_left_by_exec),
         CASE(full_and_left_by_exec_of_the_only_user),
         CASE(full_and_left_by_exec_under_a_sleeper),
+        CASE(full_and_left_to_a_program_under_a_sleeper),
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -253,23 +253,46 @@ impl Road<'_> {
         outcome
     }
 
-    fn bring_back_locked(
+    fn bring_back_locked<'a>(
         &self,
-        socket: BorrowedFd<'_>,
-        reader: Option<BorrowedFd<'_>>,
+        socket: BorrowedFd<'a>,
+        reader: Option<BorrowedFd<'a>>,
         patience: Duration,
     ) -> Result<(), Refusal> {
         let mut room = Room::of(socket, self.carries);
+        let mut drawn = Vec::new();
         if !self.await_calls(SHORT_WAIT) && self.call_ends_in(socket) && room.make() {
-            self.await_calls(patience);
+            let has_ended = self.await_calls(if room.is_ample() {
+                patience
+            } else {
+                SHORT_WAIT
+            });
+            if let Some(reader) = reader.filter(|_| !has_ended && !room.is_ample()) {
+                drawn = self.draw((socket, reader), &mut room);
+            }
         }
+        let outcome = self.send_again(&drawn, (socket, reader), patience, &mut room);
+        if outcome.is_err() && !drawn.is_empty() {
+            sys::reset(socket);
+        }
+        outcome
+    }
+
+    /// `drawn`: what has been taken out of the reader's queue before.
+    fn send_again<'a>(
+        &self,
+        drawn: &[u8],
+        (socket, reader): (BorrowedFd<'a>, Option<BorrowedFd<'a>>),
+        patience: Duration,
+        room: &mut Room<'a>,
+    ) -> Result<(), Refusal> {
         let unread = self.unread()?;
         // The kernel knows also of bytes that passed the library by.
         let noted = self.sender.send.kernel_position.load(Relaxed);
         let counted = sys::sent(socket, self.sender_connected);
-        if noted != unread.position || counted != Some(noted) {
+        if noted != unread.position || counted != Some(noted) || !drawn.is_empty() {
             let reader = reader.ok_or(Refusal::Overtaken)?;
-            return self.reorder(unread, (socket, reader), &mut room);
+            return self.reorder(unread, drawn, (socket, reader), room);
         }
         let Unread {
             head,
@@ -281,7 +304,7 @@ impl Road<'_> {
         if self.is_for_reader() && self.reader_was_killed(socket) {
             return Err(Refusal::Killed);
         }
-        let sent = transmit(socket, &copy, patience, &mut room) as u32;
+        let sent = transmit(socket, &copy, patience, room) as u32;
         if self.is_for_reader() && self.came_too_late(socket) {
             return Err(Refusal::Killed);
         }

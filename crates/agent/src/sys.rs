@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use millrace_shm::segment::Segment;
 use millrace_shm::sys::{call, check};
 use nix::cmsg_space;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 
 /// Receives one message, and the first descriptor that comes with it.
@@ -264,6 +265,33 @@ pub(crate) fn force_buffer(socket: BorrowedFd<'_>, which: Buffer, bytes: u32) ->
     };
     set_u32(socket, (libc::SOL_SOCKET, option), bytes)
 }
+
+/// As [`force_buffer`], up to [`buffer_limit`], which anybody may do.
+pub(crate) fn set_buffer(socket: BorrowedFd<'_>, which: Buffer, bytes: u32) -> io::Result<()> {
+    let option = match which {
+        Buffer::Send => libc::SO_SNDBUF,
+        Buffer::Receive => libc::SO_RCVBUF,
+    };
+    set_u32(socket, (libc::SOL_SOCKET, option), bytes)
+}
+
+/// The largest size that a program may choose for a buffer, as [`set_buffer`] takes it.
+pub(crate) fn buffer_limit(which: Buffer) -> Option<u32> {
+    let path = match which {
+        Buffer::Send => "/proc/sys/net/core/wmem_max",
+        Buffer::Receive => "/proc/sys/net/core/rmem_max",
+    };
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Whether a socket takes more bytes now.
+pub(crate) fn is_writable(socket: BorrowedFd<'_>) -> bool {
+    let mut room = [PollFd::new(socket, PollFlags::POLLOUT)];
+    poll(&mut room, PollTimeout::ZERO) == Ok(1)
+}
+
+/// In [`buffer_locks`]: a program chose the size of the buffer for receiving (`SOCK_RCVBUF_LOCK`).
+pub(crate) const RECEIVE_BUFFER_LOCK: u32 = 2;
 
 /// Which of a socket's buffers have a size that a program chose (`SO_BUF_LOCK`). Fails where the kernel is older than 5.16.
 pub(crate) fn buffer_locks(socket: BorrowedFd<'_>) -> io::Result<u32> {

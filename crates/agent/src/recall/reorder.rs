@@ -1,9 +1,10 @@
 //! Bytes that went by the kernel after those in the ring, because the ring was full or not open, lie in the reader's queue already.
 //! They are taken out of it, and sent once more behind the ring's.
 //!
-//! Who asks waits and holds its lock, the other's lock is the agent's: nobody sends or takes anything meanwhile. It is done only where
-//! there is room beyond doubt for all of it; how much that is at most depends on who asks. Should the kernel not give or take them all
-//! the same, the connection is reset.
+//! Who asks waits and holds its lock, the other's lock is the agent's: nobody sends or takes anything meanwhile. For somebody who can do
+//! without, it is done only where there is room beyond doubt for all of it. For a reader that leaves its ring for good, it is also tried
+//! where the reader's buffer can grow, as it does when much is read at once: what was refused would be missing. Should the kernel not give
+//! or take them all the same, the connection is reset.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -36,17 +37,35 @@ struct Queue {
     bytes: u64,
     /// So many of them come before the ring's.
     first: usize,
+    /// So many of them have been taken out before.
+    drawn: usize,
 }
 
 impl Road<'_> {
-    /// Sends again, in order, what lies in the reader's queue and in the ring.
-    pub(super) fn reorder(
+    /// A call sleeps for room that nobody may give it: takes what lies in the reader's queue, so that the call goes on, until it has ended.
+    /// Returns that.
+    pub(super) fn draw<'a>(
+        &self,
+        (sender, reader): (BorrowedFd<'a>, BorrowedFd<'a>),
+        room: &mut Room<'a>,
+    ) -> Vec<u8> {
+        let is_read = self.receiver.receive.sleepers.load(Acquire) != 0;
+        if is_read || sys::is_writable(sender) || !room.grows(reader) {
+            return Vec::new();
+        }
+        let sends = || self.sender.send.raw.load(Acquire) != 0;
+        take(reader, CARRIED_MAX as usize, sends)
+    }
+
+    /// Sends again, in order, what lies in the reader's queue, of which the beginning has been `drawn`, and in the ring.
+    pub(super) fn reorder<'a>(
         &self,
         unread: Unread,
-        (sender, reader): (BorrowedFd<'_>, BorrowedFd<'_>),
-        room: &mut Room<'_>,
+        drawn: &[u8],
+        (sender, reader): (BorrowedFd<'a>, BorrowedFd<'a>),
+        room: &mut Room<'a>,
     ) -> Result<(), Refusal> {
-        let queue = self.queue(unread, sender)?;
+        let queue = self.queue(unread, drawn.len(), sender)?;
         self.is_movable(unread, queue, (sender, reader), room)?;
         let ring = sys::copy_ring(
             self.segment,
@@ -55,7 +74,8 @@ impl Road<'_> {
             unread.window,
             unread.bytes,
         );
-        let taken = take(reader, queue.bytes as usize);
+        let rest = take(reader, queue.bytes as usize - queue.drawn, || true);
+        let taken = [drawn, &rest].concat();
         let (before, behind) = taken.split_at(queue.first.min(taken.len()));
         let is_all = taken.len() as u64 == queue.bytes
             // Somebody else who has the sender's socket may not have asked for its lock.
@@ -76,22 +96,35 @@ impl Road<'_> {
         self.advance(before, unread.bytes)
     }
 
-    fn queue(&self, unread: Unread, sender: BorrowedFd<'_>) -> Result<Queue, Refusal> {
+    fn queue(
+        &self,
+        unread: Unread,
+        drawn: usize,
+        sender: BorrowedFd<'_>,
+    ) -> Result<Queue, Refusal> {
         let sent = sys::sent(sender, self.sender_connected).ok_or(Refusal::Overtaken)?;
         let taken = self.receiver.receive.kernel_position.load(Relaxed);
         let bytes = sent.checked_sub(taken).ok_or(Refusal::Corrupt)?;
         let first = unread.position.checked_sub(taken);
         let first = first.ok_or(Refusal::Corrupt)? as usize;
-        Ok(Queue { sent, bytes, first })
+        if bytes < drawn as u64 {
+            return Err(Refusal::Corrupt);
+        }
+        Ok(Queue {
+            sent,
+            bytes,
+            first,
+            drawn,
+        })
     }
 
-    /// Nothing has been touched yet: whether all can be taken out and sent again.
-    fn is_movable(
+    /// Whether all can be taken out and sent again. Nothing of it has been touched yet, but for what a call slept for.
+    fn is_movable<'a>(
         &self,
         unread: Unread,
         queue: Queue,
-        (sender, reader): (BorrowedFd<'_>, BorrowedFd<'_>),
-        room: &mut Room<'_>,
+        (sender, reader): (BorrowedFd<'a>, BorrowedFd<'a>),
+        room: &mut Room<'a>,
     ) -> Result<(), Refusal> {
         // Bytes that passed the library by may have come before those in the ring, or between them; but not when the ring was given up.
         let given_up = self.sender.identity.flags.load(Relaxed) & flags::SEND_PINNED != 0;
@@ -109,11 +142,11 @@ impl Road<'_> {
         if all > BYTES_MAX {
             room.make();
         }
-        if all > bytes_max || !has_room(sender, reader, all) {
+        if all > bytes_max || !(has_room(sender, reader, all) || carries && room.grows(reader)) {
             return Err(Refusal::Full);
         }
         let deadline = Instant::now() + ARRIVAL;
-        while sys::unread(reader).ok() != Some(queue.bytes) {
+        while sys::unread(reader).ok() != Some(queue.bytes - queue.drawn as u64) {
             if carries && only_waits(queue, (sender, reader)) {
                 break;
             }
@@ -132,15 +165,17 @@ fn only_waits(queue: Queue, (sender, reader): (BorrowedFd<'_>, BorrowedFd<'_>)) 
     let (Some(unsent), Ok(unread)) = (sys::unsent(sender), sys::unread(reader)) else {
         return false;
     };
-    unsent + unread == queue.bytes && sys::taken(reader) == Some(queue.sent - queue.bytes)
+    let drawn = queue.drawn as u64;
+    unsent + unread + drawn == queue.bytes
+        && sys::taken(reader) == Some(queue.sent - queue.bytes + drawn)
 }
 
-/// Takes `count` bytes from a queue, as they arrive. What is missing does not come.
-fn take(reader: BorrowedFd<'_>, count: usize) -> Vec<u8> {
+/// Takes `count` bytes from a queue, as they arrive, while it `goes_on`. What is missing then, or stands still, does not come.
+fn take(reader: BorrowedFd<'_>, count: usize, goes_on: impl Fn() -> bool) -> Vec<u8> {
     let mut queue = vec![0; count];
     let mut taken = 0;
     let mut deadline = Instant::now() + STANDSTILL;
-    while taken < count {
+    while taken < count && goes_on() {
         match recv(
             reader.as_raw_fd(),
             &mut queue[taken..],
