@@ -12,6 +12,7 @@ use millrace_shm::board::{Row, flags, holders};
 use millrace_shm::sys;
 use millrace_wire::{Mode, Reason};
 
+use crate::kernel::kernel;
 use crate::socket::{Socket, forget};
 use crate::table::{self, Entry};
 use crate::{client, epoll, headers, kernel, objects, real, signals, spin, started, thread, user};
@@ -118,13 +119,44 @@ fn has_privileges_of_its_file() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// A filter (seccomp) has the kernel refuse what we do in the program's calls, and cannot go on without. Whatever else it refuses keeps
+/// connections on the kernel's road, or costs time only.
+fn is_refused_a_call() -> bool {
+    let no_memory = null_mut::<c_void>();
+    let answers = [
+        (
+            kernel!(
+                libc::SYS_rt_sigprocmask,
+                0,
+                no_memory,
+                no_memory,
+                size_of::<u64>()
+            ),
+            0,
+        ),
+        (kernel!(libc::SYS_madvise, 0, 0, libc::MADV_NORMAL), 0),
+        (
+            kernel!(libc::SYS_setsockopt, usize::MAX, 0, 0, no_memory, 0),
+            libc::EBADF,
+        ),
+        (
+            kernel!(libc::SYS_sendmsg, usize::MAX, no_memory, 0),
+            libc::EBADF,
+        ),
+    ];
+    answers
+        .into_iter()
+        .any(|(answer, error)| answer != -(error as isize))
+}
+
 /// Reads the environment and makes the table. Whatever is missing leaves every hook passing through.
 pub(crate) fn start() {
     real::look_up_all();
     thread::look_up_single();
     headers::learn_layout();
     PROCESS.store(kernel::process_id(), Relaxed);
-    if has_privileges_of_its_file() || variable(c"MILLRACE").as_deref() == Some("off") {
+    let is_off = variable(c"MILLRACE").as_deref() == Some("off");
+    if is_off || has_privileges_of_its_file() || is_refused_a_call() {
         return;
     }
     let path = variable(c"MILLRACE_AGENT").and_then(|path| CString::new(path).ok());
