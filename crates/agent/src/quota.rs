@@ -19,6 +19,8 @@ pub(crate) struct Payer {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Charged {
     clients: u32,
+    /// Connections that have not said hello.
+    silent: u32,
     ends: u32,
     bytes: u64,
 }
@@ -26,6 +28,7 @@ struct Charged {
 impl Charged {
     const NOTHING: Charged = Charged {
         clients: 0,
+        silent: 0,
         ends: 0,
         bytes: 0,
     };
@@ -64,6 +67,21 @@ impl Quota {
     pub(crate) fn give_back_client(&mut self, tenant: Tenant) {
         self.change(tenant, |charged| {
             charged.clients = charged.clients.saturating_sub(1)
+        });
+    }
+
+    /// Charges one more connection that has not said hello, of as many as it may have clients. `false`: nothing is charged.
+    #[must_use]
+    pub(crate) fn take_silent(&mut self, tenant: Tenant) -> bool {
+        let charged = self.tenants.entry(tenant).or_default();
+        let allowed = charged.silent < self.limits.clients_per_tenant;
+        charged.silent += u32::from(allowed);
+        allowed
+    }
+
+    pub(crate) fn give_back_silent(&mut self, tenant: Tenant) {
+        self.change(tenant, |charged| {
+            charged.silent = charged.silent.saturating_sub(1)
         });
     }
 
@@ -212,10 +230,16 @@ mod tests {
         assert!(quota.take_client(ALICE.tenant));
         assert!(!quota.take_client(ALICE.tenant));
         assert!(quota.take_client(BOB.tenant));
+        assert!(quota.take_silent(ALICE.tenant));
+        assert!(!quota.take_silent(ALICE.tenant));
+        assert!(quota.take_silent(BOB.tenant));
         assert!(quota.take_segment([ALICE, ALICE], 10));
         quota.give_back_segment([ALICE, ALICE], 10);
         quota.give_back_client(ALICE.tenant);
         quota.give_back_client(BOB.tenant);
+        for tenant in [ALICE.tenant, BOB.tenant] {
+            quota.give_back_silent(tenant);
+        }
         assert!(quota.tenants.is_empty() && quota.ends_of_client.is_empty());
     }
 }

@@ -95,11 +95,20 @@ impl Server {
             self.metrics.clients_refused += 1;
             return self.count_exhausted();
         };
-        if self
+        if !self.segments.take_silent(client.tenant) {
+            self.metrics.clients_refused += 1;
+            if self.log_limit.allows() {
+                let tenant = client.tenant;
+                warn!(pid = client.pid, %tenant, "turned a program away: too many of its tenant's say nothing");
+            }
+            return;
+        }
+        let added = self
             .epoll
-            .add(client.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, id.0))
-            .is_ok()
-        {
+            .add(client.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, id.0));
+        if added.is_err() {
+            self.segments.give_back_silent(client.tenant);
+        } else {
             self.metrics.clients += 1;
             self.silent.push_back((client.since + HELLO_WAIT, id));
             self.clients.insert(id, client);
@@ -250,6 +259,7 @@ impl Server {
                 return self.doomed.push(id);
             }
         };
+        self.segments.give_back_silent(client.tenant);
         debug!(
             client = id.0,
             pid = client.pid,

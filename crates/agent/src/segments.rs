@@ -82,6 +82,17 @@ impl Segments {
         self.inotify.as_fd()
     }
 
+    /// A connection that has not said hello. `false`: its tenant has too many of these.
+    #[must_use]
+    pub(crate) fn take_silent(&mut self, tenant: Tenant) -> bool {
+        self.quota.take_silent(tenant)
+    }
+
+    /// It has said hello, or is gone.
+    pub(crate) fn give_back_silent(&mut self, tenant: Tenant) {
+        self.quota.give_back_silent(tenant);
+    }
+
     /// A client's board of `rows` rows.
     pub(crate) fn create_board(&mut self, tenant: Tenant, rows: u32) -> Result<OwnedFd, Refusal> {
         if !self.quota.take_client(tenant) {

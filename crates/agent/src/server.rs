@@ -362,6 +362,8 @@ impl Server {
             debug!(client = id.0, pid = client.pid, "gone");
             if client.is_welcome() {
                 self.stay_for(LAST_CLIENT_WAIT);
+            } else {
+                self.segments.give_back_silent(client.tenant);
             }
             for left in self.offers.remove_client(id, Instant::now()) {
                 self.look_for_partner(left);

@@ -5,7 +5,7 @@ mod listing;
 mod recall;
 
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use client::{Client, Running};
 use millrace_agent::{Config, QuotaConfig};
@@ -321,6 +321,31 @@ fn what_was_taken_is_paired_or_declined_once() {
     client.take();
     drop(server);
     agent.wait_for(|status| status.clients == 1 && status.offers_waiting == 1);
+}
+
+#[test]
+fn connections_that_say_nothing_are_their_tenant_s_and_bounded() {
+    let quota = QuotaConfig {
+        clients_per_tenant: 2,
+        ..QuotaConfig::default()
+    };
+    let agent = Running::start(Config {
+        quota,
+        ..Config::default()
+    });
+    let is_closed = |socket: &OwnedFd| {
+        recv(socket.as_raw_fd(), &mut [0; 1], MsgFlags::empty()).is_ok_and(|count| count == 0)
+    };
+    let _programs = [agent.client(), agent.client()];
+    let silent = [agent.connect(), agent.connect()];
+    assert!(is_closed(&agent.connect()), "there is no room for a third");
+    drop(silent);
+    let has_room = || {
+        let socket = agent.connect();
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(0, 200_000)).unwrap();
+        !is_closed(&socket)
+    };
+    while !has_room() {}
 }
 
 #[test]
