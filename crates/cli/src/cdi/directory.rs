@@ -4,6 +4,7 @@
 //! It is not below /run: that is often mounted so that nothing in it can be executed, which a container without privilege cannot undo.
 //! Files are replaced by new ones under the same name, never written over: running programs have the old ones mapped.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -109,6 +110,7 @@ impl Directory {
     /// Removes what `fill` has made. Whether nothing is left.
     pub(super) fn empty(&self) -> anyhow::Result<bool> {
         let program = self.0.join(PROGRAM);
+        sweep(&program);
         match fs::remove_file(&program) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => images::clear(&self.0),
@@ -146,10 +148,32 @@ fn make_directories(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
+/// What the name of a file that is being written has behind the name that it will get, before the writer's process number.
+const FRESH: &str = ".new";
+
+/// Removes what writers of this file have left that were killed.
+pub(super) fn sweep(path: &Path) {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str))
+    else {
+        return;
+    };
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let found = entry.file_name();
+        let rest = found.to_str().and_then(|found| found.strip_prefix(name));
+        let writer = rest.and_then(|rest| rest.strip_prefix(FRESH)?.parse::<u32>().ok());
+        let is_left =
+            |pid| pid == std::process::id() || !Path::new(&format!("/proc/{pid}")).exists();
+        if writer.is_some_and(is_left) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Puts a new file in the place of another, whole or not at all, and makes the directory for it.
 pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+    sweep(path);
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".new{}", std::process::id()));
+    name.push(format!("{FRESH}{}", std::process::id()));
     let fresh = PathBuf::from(name);
     let write = || -> io::Result<()> {
         if let Some(directory) = path.parent() {
@@ -189,6 +213,31 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o755);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_killed_writer_has_left_goes_and_what_is_being_written_stays() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("file");
+        // No process has the first number: it is above what the kernel gives.
+        for name in [
+            "file.new4194305",
+            "file.new1",
+            "file.newer",
+            "other.new4194305",
+        ] {
+            fs::write(outer.path().join(name), "").unwrap();
+        }
+        replace(&path, b"new", 0o644).unwrap();
+        let mut names: Vec<_> = fs::read_dir(outer.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        assert_eq!(
+            names,
+            ["file", "file.new1", "file.newer", "other.new4194305"]
+        );
     }
 
     #[test]

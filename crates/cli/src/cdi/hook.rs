@@ -48,8 +48,8 @@ pub(crate) fn run() -> u8 {
 
 /// The container's root: the working directory (runc), or what its bundle says. Told by what is mounted there.
 fn root(state: &str) -> anyhow::Result<OwnedFd> {
-    let candidates = [Some(PathBuf::from(".")), root_of_bundle(state)];
-    for path in candidates.into_iter().flatten() {
+    let places = [|_: &str| Some(PathBuf::from(".")), root_of_bundle];
+    for path in places.into_iter().filter_map(|place| place(state)) {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         if let Ok(root) = rustix::fs::open(&path, flags, Mode::empty())
             && open_in(&root, &library_in_root(), OFlags::PATH).is_ok()
@@ -68,7 +68,9 @@ fn root_of_bundle(state: &str) -> Option<PathBuf> {
     let state: Value = serde_json::from_str(state).ok()?;
     let bundle = Path::new(state.get("bundle")?.as_str()?);
     let file = File::open(bundle.join("config.json")).ok()?;
-    let config: Value = serde_json::from_reader(file.take(STATE_BYTES_MAX)).ok()?;
+    let mut config = Vec::new();
+    file.take(STATE_BYTES_MAX).read_to_end(&mut config).ok()?;
+    let config: Value = serde_json::from_slice(&config).ok()?;
     // Relative to the bundle, where it is relative.
     Some(bundle.join(config.get("root")?.get("path")?.as_str()?))
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::directory::{LIBRARY, replace};
+use super::directory::{LIBRARY, replace, sweep};
 
 /// What glibc replaces, and the name of the directory where it is not replaced.
 const PLATFORM: &str = "$PLATFORM";
@@ -56,6 +56,7 @@ pub(super) fn lay_out(library: &Path, directory: &Path) -> Result<()> {
 /// Takes away what has been laid out.
 pub(super) fn clear(directory: &Path) -> io::Result<()> {
     for path in paths(directory, PLATFORMS_64).chain(paths(directory, PLATFORMS_32)) {
+        sweep(&path);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

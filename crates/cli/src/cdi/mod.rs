@@ -221,6 +221,7 @@ fn list(place: &Where) -> anyhow::Result<u8> {
 fn remove(place: &Where) -> anyhow::Result<u8> {
     let file = place.specification();
     let directory = place.directory()?;
+    directory::sweep(&file);
     match std::fs::remove_file(&file) {
         Ok(()) => println!("{}: removed", file.display()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
