@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import resource
@@ -51,6 +52,14 @@ class Podman:
         vfs = ["--storage-driver", "vfs"] if user else []
         self._command = [*become, "podman", *storage, *vfs]
         self._number = 0
+        self._kind = "c"
+
+    def by_crun(self, namespace: Path) -> Podman:
+        """The same storage and networks, but crun makes the containers, in this mount namespace."""
+        other = copy.copy(self)
+        other._command = ["nsenter", f"--mount={namespace}", "--", self._command[0], "--runtime=crun", *self._command[1:]]
+        other._kind = "crun"
+        return other
 
     def __call__(self, *words: str, check: bool = True) -> str:
         """Runs a podman command; what it printed."""
@@ -69,7 +78,7 @@ class Podman:
     def start(self, image: str, options: Sequence[str], command: Sequence[str]) -> Container:
         """A container in the background."""
         self._number += 1
-        name = f"c{self._number}"
+        name = f"{self._kind}{self._number}"
         group = [] if self.user or any(option.startswith("--pod") for option in options) else [f"--cgroup-parent=/{GROUP}"]
         self("run", "-d", "--pull=never", f"--name={name}", *group, *options, f"localhost/{image}:1", *command)
         return Container(self, name)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TALK = Path(__file__).with_name("talk.c")
+CONFINE = Path(__file__).with_name("confine.c")
 # What is not in here is not in an image of ours, so a container that needs more of the machine fails.
 TOOLS = ("sh", "cat", "sleep", "mount", "env", "id", "kill", "ls", "true")
 
@@ -50,6 +51,7 @@ def make(image: Image, place: Path) -> Path:
         os.symlink("busybox", root / "bin" / tool)
     talk = root / "bin/talk"
     subprocess.run([*image.compiler, "-O2", "-o", str(talk), str(TALK)], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(["gcc", "-static", "-O2", "-o", str(root / "bin/confine"), str(CONFINE)], check=True)
     for path, text in image.files.items():
         target = root / path
         if text.startswith("-> "):

@@ -43,7 +43,7 @@ class OciContainer:
     """A container that runs, without privilege and with a read-only root."""
 
     def __init__(self, name: str, root: Path, injector: Path | None, namespace: str, command: list[str]) -> None:
-        """Without an injector it has no device."""
+        """Without an injector it has no device; without a network namespace it gets one of its own."""
         self.name = name
         self._bundle = root.parent / f"bundle-{name}"
         self._bundle.mkdir()
@@ -71,7 +71,7 @@ class OciContainer:
         linux: dict[str, list[dict[str, str]]] = configuration["linux"]  # type: ignore[assignment]
         linux["cgroupsPath"] = f"/{GROUP}/{time.monotonic_ns():064x}"  # type: ignore[assignment]
         for kind in linux["namespaces"]:
-            if kind["type"] == "network":
+            if kind["type"] == "network" and namespace:
                 kind["path"] = f"/run/netns/{namespace}"
 
     @property
@@ -86,6 +86,11 @@ class OciContainer:
             if time.monotonic() > end or self._process.poll() is not None:
                 raise EngineFailed(f"expected {line!r}, got {self.output[-300:]!r}")
             time.sleep(0.05)
+
+    def wait(self) -> str:
+        """What it printed until it ended, or the runtime about it."""
+        self._process.wait(PATIENCE_S)
+        return self.output
 
     def finish(self) -> int:
         """SIGTERM, and the program's exit status."""

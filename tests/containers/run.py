@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Programs in real containers, and whether each connection took the ring.
 
-    tests/containers/run.py [--millrace PATH] [CASE ...]
+    tests/containers/run.py [--millrace PATH] [--whole] [CASE ...]
 
 Exits with 0 when every conversation was right and took the road that it should. Needs root.
 """
@@ -15,9 +15,8 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -25,51 +24,25 @@ sys.dont_write_bytecode = True
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
 from harness import isolate, packages, road  # noqa: E402
-from harness.process import Process  # noqa: E402
 
 import engines  # noqa: E402
-import images  # noqa: E402
+import kills  # noqa: E402
+import limits  # noqa: E402
 import oci  # noqa: E402
-from engines import DEVICE, Container, EngineFailed, Podman  # noqa: E402
+from engines import EngineFailed  # noqa: E402
+from stage import AGENT, BRIDGE, PLACE, PORT, Case, Side, Stage, check_road, start_agent, without_agent  # noqa: E402
 
 PACKAGES = (
     "podman|podman", "runc|runc", "netavark", "iptables|iptables", "uidmap|newuidmap", "slirp4netns|slirp4netns",
-    "busybox-static", "musl-tools|musl-gcc", "catatonit",
+    "busybox-static", "musl-tools|musl-gcc", "catatonit", "crun|crun", "strace|strace",
 )  # fmt: skip
-PLACE = Path("/run/containers-test")
-RING_S = 10.0
 HARDENED = ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges", "--user=1000:1000")
 MAPPED = ("--uidmap=0:200000:65536", "--gidmap=0:200000:65536")
-PORT = "7100"
-
-
-@dataclass(frozen=True)
-class Side:
-    """One end's container."""
-
-    options: tuple[str, ...] = ()
-    image: str = "glibc"
-    device: str = DEVICE
-    rootless: bool = False
-
-
-@dataclass(frozen=True)
-class Case:
-    """Two containers, how the one reaches the other, and whether that must be accelerated."""
-
-    name: str
-    server: Side = Side()
-    client: Side = Side()
-    target: str = "container"
-    """`container`: the server's address; `container, IPv6`; `loopback`; `published`: a port of the host's."""
-    on_ring: bool = True
-
-
 VARIABLE = "millrace.dev/socket=variable"
 HOST = ("--network=host",)
 POD = ("--pod=pair",)
 CASES = [
-    Case("two containers on a bridge"),
+    BRIDGE,
     Case("no capability, read-only, another user", Side(HARDENED), Side(HARDENED)),
     Case("different users", Side(("--user=1000:1000",)), Side(("--user=2000:2000",))),
     Case("a user namespace each", Side(MAPPED), Side((*MAPPED, *HARDENED)), on_ring=False),
@@ -78,85 +51,17 @@ CASES = [
     Case("from the host's network", Side(), Side(HOST)),
     Case("to the host's network", Side(HOST), Side(), "host"),
     Case("a published port", Side(("-p", f"7200:{PORT}")), Side(HOST), "published"),
-    Case("rootless, on the host's network", Side(), Side(HOST, rootless=True)),
-    Case("rootless, by user-space NAT", Side(), Side(rootless=True), on_ring=False),
+    Case("rootless, on the host's network", Side(), Side(HOST, engine="rootless")),
+    Case("rootless, by user-space NAT", Side(), Side(engine="rootless"), on_ring=False),
     Case("an image with LD_PRELOAD", Side(image="with-variable"), Side(image="with-variable")),
     Case("an image with a list of its own", Side(image="with-list"), Side(image="with-list")),
     Case("an image whose list is a link", Side(image="with-link"), Side(), on_ring=False),
     Case("musl", Side(image="musl"), Side(), on_ring=False),
     Case("musl, by the variable", Side(image="musl", device=VARIABLE), Side()),
     Case("static", Side(image="static"), Side(), on_ring=False),
+    Case("made by crun", Side(engine="crun"), Side(HARDENED, device=VARIABLE, engine="crun")),
     Case("one without the device", Side(device=""), Side(), on_ring=False),
 ]
-
-
-class Stage:
-    """The engines, the agent, and what is asked of it."""
-
-    def __init__(self, millrace: Path) -> None:
-        self.millrace = millrace
-        environment = engines.configure(PLACE / "containers.conf")
-        self.podman = Podman(PLACE / "root", environment)
-        self.rootless = Podman(PLACE / "user", environment, engines.USER)
-
-    def prepare(self) -> None:
-        """Makes the images and networks."""
-        self.injector = oci.build_injector(PLACE)
-        for image in images.IMAGES:
-            archive = images.make(image, PLACE / "images")
-            self.podman.load(image, archive)
-            if image.name == "glibc":
-                self.rootless.load(image, archive)
-        self.podman("network", "create", "--ipv6", "--subnet=10.90.6.0/24", "--subnet=fd90:6::/64", "six")
-        self.podman("pod", "create", "--name=pair", "--infra-command=/bin/sleep 100000", "--infra-image=localhost/glibc:1",
-                    f"--cgroup-parent=/{engines.GROUP}")  # fmt: skip
-
-    def start(self, stack: ExitStack, side: Side, device: bool, *command: str) -> Container:
-        """A container of a case; removed when the stack is left."""
-        engine = self.rootless if side.rootless else self.podman
-        devices = ["--device", side.device] if device and side.device else []
-        container = engine.start(side.image, [*devices, *side.options], command)
-        stack.callback(container.remove)
-        return container
-
-    def converse(self, stack: ExitStack, case: Case, device: bool = True) -> tuple[Container, Container]:
-        """Both ends, after enough went there and back."""
-        any_address = "::" if "IPv6" in case.target else "0.0.0.0"
-        server = self.start(stack, case.server, device, "/bin/talk", "serve", any_address, PORT)
-        server.wait_for("listening")
-        address, port = self.target(case, server)
-        client = self.start(stack, case.client, device, "/bin/talk", "call", address, port)
-        client.wait_for("ready")
-        return server, client
-
-    def target(self, case: Case, server: Container) -> tuple[str, str]:
-        """Where the client connects to."""
-        match case.target:
-            case "loopback":
-                return "127.0.0.1", PORT
-            case "published":
-                return "10.88.0.1", "7200"
-            case "host":
-                return "10.88.0.1", PORT
-            case "container, IPv6":
-                return server.address("GlobalIPv6Address"), PORT
-            case _:
-                return server.address(), PORT
-
-    def roads(self) -> list[str]:
-        """Of each connection: `ring`, or why not."""
-        return road.roads(self.millrace, dict(os.environ))
-
-
-def check_road(stage: Stage, case: Case) -> str | None:
-    """What is wrong with the road that the one connection took."""
-    end = time.monotonic() + RING_S
-    while True:
-        roads = stage.roads()
-        is_right = ("ring" in roads) if case.on_ring else ("ring" not in roads)
-        if is_right or time.monotonic() > end:
-            return None if is_right else f"roads: {roads}"
-        time.sleep(0.1)
 
 
 def talk(stage: Stage, case: Case) -> str | None:
@@ -196,8 +101,8 @@ def keeps_what_the_image_has(stage: Stage) -> str | None:
 def runs_in_a_container(stage: Stage) -> str | None:
     """`exec` into a container is accelerated as its first program is, and sees its own container's connections only."""
     with ExitStack() as stack:
-        server, client = stage.converse(stack, CASES[0])
-        stranger, _ = stage.converse(stack, CASES[0])
+        server, client = stage.converse(stack, BRIDGE)
+        stranger, _ = stage.converse(stack, BRIDGE)
         inner = ["sh", "-c", f"/bin/talk call {server.address()} {PORT} & sleep 2; kill -TERM $!; wait $!"]
         client.finish()  # The server takes one connection after the other.
         said = stranger.execute(*inner)
@@ -212,15 +117,9 @@ def runs_in_a_container(stage: Stage) -> str | None:
 
 
 def outlives(stage: Stage) -> str | None:
-    """A container that is killed ends its peer's connection; one that is paused or started again goes on."""
+    """A container that is killed ends its peer's connection; one that is started again goes on."""
     with ExitStack() as stack:
-        server, client = stage.converse(stack, CASES[0])
-        stage.podman("pause", server.name)
-        time.sleep(0.3)
-        stage.podman("unpause", server.name)
-        if client.finish() != 0:
-            return f"after a pause: {client.output}"
-        server, client = stage.converse(stack, CASES[0])
+        server, client = stage.converse(stack, BRIDGE)
         stage.podman("kill", "--signal=KILL", server.name)
         stage.podman("wait", server.name)
         if client.finish() == 0 or "failed: " not in client.output:
@@ -231,7 +130,7 @@ def outlives(stage: Stage) -> str | None:
             time.sleep(0.05)
         again = stage.start(stack, Side(), True, "/bin/talk", "call", server.address(), PORT)
         again.wait_for("ready")
-        wrong = check_road(stage, CASES[0])
+        wrong = check_road(stage, BRIDGE)
         return wrong or (None if again.finish() == 0 else f"started again: {again.output}")
 
 
@@ -247,7 +146,7 @@ def runs_by_runc_alone(stage: Stage) -> str | None:
                 ends.append(oci.OciContainer(name, PLACE / "images/glibc", injector, name, words))
                 stack.callback(ends[-1].remove)
                 ends[-1].wait_for(line)
-            wrong = check_road(stage, CASES[0]) if injector else None
+            wrong = check_road(stage, BRIDGE) if injector else None
             if wrong or ends[1].finish() != 0:
                 return wrong or ends[1].output
             outputs.append([end.output for end in ends])
@@ -257,7 +156,7 @@ def runs_by_runc_alone(stage: Stage) -> str | None:
 def starts_without_an_agent(stage: Stage) -> str | None:
     """With the device and nobody who serves it, programs run as without."""
     with without_agent(stage), ExitStack() as stack:
-        _, client = stage.converse(stack, CASES[0])
+        _, client = stage.converse(stack, BRIDGE)
         if client.finish() != 0:
             return client.output
     return None
@@ -266,50 +165,44 @@ def starts_without_an_agent(stage: Stage) -> str | None:
 def stays_while_it_is_used(stage: Stage) -> str | None:
     """The directory is not taken away from containers that have it."""
     with ExitStack() as stack:
-        stage.converse(stack, CASES[0])
+        stage.converse(stack, BRIDGE)
         removed = subprocess.run([stage.millrace, "cdi", "remove"], capture_output=True, text=True, check=False)
         stayed = Path("/var/lib/millrace/libmillrace_preload.so").exists()
         subprocess.run([stage.millrace, "cdi", "install"], check=True, capture_output=True)
     return None if removed.returncode == 1 and "containers have it" in removed.stderr and stayed else removed.stderr
 
 
+CHECKPOINT = "checkpoint and restore"
+ALONE = "runc alone"
+HOOK = "hook killed"
+HOOK_WHOLE = "hook killed at every moment"
 OTHERS: dict[str, Callable[[Stage], str | None]] = {
     "what an image has stays as it is": keeps_what_the_image_has,
     "exec into a container, and what it sees": runs_in_a_container,
-    "killed, paused, started again": outlives,
-    "runc alone": runs_by_runc_alone,
+    "killed, started again": outlives,
+    "frozen under traffic": limits.stands_still,
+    "out of memory": limits.ends_when_memory_is_out,
+    "strict seccomp profiles": limits.keeps_to_its_system_calls,
+    "installation killed": partial(kills.install_killed, whole=False),
+    HOOK: partial(kills.hook_killed, whole=False),
+    CHECKPOINT: limits.is_not_continued_twice,
+    ALONE: runs_by_runc_alone,
     "no agent": starts_without_an_agent,
     "removed while containers run": stays_while_it_is_used,
 }
-
-AGENT: list[Process] = []
-
-
-def unit_capabilities() -> str:
-    """What the systemd unit leaves to the agent, as setpriv names it."""
-    unit = (road.REPOSITORY / "deploy/systemd/millrace.service.in").read_text()
-    names = next(line for line in unit.splitlines() if line.startswith("CapabilityBoundingSet=")).partition("=")[2].split()
-    return ",".join(["-all", *("+" + name.removeprefix("CAP_").lower() for name in names)])
+WHOLE: dict[str, Callable[[Stage], str | None]] = {
+    "each system call refused": limits.stays_unaffected_without_any_call,
+    "installation killed at every moment": partial(kills.install_killed, whole=True),
+    HOOK_WHOLE: partial(kills.hook_killed, whole=True),
+}
+"""With `--whole` only."""
 
 
-def start_agent(millrace: Path) -> None:
-    """Root's agent, which serves containers, too, with the capabilities that the systemd unit gives it."""
-    command = ["setpriv", f"--bounding-set={unit_capabilities()}", "--inh-caps=-all", str(millrace), "agent"]
-    AGENT.append(Process(command, PLACE / f"agent{time.monotonic_ns()}", environment={"MILLRACE": "off"}))
-    end = time.monotonic() + engines.PATIENCE_S
-    while not Path("/var/lib/millrace/agent.sock").exists() and time.monotonic() < end:
-        time.sleep(0.02)
-
-
-@contextmanager
-def without_agent(stage: Stage) -> Iterator[None]:
-    """Stops the agent meanwhile."""
-    AGENT.pop().stop()
-    try:
-        yield
-    finally:
-        start_agent(stage.millrace)
-
+def skipped(stage: Stage, name: str) -> str | None:
+    """Why a case cannot be played here."""
+    if name in (ALONE, HOOK, HOOK_WHOLE) and stage.injector is None:
+        return "its tool is a Go module, and there is no Go here"
+    return limits.checkpoints_run_here() if name == CHECKPOINT else None
 
 def make_world() -> None:
     """Directories of the run's own where the machine's are, and a user for rootless containers."""
@@ -358,28 +251,30 @@ def main() -> int:
     """Plays the cases that the command line names, or all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace")
+    parser.add_argument("--whole", action="store_true", help="the cases that take longer, too")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     arguments = parser.parse_args()
     if not isolate.is_inside():
-        packages.install(PACKAGES)
+        packages.install((*PACKAGES, "criu|criu") if arguments.whole else PACKAGES)
     isolate.ensure()
     # The kernel takes the rest away, but not control groups and what `finally` below sees to.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     make_world()
-    failed = passed = skipped = 0
+    failed = passed = left_out = 0
     try:
         subprocess.run([arguments.millrace, "cdi", "install"], check=True, stdout=subprocess.DEVNULL)
         start_agent(arguments.millrace)
         stage = Stage(arguments.millrace)
         stage.prepare()
         todo: list[tuple[str, Callable[[], str | None]]] = [(case.name, partial(talk, stage, case)) for case in CASES]
-        todo += [(name, partial(check, stage)) for name, check in OTHERS.items()]
+        others = OTHERS | WHOLE if arguments.whole or arguments.cases else OTHERS
+        todo += [(name, partial(check, stage)) for name, check in others.items()]
         for name, play in todo:
             if arguments.cases and name not in arguments.cases:
                 continue
-            if name == "runc alone" and stage.injector is None:
-                print(f"skipped           {name}: its tool is a Go module, and there is no Go here")
-                skipped += 1
+            if reason := skipped(stage, name):
+                print(f"skipped           {name}: {reason}", flush=True)
+                left_out += 1
                 continue
             began = time.monotonic()
             try:
@@ -395,7 +290,7 @@ def main() -> int:
         for agent in AGENT:
             agent.stop()
         unmake_world()
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    print(f"{passed} passed, {failed} failed, {left_out} skipped")
     return 1 if failed else 0
 
 

@@ -2,9 +2,11 @@
 
        talk serve ADDRESS PORT
        talk call ADDRESS PORT
+       talk busy ADDRESS PORT
 
    `serve` echoes every connection, one after the other. `call` prints `ready` when enough went there and back, holds the connection
-   until SIGTERM, checks once more, and prints `done`. Neither needs more of the C library than every image's has. */
+   until SIGTERM, checks once more, and prints `done`. `busy` goes on sending meanwhile. Each takes all memory that there is at SIGUSR1.
+   None needs more of the C library than every image's has. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -16,14 +18,22 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MESSAGES = 20000, MORE = 2000, BYTES_MAX = 4096 };
+enum { MESSAGES = 20000, MORE = 2000, BYTES_MAX = 4096, PLENTY = 1 << 30 };
 
 static volatile sig_atomic_t told;
+static char plenty[PLENTY];
 
 static void tell(int signal)
 {
 	(void)signal;
 	told = 1;
+}
+
+static void hoard(int signal)
+{
+	(void)signal;
+	for (int index = 0; index < PLENTY; index += 1024)
+		((volatile char *)plenty)[index] = 1;
 }
 
 static void fail(const char *what)
@@ -114,6 +124,8 @@ int main(int count, char **words)
 	if (count != 4)
 		return 2;
 	int serving = !strcmp(words[1], "serve");
+	int busy = !strcmp(words[1], "busy");
+	signal(SIGUSR1, hoard);
 	int fd = open_socket(words[2], words[3], serving);
 	if (serving)
 		serve(fd);
@@ -122,6 +134,8 @@ int main(int count, char **words)
 	exchange(fd, &seed, MESSAGES);
 	printf("ready\n");
 	fflush(stdout);
+	while (!told && busy)
+		exchange(fd, &seed, 100);
 	while (!told)
 		usleep(20000);
 	exchange(fd, &seed, MORE);

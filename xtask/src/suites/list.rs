@@ -147,8 +147,8 @@ pub(super) static SUITES: &[Suite] = &[
         name: "containers",
         sample: &["tests/containers/run.py"],
         sample_minutes: 5,
-        full: &["tests/containers/run.py"],
-        full_minutes: 5,
+        full: &["tests/containers/run.py", "--whole"],
+        full_minutes: 12,
     },
     Suite {
         name: "install",

@@ -1,0 +1,136 @@
+"""What is left when Millrace's own programs are killed before any of their system calls: nothing, and everything goes on."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import re
+import shutil
+import subprocess
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+from oci import OciContainer
+from stage import PLACE, Stage
+
+SPECIFICATION = Path("/etc/cdi/millrace.dev-socket.json")
+TRACE = PLACE / "trace"
+SAMPLE = 8
+"""So many moments are enough when not all are wanted."""
+
+Moment = tuple[str, int]
+"""Before which call of which name."""
+
+
+def observing(command: list[str]) -> list[str]:
+    """A command that notes which system calls this one makes."""
+    return ["strace", "-f", "-o", str(TRACE), *command]
+
+
+def observed() -> list[Moment]:
+    """What has been noted."""
+    count: Counter[str] = Counter()
+    found = []
+    for name in re.findall(r"^\d+ +(\w+)\(", TRACE.read_text(), re.MULTILINE):
+        count[name] += 1
+        found.append((name, count[name]))
+    # Before the first it is not yet the program.
+    return found[1:]
+
+
+def killing(moment: Moment, command: list[str]) -> list[str]:
+    """A command that kills this one at that moment."""
+    name, number = moment
+    return ["strace", "-f", "-o", "/dev/null", "-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={number}", *command]
+
+
+def some(found: list[Moment], whole: bool) -> list[Moment]:
+    """All of them, or a few from everywhere."""
+    return found if whole else found[len(found) // SAMPLE // 2 :: max(len(found) // SAMPLE, 1)]
+
+
+def files(top: Path) -> dict[str, Path]:
+    """Every file below."""
+    return {str(path.relative_to(top)): path for path in top.rglob("*") if path.is_file()}
+
+
+def install_killed(stage: Stage, whole: bool) -> str | None:
+    """Nobody ever finds half a file, or a specification without what it names; and the next installation leaves it as it should be."""
+    top = PLACE / "killed"
+    reference = PLACE / "reference"
+
+    def command(place: Path, verb: str = "install") -> list[str]:
+        words = [str(stage.millrace), "cdi", verb, "--directory", str(place / "all"), "--specifications", str(place / "cdi")]
+        return words
+
+    subprocess.run(observing(command(reference)), check=True, stdout=subprocess.DEVNULL)
+    found = observed()
+    wanted = files(reference)
+    specification = f"cdi/{SPECIFICATION.name}"
+    for index, moment in enumerate(some(found, whole)):
+        # Every second time there is an old one.
+        is_update = index % 2 == 1
+        if is_update:
+            shutil.copytree(reference, top)
+        killed = subprocess.run(killing(moment, command(top)), capture_output=True, check=False)
+        there = files(top)
+        ours = {name: path for name, path in there.items() if name in wanted and name != specification}
+        different = [name for name, path in ours.items() if not filecmp.cmp(path, wanted[name], shallow=False)]
+        is_whole = len(ours) == len(wanted) - 1
+        # Of an update some calls are not made.
+        if (killed.returncode == 0 and not is_update) or different or ((is_update or specification in there) and not is_whole):
+            return f"{moment}: status {killed.returncode}, different {different}, there {sorted(ours)}"
+        if specification in there:
+            json.loads(there[specification].read_text())
+        subprocess.run(command(top), check=True, stdout=subprocess.DEVNULL)
+        if files(top).keys() != wanted.keys():
+            return f"{moment}: installed again, there are {sorted(files(top).keys() ^ wanted.keys())}"
+        subprocess.run(killing(moment, command(top)), capture_output=True, check=False)
+        subprocess.run(command(top, "remove"), check=True, stdout=subprocess.DEVNULL)
+        if files(top) or (top / "all").exists():
+            return f"{moment}: removed, there are {sorted(files(top))}"
+        shutil.rmtree(top, ignore_errors=True)
+    return None
+
+
+def mounts() -> list[str]:
+    """What is mounted here."""
+    return [line.split(" ", 1)[1] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+
+
+def hook_killed(stage: Stage, whole: bool) -> str | None:
+    """The engine says that the container was not made, or it runs; the machine has no mount and no file more than before."""
+    hook = PLACE / "hook"
+    before = SPECIFICATION.read_text()
+    program = Path("/var/lib/millrace/millrace")
+    SPECIFICATION.write_text(before.replace(f'"path": "{program}"', f'"path": "{hook}"'))
+    try:
+        write_hook(hook, observing([str(program), "cdi", "hook"]))
+        if "done" not in start_and_end(stage):
+            return "the hook under observation made no container"
+        for moment in some(observed(), whole):
+            write_hook(hook, killing(moment, [str(program), "cdi", "hook"]))
+            there = (mounts(), sorted(files(Path("/var/lib/millrace"))))
+            said = start_and_end(stage)
+            if "done" not in said and "hook" not in said:
+                return f"{moment}: {said}"
+            if (mounts(), sorted(files(Path("/var/lib/millrace")))) != there:
+                return f"{moment}: left behind {mounts()}"
+    finally:
+        SPECIFICATION.write_text(before)
+    return None
+
+
+def write_hook(path: Path, command: list[str]) -> None:
+    """A hook that runs a command in place of the one that engines know."""
+    path.write_text(f"#!/bin/sh\nexec {' '.join(command)}\n")
+    path.chmod(0o755)
+
+
+def start_and_end(stage: Stage) -> str:
+    """What a container prints that ends at once, or why it was not made."""
+    with ExitStack() as stack:
+        container = OciContainer("hooked", PLACE / "images/glibc", stage.injector, "", ["/bin/sh", "-c", "echo done"])
+        stack.callback(container.remove)
+        return container.wait()
