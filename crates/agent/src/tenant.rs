@@ -3,12 +3,15 @@
 //! A program in a container is its container's, or its pod's, whatever user it runs as: root in a container is not the machine's.
 //! Container engines put every container into a control group that has its number in its name, and Kubernetes puts those below the
 //! pod's (cgroups(7)). Only the outermost name counts: what lies below, whoever is in there may have made. Where users make control
-//! groups themselves, which systemd lets them do below `user@UID.service`, that is the outermost, and they are the user's.
+//! groups themselves, which systemd lets them do below `user@UID.service`, that is the outermost, and they are the user's. So it is
+//! below every group that was given to a user (`Delegate=yes`, `User=`): whose directory it is could have made each name in it.
 //!
 //! Whoever cannot be told is nobody's: a process that cannot be looked at, and one that came by the socket of containers and is in no
 //! group with a number. Those share a quota, and see nothing but what is their own.
 
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 /// The bytes of a container's number: 64 hexadecimal digits.
 const CONTAINER_BYTES: usize = 32;
@@ -33,25 +36,37 @@ pub(crate) struct Containment {
 }
 
 impl Containment {
-    /// From the text of `/proc/PID/cgroup`: lines of number, controllers and path.
+    /// From the text of `/proc/PID/cgroup`.
     pub(crate) fn parse(text: &str) -> Containment {
-        let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-        let all = paths.map(Containment::of_path);
-        // Of several hierarchies, the first that tells.
-        all.into_iter()
-            .find(|found| *found != Containment::default())
-            .unwrap_or_default()
+        Containment::told_by(text, owner)
     }
 
-    fn of_path(path: &str) -> Containment {
+    /// From such a text: lines of number, controllers and path. `owner` says whose the directory of these controllers and that path is.
+    fn told_by(text: &str, owner: impl Fn(&str, &str) -> Option<u32>) -> Containment {
+        let mut all = text.lines().filter_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let found = Containment::of_path(path, |above| owner(controllers, above));
+            (found != Containment::default()).then_some(found)
+        });
+        // Of several hierarchies, the first that tells.
+        all.next().unwrap_or_default()
+    }
+
+    fn of_path(path: &str, owner: impl Fn(&str) -> Option<u32>) -> Containment {
         let mut found = Containment::default();
-        for name in path.split('/') {
+        let mut above = String::new();
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            if found == Containment::default() {
+                found.user = owner(&above).filter(|uid| *uid != 0);
+            }
             if found == Containment::default() {
                 found.user = manager_of_user(name);
                 found.pod = pod_in(name);
             }
             // Below a pod, or below what is a user's, it says which container; it does not say whose.
             found.container = found.container.or_else(|| container_in(name));
+            above.push('/');
+            above.push_str(name);
         }
         found
     }
@@ -119,6 +134,21 @@ impl fmt::Display for Tenant {
     }
 }
 
+/// Whose a control group's directory is. `None`: it is not to be seen from here, such as from an agent in a container.
+fn owner(controllers: &str, path: &str) -> Option<u32> {
+    if path.split('/').any(|name| name == "..") {
+        return None;
+    }
+    let hierarchies = match controllers {
+        "" => ["unified", "."],
+        named => [named.strip_prefix("name=").unwrap_or(named), "."],
+    };
+    let mut found = hierarchies
+        .into_iter()
+        .map(|hierarchy| fs::metadata(format!("/sys/fs/cgroup/{hierarchy}{path}")));
+    found.find_map(Result::ok).map(|found| found.uid())
+}
+
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -171,7 +201,7 @@ mod tests {
     const POD: &str = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
 
     fn parse(path: &str) -> Containment {
-        Containment::parse(&format!("0::/{path}\n"))
+        Containment::told_by(&format!("0::/{path}\n"), |_, _| Some(0))
     }
 
     #[test]
@@ -216,7 +246,9 @@ mod tests {
     fn the_first_hierarchy_that_tells_is_believed() {
         let text = format!("12:hugetlb:/\n4:memory:/docker/{NUMBER}\n0::/\n");
         assert_eq!(
-            Containment::parse(&text).container().as_deref(),
+            Containment::told_by(&text, |_, _| None)
+                .container()
+                .as_deref(),
             Some(NUMBER)
         );
     }
@@ -246,6 +278,42 @@ mod tests {
             Tenant::User(7)
         );
         assert_eq!(found.container().as_deref(), Some(NUMBER));
+    }
+
+    #[test]
+    fn names_below_what_was_given_to_a_user_are_the_user_s() {
+        let own = Containment::default();
+        let owner = |_: &str, path: &str| Some(if path.starts_with("/s/given") { 7 } else { 0 });
+        let tenant = |path: &str| {
+            let found = Containment::told_by(&format!("1:memory:{path}\n"), owner);
+            found.tenant(7, &own, false)
+        };
+        for name in [
+            format!("libpod-{NUMBER}"),
+            format!("pod{POD}"),
+            "user@8.service".to_owned(),
+        ] {
+            assert_eq!(
+                tenant(&format!("/s/given/{name}")),
+                Tenant::User(7),
+                "{name}"
+            );
+            assert_ne!(tenant(&format!("/s/{name}")), Tenant::User(7), "{name}");
+        }
+        // An engine gives a container its own group: its name is the engine's.
+        let given = |_: &str, path: &str| {
+            Some(if path.len() > NUMBER.len() {
+                100_000
+            } else {
+                0
+            })
+        };
+        let found = Containment::told_by(&format!("0::/docker/{NUMBER}/init.scope\n"), given);
+        assert!(matches!(
+            found.tenant(100_000, &own, true),
+            Tenant::Container(_)
+        ));
+        assert_eq!(super::owner("", "/../x"), None);
     }
 
     #[test]
