@@ -19,6 +19,20 @@ use super::report;
 use crate::locate;
 use crate::table::Table;
 
+/// The word for how containers talk, on one bridge, by a Service address and through an overlay: these scenarios on these roads.
+const CONTAINERS: (&str, [&str; 2], [&str; 6]) = (
+    "containers",
+    ["redis/mix", "proxy"],
+    [
+        "bridge",
+        "millrace-bridge",
+        "dnat",
+        "millrace-dnat",
+        "vxlan",
+        "millrace-vxlan",
+    ],
+);
+
 /// Measure scenarios on roads, and keep the results in a directory.
 ///
 /// Roads of one comparison take turns. A trial during which the hypervisor took processors away is made again, on all roads alike.
@@ -28,7 +42,8 @@ use crate::table::Table;
     after_help = "Exit status: 0; 1 when a trial failed, or nothing could be measured; 130 when it was interrupted."
 )]
 pub(crate) struct RunArguments {
-    /// Scenarios (redis), cases of one (redis/get), or files of your own (./mine.toml); all of the suite for none.
+    /// Scenarios (redis), cases of one (redis/get), or files of your own (./mine.toml); all of the suite for none. Alone, `containers` is
+    /// redis/mix and proxy on the roads of containers: bridge, dnat and vxlan, each without and with Millrace.
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
     #[command(flatten)]
@@ -88,10 +103,22 @@ fn parse_minutes(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Scenarios and roads, where one word may stand for both.
+fn expand(scenarios: &[String], roads: &[String]) -> (Vec<String>, Vec<String>) {
+    let (word, its_scenarios, its_roads) = CONTAINERS;
+    let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    match scenarios {
+        [only] if only == word && roads.is_empty() => (named(&its_scenarios), named(&its_roads)),
+        [only] if only == word => (named(&its_scenarios), roads.to_vec()),
+        _ => (scenarios.to_vec(), roads.to_vec()),
+    }
+}
+
 pub(super) fn run(arguments: &RunArguments) -> Result<u8> {
     let how = &arguments.how;
     // Mistakes are told before anything is set up.
-    let request = how.request(&arguments.scenarios, roads::choose(&how.roads)?)?;
+    let (scenarios, roads) = expand(&arguments.scenarios, &how.roads);
+    let request = how.request(&scenarios, roads::choose(&roads)?)?;
     if let Some(status) = enter(&request)? {
         return Ok(status);
     }
@@ -355,5 +382,16 @@ mod tests {
         assert_eq!(fitting("1/2  redis", 10), "1/2  red…");
         assert_eq!(fitting("µs µs µs", 6), "µs µ…");
         assert_eq!(fitting("redis", 0), "…");
+    }
+
+    #[test]
+    fn one_word_stands_for_what_is_measured_of_containers() {
+        let word = ["containers".to_owned()];
+        let (scenarios, roads) = expand(&word, &[]);
+        assert_eq!(scenario::choose(&scenarios).unwrap().len(), scenarios.len());
+        assert_eq!(roads::choose(&roads).unwrap().len(), roads.len());
+        let own = ["bridge".to_owned()];
+        assert_eq!(expand(&word, &own), (scenarios, own.to_vec()));
+        assert_eq!(expand(&own, &[]), (own.to_vec(), Vec::new()));
     }
 }
