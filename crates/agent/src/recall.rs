@@ -8,7 +8,8 @@
 //! ring that both of them write, and goes to its reader.
 //!
 //! Limits:
-//! - the right to trace the sender's process is needed: the same user and no ban by Yama, or root;
+//! - the right to trace the sender's process is needed: the same user, or root. Where Yama lets nobody but ancestors trace, a program names
+//!   a user's own agent as who may (`preload/src/client/link.rs` `let_borrow`); where it lets nobody, what is asked for is refused;
 //! - its PID namespace must be the agent's, because a lock's owner is known by its thread number;
 //! - its row must name a descriptor that still is the proved socket;
 //! - an agent that dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on;

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use libc::c_int;
 use millrace_wire::{
@@ -17,8 +17,36 @@ const MAIL_WAIT_NS: libc::c_long = 1_000_000;
 /// Children of `vfork` ask the agent nothing before that: it has left one of them without an answer.
 static APART_AGAIN_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether root or our own user listens at the other end.
-fn is_trusted(fd: c_int) -> bool {
+/// `prctl`: who may trace us, where Yama lets nobody but our ancestors (`ptrace_scope` 1, as many systems have it). Elsewhere an error.
+pub(crate) const PR_SET_PTRACER: c_int = 0x5961_6d61;
+/// In a user namespace that does not map the agent's user, root shows as this one.
+const OVERFLOW_USER: libc::uid_t = 65534;
+/// The program says itself who may trace it.
+static NAMES_TRACER: AtomicBool = AtomicBool::new(false);
+
+/// The program says who may trace it, from now on and also when that is nobody. There is one at a time.
+pub(crate) fn keep_tracer() {
+    NAMES_TRACER.store(true, Relaxed);
+}
+
+/// Lets the agent borrow our sockets for a recall (`pidfd_getfd`), for which it must be allowed to trace us. Root's is allowed anyway.
+fn let_borrow(agent: &libc::ucred) {
+    let is_own_user = agent.uid != 0 && agent.uid == kernel::user_id();
+    // Zero: it is in another PID namespace.
+    if is_own_user && agent.pid > 0 && !NAMES_TRACER.load(Relaxed) {
+        kernel!(
+            libc::SYS_prctl,
+            PR_SET_PTRACER,
+            agent.pid,
+            0usize,
+            0usize,
+            0usize
+        );
+    }
+}
+
+/// Who listens at the other end, if it is root or our own user.
+fn trusted(fd: c_int) -> Option<libc::ucred> {
     let mut peer = libc::ucred {
         pid: 0,
         uid: 0,
@@ -33,9 +61,8 @@ fn is_trusted(fd: c_int) -> bool {
         &raw mut peer,
         &raw mut bytes
     );
-    // In a user namespace that does not map the agent's user, root shows as the overflow user.
-    let overflow_user = 65534;
-    result == 0 && (peer.uid == 0 || peer.uid == overflow_user || peer.uid == kernel::user_id())
+    let is_trusted = peer.uid == 0 || peer.uid == OVERFLOW_USER || peer.uid == kernel::user_id();
+    (result == 0 && is_trusted).then_some(peer)
 }
 
 /// A connection to the agent, non-blocking, on a high descriptor.
@@ -61,9 +88,8 @@ pub(super) fn connect(path: &CString) -> Option<OwnedFd> {
         &raw const address,
         size_of::<libc::sockaddr_un>()
     );
-    if connected != 0 || !is_trusted(number) {
-        return None;
-    }
+    let agent = trusted(number).filter(|_| connected == 0)?;
+    let_borrow(&agent);
     let high = kernel!(
         libc::SYS_fcntl,
         number,

@@ -20,6 +20,7 @@ mod link;
 mod session;
 
 use boards::Boards;
+pub(crate) use link::{PR_SET_PTRACER, keep_tracer};
 use session::Client;
 pub(crate) use session::list;
 

@@ -314,6 +314,9 @@ unsafe extern "C-unwind" fn prctl(
     if what == libc::PR_SET_SECCOMP && installs_filter(a as usize, b as usize) {
         process::enter_sandbox();
     }
+    if what == client::PR_SET_PTRACER {
+        client::keep_tracer();
+    }
     // SAFETY: the program's own arguments.
     unsafe { real::prctl(what, a, b, c, d) }
 }
