@@ -195,7 +195,8 @@ fn connections_are_silent_until_they_are_told_to_end() {
         stop.store(true, Ordering::Relaxed);
         idle.keep(&stop).unwrap();
         let served = echo.stop();
-        assert_eq!((served.connections, served.requests), (3, 120));
+        let each: u64 = idle::ROUND_TRIPS.iter().sum();
+        assert_eq!((served.connections, served.requests), (3, 3 * each));
     }
 }
 
@@ -211,7 +212,7 @@ fn silent_connections_whose_server_lies_or_leaves_are_told() {
     assert!(format!("{error:#}").contains("is this a server for echo?"));
     let leaver = server(|mut connection| {
         let mut message = [0; 64];
-        for _ in 0..40 {
+        for _ in 0..idle::ROUND_TRIPS.iter().sum::<u64>() {
             connection.read_exact(&mut message).unwrap();
             connection.write_all(&message).unwrap();
         }
