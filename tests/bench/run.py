@@ -235,16 +235,15 @@ def a_stranger_on_its_processors_makes_a_trial_void(stage: Stage) -> None:
     if len(processors) < 2:
         print("a stranger: there is one processor only")
         return
-    longer = ["--quick", "--repeat", "1", "--time", "1", "--pin", ",".join(map(str, processors))]
-    words = ["run", str(scenario), "--roads", "loopback", *longer]
-    done = stage.bench(*words, "--clients", "1", *stage.out("alone"))
+    words = ["run", str(scenario), "--roads", "loopback", "--repeat", "1", "--pin", ",".join(map(str, processors))]
+    done = stage.bench(*words, "--clients", "1", "--time", "1", *stage.out("alone"))
     assert done.returncode == 0, done.stdout + done.stderr
     for spent in [trial["processor"] for cell in stage.results("alone")["cells"] for trial in cell["trials"]]:
         pair = sum(spent[f"{end}_{where}_s"] for end in ("server", "client") for where in ("user", "system"))
         assert spent["busy_s"] - spent["others_s"] > 1.5 * pair, f"the hogs, which have as much as the pair, are taken for others: {spent}"
     strangers = [subprocess.Popen(["taskset", "-c", str(each), "sh", "-c", "while :; do :; done"]) for each in processors]
     try:
-        done = stage.bench(*words, "--clients", "1,2,3", *stage.out("company"))
+        done = stage.bench(*words, "--clients", "1,2,3", "--time", "0.5", *stage.out("company"))
     finally:
         for stranger in strangers:
             stranger.kill()
