@@ -189,7 +189,7 @@ fn connections_are_silent_until_they_are_told_to_end() {
     for address in ["127.0.0.1:0", &path] {
         let echo = Running::start(Kind::Echo, address);
         let stop = AtomicBool::new(false);
-        let idle = Idle::open(&echo.address, 3, &stop).unwrap();
+        let idle = Idle::open(&echo.address, 3, Speech::Echo, &stop).unwrap();
         assert_eq!(idle.silence().connections, 3);
         assert!(idle.silence().memory_before_bytes > 0);
         stop.store(true, Ordering::Relaxed);
@@ -208,7 +208,7 @@ fn silent_connections_whose_server_lies_or_leaves_are_told() {
             Some(message.into_iter().rev().collect())
         });
     });
-    let error = Idle::open(&liar, 1, &never).unwrap_err();
+    let error = Idle::open(&liar, 1, Speech::Echo, &never).unwrap_err();
     assert!(format!("{error:#}").contains("is this a server for echo?"));
     let leaver = server(|mut connection| {
         let mut message = [0; 64];
@@ -217,7 +217,7 @@ fn silent_connections_whose_server_lies_or_leaves_are_told() {
             connection.write_all(&message).unwrap();
         }
     });
-    let idle = Idle::open(&leaver, 1, &never).unwrap();
+    let idle = Idle::open(&leaver, 1, Speech::Echo, &never).unwrap();
     let error = idle.keep(&never).unwrap_err().to_string();
     assert!(error.contains("connection 0 was to be silent"), "{error}");
 }
