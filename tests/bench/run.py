@@ -191,6 +191,18 @@ def answers_of_http_have_their_sizes(stage: Stage) -> None:
     assert table.count(": latency") == 4 and table.count(": ready for each wake-up") == 2, table
 
 
+def cases_that_quick_runs_leave_out_have_figures(stage: Stage) -> None:
+    """Those of which no other case is sure; the time to the first byte is a part of the whole answer's."""
+    names = ["pingpong/one-way", "pingpong/spinning", "echo/spinning", "throughput/download", "connect/first-byte", "mixed/bulk"]
+    words = ["run", *names, "--clients", "1", "--sizes", "64", "--repeat", "1", "--time", "0.3", "--pin", "none"]
+    done = stage.bench(*words, "--roads", "loopback", *stage.out("left-out"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {cell["scenario"]: cell["trials"][0] for cell in stage.results("left-out")["cells"]}
+    assert sorted(found) == sorted(names) and all(trial["value"] > 0 for trial in found.values()), found
+    assert found["connect/first-byte"]["value"] <= found["connect/first-byte"]["latency"]["max_ns"], found
+    assert "iperf3 -c" in found["mixed/bulk"]["commands"]["beside 2"], found
+
+
 def what_fails_is_told_and_the_rest_goes_on(stage: Stage) -> None:
     """A program that is missing, one that fails, one that says nothing that can be read."""
     good, bad = stage.scenario("good", ANSWER), stage.scenario("bad", "sh -c 'echo no luck; exit 3'")
@@ -550,6 +562,7 @@ BESIDE: list[Case] = [
     ("idle connections are accounted for", idle_connections_are_accounted_for),
     ("answers of http have their sizes", answers_of_http_have_their_sizes),
     ("what is not decided goes on", what_is_not_decided_goes_on),
+    ("cases that quick runs leave out have figures", cases_that_quick_runs_leave_out_have_figures),
     ("ended by SIGINT", lambda stage: ended_by(stage, signal.SIGINT)),
     ("ended by SIGTERM", lambda stage: ended_by(stage, signal.SIGTERM)),
     ("ended by SIGKILL", lambda stage: ended_by(stage, signal.SIGKILL)),
