@@ -86,7 +86,8 @@ def every_road_is_measured(stage: Stage) -> None:
             names += [name] if here.startswith("yes ") else []
             if not here.startswith("yes "):
                 print(f"every road is measured: the road {name} is skipped: {here}")
-    names += [f"millrace-{name}" for name in names if name not in ("unix", "sockmap")]
+    # A busy machine has the switch's program wait for a processor, and connections over it need longer to be worth the ring.
+    names += [f"millrace-{name}" for name in names if name not in ("unix", "sockmap", "ovs-user")]
     options = ["--quick", "--repeat", "1", "--time", "0.3", *stage.out("all")]
     done = stage.bench("run", "redis/mix", "--clients", "1", "--roads", ",".join(names), *options)
     assert done.returncode == 0, done.stdout + done.stderr
