@@ -9,59 +9,30 @@ Exits with 0 when every case was right. No case judges a figure. Needs root, for
 from __future__ import annotations
 
 import argparse
-import ctypes
+import csv
 import json
 import os
 import shlex
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench_stage import ANSWER, LIMIT_S, MEASURED, QUICK, Stage, alive, counted, limited, splicing_programs  # noqa: E402
 from harness import isolate, road as roads  # noqa: E402
 
-LIMIT_S = 180.0
-QUICK = ["--quick", "--repeat", "2", "--time", "0.3"]
-
-SCENARIO = """
-title = "A scenario of the user's own"
-about = "Two programs of the C library's age."
-[server]
-command = "python3 -m http.server --bind {{bind}} {{port}}"
-[[case]]
-name = "one"
-title = "one request"
-client = "{client} {{clients}}"
-read = "result-line"
-unit = "operations_per_second"
-grid = [{{ clients = [1, 2] }}]
-quick = [{{ clients = [1] }}]
-"""
-# Measured with what the interface has carried before and after.
-MEASURED = """
-title = "A scenario that looks at the interface"
-about = "What it has carried before, and after."
-[server]
-command = {server}
-[[case]]
-name = "one"
-title = "one"
-client = {client}
-read = "{read}"
-unit = "{unit}"
-grid = [{{ clients = [50] }}]
-quick = [{{ clients = [50] }}]
-"""
+# Cases that do not mind others beside them, most of which wait most of the time.
+WORKERS = 4
 SPLICED = [
     (
         "checked",
@@ -85,10 +56,6 @@ SPLICED = [
         "operations_per_second",
     ),
 ]
-# bpf(2): its number, commands, and the kinds of programs that a sockmap has.
-SYS_BPF = {"x86_64": 321}.get(os.uname().machine, 280)
-NEXT_ID, PROGRAM_BY_ID, INFORMATION = 11, 13, 15
-SPLICING = {13: "sock_ops", 16: "sk_msg"}
 # Short trials, of which many make a verdict. They are of a number of requests: a busy machine makes them longer, and not empty.
 SHORT = """
 title = "Short trials"
@@ -108,66 +75,25 @@ SLOWED = """#!/bin/sh
 if [ "$1" = run ]; then export MILLRACE_SPIN_US=0; fi
 exec {millrace} "$@"
 """
-ANSWER = "echo result: requests 1000 microseconds 500000 errors 0 p50 1 p99 2 p99.9 3"
-
-
-class Stage:
-    """Runs the suite, each time with a directory of its own for the results."""
-
-    def __init__(self, millrace: str, directory: Path) -> None:
-        self.millrace = millrace
-        self.directory = directory
-
-    def command(self, *words: str) -> list[str]:
-        """A command line of `millrace bench`."""
-        return [self.millrace, "bench", *words]
-
-    def bench(self, *words: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs it to its end; programs are looked for in `path` first."""
-        environment = dict(os.environ, PATH=f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"])
-        return subprocess.run(self.command(*words), capture_output=True, text=True, timeout=LIMIT_S, env=environment)
-
-    def program(self, name: str, script: str) -> Path:
-        """A directory with a program that is found before the machine's own, as which the script calls `{real}`."""
-        directory = self.directory / f"instead of {name}".replace(" ", "-")
-        directory.mkdir(exist_ok=True)
-        (directory / name).write_text(script.format(real=shutil.which(name)))
-        (directory / name).chmod(0o755)
-        return directory
-
-    def results(self, name: str) -> dict[str, Any]:
-        """What a run has kept."""
-        return json.loads((self.directory / name / "results.json").read_text())  # type: ignore[no-any-return]
-
-    def scenario(self, name: str, client: str) -> str:
-        """A scenario's file."""
-        path = self.directory / f"{name}.toml"
-        path.write_text(SCENARIO.format(client=client))
-        return str(path)
-
-    def out(self, name: str) -> list[str]:
-        """The option that names the directory of results."""
-        return ["--out", str(self.directory / name)]
-
-
-def counted(results: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The trials that count, by road."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for cell in results["cells"]:
-        trials = [trial for trial in cell["trials"] if trial["outcome"] == "counts"]
-        found.setdefault(cell["road"], []).extend(trials)
-    return found
 
 
 def every_road_is_measured(stage: Stage) -> None:
     """Redis on all roads, which the suite makes and takes away."""
     names = ["loopback", "unix", "veth", "bridge", "dnat", "vxlan", "host-gw", "sockmap"]
-    names += [f"millrace-{name}" for name in names if name not in ("unix", "sockmap")]
-    done = stage.bench("run", "redis/mix", "--clients", "1", "--roads", ",".join(names), *QUICK, *stage.out("all"))
+    for line in stage.bench("list").stdout.splitlines():
+        if line.startswith(("ovs ", "ovs-user ")):
+            name, here = line.split(maxsplit=1)
+            names += [name] if here.startswith("yes ") else []
+            if not here.startswith("yes "):
+                print(f"every road is measured: the road {name} is skipped: {here}")
+    # A busy machine has the switch's program wait for a processor, and connections over it need longer to be worth the ring.
+    names += [f"millrace-{name}" for name in names if name not in ("unix", "sockmap", "ovs-user")]
+    options = ["--quick", "--repeat", "1", "--time", "0.3", *stage.out("all")]
+    done = stage.bench("run", "redis/mix", "--clients", "1", "--roads", ",".join(names), *options)
     assert done.returncode == 0, done.stdout + done.stderr
     found = counted(stage.results("all"))
     for name in names:
-        assert [trial["round"] for trial in found[name]] == [1, 2], name
+        assert [trial["round"] for trial in found[name]] == [1], name
         for trial in found[name]:
             assert trial["value"] > 0 and "load redis" in trial["commands"]["client"], trial
             spent = trial["processor"]
@@ -204,7 +130,7 @@ def spliced_bytes_pass_the_interface_by(stage: Stage) -> None:
             whole = shlex.join(["sh", "-c", f"{look} && {client} && {look}"])
             scenario = stage.directory / f"{name}.toml"
             scenario.write_text(MEASURED.format(server=json.dumps(server), client=json.dumps(whole), read=reader, unit=unit))
-            options = ["--quick", "--repeat", "1", "--time", "1", *stage.out(f"{name}-{road}")]
+            options = ["--quick", "--repeat", "1", "--time", "1", "--pin", "none", *stage.out(f"{name}-{road}")]
             done = stage.bench("run", str(scenario), "--roads", road, *options)
             assert done.returncode == 0, done.stdout + done.stderr
             assert "no message took the sockmap" not in done.stdout, done.stdout
@@ -217,30 +143,42 @@ def spliced_bytes_pass_the_interface_by(stage: Stage) -> None:
 def idle_connections_are_accounted_for(stage: Stage) -> None:
     """Each program has its share of processor time and memory; descriptors that do not suffice are told, and nothing runs on."""
     words = ["run", "idle/memory", "idle/processor", "--clients", "200", "--repeat", "1", "--time", "0.3"]
-    before = processes()
-    done = stage.bench(*words, "--roads", "loopback,millrace-loopback", *stage.out("idle"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = counted(stage.results("idle"))
-    for road, trials in found.items():
-        for trial in trials:
-            idle = trial["idle"]
-            shares = [idle[end]["memory_bytes"] for end in ("server", "client", "agent")]
-            assert idle["connections"] == 200 and idle["kernel_bytes"] > 0, (road, idle)
-            assert (shares[2] > 0) == (road == "millrace-loopback"), (road, idle)
-            assert 0 < sum(shares) < 200e6, (road, idle)
-        memory, processor = trials
-        each = sum(memory["idle"][end]["memory_bytes"] for end in ("server", "client", "agent")) + memory["idle"]["kernel_bytes"]
-        assert abs(memory["value"] - each / 200) < 1, memory
-        assert 0 <= processor["value"] < 2, processor
-    limited = ["prlimit", "--nofile=100:100", *stage.command(*words, *stage.out("limited"))]
-    refused = subprocess.run(limited, capture_output=True, text=True, timeout=LIMIT_S)
-    assert refused.returncode == 1 and "raise the limit of open files" in refused.stdout, refused.stdout + refused.stderr
-    assert not processes() - before, processes() - before
+    enough, too_few = 1234, 100
+    for files in (enough, too_few):
+        on = ["--roads", "loopback,millrace-loopback", *stage.out(f"idle-{files}")] if files == enough else stage.out(f"idle-{files}")
+        command = limited(files, stage.command(*words, *on))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+        assert not alive(files), alive(files)
+        if files == too_few:
+            assert done.returncode == 1 and "raise the limit of open files" in done.stdout, done.stdout + done.stderr
+            continue
+        assert done.returncode == 0 and "not known" not in done.stdout, done.stdout + done.stderr
+        for road, trials in counted(stage.results(f"idle-{files}")).items():
+            check_idle(road, trials)
+    table = stage.bench("report", str(stage.directory / f"idle-{enough}"), "--csv").stdout.splitlines()
+    for line in csv.DictReader(table):
+        assert line["idle_connections"] == "200" and int(line["idle_server_memory_bytes"]) > 0, line
+        assert (int(line["idle_agent_memory_bytes"]) > 0) == (line["road"] == "millrace-loopback"), line
+
+
+def check_idle(road: str, trials: list[dict[str, Any]]) -> None:
+    """The figures are made of the shares, and the connections are on the road that is measured."""
+    for trial in trials:
+        idle = trial["idle"]
+        shares = [idle[end]["memory_bytes"] for end in ("server", "client", "agent")]
+        assert idle["connections"] == 200 and idle["kernel_bytes"] > 0, (road, idle)
+        assert (shares[2] > 0) == (road == "millrace-loopback"), (road, idle)
+        assert 0 < sum(shares) < 200e6, (road, idle)
+        assert (trial["ring_share"] or 0) > 0 if road == "millrace-loopback" else trial["ring_share"] is None, trial
+    memory, processor = trials
+    each = sum(memory["idle"][end]["memory_bytes"] for end in ("server", "client", "agent")) + memory["idle"]["kernel_bytes"]
+    assert abs(memory["value"] - each / 200) < 1, memory
+    assert 0 <= processor["value"] < 2, processor
 
 
 def answers_of_http_have_their_sizes(stage: Stage) -> None:
     """nginx and our own server, wrk and our own generator, which checks lengths; it tells ready connections, and both tell the mean."""
-    words = ["run", "http", "http-minimal", "--clients", "10", "--sizes", "64,512,1280", "--repeat", "1", "--time", "0.3"]
+    words = ["run", "http", "http-minimal", "--clients", "10", "--sizes", "64,512,1280", "--repeat", "1", "--time", "0.3", "--pin", "none"]
     done = stage.bench(*words, "--roads", "loopback", *stage.out("http"))
     assert done.returncode == 0, done.stdout + done.stderr
     cells = stage.results("http")["cells"]
@@ -252,6 +190,18 @@ def answers_of_http_have_their_sizes(stage: Stage) -> None:
         assert 1 <= ready <= 10 if scenario.endswith("own") else ready is None, (scenario, ready)
     table = stage.bench("report", str(stage.directory / "http"), "--markdown").stdout
     assert table.count(": latency") == 4 and table.count(": ready for each wake-up") == 2, table
+
+
+def cases_that_quick_runs_leave_out_have_figures(stage: Stage) -> None:
+    """Those of which no other case is sure; the time to the first byte is a part of the whole answer's."""
+    names = ["pingpong/one-way", "pingpong/spinning", "echo/spinning", "throughput/download", "connect/first-byte", "mixed/bulk"]
+    words = ["run", *names, "--clients", "1", "--sizes", "64", "--repeat", "1", "--time", "0.3", "--pin", "none"]
+    done = stage.bench(*words, "--roads", "loopback", *stage.out("left-out"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {cell["scenario"]: cell["trials"][0] for cell in stage.results("left-out")["cells"]}
+    assert sorted(found) == sorted(names) and all(trial["value"] > 0 for trial in found.values()), found
+    assert found["connect/first-byte"]["value"] <= found["connect/first-byte"]["latency"]["max_ns"], found
+    assert "iperf3 -c" in found["mixed/bulk"]["commands"]["beside 2"], found
 
 
 def what_fails_is_told_and_the_rest_goes_on(stage: Stage) -> None:
@@ -298,16 +248,15 @@ def a_stranger_on_its_processors_makes_a_trial_void(stage: Stage) -> None:
     if len(processors) < 2:
         print("a stranger: there is one processor only")
         return
-    longer = ["--quick", "--repeat", "1", "--time", "1", "--pin", ",".join(map(str, processors))]
-    words = ["run", str(scenario), "--roads", "loopback", *longer]
-    done = stage.bench(*words, "--clients", "1", *stage.out("alone"))
+    words = ["run", str(scenario), "--roads", "loopback", "--repeat", "1", "--pin", ",".join(map(str, processors))]
+    done = stage.bench(*words, "--clients", "1", "--time", "1", *stage.out("alone"))
     assert done.returncode == 0, done.stdout + done.stderr
     for spent in [trial["processor"] for cell in stage.results("alone")["cells"] for trial in cell["trials"]]:
         pair = sum(spent[f"{end}_{where}_s"] for end in ("server", "client") for where in ("user", "system"))
         assert spent["busy_s"] - spent["others_s"] > 1.5 * pair, f"the hogs, which have as much as the pair, are taken for others: {spent}"
     strangers = [subprocess.Popen(["taskset", "-c", str(each), "sh", "-c", "while :; do :; done"]) for each in processors]
     try:
-        done = stage.bench(*words, "--clients", "1,2,3", *stage.out("company"))
+        done = stage.bench(*words, "--clients", "1,2,3", "--time", "0.5", *stage.out("company"))
     finally:
         for stranger in strangers:
             stranger.kill()
@@ -370,6 +319,16 @@ def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
         assert done.returncode != 0 and told in done.stderr, (words, done.stderr)
         assert "panicked" not in done.stderr, done.stderr
     assert not (stage.directory / "never" / "results.json").exists()
+
+
+def where_namespaces_are_refused(stage: Stage) -> None:
+    """A user namespace of its own whose root may make no network namespaces: what is missing is told, and nothing is measured."""
+    refuse = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
+    words = stage.command("run", "echo", "--quick", *stage.out("refused"))
+    own = ["unshare", "--user", "--map-root-user", "sh", "-c", refuse, "sh", *words]
+    done = subprocess.run(own, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 1 and "the namespaces of a run cannot be made here: unshare" in done.stderr, done.stdout + done.stderr
+    assert "user.max_net_namespaces" in done.stderr and not (stage.directory / "refused").exists(), done.stderr
 
 
 def a_road_without_its_module_is_left_out(stage: Stage) -> None:
@@ -451,7 +410,7 @@ def what_is_not_decided_goes_on(stage: Stage) -> None:
         # A server that starts at once.
         slow = "python3 -m http.server --bind {bind} {port}"
         path.write_text(path.read_text().replace(slow, "{millrace} load serve echo --listen {listen}"))
-    words = ["run", calm, chance, "--roads", "loopback,veth", "--clients", "1", "--time", "0.1", *stage.out("going on")]
+    words = ["run", calm, chance, "--roads", "loopback,veth", "--clients", "1", "--time", "0.1", "--pin", "none", *stage.out("going on")]
     first = stage.bench(*words)
     assert first.returncode == 0, first.stdout + first.stderr
     second = stage.bench(*words, "--max-time", "0.1")
@@ -476,7 +435,6 @@ def a_client_that_does_not_heed_its_number_is_told(stage: Stage) -> None:
 
 def without_root(stage: Stage) -> None:
     """Another user has a user namespace, in which there is no user but root for servers to become."""
-    stage.directory.chmod(0o755)
     home = stage.directory / "home"
     home.mkdir()
     own = shutil.copy(stage.millrace, home / "millrace")
@@ -502,26 +460,31 @@ def ended_by(stage: Stage, number: signal.Signals) -> None:
     """A run that is ended leaves nothing but its results, and the same command goes on with them."""
     name = f"ended-{number.name}"
     on = ["bridge", "millrace-bridge", "sockmap"]
-    words = ["run", "redis/mix", "--clients", "1,50", "--roads", ",".join(on), *QUICK, *stage.out(name)]
-    before, programs = processes(), splicing_programs()
-    with subprocess.Popen(stage.command(*words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+    words = ["run", "redis/mix", "--clients", "1", "--roads", ",".join(on), *QUICK, *stage.out(name)]
+    files, before = 2000 + number, splicing_programs()
+    with subprocess.Popen(limited(files, stage.command(*words)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         deadline = time.monotonic() + LIMIT_S
-        while not (stage.directory / name / "results.json").exists() and time.monotonic() < deadline:
+        results = stage.directory / name / "results.json"
+        while not results.exists() and run.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert splicing_programs() - programs, "the programs of the sockmap are not loaded"
+        assert run.poll() is None, run.returncode
+        # Some of them may be of another run, and end with it.
+        loaded = splicing_programs() - before
+        assert loaded, "the programs of the sockmap are not loaded"
+        assert len(alive(files)) > 3, alive(files)
         run.send_signal(number)
         run.wait(timeout=LIMIT_S)
     assert number == signal.SIGKILL or run.returncode == 130, run.returncode
     deadline = time.monotonic() + LIMIT_S
-    while (left := (processes() - before) | (splicing_programs() - programs)) and time.monotonic() < deadline:
+    while (left := {*alive(files), *(loaded & splicing_programs())}) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left, left
     assert not list(Path("/run/netns").glob("*bridge*")), "a network namespace is left"
-    made = len(counted(stage.results(name))["bridge"])
+    made = len(counted(stage.results(name)).get("bridge", []))
     done = stage.bench(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     after = counted(stage.results(name))
-    assert [len(after[road]) for road in on] == [4, 4, 4] and made <= 4, after
+    assert [len(after[road]) for road in on] == [2, 2, 2] and made <= 2, after
     other = stage.bench("run", "redis/mix", "--quick", "--repeat", "1", *stage.out(name))
     assert other.returncode == 1 and "results of another plan" in other.stderr, other.stderr
 
@@ -531,12 +494,12 @@ def compared(stage: Stage, name: str, second: Path) -> tuple[int, dict[str, Any]
     scenario = stage.directory / "short.toml"
     scenario.write_text(SHORT)
     # Builds that differ by less are not told apart here: other programs may run beside this test.
-    options = ["--margin", "60", "--json", "--repeat", "12", "--time", "1", *stage.out(name)]
+    options = ["--margin", "60", "--json", "--repeat", "10", "--time", "1", *stage.out(name)]
     done = stage.bench("compare", "--build-a", stage.millrace, "--build-b", str(second), str(scenario), *options)
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)
     assert len(found["rows"]) == 1, found
-    assert found["rows"][0]["compared"]["pairs"] == 12, found
+    assert found["rows"][0]["compared"]["pairs"] == 10, found
     return done.returncode, found["rows"][0], done.stdout + done.stderr
 
 
@@ -592,65 +555,57 @@ def builds_that_are_none_are_told(stage: Stage) -> None:
     assert not (stage.directory / "unmeasured").exists()
 
 
-def processes() -> set[str]:
-    """The command lines of all processes here."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                found.add(f"{entry.name} {(entry / 'cmdline').read_text()}")
-            except OSError:
-                continue
-    return found
+Case = tuple[str, Callable[[Stage], None]]
 
-
-def splicing_programs() -> set[str]:
-    """The BPF programs in this kernel that could be a sockmap's."""
-    bpf = ctypes.CDLL(None, use_errno=True).syscall
-    found, number = set(), 0
-    while True:
-        attributes = ctypes.create_string_buffer(struct.pack("=I", number), 128)
-        if bpf(SYS_BPF, NEXT_ID, attributes, 128) < 0:
-            return found
-        number = struct.unpack_from("=I", attributes, 4)[0]
-        program = bpf(SYS_BPF, PROGRAM_BY_ID, ctypes.create_string_buffer(struct.pack("=I", number), 128), 128)
-        if program < 0:
-            continue  # gone meanwhile
-        about = ctypes.create_string_buffer(256)
-        request = struct.pack("=IIQ", program, 256, ctypes.addressof(about))
-        bpf(SYS_BPF, INFORMATION, ctypes.create_string_buffer(request, 128), 128)
-        os.close(program)
-        kind = struct.unpack_from("=I", about)[0]
-        if kind in SPLICING:
-            found.add(f"{SPLICING[kind]} {number}")
-
-
-CASES: list[tuple[str, Callable[[Stage], None]]] = [
-    ("every road is measured", every_road_is_measured),
-    ("bytes by the kernel are told", bytes_by_the_kernel_are_told),
+BESIDE: list[Case] = [
+    ("without root", without_root),
     ("spliced bytes pass the interface by", spliced_bytes_pass_the_interface_by),
     ("idle connections are accounted for", idle_connections_are_accounted_for),
     ("answers of http have their sizes", answers_of_http_have_their_sizes),
+    ("what is not decided goes on", what_is_not_decided_goes_on),
+    ("cases that quick runs leave out have figures", cases_that_quick_runs_leave_out_have_figures),
+    ("ended by SIGINT", lambda stage: ended_by(stage, signal.SIGINT)),
+    ("ended by SIGTERM", lambda stage: ended_by(stage, signal.SIGTERM)),
+    ("ended by SIGKILL", lambda stage: ended_by(stage, signal.SIGKILL)),
+    ("bytes by the kernel are told", bytes_by_the_kernel_are_told),
     ("what fails is told, and the rest goes on", what_fails_is_told_and_the_rest_goes_on),
     ("a road that cannot be set up is left out", a_road_that_cannot_be_set_up_is_left_out),
-    ("a stranger on its processors makes a trial void", a_stranger_on_its_processors_makes_a_trial_void),
     ("a road of the user's own is measured", a_road_of_the_user_s_own_is_measured),
     ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
+    ("where namespaces are refused", where_namespaces_are_refused),
     ("a road without its module is left out", a_road_without_its_module_is_left_out),
     ("results that cannot be read are told", results_that_cannot_be_read_are_told),
     ("what was measured before is told", what_was_measured_before_is_told),
     ("trials that failed are made again", trials_that_failed_are_made_again),
     ("another build is noticed", another_build_is_noticed),
-    ("what is not decided goes on", what_is_not_decided_goes_on),
     ("a client that does not heed its number is told", a_client_that_does_not_heed_its_number_is_told),
+    ("builds that are none are told", builds_that_are_none_are_told),
+]
+# These look at what takes a processor, or at how fast something is.
+ALONE: list[Case] = [
+    ("every road is measured", every_road_is_measured),
+    ("a stranger on its processors makes a trial void", a_stranger_on_its_processors_makes_a_trial_void),
     ("equal builds have no difference", equal_builds_have_no_difference),
     ("a slower build is found", a_slower_build_is_found),
-    ("builds that are none are told", builds_that_are_none_are_told),
-    ("without root", without_root),
-    ("ended by SIGINT", lambda stage: ended_by(stage, signal.SIGINT)),
-    ("ended by SIGTERM", lambda stage: ended_by(stage, signal.SIGTERM)),
-    ("ended by SIGKILL", lambda stage: ended_by(stage, signal.SIGKILL)),
 ]
+
+
+def outcome_of(case: Case, millrace: str, directory: Path) -> tuple[str, str]:
+    """Runs a case in a directory of its own. Whether it `passed`, `failed` or was `skipped`, and what it said if it failed."""
+    name, function = case
+    own = Path(tempfile.mkdtemp(prefix="case-", dir=directory))
+    own.chmod(0o755)  # other users run there, too
+    begun = time.monotonic()
+    try:
+        function(Stage(millrace, own))
+    except (AssertionError, OSError, ValueError, KeyError, subprocess.SubprocessError) as problem:
+        print(f"{name}: FAILED", flush=True)
+        return "failed", f"{name}: {problem!r}"
+    except unittest.SkipTest as why:
+        print(f"{name}: skipped: {why}", flush=True)
+        return "skipped", ""
+    print(f"{name}: as it should be ({time.monotonic() - begun:.0f} s)", flush=True)
+    return "passed", ""
 
 
 def main() -> int:
@@ -663,24 +618,18 @@ def main() -> int:
     if not isolate.is_inside():
         print("0 passed, 0 failed, 1 skipped: network namespaces need root")
         return 0
-    failed, skipped = [], 0
-    chosen = [case for case in CASES if not options.cases or case[0].startswith(tuple(options.cases))]
-    with tempfile.TemporaryDirectory(prefix="millrace-bench-test-") as directory:
-        for name, case in chosen:
-            begun = time.monotonic()
-            try:
-                case(Stage(options.millrace, Path(directory)))
-            except (AssertionError, OSError, ValueError, KeyError, subprocess.SubprocessError) as problem:
-                failed.append(f"{name}: {problem!r}")
-                print(f"{name}: FAILED", flush=True)
-            except unittest.SkipTest as why:
-                skipped += 1
-                print(f"{name}: skipped: {why}", flush=True)
-            else:
-                print(f"{name}: as it should be ({time.monotonic() - begun:.0f} s)", flush=True)
-    print("\n".join(failed))
-    print(f"{len(chosen) - len(failed) - skipped} passed, {len(failed)} failed, {skipped} skipped")
-    return 1 if failed else 0
+    wanted = tuple(options.cases) or ("",)
+    beside, alone = ([case for case in cases if case[0].startswith(wanted)] for cases in (BESIDE, ALONE))
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-test-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        with ThreadPoolExecutor(WORKERS) as workers:
+            outcomes = list(workers.map(lambda case: outcome_of(case, options.millrace, directory), beside))
+        outcomes += [outcome_of(case, options.millrace, directory) for case in alone]
+    print("\n".join(said for _, said in outcomes if said))
+    counts = {how: sum(how == other for other, _ in outcomes) for how in ("passed", "failed", "skipped")}
+    print(", ".join(f"{count} {how}" for how, count in counts.items()))
+    return 1 if counts["failed"] else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: real programs over the kernel and over Millrace in turn, and one table.
 
 use anyhow::Result;
+use millrace_bench::isolate;
 
 use crate::bench::{self, Plan};
 use crate::packages;
@@ -18,6 +19,8 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
         return Err(argument.unexpected().into());
     }
     packages::install_missing("demo")?;
+    // Told before minutes of building.
+    isolate::ensure_possible()?;
     let table = bench::demo(PLAN, SHOWN)?;
     println!("\n{table}");
     println!(

@@ -5,7 +5,6 @@
 mod bench;
 mod coverage;
 mod demo;
-mod idle;
 mod packages;
 mod suites;
 mod tidy;
@@ -23,8 +22,7 @@ cargo xtask COMMAND
   bench-sockets   every claim with its bar; keeps results, and makes the documents (--help)
   test            the test suites, in seeded samples; `test --all` in full
   coverage        which calls have run on the ring; writes docs/coverage.md
-  tidy            the house rules that no other tool checks
-  idle            connections that keep silent, for the benchmarks";
+  tidy            the house rules that no other tool checks";
 
 fn main() -> ExitCode {
     let outcome = run();
@@ -51,9 +49,6 @@ fn run() -> Result<()> {
         bail!("no command\n\n{USAGE}")
     };
     let command = command.to_str().context("a command is a word")?;
-    if command == "idle" {
-        return idle::command(&mut arguments);
-    }
     sys::catch_interrupts();
     sys::adopt_orphans();
     if let Some(package) = std::env::var_os("CARGO_MANIFEST_DIR") {

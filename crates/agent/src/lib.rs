@@ -45,6 +45,7 @@ mod sys;
 mod tenant;
 mod text;
 
+pub use bpf::text as bpf_text;
 pub use config::{Config, ConfigError, QuotaConfig};
 pub use place::{CONTAINERS_DIRECTORY, PlaceError, ROOT_SOCKET, own_directory, socket_in};
 pub use proof::Capabilities;

@@ -33,10 +33,6 @@ pub fn enter() -> Result<Option<u8>> {
         fs::create_dir_all(FILES)?;
         return Ok(None);
     }
-    ensure!(
-        find_program("unshare").is_some() && find_program("ip").is_some(),
-        "the roads need the programs unshare and ip (on Debian: apt install util-linux iproute2)"
-    );
     ensure_possible()?;
     let mut command = unshare();
     command
@@ -81,14 +77,21 @@ fn unshare() -> Command {
 }
 
 /// Tries it with a program that does nothing: later, a failure of `unshare` looks like one of ours.
-fn ensure_possible() -> Result<()> {
+///
+/// # Errors
+/// What is missing, or refused.
+pub fn ensure_possible() -> Result<()> {
+    ensure!(
+        find_program("unshare").is_some() && find_program("ip").is_some(),
+        "the roads need the programs unshare and ip (on Debian: apt install util-linux iproute2)"
+    );
     let tried = unshare().arg("true").output();
     let tried = tried.context("cannot start unshare")?;
     ensure!(
         tried.status.success(),
         "the namespaces of a run cannot be made here: {}\nRoot can make them, in a container only with CAP_SYS_ADMIN. Other users can \
-         where the system lets them make user namespaces; look at user.max_user_namespaces, kernel.unprivileged_userns_clone and \
-         kernel.apparmor_restrict_unprivileged_userns.",
+         where the system lets them make user namespaces; look at user.max_user_namespaces, user.max_net_namespaces, \
+         kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns.",
         String::from_utf8_lossy(&tried.stderr).trim()
     );
     Ok(())

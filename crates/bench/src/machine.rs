@@ -14,10 +14,12 @@ const TOOLS: &[(&str, &str)] = &[
     ("redis-server", "--version"),
     ("memcached", "--version"),
     ("nginx", "-v"),
+    ("haproxy", "-v"),
     ("wrk", "-v"),
     ("sockperf", "--version"),
     ("iperf3", "--version"),
     ("pgbench", "--version"),
+    ("ovs-vswitchd", "--version"),
     ("rustc", "--version"),
 ];
 

@@ -34,6 +34,10 @@ const BY_NAME: &[(&str, Figure)] = &[
         "millrace-load-median",
         Figure::Printed(millrace_load_median),
     ),
+    (
+        "millrace-load-first-byte",
+        Figure::Printed(millrace_load_first_byte),
+    ),
     ("result-line", Figure::Printed(result_line)),
     ("idle-memory", Figure::Seen(idle_memory)),
     ("idle-processor", Figure::Seen(idle_processor)),
@@ -175,13 +179,25 @@ pub fn millrace_load(text: &str) -> Result<Reading> {
 /// `millrace load --json`: the median round trip.
 pub fn millrace_load_median(text: &str) -> Result<Reading> {
     let reading = millrace_load(text)?;
-    let latency = reading.whole_latency.as_ref();
-    let median = latency.and_then(|latency| latency.percentiles.iter().find(|(at, _)| *at == 50.0));
-    let (_, median_ns) = median.context("too few round trips for a median")?;
     Ok(Reading {
-        value: *median_ns as f64,
+        value: median(reading.whole_latency.as_ref())?,
         ..reading
     })
+}
+
+/// The same with a connection for each request: the median time until the first byte of an answer.
+pub fn millrace_load_first_byte(text: &str) -> Result<Reading> {
+    let outcome: Outcome = serde_json::from_str(text)?;
+    Ok(Reading {
+        value: median(outcome.first_byte.as_ref())?,
+        ..millrace_load(text)?
+    })
+}
+
+fn median(latency: Option<&results::Latency>) -> Result<f64> {
+    let median = latency.and_then(|latency| latency.percentiles.iter().find(|(at, _)| *at == 50.0));
+    let (_, median_ns) = median.context("too few round trips for a median")?;
+    Ok(*median_ns as f64)
 }
 
 /// `pgbench`: transactions in a second.

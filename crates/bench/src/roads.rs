@@ -20,6 +20,8 @@ const FILES: &[(&str, &str)] = &[
     ("dnat", include_str!("../roads/dnat.toml")),
     ("vxlan", include_str!("../roads/vxlan.toml")),
     ("host-gw", include_str!("../roads/host-gw.toml")),
+    ("ovs", include_str!("../roads/ovs.toml")),
+    ("ovs-user", include_str!("../roads/ovs-user.toml")),
     ("sockmap", include_str!("../roads/sockmap.toml")),
     ("smc", include_str!("../roads/smc.toml")),
 ];
@@ -55,6 +57,8 @@ pub struct Road {
     pub run_by: Option<String>,
     /// A module that the kernel has to have, loaded or not.
     pub module: Option<String>,
+    /// The Debian package that brings its programs, in hints.
+    pub package: Option<String>,
     /// What everybody who measures it has to know.
     pub caution: Option<String>,
     /// The commands that make the namespaces.
@@ -172,7 +176,10 @@ impl Road {
         let spliced = || self.sockmap.then(sockmap::check)?.err();
         match (module, program) {
             (Some(module), _) => Some(format!("this kernel has no module {module}")),
-            (_, Some(program)) => Some(format!("no {program}")),
+            (_, Some(program)) => Some(match &self.package {
+                Some(package) => format!("no {program}: apt install {package}"),
+                None => format!("no {program}"),
+            }),
             _ => spliced().map(|error| format!("no sockmap: {error:#}")),
         }
     }
@@ -241,6 +248,8 @@ mod tests {
         assert_eq!(told, "this kernel has no module millrace_never");
         (road.module, road.run_by) = (None, Some("never-run --fast".to_owned()));
         assert_eq!(road.missing().unwrap(), "no never-run");
+        road.package = Some("never".to_owned());
+        assert_eq!(road.missing().unwrap(), "no never-run: apt install never");
     }
 
     #[test]

@@ -20,6 +20,8 @@ use crate::trial::{Paces, Pair};
 
 /// A group with a disturbed trial is measured again so often at most.
 const REPEATS_OF_VOID: u32 = 2;
+/// When a quick run has taken so long, nothing is: it is to be over in three minutes on a busy machine, too.
+const QUICK_PATIENCE: Duration = Duration::from_secs(60);
 /// After so many groups in a row that were disturbed to the last, one is measured once only, until one is not disturbed.
 const HOPELESS: u32 = 2;
 /// What is told then.
@@ -354,10 +356,11 @@ impl Course<'_> {
         round: u32,
         show: &mut dyn FnMut(&Progress),
     ) -> Result<()> {
-        let repeats = if self.lost < HOPELESS {
-            REPEATS_OF_VOID
-        } else {
+        let is_late = self.request.plan.quick && self.begun.elapsed() > QUICK_PATIENCE;
+        let repeats = if self.lost >= HOPELESS || is_late {
             0
+        } else {
+            REPEATS_OF_VOID
         };
         for attempt in 0..=repeats {
             let mut trials: Vec<(usize, Trial)> = Vec::new();

@@ -205,11 +205,7 @@ impl<'a> Pair<'a> {
         let spliced = lab.messages(self.road)?.zip(sent);
         let spliced = spliced.and_then(|(now, before)| now.since(before).note());
         trial.notes.extend(spliced);
-        if self.road.accelerated {
-            trial.ring_share = carried.ring_share();
-            let note = carried::note(trial.ring_share);
-            trial.notes.extend(note.map(str::to_owned));
-        }
+        self.tell_road(&carried, trial);
         trial.processor = spent(times, exit.processor, &seen);
         (trial.histogram, trial.trace) = raw.found();
         paces.0.insert(cell, reading.operations / trial.seconds);
@@ -221,6 +217,15 @@ impl<'a> Pair<'a> {
 }
 
 impl Pair<'_> {
+    /// Which road the bytes took, where Millrace was there to take them.
+    fn tell_road(&self, carried: &Carried, trial: &mut Trial) {
+        if self.road.accelerated {
+            trial.ring_share = carried.ring_share();
+            let note = carried::note(trial.ring_share);
+            trial.notes.extend(note.map(str::to_owned));
+        }
+    }
+
     /// Its programs, or why they did not start.
     fn servers(&self) -> Result<&[Program]> {
         match &self.servers {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use millrace_bench::load::{
-    self, Address, Get, Idle, Keyed, Kind, Options, Server, Waiting, Workload,
+    self, Address, Get, Idle, Keyed, Kind, Options, Server, Speech, Waiting, Workload,
 };
 
 /// Load a server and tell its throughput and latencies, or be a minimal server.
@@ -99,6 +99,9 @@ enum Command {
         /// How many connections there are
         #[arg(long, short, value_name = "N", default_value_t = 1)]
         connections: usize,
+        /// The server is redis, and does not send back what it gets
+        #[arg(long)]
+        redis: bool,
         /// Tell it as one JSON object
         #[arg(long)]
         json: bool,
@@ -227,8 +230,12 @@ pub(crate) fn run(arguments: LoadArguments) -> Result<u8> {
         Command::Idle {
             address,
             connections,
+            redis,
             json,
-        } => return idle(&address, connections, json),
+        } => {
+            let speech = if redis { Speech::Redis } else { Speech::Echo };
+            return idle(&address, connections, speech, json);
+        }
         Command::Serve { kind } => return serve(kind),
     };
     run.load(&workload)
@@ -279,9 +286,9 @@ impl RunArguments {
     }
 }
 
-fn idle(address: &Address, connections: usize, json: bool) -> Result<u8> {
+fn idle(address: &Address, connections: usize, speech: Speech, json: bool) -> Result<u8> {
     let stop = load::stop_on_signals()?;
-    let idle = Idle::open(address, connections, &stop)?;
+    let idle = Idle::open(address, connections, speech, &stop)?;
     print(&idle.silence(), json)?;
     idle.keep(&stop)?;
     Ok(0)

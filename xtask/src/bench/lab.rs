@@ -46,17 +46,14 @@ impl Lab {
         command.args(["--package", "millrace-preload"]);
         let status = command.status().context("cannot start cargo")?;
         ensure!(status.success(), "cargo build failed");
-        // The helper is in the directory `xtask` of cargo's target directory.
-        let helper = env::current_exe()?;
-        let target = helper
-            .parent()
-            .and_then(Path::parent)
-            .context("the helper has no place")?;
+        // This program is in the directory `xtask` of cargo's target directory.
+        let this = env::current_exe()?;
+        let target = this.parent().and_then(Path::parent);
+        let target = target.context("this program has no place")?;
         for (name, copy) in [("millrace", lab.millrace()), (LIBRARY, lab.library())] {
             let built = target.join("release").join(name);
             fs::copy(&built, copy).with_context(|| format!("cannot copy {}", built.display()))?;
         }
-        fs::copy(helper, lab.helper()).context("cannot copy the helper")?;
         Ok(lab)
     }
 
@@ -100,10 +97,5 @@ impl Lab {
     /// The preload library.
     pub(super) fn library(&self) -> PathBuf {
         self.scratch.path().join(LIBRARY)
-    }
-
-    /// This program.
-    pub(super) fn helper(&self) -> PathBuf {
-        self.scratch.path().join("helper")
     }
 }

@@ -29,6 +29,8 @@ const REDIS: &str =
     "redis-server --port {port} --bind 127.0.0.1 --save '' --appendonly no --dir {dir}";
 const SET: &str = "{millrace} load redis 127.0.0.1:{port} --connections {clients} --bytes 1024 --set-share 1 --time {seconds} --json";
 
+const IDLE: &str = "{millrace} load idle 127.0.0.1:{port}";
+
 /// A cell, and how one trial of it is made.
 pub(super) struct Probe {
     pub(super) scenario: &'static str,
@@ -126,7 +128,7 @@ pub(super) fn owned(parameters: Parameters) -> BTreeMap<String, u64> {
 /// Rate of clients that are busy beside connections that are not.
 fn beside_idle(stand: &Stand, trial: &mut Trial) -> Result<()> {
     let server = stand.serve(REDIS, "Ready to accept connections", trial)?;
-    let _idle = stand.open_idle("idle", trial)?;
+    let _idle = stand.open_idle("idle", "--redis", trial)?;
     let before = server.processor();
     let client = stand.start("client", SET, trial)?;
     let (text, exit) = client.finish(START_LIMIT)?;
@@ -154,7 +156,7 @@ fn beside_idle(stand: &Stand, trial: &mut Trial) -> Result<()> {
 /// Processor time of a server and a client that are silent, and of the agent, as a share of one processor.
 fn idle_processor(stand: &Stand, trial: &mut Trial) -> Result<()> {
     let server = stand.serve(ECHO, "127.0.0.1", trial)?;
-    let client = stand.open_idle("connections", trial)?;
+    let client = stand.open_idle("connections", "", trial)?;
     pause(SETTLING)?;
     let agent = || stand.agent.as_ref().map(Program::processor);
     let used = || {
@@ -186,7 +188,7 @@ fn idle_memory(stand: &Stand, trial: &mut Trial) -> Result<()> {
     let agent = || stand.agent.as_ref().map_or(0, memory);
     let before = shared() + agent();
     let server = stand.serve(ECHO, "127.0.0.1", trial)?;
-    let client = stand.open_idle("connections", trial)?;
+    let client = stand.open_idle("connections", "", trial)?;
     pause(SETTLING)?;
     let after = shared() + agent() + memory(&server) + memory(&client);
     trial.value = (after as f64 - before as f64) * 1024.0;
@@ -275,10 +277,10 @@ impl<'a> Stand<'a> {
     }
 
     /// Opens as many connections as a parameter says; they talk a little and then keep silent.
-    fn open_idle(&self, parameter: &str, trial: &mut Trial) -> Result<Program> {
-        let template = format!("{{helper}} idle 127.0.0.1:{{port}} {{{parameter}}}");
+    fn open_idle(&self, parameter: &str, options: &str, trial: &mut Trial) -> Result<Program> {
+        let template = format!("{IDLE} --connections {{{parameter}}} {options}");
         let mut idle = self.start("idle", &template, trial)?;
-        idle.wait_until(START_LIMIT, |idle| idle.output().contains("ready"))?;
+        idle.wait_until(START_LIMIT, |idle| idle.output().contains("silent"))?;
         Ok(idle)
     }
 
@@ -328,7 +330,6 @@ impl<'a> Stand<'a> {
             .collect();
         let more = [
             ("millrace", self.lab.millrace().display().to_string()),
-            ("helper", self.lab.helper().display().to_string()),
             ("dir", self.lab.scratch.path().display().to_string()),
             ("port", self.port.to_string()),
             ("seconds", self.plan.seconds.to_string()),

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixDatagram;
 
 mod btf;
 mod program;
+pub mod text;
 
 use crate::sys;
 use btf::Btf;

@@ -5,6 +5,10 @@
 //! and last and never comes back; what is no socket at all by its file's operations; both by whoever reads the record.
 
 use super::btf::Btf;
+use super::text::{
+    ADD, ADD_REGISTER, FRAME, JUMP_IF_EQUAL, JUMP_IF_NOT_BELOW, JUMP_IF_REGISTER_NOT_BELOW,
+    LOAD_U32, LOAD_U64, MAP_LOOKUP, R0, R1, R2, R3, SHIFT_LEFT, STORE_U32, STORE_U64, Text,
+};
 
 /// Descriptors that one run looks at. The kernel's verifier follows each when the program is loaded, half a millisecond long; and their
 /// records have to fit into the iterator's buffer, eight pages.
@@ -95,102 +99,33 @@ impl Layout {
     }
 }
 
-// Registers. Those from 6 on keep their values across calls.
-const R0: u8 = 0;
-const R1: u8 = 1;
-const R2: u8 = 2;
-const R3: u8 = 3;
+// Registers of the program's own.
 const CONTEXT: u8 = 6;
 const LIST: u8 = 7;
 const POINTER: u8 = 8;
 const INDEX: u8 = 9;
-const FRAME: u8 = 10;
 
 // Helper functions, by their number in `enum bpf_func_id`.
-const MAP_LOOKUP: i32 = 1;
 const PROBE_READ_KERNEL: i32 = 113;
 const SEQ_WRITE: i32 = 127;
 
 // `struct bpf_iter__task`: each member has eight bytes.
-const META: u32 = 0;
-const TASK: u32 = 8;
-
-const LOAD_U32: u8 = 0x61;
-const LOAD_U64: u8 = 0x79;
-const LOAD_CONSTANT: u8 = 0x18;
-/// In the place of its source register: the constant is a map's descriptor.
-const IS_MAP: u8 = 1;
-const STORE_U32: u8 = 0x63;
-const STORE_U64: u8 = 0x7b;
-const MOVE: u8 = 0xbf;
-const SET: u8 = 0xb7;
-const ADD: u8 = 0x07;
-const ADD_REGISTER: u8 = 0x0f;
-const SHIFT_LEFT: u8 = 0x67;
-const JUMP: u8 = 0x05;
-const JUMP_IF_EQUAL: u8 = 0x15;
-const JUMP_IF_NOT_BELOW: u8 = 0x35;
-const JUMP_IF_REGISTER_NOT_BELOW: u8 = 0x3d;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
-
-/// One instruction (`struct bpf_insn`).
-fn instruction(code: u8, to: u8, from: u8, offset: i16, value: i32) -> u64 {
-    let registers = if cfg!(target_endian = "little") {
-        from << 4 | to
-    } else {
-        to << 4 | from
-    };
-    let offset = offset.to_ne_bytes();
-    let value = value.to_ne_bytes();
-    u64::from_ne_bytes([
-        code, registers, offset[0], offset[1], value[0], value[1], value[2], value[3],
-    ])
-}
+const META: i16 = 0;
+const TASK: i16 = 8;
 
 /// Where on the stack a field is.
-fn on_stack(field: usize) -> i32 {
-    field as i32 - FRAME_BYTES as i32
+fn on_stack(field: usize) -> i16 {
+    field as i16 - FRAME_BYTES as i16
 }
 
-/// The program's text, while it is written.
-#[derive(Default)]
-struct Text(Vec<u64>);
-
 impl Text {
-    fn put(&mut self, code: u8, to: u8, from: u8, offset: i16, value: i32) {
-        self.0.push(instruction(code, to, from, offset, value));
-    }
-
-    fn load(&mut self, code: u8, to: u8, from: u8, offset: i32) {
-        self.put(code, to, from, offset as i16, 0);
-    }
-
-    /// A jump whose goal is not known yet: [`Text::land`] sets it.
-    fn jump(&mut self, code: u8, register: u8, from: u8, value: i32) -> usize {
-        self.put(code, register, from, 0, value);
-        self.0.len() - 1
-    }
-
-    /// The jump comes here.
-    fn land(&mut self, jump: usize) {
-        let distance = (self.0.len() - jump - 1) as i16;
-        self.0[jump] |= instruction(0, 0, 0, distance, 0);
-    }
-
-    /// The address of a record's field.
-    fn address(&mut self, to: u8, field: usize) {
-        self.put(MOVE, to, FRAME, 0, 0);
-        self.put(ADD, to, 0, 0, on_stack(field));
-    }
-
     /// Copies so many bytes of what `from` points to into the record.
     fn record(&mut self, from: u8, offset: u32, bytes: i32, field: usize) {
-        self.put(MOVE, R3, from, 0, 0);
+        self.copy(R3, from);
         self.put(ADD, R3, 0, 0, offset.cast_signed());
-        self.address(R1, field);
-        self.put(SET, R2, 0, 0, bytes);
-        self.put(CALL, 0, 0, 0, PROBE_READ_KERNEL);
+        self.set_frame(R1, on_stack(field));
+        self.set(R2, bytes);
+        self.call(PROBE_READ_KERNEL);
     }
 
     /// Loads a pointer that `from` points to.
@@ -226,55 +161,52 @@ impl Text {
 /// Writes the program. Its list is the one value of the map with that descriptor.
 pub(super) fn assemble(layout: &Layout, map: i32) -> Vec<u64> {
     let mut text = Text::default();
-    text.put(MOVE, CONTEXT, R1, 0, 0);
+    text.copy(CONTEXT, R1);
     for field in (0..FRAME_BYTES).step_by(8) {
-        text.put(SET, R1, 0, 0, 0);
-        text.put(STORE_U64, FRAME, R1, on_stack(field) as i16, 0);
+        text.set(R1, 0);
+        text.put(STORE_U64, FRAME, R1, on_stack(field), 0);
     }
-    text.load(LOAD_U64, POINTER, CONTEXT, TASK as i32);
+    text.load(LOAD_U64, POINTER, CONTEXT, TASK);
     let no_task = text.jump(JUMP_IF_EQUAL, POINTER, 0, 0);
     // The key is zero, which is there.
-    text.put(LOAD_CONSTANT, R1, IS_MAP, 0, map);
-    text.put(0, 0, 0, 0, 0);
-    text.address(R2, SCRATCH);
-    text.put(CALL, 0, 0, 0, MAP_LOOKUP);
+    text.set_map(R1, map);
+    text.set_frame(R2, on_stack(SCRATCH));
+    text.call(MAP_LOOKUP);
     let no_list = text.jump(JUMP_IF_EQUAL, R0, 0, 0);
-    text.put(MOVE, LIST, R0, 0, 0);
+    text.copy(LIST, R0);
     text.follow(POINTER, POINTER, layout.task_files);
     text.follow(POINTER, POINTER, layout.files_table);
     text.record(POINTER, layout.table_size, 4, TABLE_SIZE);
     text.record(POINTER, layout.table_files, 8, TABLE);
-    text.put(SET, INDEX, 0, 0, 0);
+    text.set(INDEX, 0);
 
-    let next = text.0.len();
+    let next = text.here();
     let full = text.jump(JUMP_IF_NOT_BELOW, INDEX, 0, LIST_MAX as i32);
     text.load(LOAD_U32, R1, LIST, 0);
     let all = text.jump(JUMP_IF_REGISTER_NOT_BELOW, INDEX, R1, 0);
-    text.put(MOVE, R1, INDEX, 0, 0);
+    text.copy(R1, INDEX);
     text.put(SHIFT_LEFT, R1, 0, 0, 2);
     text.put(ADD_REGISTER, R1, LIST, 0, 0);
     text.load(LOAD_U32, R1, R1, 4);
     text.put(ADD, INDEX, 0, 0, 1);
     text.load(LOAD_U32, R2, FRAME, on_stack(TABLE_SIZE));
     let beyond = text.jump(JUMP_IF_REGISTER_NOT_BELOW, R1, R2, 0);
-    text.put(STORE_U32, FRAME, R1, on_stack(FD) as i16, 0);
+    text.put(STORE_U32, FRAME, R1, on_stack(FD), 0);
     text.load(LOAD_U64, POINTER, FRAME, on_stack(TABLE));
     text.put(SHIFT_LEFT, R1, 0, 0, 3);
     text.put(ADD_REGISTER, POINTER, R1, 0, 0);
     text.socket(layout);
-    text.load(LOAD_U64, R1, CONTEXT, META as i32);
-    text.load(LOAD_U64, R1, R1, layout.meta_file.cast_signed());
-    text.address(R2, 0);
-    text.put(SET, R3, 0, 0, RECORD_BYTES as i32);
-    text.put(CALL, 0, 0, 0, SEQ_WRITE);
+    text.load(LOAD_U64, R1, CONTEXT, META);
+    text.load(LOAD_U64, R1, R1, layout.meta_file as i16);
+    text.set_frame(R2, on_stack(0));
+    text.set(R3, RECORD_BYTES as i32);
+    text.call(SEQ_WRITE);
     text.land(beyond);
-    let again = text.jump(JUMP, 0, 0, 0);
-    text.0[again] = instruction(JUMP, 0, 0, next as i16 - again as i16 - 1, 0);
+    text.jump_back(next);
 
     for jump in [no_task, no_list, full, all] {
         text.land(jump);
     }
-    text.put(SET, R0, 0, 0, 0);
-    text.put(EXIT, 0, 0, 0, 0);
-    text.0
+    text.leave(0);
+    text.finish()
 }

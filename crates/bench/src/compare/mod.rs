@@ -241,7 +241,7 @@ impl Comparison {
     pub fn undecided(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|row| {
             let judged = row.compared.as_ref().zip(row.adjusted_p);
-            judged.is_some_and(|(found, p)| !stats::is_decided(found, p, &self.settings))
+            judged.is_some_and(|(found, p)| !stats::is_decided(found, p))
         })
     }
 }

@@ -14,9 +14,9 @@ use super::content::Contents;
 use super::sys::{self, Interest, Poller, Wait};
 use crate::process::Memory;
 
-/// Round trips of each connection in each of the two passes: enough to be worth a faster road, which connections take between the passes
-/// and use in the second.
-const ROUND_TRIPS: u64 = 20;
+/// Round trips of each connection in each of two passes. Those of the first are enough to be worth a faster road, which connections take
+/// between the passes and use in the second: most of their bytes then show it.
+pub(super) const ROUND_TRIPS: [u64; 2] = [12, 48];
 const BETWEEN_PASSES: Duration = Duration::from_millis(500);
 /// Length of a message.
 const BYTES: usize = 64;
@@ -24,6 +24,15 @@ const BYTES: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How soon it is noticed that the silence is to end, where the signal came just before the wait.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// What a connection says before it is silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speech {
+    /// To a server that sends back what it gets.
+    Echo,
+    /// To redis: PING.
+    Redis,
+}
 
 /// Connections that are silent.
 #[derive(Debug)]
@@ -53,11 +62,16 @@ impl fmt::Display for Silence {
 }
 
 impl Idle {
-    /// Opens connections to a server that sends back what it gets, and talks on each.
+    /// Opens connections to a server, and talks on each.
     ///
     /// # Errors
-    /// The server cannot be reached, or sends back something else.
-    pub fn open(address: &Address, count: usize, stop: &AtomicBool) -> Result<Idle> {
+    /// The server cannot be reached, or answers something else.
+    pub fn open(
+        address: &Address,
+        count: usize,
+        speech: Speech,
+        stop: &AtomicBool,
+    ) -> Result<Idle> {
         ensure!(count > 0, "at least one connection is needed");
         sys::raise_descriptor_limit();
         let memory_before_bytes = Memory::own().total();
@@ -69,7 +83,7 @@ impl Idle {
             connections.push(socket);
         }
         let contents = Contents::new(0, BYTES);
-        for pass in 0..2 {
+        for (pass, round_trips) in ROUND_TRIPS.into_iter().enumerate() {
             if pass > 0 {
                 std::thread::sleep(BETWEEN_PASSES);
             }
@@ -79,10 +93,13 @@ impl Idle {
                     !stop.load(Ordering::Relaxed),
                     "ended before all connections were silent"
                 );
-                for number in 0..ROUND_TRIPS {
-                    let message = contents.get(Contents::variant(index as u64 + number));
-                    talk(socket, message)
-                        .with_context(|| format!("connection {index} of {count} to {address}"))?;
+                for number in 0..round_trips {
+                    let echoed = contents.get(Contents::variant(index as u64 + number));
+                    let said = match speech {
+                        Speech::Echo => talk(socket, echoed, echoed),
+                        Speech::Redis => talk(socket, b"PING\r\n", b"+PONG\r\n"),
+                    };
+                    said.with_context(|| format!("connection {index} of {count} to {address}"))?;
                 }
             }
         }
@@ -126,23 +143,27 @@ impl Idle {
     }
 }
 
-/// A round trip.
-fn talk(socket: &OwnedFd, message: &[u8]) -> Result<()> {
+/// A round trip; both messages are no longer than [`BYTES`].
+fn talk(socket: &OwnedFd, message: &[u8], answer: &[u8]) -> Result<()> {
     let mut sent = 0;
     while sent < message.len() {
         sent += sys::send(socket, &message[sent..])?;
     }
-    let mut answer = [0; BYTES];
+    let mut buffer = [0; BYTES];
     let mut filled = 0;
-    while filled < BYTES {
-        match sys::receive(socket, &mut answer[filled..])? {
+    while filled < answer.len() {
+        match sys::receive(socket, &mut buffer[filled..answer.len()])? {
             0 => bail!("ended by the server"),
             count => filled += count,
         }
     }
     ensure!(
-        answer == message,
-        "the answer is not what was sent: is this a server for echo?"
+        buffer[..filled] == *answer,
+        if answer == message {
+            "the answer is not what was sent: is this a server for echo?"
+        } else {
+            "the answer is not PONG: is this redis?"
+        }
     );
     Ok(())
 }

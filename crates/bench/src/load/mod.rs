@@ -41,7 +41,7 @@ use hdrhistogram::Histogram;
 
 pub use address::Address;
 pub use http::Get;
-pub use idle::{Idle, Silence};
+pub use idle::{Idle, Silence, Speech};
 pub use keys::Keyed;
 pub use outcome::Outcome;
 pub use record::{Trace, summarize, write_histogram};

@@ -245,7 +245,11 @@ impl<'a, P: Protocol> Run<'a, P> {
     fn established(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         connection.state = State::Open;
-        if self.protocol.closes() && self.recorder.counts(connection.opened_ns) {
+        // It counts if its request does, so that both are of the same connections.
+        if self.protocol.closes()
+            && let Some(flight) = connection.flights.front()
+            && self.recorder.counts(flight.intended_ns)
+        {
             let time_ns = self.clock.now() - connection.opened_ns;
             self.recorder.connect.saturating_record(time_ns);
         }

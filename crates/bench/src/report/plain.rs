@@ -8,7 +8,7 @@ use super::overview::baseline;
 use super::summary::{Set, figure, remarks, scenarios, show, show_range, show_ring_share, split};
 use super::verdicts::{Verdicts, turned, word};
 use crate::figures;
-use crate::results::{Cell, Outcome, Results, Trial, Unit};
+use crate::results::{Cell, Idle, Outcome, Results, Trial, Unit};
 
 /// The summary table; see [`super::markdown`].
 pub(super) fn markdown(results: &Results) -> String {
@@ -182,7 +182,7 @@ fn of_cell(cell: &Cell, verdicts: &Verdicts) -> [String; 7] {
 }
 
 /// Names of what [`of_trial`] tells, up to percentiles and notes.
-const FIELDS: [&str; 24] = [
+const FIELDS: [&str; 32] = [
     "round",
     "outcome",
     "reason",
@@ -207,6 +207,14 @@ const FIELDS: [&str; 24] = [
     "latency_max_ns",
     "latency_mean_ns",
     "latency_deviation_ns",
+    "idle_connections",
+    "idle_server_processor_s",
+    "idle_client_processor_s",
+    "idle_agent_processor_s",
+    "idle_server_memory_bytes",
+    "idle_client_memory_bytes",
+    "idle_agent_memory_bytes",
+    "idle_kernel_memory_bytes",
 ];
 
 fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
@@ -251,6 +259,7 @@ fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
         told(latency.map(|latency| latency.mean_ns)),
         told(latency.map(|latency| latency.deviation_ns)),
     ]);
+    fields.extend(of_silence(trial.idle.as_ref()));
     let at = |wanted: f64| {
         let mut pairs = latency?.percentiles.iter();
         pairs
@@ -260,6 +269,23 @@ fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
     fields.extend(TABLE.map(|percentile| told(at(percentile))));
     fields.push(trial.notes.join("; "));
     fields
+}
+
+/// What silent connections cost, and whom.
+fn of_silence(idle: Option<&Idle>) -> [String; 8] {
+    let shares = idle.map(|idle| [&idle.server, &idle.client, &idle.agent]);
+    let processor = |end: usize| told(shares.map(|shares| shares[end].processor_s));
+    let memory = |end: usize| told(shares.map(|shares| shares[end].memory_bytes));
+    [
+        told(idle.map(|idle| idle.connections)),
+        processor(0),
+        processor(1),
+        processor(2),
+        memory(0),
+        memory(1),
+        memory(2),
+        told(idle.and_then(|idle| idle.kernel_bytes)),
+    ]
 }
 
 fn told(value: Option<impl ToString>) -> String {

@@ -34,6 +34,8 @@ struct File {
     run_by: Option<String>,
     /// A module that the kernel has to have, loaded or not.
     module: Option<String>,
+    /// The Debian package that brings its programs.
+    package: Option<String>,
     /// What everybody who measures it has to know.
     caution: Option<String>,
     /// Commands, as a shell has them. The namespaces are made in a place where there are no others.
@@ -113,6 +115,7 @@ pub(super) fn read(name: &str, place: &str, text: &str) -> Result<Road> {
         sockmap: file.sockmap,
         run_by: file.run_by,
         module: file.module,
+        package: file.package,
         caution: file.caution,
         set_up: set_up.map(Spanned::into_inner).collect(),
     })

@@ -217,7 +217,7 @@ fn adaptive((reports, cells, most): (usize, usize, usize), ratio: f64, noise: No
             for (judged, count) in judged.iter().zip(&mut counts) {
                 let found = judged.paired.as_ref().expect("there are pairs");
                 let p = judged.adjusted_p.expect("there are ten");
-                if *count < most && !is_decided(found, p, &settings()) {
+                if *count < most && !is_decided(found, p) {
                     *count += 1;
                     goes_on = true;
                 }
@@ -237,8 +237,7 @@ fn adaptive((reports, cells, most): (usize, usize, usize), ratio: f64, noise: No
 }
 
 /// A cell alone has the highest rate of false verdicts: in reports of several, the adjustment keeps p values from the early bound. In
-/// longer trials, of 1000 runs a kind with 30 pairs at most, 4.5 % were called different for the worst kind, and of cells at the margin
-/// 6.1 % at most were called equal.
+/// longer trials, of 1000 runs a kind with 30 pairs at most, 4.5 % were called different for the worst kind.
 #[test]
 fn adding_pairs_until_cells_are_decided_keeps_the_error_rates() {
     let kinds = kinds();
@@ -253,6 +252,22 @@ fn adding_pairs_until_cells_are_decided_keeps_the_error_rates() {
     assert!(equal <= 0.115, "{equal}");
     let [different, ..] = adaptive((10, 12, 14), 1.0, kinds[2].1);
     assert!(different <= 0.05, "{different}");
+}
+
+/// Cells at the margin, with as much noise as makes ten pairs just enough, or half as many as are needed: where stopping at the first
+/// narrow interval called 5.0 %, 6.4 % and 6.8 % equal.
+#[test]
+#[ignore = "12 000 runs with up to 30 pairs each take minutes"]
+fn a_difference_of_the_margin_is_called_none_as_seldom_when_pairs_are_added() {
+    let equal = [0.03, 0.04, 0.05].map(|noise| {
+        let [_, equal, _] = adaptive((4000, 1, 30), 1.05, Noise::of_trials(noise));
+        // Three standard deviations of a count of 4000 above 5 %.
+        assert!(equal <= 0.0603, "{noise}: {equal}");
+        equal
+    });
+    // The same of 12 000.
+    let mean = equal.iter().sum::<f64>() / 3.0;
+    assert!(mean <= 0.056, "{equal:?}");
 }
 
 #[test]

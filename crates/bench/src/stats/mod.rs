@@ -20,7 +20,7 @@ mod synthetic;
 pub mod verdict;
 
 pub use bimodal::{BIMODAL, is_bimodal};
-pub use paired::{Pair, Paired, Settings, paired};
+pub use paired::{PAIRS_FOR_A_VERDICT, Pair, Paired, Settings, paired};
 pub use percentiles::Percentiles;
 pub use shift::Interval;
-pub use verdict::{Judged, PAIRS_FOR_A_VERDICT, Question, Verdict, is_decided, judge};
+pub use verdict::{Judged, Question, Verdict, is_decided, judge};

@@ -18,17 +18,15 @@
 //!
 //! **How many pairs.** The p value of 10 pairs is 1/512 at the least. Where a single one of a report's cells differs, it can be found by 10
 //! pairs among 25 cells at most; each further pair doubles that. Who adds pairs until a report is good enough may not stop at the first p
-//! value that pleases: that makes false verdicts. They may look at how wide the intervals are, as [`is_precise`] does, and they may stop at
-//! a p value that equal roads hardly ever reach, however often it is looked at, which leaves the error rate of the last look as it is (J.
-//! L. Haybittle, 1971, and R. Peto et al., 1976, of interim looks at trials of medicines). [`is_decided`] is both; `calibration` tries it.
+//! value that pleases: that makes false verdicts. They may look at how wide the intervals are, as [`Paired::precise`] does, and they may
+//! stop at a p value that equal roads hardly ever reach, however often it is looked at, which leaves the error rate of the last look as it
+//! is (J. L. Haybittle, 1971, and R. Peto et al., 1976, of interim looks at trials of medicines). [`is_decided`] is both; `calibration`
+//! tries it.
 
 use serde::{Deserialize, Serialize};
 
 use super::discovery;
-use super::paired::{Pair, Paired, Settings, paired};
-
-/// Pairs that a verdict needs.
-pub const PAIRS_FOR_A_VERDICT: usize = 10;
+use super::paired::{PAIRS_FOR_A_VERDICT, Pair, Paired, Settings, paired};
 
 /// What an early look has to find: ten pairs that agree are just below it.
 const EARLY_P: f64 = 0.002;
@@ -105,22 +103,12 @@ pub fn judge(questions: &[Question], settings: &Settings) -> Vec<Judged> {
     all.collect()
 }
 
-/// Whether further pairs are not worth their time: there are [`PAIRS_FOR_A_VERDICT`], and the interval that equivalence looks at is no
-/// wider than the margin. Equal roads are then found equal, unless chance has moved the ratio by half of the margin.
-///
-/// It knows how wide the interval is, and not where.
-#[must_use]
-pub fn is_precise(found: &Paired, settings: &Settings) -> bool {
-    let width = found.equivalence.high / found.equivalence.low;
-    found.pairs >= PAIRS_FOR_A_VERDICT && width <= 1.0 + settings.margin
-}
-
 /// Whether a run that adds pairs may stop: further pairs are not worth their time, or it is past doubt which road is faster.
 ///
 /// The p value is the adjusted one, of all cells that are judged at that moment.
 #[must_use]
-pub fn is_decided(found: &Paired, adjusted_p: f64, settings: &Settings) -> bool {
-    is_precise(found, settings) || (found.pairs >= PAIRS_FOR_A_VERDICT && adjusted_p <= EARLY_P)
+pub fn is_decided(found: &Paired, adjusted_p: f64) -> bool {
+    found.precise || (found.pairs >= PAIRS_FOR_A_VERDICT && adjusted_p <= EARLY_P)
 }
 
 /// Whether the two are equal within the margin.
@@ -247,12 +235,25 @@ mod tests {
     fn ten_pairs_that_agree_are_precise_wherever_they_are() {
         let precise = |ratios: &[f64]| {
             let found = paired(&question(ratios).pairs, &settings()).expect("there are pairs");
-            is_precise(&found, &settings())
+            found.precise
         };
         assert!(precise(&[1.0; 10]) && precise(&[3.0; 10]));
         assert!(!precise(&[1.0; 9]), "too few");
         let noisy = [0.7, 1.4, 0.8, 1.3, 0.9, 1.2, 1.1, 0.75, 1.0, 1.5];
         assert!(!precise(&noisy));
+    }
+
+    #[test]
+    fn an_interval_just_narrow_enough_asks_for_three_pairs_more() {
+        // Spread evenly, by the golden section.
+        let spread = |place: u32| 0.95 + 0.1 * (0.618 * f64::from(place)).fract();
+        let ratios: Vec<f64> = (0..13).map(spread).collect();
+        let found = |count: usize| paired(&question(&ratios[..count]).pairs, &settings()).unwrap();
+        let width = |found: &Paired| found.equivalence.high / found.equivalence.low;
+        let width_of_ten = width(&found(10));
+        assert!((1.025..1.05).contains(&width_of_ten), "{width_of_ten}");
+        assert!(!found(10).precise);
+        assert!(!found(12).precise && found(13).precise);
     }
 
     #[test]

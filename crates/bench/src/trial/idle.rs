@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::{Pair, start_client};
+use crate::carried::Carried;
 use crate::lab::Lab;
 use crate::load::Silence;
 use crate::machine;
@@ -63,6 +64,13 @@ impl Pair<'_> {
         let (after, seconds) = (used(&client), begun.elapsed().as_secs_f64());
         let memory = [served(), client.memory(), managed()];
         let kernel = machine::slabs(&SLABS).zip(kernel_before);
+        // Asked last: the answer is work for the agent, and memory.
+        let mut carried = Carried::at(&self.ports);
+        if self.road.accelerated {
+            // An agent that does not answer leaves the share unknown, which is told.
+            let _ = carried.look(&lab.socket(self.road));
+        }
+        self.tell_road(&carried, trial);
         let at_first = [
             self.memory_before.total(),
             silence.memory_before_bytes,

@@ -189,13 +189,14 @@ fn connections_are_silent_until_they_are_told_to_end() {
     for address in ["127.0.0.1:0", &path] {
         let echo = Running::start(Kind::Echo, address);
         let stop = AtomicBool::new(false);
-        let idle = Idle::open(&echo.address, 3, &stop).unwrap();
+        let idle = Idle::open(&echo.address, 3, Speech::Echo, &stop).unwrap();
         assert_eq!(idle.silence().connections, 3);
         assert!(idle.silence().memory_before_bytes > 0);
         stop.store(true, Ordering::Relaxed);
         idle.keep(&stop).unwrap();
         let served = echo.stop();
-        assert_eq!((served.connections, served.requests), (3, 120));
+        let each: u64 = idle::ROUND_TRIPS.iter().sum();
+        assert_eq!((served.connections, served.requests), (3, 3 * each));
     }
 }
 
@@ -207,16 +208,16 @@ fn silent_connections_whose_server_lies_or_leaves_are_told() {
             Some(message.into_iter().rev().collect())
         });
     });
-    let error = Idle::open(&liar, 1, &never).unwrap_err();
+    let error = Idle::open(&liar, 1, Speech::Echo, &never).unwrap_err();
     assert!(format!("{error:#}").contains("is this a server for echo?"));
     let leaver = server(|mut connection| {
         let mut message = [0; 64];
-        for _ in 0..40 {
+        for _ in 0..idle::ROUND_TRIPS.iter().sum::<u64>() {
             connection.read_exact(&mut message).unwrap();
             connection.write_all(&message).unwrap();
         }
     });
-    let idle = Idle::open(&leaver, 1, &never).unwrap();
+    let idle = Idle::open(&leaver, 1, Speech::Echo, &never).unwrap();
     let error = idle.keep(&never).unwrap_err().to_string();
     assert!(error.contains("connection 0 was to be silent"), "{error}");
 }

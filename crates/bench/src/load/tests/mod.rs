@@ -97,8 +97,17 @@ fn short(connections: usize) -> Options {
 
 /// A run. On a machine that is too busy to answer anything in so short a time, it is made again with more.
 fn load(address: &Address, workload: &Workload, options: &Options) -> Result<Measured> {
+    load_counted(address, workload, options).1
+}
+
+/// The same, and how often it was made.
+fn load_counted(
+    address: &Address,
+    workload: &Workload,
+    options: &Options,
+) -> (u64, Result<Measured>) {
     let mut options = options.clone();
-    loop {
+    for runs in 1.. {
         let outcome = run(address, workload, &options, &AtomicBool::new(false));
         match outcome {
             Err(error)
@@ -106,9 +115,10 @@ fn load(address: &Address, workload: &Workload, options: &Options) -> Result<Mea
             {
                 options.seconds *= 3.0;
             }
-            outcome => return outcome,
+            outcome => return (runs, outcome),
         }
     }
+    unreachable!("the time grows with each run")
 }
 
 /// What a run that must fail says.

@@ -59,6 +59,20 @@ fn keyed(bytes: usize, set_share: f64) -> Keyed {
 }
 
 #[test]
+fn redis_is_spoken_to_before_connections_are_silent() {
+    let Some((_redis, address)) = redis() else {
+        return;
+    };
+    let stop = AtomicBool::new(false);
+    let idle = Idle::open(&address, 3, Speech::Redis, &stop).unwrap();
+    stop.store(true, Ordering::Relaxed);
+    idle.keep(&stop).unwrap();
+    let echo = server(|connection| echo(connection, 6, |_, _| Some(b"+PANG\r\n".to_vec())));
+    let error = Idle::open(&echo, 1, Speech::Redis, &AtomicBool::new(false)).unwrap_err();
+    assert!(format!("{error:#}").contains("is this redis?"), "{error:#}");
+}
+
+#[test]
 fn redis_answers_right() {
     let Some((_redis, address)) = redis() else {
         return;
