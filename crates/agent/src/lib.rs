@@ -11,7 +11,8 @@
 //! - `pairings`: who was introduced to whom; `recall`: bytes of a ring whose reader leaves go by the sender's kernel socket;
 //! - `segments`: memory for rings, and `quota`: who may have how much; `tenant`: whose a program is;
 //! - `awaited`: programs for which an agent in the background stays;
-//! - `answers` and `report`: answers to `millrace ps`; `roads`: which road, and why; `addresses`: of what was not offered;
+//! - `answers` and `report`: answers to `millrace ps`; `pods`: names of pods;
+//!   `roads`: which road, and why; `addresses`: of what was not offered;
 //! - `metrics` and `http`: for Prometheus;
 //! - `config`, `place` (the socket's file), `query` (the asking side, for the command line).
 
@@ -31,6 +32,7 @@ mod metrics;
 mod offers;
 mod pairings;
 mod place;
+mod pods;
 mod proof;
 mod query;
 mod quota;

@@ -57,6 +57,9 @@ pub struct EndReport {
     /// The unique id of the Kubernetes pod that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
+    /// That pod's namespace and name, where the machine's kubelet knows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_name: Option<String>,
     /// Its descriptor's number.
     pub fd: i32,
     /// It connected; otherwise it accepted.
@@ -151,6 +154,7 @@ pub(crate) struct Holder {
     pub(crate) program: String,
     pub(crate) container: Option<String>,
     pub(crate) pod: Option<String>,
+    pub(crate) pod_name: Option<String>,
 }
 
 /// What the agent knows of a connection that it introduced.
@@ -268,6 +272,7 @@ fn end_report(end: &Listed, sent: Reason, received: Reason) -> EndReport {
         program: holder.program.clone(),
         container: holder.container.clone(),
         pod: holder.pod.clone(),
+        pod_name: holder.pod_name.clone(),
         fd: row.fd,
         active: row.active,
         local: local.into(),
@@ -309,6 +314,7 @@ mod tests {
             program: "x".into(),
             container: None,
             pod: None,
+            pod_name: None,
         };
         Listed {
             holder: Rc::new(holder),

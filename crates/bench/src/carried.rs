@@ -96,6 +96,7 @@ mod tests {
             program: "redis".to_owned(),
             container: None,
             pod: None,
+            pod_name: None,
             fd: 3,
             active: false,
             local: local.parse().unwrap(),

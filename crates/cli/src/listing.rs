@@ -40,7 +40,11 @@ fn fits_word(connection: &ConnectionReport, word: &str) -> bool {
             .container
             .as_ref()
             .is_some_and(|number| number.starts_with(word));
-        let in_pod = end.pod.as_ref().is_some_and(|uid| uid.starts_with(word));
+        let in_pod = end.pod.as_ref().is_some_and(|uid| uid.starts_with(word))
+            || end
+                .pod_name
+                .as_ref()
+                .is_some_and(|name| name.contains(word));
         end.program.to_lowercase().contains(word)
             || in_container
             || in_pod
@@ -141,9 +145,10 @@ impl<'a> Line<'a> {
 /// `redis-server/4711`, or `-` for an end that nobody has offered.
 pub(crate) fn who(end: Option<&EndReport>) -> String {
     end.map_or("-".to_owned(), |end| {
-        // As container engines shorten it.
-        let container = end.container.as_deref().and_then(|number| number.get(..12));
-        let place = container.map_or(String::new(), |number| format!("@{number}"));
+        // A pod's name, or a container's number as engines shorten it.
+        let number = end.container.as_deref().and_then(|number| number.get(..12));
+        let place = end.pod_name.as_deref().or(number);
+        let place = place.map_or(String::new(), |place| format!("@{place}"));
         format!("{}/{}{place}", end.program, end.pid)
     })
 }
@@ -193,6 +198,7 @@ pub(crate) mod tests {
             program: if active { "client" } else { "server" }.into(),
             container: None,
             pod: None,
+            pod_name: None,
             fd: 3,
             active,
             local,

@@ -119,6 +119,8 @@ impl Directory {
         match fs::remove_dir(&self.0) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            // In a container that has the machine's directory, nobody can remove it.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(false),
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
             Err(error) => Err(error).with_context(|| format!("cannot remove {}", self.0.display())),
         }

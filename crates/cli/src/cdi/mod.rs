@@ -59,7 +59,7 @@ enum Command {
     /// Take the specification and the directory away.
     ///
     /// The directory stays while containers have it: their programs could not start without a complaint otherwise.
-    Remove(Where),
+    Remove(Removal),
     /// What container engines run while they make a container.
     #[command(hide = true)]
     Hook,
@@ -74,6 +74,15 @@ struct Where {
     /// Where the container engines look for specifications.
     #[arg(long, value_name = "DIRECTORY", value_hint = ValueHint::DirPath, default_value = SPECIFICATIONS)]
     specifications: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Removal {
+    #[command(flatten)]
+    place: Where,
+    /// Take nothing away while containers have the directory: they could not start again without the specification.
+    #[arg(long)]
+    unless_used: bool,
 }
 
 impl Where {
@@ -108,7 +117,7 @@ pub(crate) fn run(arguments: &CdiArguments) -> anyhow::Result<u8> {
         Command::Generate(place) => generate(place),
         Command::Install(place) => install(place),
         Command::List(place) => list(place),
-        Command::Remove(place) => remove(place),
+        Command::Remove(removal) => remove(removal),
         Command::Hook => Ok(hook::run()),
     }
 }
@@ -218,9 +227,16 @@ fn list(place: &Where) -> anyhow::Result<u8> {
     Ok(u8::from(!complaints.is_empty()))
 }
 
-fn remove(place: &Where) -> anyhow::Result<u8> {
+fn remove(Removal { place, unless_used }: &Removal) -> anyhow::Result<u8> {
     let file = place.specification();
     let directory = place.directory()?;
+    if *unless_used && !directory.users().is_empty() {
+        println!(
+            "{}: containers have it; nothing is removed",
+            directory.0.display()
+        );
+        return Ok(0);
+    }
     directory::sweep(&file);
     match std::fs::remove_file(&file) {
         Ok(()) => println!("{}: removed", file.display()),
@@ -240,7 +256,8 @@ fn remove(place: &Where) -> anyhow::Result<u8> {
         println!("{}: removed", directory.0.display());
     } else {
         println!(
-            "{}: Millrace's files are removed; others are still there, such as the socket of an agent that runs",
+            "{}: Millrace's files are removed; the directory stays: it is mounted here, or others are in it, such as the socket of an \
+             agent that runs",
             directory.0.display()
         );
     }
