@@ -6,7 +6,7 @@ BUILT   = $(or $(CARGO_TARGET_DIR),target)/release
 # What was measured of another commit is not gone on with.
 MEASURED = target/bench/$(or $(shell git describe --always --dirty 2>/dev/null),here)
 
-.PHONY: help demo test test-all check bench bench-sockets build install uninstall deb
+.PHONY: help demo test test-all check bench bench-sockets build install uninstall deb image
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -68,3 +68,9 @@ uninstall: ## from PREFIX
 
 deb: build ## a Debian package, target/package/millrace_VERSION_ARCHITECTURE.deb
 	deploy/debian/build.sh target/package
+
+image: build ## the agent's image, target/package/millrace-image-VERSION.tar (OCI), with its bill of materials
+	$(CARGO) rustc --profile xtask --package millrace-device-plugin --bin millrace-device-plugin -- \
+		-C target-feature=+crt-static -C strip=symbols
+	ln -f $(BUILT)/../xtask/millrace-device-plugin $(BUILT)/millrace-device-plugin
+	deploy/image/build.sh target/package

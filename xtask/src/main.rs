@@ -6,6 +6,7 @@ mod bench;
 mod coverage;
 mod demo;
 mod packages;
+mod sbom;
 mod suites;
 mod tidy;
 
@@ -22,6 +23,7 @@ cargo xtask COMMAND
   bench-sockets   every claim with its bar; keeps results, and makes the documents (--help)
   test            the test suites, in seeded samples; `test --all` in full
   coverage        which calls have run on the ring; writes docs/coverage.md
+  sbom            what the agent's image is made of, as CycloneDX
   tidy            the house rules that no other tool checks";
 
 fn main() -> ExitCode {
@@ -59,6 +61,7 @@ fn run() -> Result<()> {
         "bench-sockets" => bench::command(&mut arguments),
         "test" => suites::command(&mut arguments),
         "coverage" => coverage::command(&mut arguments),
+        "sbom" => sbom::command(&mut arguments),
         "tidy" => tidy::command(&mut arguments),
         other => bail!("there is no command {other}\n\n{USAGE}"),
     }
