@@ -6,7 +6,7 @@ BUILT   = $(or $(CARGO_TARGET_DIR),target)/release
 # What was measured of another commit is not gone on with.
 MEASURED = target/bench/$(or $(shell git describe --always --dirty 2>/dev/null),here)
 
-.PHONY: help demo test test-all check bench bench-sockets build install uninstall deb image
+.PHONY: help demo test test-all test-kubernetes check bench bench-sockets build install uninstall deb image
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -19,6 +19,9 @@ test: build ## every test suite in seeded samples, at most 20 minutes
 
 test-all: build ## every test suite in full; goes on where it stopped, and writes docs/results/full.md
 	@$(CARGO) xtask test --all
+
+test-kubernetes: image ## a real cluster of one node, with deploy/kubernetes; builds the cluster's programs the first time, a quarter of an hour
+	tests/kubernetes/run.py
 
 check: ## format, lints, documentation, house rules, unit tests
 	$(CARGO) fmt --all --check

@@ -61,7 +61,7 @@ def make(image: Image, place: Path) -> Path:
             subprocess.run(command, input=text, text=True, check=True)
         else:
             target.write_text(text)
-    for library in _libraries(talk):
+    for library in libraries(talk):
         target = root / library.relative_to("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(library, target)
@@ -70,7 +70,7 @@ def make(image: Image, place: Path) -> Path:
     return archive
 
 
-def _libraries(program: Path) -> list[Path]:
+def libraries(program: Path) -> list[Path]:
     """The loader and the libraries of a program, where this machine has them."""
     listing = subprocess.run(["readelf", "-l", "-d", str(program)], capture_output=True, text=True, check=True).stdout
     if "program interpreter" not in listing:

@@ -1,0 +1,490 @@
+#!/usr/bin/python3
+"""Pods of a real cluster that ask for Millrace, from its installation to its removal.
+
+    tests/kubernetes/run.py [--millrace PATH] [--image ARCHIVE]
+
+The cases build upon each other and are played in their order. Exits with 0 when all passed. Needs root, and Go to build the programs
+of the cluster the first time (`build.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.dont_write_bytecode = True
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE), str(HERE.parent / "containers")]
+
+from harness import isolate, packages, road  # noqa: E402
+
+import archives  # noqa: E402
+import build  # noqa: E402
+import cluster  # noqa: E402
+from cluster import PLACE, Cluster, ClusterFailed, wait_for  # noqa: E402
+
+PACKAGES = (
+    "etcd-server|etcd", "runc|runc", "containernetworking-plugins", "nftables|nft", "iproute2|ip", "busybox-static", "redis-server",
+    "redis-tools|redis-cli", "openssl|openssl", "buildah|buildah", "musl-tools|musl-gcc",
+)  # fmt: skip
+SOCKET = "millrace.dev/socket"
+MANIFESTS = str(road.REPOSITORY / "deploy/kubernetes")
+DEVICES = 1024
+RING_S = 15.0
+PLUGINS = Path("/var/lib/kubelet/device-plugins")
+HARDENED = {
+    "runAsUser": 1000, "runAsNonRoot": True, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
+}  # fmt: skip
+# Each prints a line that stays away when a connection was lost or a byte was wrong.
+SERVER = ["redis-server", "--save", "", "--protected-mode", "no"]
+TALK_SERVER = ["/bin/talk", "serve", "0.0.0.0", "7100"]
+
+
+class Failed(Exception):
+    """What should hold does not."""
+
+
+def expect(holds: object, what: str) -> None:
+    """Fails where something does not hold."""
+    if not holds:
+        raise Failed(what)
+
+
+class Stage:
+    """The cluster, and what the cases share."""
+
+    def __init__(self, millrace: Path, of: Cluster) -> None:
+        self.millrace = millrace
+        self.cluster = of
+
+    def pod(self, name: str, command: list[str], device: str | None = SOCKET, patience: bool = True, **more: object) -> None:
+        """Makes a pod, and waits until it runs; `more` is for its container."""
+        container: dict[str, Any] = {"name": "c", "image": archives.WORK, "imagePullPolicy": "Never", "command": command}
+        container |= {"securityContext": HARDENED, **more}
+        if device:
+            container["resources"] = {"limits": {device: 1}}
+        pod = {
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"pod": name}},
+            "spec": {"containers": [container], "restartPolicy": "Never", "automountServiceAccountToken": False,
+                     "terminationGracePeriodSeconds": 5, "enableServiceLinks": False},
+        }  # fmt: skip
+        self.cluster("apply", "-f", "-", given=pod)
+        if patience:
+            wait_for(f"pod {name}", lambda: self.phase(name) == "Running")
+
+    def phase(self, name: str) -> str:
+        """How far a pod has come."""
+        status = self.cluster.get("pod", name)["status"]
+        if status["phase"] == "Failed":
+            raise ClusterFailed(f"pod {name}: {status} {self.log(name)}")
+        return str(status["phase"])
+
+    def service(self, name: str, port: int) -> str:
+        """A Service in front of the pod of the same name; its address."""
+        spec = {"selector": {"pod": name}, "ports": [{"port": port, "targetPort": port}]}
+        self.cluster("apply", "-f", "-", given={"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
+        return self.cluster.forward(name, name)
+
+    def address(self, name: str) -> str:
+        """A pod's own address."""
+        return str(self.cluster.get("pod", name)["status"]["podIP"])
+
+    def log(self, name: str) -> str:
+        """What a pod's program printed."""
+        return self.cluster("logs", name)
+
+    def execute(self, name: str, *command: str) -> str:
+        """Runs a command in a pod."""
+        return self.cluster("exec", name, "--", *command)
+
+    def delete(self, *names: str) -> None:
+        """Deletes pods, and waits until they are gone."""
+        self.cluster("delete", "pod", "--ignore-not-found", *names, patience_s=90)
+
+    def connections(self) -> list[dict[str, Any]]:
+        """What the agent knows of, asked on the node."""
+        listing = subprocess.run([self.millrace, "ps", "--json"], capture_output=True, timeout=20, check=True)
+        return road.parsed(listing.stdout)
+
+    def segment_bytes(self) -> int:
+        """Memory that all rings have, by the agent's metrics."""
+        agent = self.cluster.get("pods", "--namespace=millrace")["items"][0]["status"]["podIP"]
+        with urllib.request.urlopen(f"http://{agent}:9464/metrics", timeout=20) as answer:
+            lines = answer.read().decode().splitlines()
+        return int(next(line.split()[-1] for line in lines if line.startswith("millrace_segment_bytes ")))
+
+    def of_pod(self, name: str) -> list[dict[str, Any]]:
+        """The ends of connections that a pod's programs have."""
+        number = self.cluster.get("pod", name)["metadata"]["uid"]
+        return [end for connection in self.connections() for end in connection["ends"] if end.get("pod") == number]
+
+    def is_on_ring(self, name: str) -> bool:
+        """Whether each connection of a pod is on the ring, and there is one."""
+        ends = self.of_pod(name)
+        return bool(ends) and all(end["road"] == "shm" and end["reason"] == "none" for end in ends)
+
+    def share(self, name: str) -> float:
+        """How much of what a pod's programs sent and got went by rings."""
+        ways = [end[way] for end in self.of_pod(name) for way in ("sent", "received")]
+        ring = sum(way["shm_bytes"] for way in ways)
+        return ring / max(1, ring + sum(way["kernel_bytes"] for way in ways))
+
+    def talks(self, client: str, server: str, **more: Any) -> None:
+        """A conversation on the ring of which every byte is compared, from its beginning to its end.
+
+        A server that slept while the agent was replaced asks for the new one a second after it was woken, and the conversation may be
+        at rest by then. The next one finds it ready.
+        """
+        for _ in range(3):
+            self.pod(client, ["/bin/talk", "call", self.address(server), "7100"], **more)
+            wait_for(f"{client} to talk", lambda: "ready" in self.log(client).split())
+            try:
+                wait_for(f"{client} on the ring", lambda: self.is_on_ring(client), RING_S)
+                return
+            except ClusterFailed:
+                ends = self.of_pod(client)
+                self.hangs_up(client)
+        raise Failed(f"{client} is not on the ring: {ends}")
+
+    def hangs_up(self, client: str) -> None:
+        """Ends the conversation, which compares once more."""
+        self.execute(client, "/bin/kill", "-TERM", "1")
+        wait_for(f"{client} to end", lambda: self.phase(client) == "Succeeded")
+        expect("done" in self.log(client).split(), f"{client}: {self.log(client)}")
+        self.delete(client)
+
+
+def install(stage: Stage) -> None:
+    """`kubectl apply -k deploy/kubernetes`, and the node has the devices."""
+    stage.cluster("apply", "-k", MANIFESTS)
+    roll_out(stage)
+    wait_for("the devices", lambda: stage.cluster.allocatable(SOCKET) == DEVICES)
+    expect(stage.cluster.allocatable("millrace.dev/socket-variable") == DEVICES, "no devices for musl")
+
+
+def roll_out(stage: Stage) -> None:
+    """Until the agents of this version run everywhere."""
+    stage.cluster("--namespace=millrace", "rollout", "status", "daemonset/millrace", "--timeout=150s", patience_s=170)
+
+
+def pair(stage: Stage) -> None:
+    """redis and its client in two pods, at the pod's address and at a Service's."""
+    stage.pod("cache", SERVER)
+    service = stage.service("cache", 6379)
+    for name, address in (("by-address", stage.address("cache")), ("by-service", service)):
+        stage.pod(name, ["redis-benchmark", "-h", address, "-t", "get,set", "-c", "1", "-d", "1024", "-n", "100000000", "-q"])
+        wait_for(f"{name} on the ring", lambda name=name: stage.is_on_ring(name))  # type: ignore[misc]
+        time.sleep(2)
+        print(f"figure: {name}: {stage.share(name):.1%} of all bytes on the ring")
+        said = stage.execute(name, "/run/millrace/millrace", "doctor")
+        expect("can prove connections of this one" in said, said)
+        others = [end for end in road.parsed(stage.execute(name, "/run/millrace/millrace", "ps", "--json").encode())]
+        expect({end.get("pod_name") for end in stage.of_pod(name)} == {f"default/{name}"}, f"{name} has another name")
+        uid = stage.cluster.get("pod", name)["metadata"]["uid"]
+        expect(all(end.get("pod") == uid for each in others for end in each["ends"]), f"{name} sees others: {others}")
+        stage.delete(name)
+
+
+def unasked(stage: Stage) -> None:
+    """A pod that does not ask has nothing of Millrace, and talks with one that does."""
+    address = stage.address("cache")
+    stage.pod("plain", ["redis-benchmark", "-h", address, "-t", "get", "-c", "1", "-n", "100000000", "-q"], device=None)
+    look = "ls -d /run/millrace /etc/ld.so.preload 2>/dev/null; env | grep -i -e millrace -e preload; true"
+    seen = stage.execute("plain", "sh", "-c", look)
+    expect(not seen, f"a pod without the request has {seen}")
+    expect(stage.execute("plain", "redis-cli", "-h", address, "ping") == "PONG", "no answer")
+    time.sleep(2)
+    expect(not stage.is_on_ring("cache"), "a connection of one end is on the ring")
+    stage.delete("plain")
+
+
+def musl(stage: Stage) -> None:
+    """An image with another C library takes the ring by the other resource."""
+    stage.pod("musl-echo", TALK_SERVER, device=f"{SOCKET}-variable", image=archives.MUSL)
+    stage.talks("musl", "musl-echo", device=f"{SOCKET}-variable", image=archives.MUSL)
+    stage.hangs_up("musl")
+    stage.delete("musl-echo")
+
+
+def hostile(stage: Stage) -> None:
+    """Root in a pod, with what capabilities a runtime gives by itself, changes nothing of what other pods have."""
+    stage.talks("talk", "echo")
+    stage.pod("hostile", ["sleep", "1000"], securityContext={"runAsUser": 0})
+    for attempt in (
+        "echo x > /run/millrace/libmillrace_preload.so", "rm -f /run/millrace/agent.sock", "echo x > /run/millrace/new",
+        "mv /run/millrace/millrace /run/millrace/other", "mount -o remount,rw /run/millrace", "echo /x.so > /etc/ld.so.preload",
+        "umount /etc/ld.so.preload", "echo x > /var/lib/millrace/new",
+    ):  # fmt: skip
+        said = stage.execute("hostile", "sh", "-c", f"{{ {attempt}; }} 2>/dev/null && echo done; true")
+        expect(not said, f"a pod could: {attempt}")
+    seen = road.parsed(stage.execute("hostile", "/run/millrace/millrace", "ps", "--json").encode())
+    expect(not seen and stage.connections(), f"a pod sees others: {seen}")
+    stage.delete("hostile")
+    stage.hangs_up("talk")
+
+
+def agent_stands_still(stage: Stage) -> None:
+    """Devices are unhealthy while it does not answer, and a pod that asks waits; those that run go on."""
+    stage.talks("talk", "echo")
+    found = [pid for pid in processes_of("millrace") if b"agent" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    expect(len(found) == 1, f"agents: {found}")
+    os.kill(found[0], signal.SIGSTOP)
+    try:
+        wait_for("the devices to be unhealthy", lambda: stage.cluster.allocatable(SOCKET) == 0)
+        stage.pod("waits", ["/bin/talk", "call", stage.address("other-echo"), "7100"], patience=False)
+        time.sleep(3)
+        expect(stage.phase("waits") == "Pending", "a pod came to a node without an agent")
+    finally:
+        os.kill(found[0], signal.SIGCONT)
+    wait_for("the pod to run", lambda: stage.phase("waits") == "Running")
+    wait_for("it to be on the ring", lambda: stage.is_on_ring("waits"))
+    stage.hangs_up("waits")
+    stage.hangs_up("talk")
+
+
+def rolls(stage: Stage) -> None:
+    """New agents start under load: no connection is lost, no byte is wrong, and new connections take the ring again."""
+    # Each serves one connection after the other.
+    stage.pod("echo", TALK_SERVER)
+    stage.pod("other-echo", TALK_SERVER)
+    stage.talks("talk", "echo")
+    address = stage.address("cache")
+    once = f"redis-benchmark -h {address} -t get,set -c 4 -n 4000 -q"
+    script = f"while {once} >/dev/null 2>&1; do echo round; done; echo failed; sleep 1000"
+    stage.pod("rounds", ["sh", "-c", script])
+    stage.pod("load", ["redis-benchmark", "-h", address, "-t", "get", "-c", "2", "-d", "1024", "-n", "1000000000", "-q"])
+    wait_for("the load on the ring", lambda: stage.is_on_ring("load"))
+    for _ in range(2):
+        before = stage.log("rounds").count("round")
+        stage.cluster("--namespace=millrace", "rollout", "restart", "daemonset/millrace")
+        roll_out(stage)
+        wait_for("further rounds", lambda before=before: stage.log("rounds").count("round") > before + 2)  # type: ignore[misc]
+    expect("failed" not in stage.log("rounds"), stage.log("rounds")[-300:])
+    expect(stage.phase("load") == "Running", "the load has ended")
+    wait_for("new connections on the ring", lambda: stage.is_on_ring("rounds"))
+    print(f"figure: {stage.log('rounds').count('round')} rounds of 8000 requests without an error while agents were replaced twice")
+    stage.hangs_up("talk")
+    stage.delete("rounds", "load")
+
+
+def kubelet_starts_again(stage: Stage) -> None:
+    """It has forgotten the plugin, which registers again."""
+    stage.talks("talk", "echo")
+    stage.cluster.stop_kubelet()
+    stage.cluster.start_kubelet()
+    wait_for("the devices to be known again", lambda: len(list(PLUGINS.glob("millrace.dev-socket*.sock"))) == 2)
+    wait_for("the node", lambda: stage.cluster.is_ready() and stage.cluster.allocatable(SOCKET) == DEVICES)
+    wait_for("a pod that starts now", lambda: starts(stage, "late"))
+    stage.hangs_up("late")
+    stage.hangs_up("talk")
+
+
+def starts(stage: Stage, name: str) -> bool:
+    """A new pod gets the device. One that a kubelet turned away, since it did not know the devices yet, is made again."""
+    try:
+        stage.talks(name, "other-echo")
+    except ClusterFailed as error:
+        if "UnexpectedAdmissionError" not in str(error):
+            raise
+        stage.delete(name)
+        return False
+    return True
+
+
+def plugin_dies(stage: Stage) -> None:
+    """It is killed and started again; pods are not touched, new ones get the device."""
+    stage.talks("talk", "echo")
+    old = {path.stat().st_ino for path in PLUGINS.glob("millrace.dev-socket*.sock")}
+    for pid in processes_of("millrace-device-plugin"):
+        os.kill(pid, signal.SIGKILL)
+    wait_for("new sockets", lambda: {path.stat().st_ino for path in PLUGINS.glob("millrace.dev-socket*.sock")} - old)
+    wait_for("the devices", lambda: stage.cluster.allocatable(SOCKET) == DEVICES)
+    wait_for("a pod that starts now", lambda: starts(stage, "late"))
+    stage.hangs_up("late")
+    stage.hangs_up("talk")
+
+
+def processes_of(program: str) -> list[int]:
+    """Processes of a program, by the path that they were started by."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if Path(words[0].decode(errors="replace")).name == program:
+            found.append(int(entry.name))
+    return found
+
+
+def nothing_stays(stage: Stage) -> None:
+    """Pods that are deleted, killed or evicted leave no connection and no memory."""
+    for name in ("deleted", "killed", "evicted"):
+        stage.pod(f"{name}-echo", TALK_SERVER)
+        stage.talks(name, f"{name}-echo")
+    expect(stage.segment_bytes() > 0, "no memory of rings is counted")
+    stage.delete("deleted", "deleted-echo")
+    stage.cluster("delete", "pod", "killed", "killed-echo", "--grace-period=0", "--force")
+    for name in ("evicted", "evicted-echo"):
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
+        stage.cluster("create", f"--raw=/api/v1/namespaces/default/pods/{name}/eviction", "-f", "-", given=eviction)
+    stage.delete("echo", "other-echo", "cache")
+    wait_for("nothing to be left", lambda: not stage.connections() and stage.segment_bytes() == 0)
+
+
+def by_helm(stage: Stage) -> None:
+    """The chart says what the manifests say; it installs, and goes."""
+    chart = str(road.REPOSITORY / "deploy/helm")
+    words = ["helm", f"--kubeconfig={PLACE}/kubeconfig", "--namespace=millrace"]
+    templated = agents_pod(stage, cluster.run([*words, "template", "millrace", chart, f"--kube-version={build.KUBERNETES}"]))
+    customized = agents_pod(stage, stage.cluster("kustomize", MANIFESTS))
+    expect(templated == customized, f"the chart has {templated}, the manifests {customized}")
+    stage.cluster("apply", "-f", f"{MANIFESTS}/namespace.yaml")
+    cluster.run([*words, "install", "millrace", chart, "--set=devices=7", "--wait", "--timeout=150s"], patience_s=170)
+    wait_for("the devices", lambda: stage.cluster.allocatable(SOCKET) == 7)
+    stage.pod("echo", TALK_SERVER)
+    stage.talks("talk", "echo")
+    stage.hangs_up("talk")
+    stage.delete("echo")
+    cluster.run([*words, "uninstall", "millrace", "--wait"], patience_s=120)
+    is_gone(stage)
+
+
+def agents_pod(stage: Stage, text: str) -> dict[str, Any]:
+    """What a text of objects says of the agents' pod, but for what both ways of installation name differently."""
+    objects = json.loads(stage.cluster("apply", "--dry-run=client", "-o", "json", "-f", "-", text=text))["items"]
+    pod: dict[str, Any] = next(each for each in objects if each["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+    for volume in pod["volumes"]:
+        if "configMap" in volume:
+            volume["configMap"]["name"] = ""
+    for container in pod["containers"]:
+        container["command"] = [word for word in container["command"] if word not in ("--count=1024", "--patience=30")]
+    return pod
+
+
+def goes(stage: Stage) -> None:
+    """`kubectl delete -k`: what pods still use stays until they are gone; else nothing but empty directories."""
+    stage.pod("echo", TALK_SERVER)
+    stage.talks("talk", "echo")
+    remove(stage)
+    expect(Path("/etc/cdi/millrace.dev-socket.json").exists(), "a pod that starts again would not find the device")
+    stage.hangs_up("talk")
+    install(stage)
+    stage.talks("talk", "echo")
+    stage.hangs_up("talk")
+    stage.delete("echo")
+    remove(stage)
+    is_gone(stage)
+
+
+def is_gone(stage: Stage) -> None:
+    """Nothing is left on the node but empty directories."""
+    wait_for("the agent to be gone", lambda: not agents())
+    left = [path for place in ("/etc/cdi", "/var/lib/millrace", "/run/millrace") for path in Path(place).rglob("*")]
+    left += list(PLUGINS.glob("millrace*"))
+    expect(not left, f"left: {left}")
+    wait_for("the devices to go", lambda: stage.cluster.allocatable(SOCKET) == 0)
+
+
+def remove(stage: Stage) -> None:
+    """Takes all of it away."""
+    stage.cluster("delete", "-k", MANIFESTS, patience_s=120)
+    wait_for("the agent to be gone", lambda: not agents())
+
+
+def agents() -> list[int]:
+    """Processes of the agents' pod."""
+    return processes_of("millrace") + processes_of("millrace-device-plugin")
+
+
+CASES: dict[str, Callable[[Stage], None]] = {
+    "installed by kubectl apply -k": install,
+    "redis and a client, by address and by Service": pair,
+    "a pod that does not ask": unasked,
+    "an image with musl": musl,
+    "agents are replaced under load": rolls,
+    "the kubelet starts again": kubelet_starts_again,
+    "the device plugin is killed": plugin_dies,
+    "the agent stands still": agent_stands_still,
+    "a hostile pod": hostile,
+    "deleted, killed and evicted pods leave nothing": nothing_stays,
+    "away by kubectl delete -k": goes,
+    "by the chart": by_helm,
+}
+
+
+def main() -> int:
+    """Plays the cases."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace")
+    parser.add_argument("--image", type=Path, help="the agent's image, from `make image`")
+    arguments = parser.parse_args()
+    made = sorted((road.REPOSITORY / "target/package").glob("millrace-image-*.tar"))
+    image: Path | None = arguments.image or (made[-1] if made else None)
+    if image is None or os.geteuid() != 0:
+        print("run.py: needs root, and the agent's image (make image)", file=sys.stderr)
+        return 1
+    if not isolate.is_inside():
+        packages.install(PACKAGES)
+        try:
+            build.ensure()
+        except build.BuildFailed as error:
+            print(f"run.py: {error}", file=sys.stderr)
+            return 1
+    isolate.ensure()
+    # The kernel takes the rest away, but not control groups.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    passed = failed = 0
+    one = Cluster()
+    try:
+        cluster.make_world()
+        (PLACE / "images").mkdir()
+        began = time.monotonic()
+        one.start([*archives.make(PLACE / "images"), image.resolve()])
+        print(f"ok      {time.monotonic() - began:5.1f} s  a cluster of one node", flush=True)
+        for name, play in CASES.items():
+            began = time.monotonic()
+            wrong = None
+            try:
+                play(Stage(arguments.millrace, one))
+            except (Failed, ClusterFailed, subprocess.SubprocessError, KeyError, OSError) as error:
+                wrong = f"{type(error).__name__}: {error}"
+            took = f"{time.monotonic() - began:5.1f} s"
+            print(f"{'FAILED' if wrong else 'ok':8}{took}  {name}{f': {wrong}' if wrong else ''}", flush=True)
+            failed += bool(wrong)
+            passed += not wrong
+            if wrong:
+                print(one.failures(), file=sys.stderr)
+                # The others stand upon this one.
+                break
+    finally:
+        one.stop()
+        end_containers()
+        cluster.remove_groups()
+    print(f"{passed} passed, {failed} failed, {len(CASES) - passed - failed} skipped")
+    return 1 if failed else 0
+
+
+def end_containers() -> None:
+    """Kills what runs in containers, so that its control groups can be removed."""
+    keep = {1, os.getpid(), os.getppid()}
+    for pid in (int(entry.name) for entry in Path("/proc").glob("[0-9]*")):
+        if pid not in keep:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+if __name__ == "__main__":
+    sys.exit(main())
