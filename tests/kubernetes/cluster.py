@@ -138,6 +138,7 @@ class Cluster:
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         }  # fmt: skip
         (PLACE / "kubeconfig").write_text(json.dumps(config))
+        (PLACE / "kubeconfig").chmod(0o600)
         (PLACE / "kubelet.yaml").write_text(json.dumps(kubelet_configuration()))
         (PLACE / "containerd.toml").write_text(containerd_configuration())
         (PLACE / "cni").mkdir()
