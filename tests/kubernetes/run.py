@@ -39,6 +39,7 @@ PACKAGES = (
 SOCKET = "millrace.dev/socket"
 MANIFESTS = str(road.REPOSITORY / "deploy/kubernetes")
 DEVICES = 1024
+ENFORCED = "pod-security.kubernetes.io/enforce"
 RING_S = 15.0
 PLUGINS = Path("/var/lib/kubelet/device-plugins")
 HARDENED = {
@@ -133,6 +134,10 @@ class Stage:
         ends = self.of_pod(name)
         return bool(ends) and all(end["road"] == "shm" and end["reason"] == "none" for end in ends)
 
+    def reasons(self, name: str) -> list[str]:
+        """Why each end of a pod is where it is."""
+        return sorted(end["reason"] for end in self.of_pod(name))
+
     def share(self, name: str) -> float:
         """How much of what a pod's programs sent and got went by rings."""
         ways = [end[way] for end in self.of_pod(name) for way in ("sent", "received")]
@@ -178,7 +183,8 @@ def roll_out(stage: Stage) -> None:
 
 
 def pair(stage: Stage) -> None:
-    """redis and its client in two pods, at the pod's address and at a Service's."""
+    """redis and its client in two pods under the strictest of the Pod Security Standards, at the pod's address and at a Service's."""
+    stage.cluster("label", "namespace", "default", f"{ENFORCED}=restricted")
     stage.pod("cache", SERVER)
     service = stage.service("cache", 6379)
     for name, address in (("by-address", stage.address("cache")), ("by-service", service)):
@@ -192,6 +198,8 @@ def pair(stage: Stage) -> None:
         expect({end.get("pod_name") for end in stage.of_pod(name)} == {f"default/{name}"}, f"{name} has another name")
         uid = stage.cluster.get("pod", name)["metadata"]["uid"]
         expect(all(end.get("pod") == uid for each in others for end in each["ends"]), f"{name} sees others: {others}")
+        listed = stage.cluster("--namespace=millrace", "exec", "daemonset/millrace", "-c", "agent", "--", "millrace", "ps")
+        expect(f"@default/{name}" in listed and "@default/cache" in listed, f"ps: {listed}")
         stage.delete(name)
 
 
@@ -219,6 +227,7 @@ def musl(stage: Stage) -> None:
 def hostile(stage: Stage) -> None:
     """Root in a pod, with what capabilities a runtime gives by itself, changes nothing of what other pods have."""
     stage.talks("talk", "echo")
+    stage.cluster("label", "namespace", "default", f"{ENFORCED}-")
     stage.pod("hostile", ["sleep", "1000"], securityContext={"runAsUser": 0})
     for attempt in (
         "echo x > /run/millrace/libmillrace_preload.so", "rm -f /run/millrace/agent.sock", "echo x > /run/millrace/new",
@@ -343,19 +352,26 @@ def nothing_stays(stage: Stage) -> None:
 
 
 def by_helm(stage: Stage) -> None:
-    """The chart says what the manifests say; it installs, and goes."""
+    """The chart says what the manifests say; it installs, with quotas that hold for each pod, and goes."""
     chart = str(road.REPOSITORY / "deploy/helm")
     words = ["helm", f"--kubeconfig={PLACE}/kubeconfig", "--namespace=millrace"]
     templated = agents_pod(stage, cluster.run([*words, "template", "millrace", chart, f"--kube-version={build.KUBERNETES}"]))
     customized = agents_pod(stage, stage.cluster("kustomize", MANIFESTS))
     expect(templated == customized, f"the chart has {templated}, the manifests {customized}")
     stage.cluster("apply", "-f", f"{MANIFESTS}/namespace.yaml")
-    cluster.run([*words, "install", "millrace", chart, "--set=devices=7", "--wait", "--timeout=150s"], patience_s=170)
+    config = PLACE / "agent.toml"
+    config.write_text('metrics = "0.0.0.0:9464"\n[quota]\nends_per_tenant = 2\n')
+    chosen = ["--set=devices=7", f"--set-file=agentConfig={config}", "--wait", "--timeout=150s"]
+    cluster.run([*words, "install", "millrace", chart, *chosen], patience_s=170)
     wait_for("the devices", lambda: stage.cluster.allocatable(SOCKET) == 7)
-    stage.pod("echo", TALK_SERVER)
-    stage.talks("talk", "echo")
-    stage.hangs_up("talk")
-    stage.delete("echo")
+    for name in ("cache", "other-cache"):
+        stage.pod(name, SERVER)
+        benchmark = ["redis-benchmark", "-h", stage.address(name), "-t", "get", "-c", "5", "-n", "100000000", "-q"]
+        stage.pod(f"{name}-load", benchmark)
+    for name in ("cache", "other-cache"):
+        wait_for(f"{name} at its quota", lambda name=name: stage.reasons(name).count("quota") == 3)  # type: ignore[misc]
+        expect(stage.reasons(name).count("none") == 2, f"{name}: {stage.reasons(name)}")
+        stage.delete(name, f"{name}-load")
     cluster.run([*words, "uninstall", "millrace", "--wait"], patience_s=120)
     is_gone(stage)
 
