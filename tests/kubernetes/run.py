@@ -194,7 +194,7 @@ def pair(stage: Stage) -> None:
         print(f"figure: {name}: {stage.share(name):.1%} of all bytes on the ring")
         said = stage.execute(name, "/run/millrace/millrace", "doctor")
         expect("can prove connections of this one" in said, said)
-        others = [end for end in road.parsed(stage.execute(name, "/run/millrace/millrace", "ps", "--json").encode())]
+        others = road.parsed(stage.execute(name, "/run/millrace/millrace", "ps", "--json").encode())
         expect({end.get("pod_name") for end in stage.of_pod(name)} == {f"default/{name}"}, f"{name} has another name")
         uid = stage.cluster.get("pod", name)["metadata"]["uid"]
         expect(all(end.get("pod") == uid for each in others for end in each["ends"]), f"{name} sees others: {others}")
@@ -485,21 +485,10 @@ def main() -> int:
                 break
     finally:
         one.stop()
-        end_containers()
+        cluster.end_containers()
         cluster.remove_groups()
     print(f"{passed} passed, {failed} failed, {len(CASES) - passed - failed} skipped")
     return 1 if failed else 0
-
-
-def end_containers() -> None:
-    """Kills what runs in containers, so that its control groups can be removed."""
-    keep = {1, os.getpid(), os.getppid()}
-    for pid in (int(entry.name) for entry in Path("/proc").glob("[0-9]*")):
-        if pid not in keep:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
 
 
 if __name__ == "__main__":
