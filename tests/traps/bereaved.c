@@ -1,6 +1,17 @@
 /* A peer was killed, and then another program, or another process, goes on with the connection: what TCP would tell it, it is told. */
 #include "killed.h"
 
+/* Waits half a second for a state, since a busy kernel handles what has been sent a moment later; returns what it is then. */
+static int await_state(int fd, int state) {
+    struct tcp_info info = {0};
+    for (int patience = 500; patience > 0 && info.tcpi_state != state; patience--) {
+        socklen_t length = sizeof info;
+        pause_ms(1);
+        must(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0, "TCP_INFO");
+    }
+    return info.tcpi_state;
+}
+
 /* Reads whatever there is, shuts the other direction down, and says what becomes of that. */
 static void go_on_with(int fd) {
     char bytes[1000];
@@ -13,13 +24,7 @@ static void go_on_with(int fd) {
     receive(fd);
     observe_poll(fd, POLLIN | POLLOUT | POLLRDHUP);
     observe_result("shutdown", shutdown(fd, SHUT_WR));
-    struct tcp_info info = {0};
-    for (int patience = 50; patience > 0 && info.tcpi_state != TCP_CLOSE; patience--) {
-        socklen_t length = sizeof info;
-        pause_ms(10);
-        must(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0, "TCP_INFO");
-    }
-    observe("state %d", info.tcpi_state);
+    observe("state %d", await_state(fd, TCP_CLOSE));
     observe_error(fd);
 }
 
@@ -138,6 +143,7 @@ static int to_one_with_last_words(pid_t *peer) {
     int fd = to_one_that_is_told("leave", peer);
     kill(*peer, SIGKILL);
     must(waitpid(*peer, NULL, 0) == *peer, "waitpid");
+    must(await_state(fd, TCP_CLOSE_WAIT) == TCP_CLOSE_WAIT, "FIN");
     return fd;
 }
 
