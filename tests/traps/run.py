@@ -29,7 +29,8 @@ HERE = Path(__file__).resolve().parent
 LIBRARIES = {"uring": ["-luring"]}
 BUILT = road.REPOSITORY / "target/traps"
 CASE_S = 60.0
-AT_A_TIME = 2
+# Most wait most of the time.
+AT_A_TIME = 4
 MODES = ("eager", "default", "eager-nospin", "chaos:5")
 # What is brought back to the kernel's road by means for which the agent may lack the right: once more without it.
 NEEDS_RIGHTS = ("passed_on",)
