@@ -50,7 +50,7 @@ pub(crate) use last::Lingering;
 use meeting::Ask;
 pub(crate) use meeting::Waiting;
 pub(crate) use patience::Patience;
-use patience::SHORT_WAIT;
+use patience::{SHORT_WAIT, WAIT};
 use put_back::Left;
 pub(crate) use refusal::Refusal;
 use reorder::CARRIED_MAX;
@@ -268,7 +268,9 @@ impl Road<'_> {
             } else {
                 SHORT_WAIT
             });
-            if let Some(reader) = reader.filter(|_| !has_ended && !room.is_ample()) {
+            // While the agent rests from recalls this one is refused instead, and asked for again.
+            let may_draw = !has_ended && !room.is_ample() && patience >= WAIT;
+            if let Some(reader) = reader.filter(|_| may_draw) {
                 drawn = self.draw((socket, reader), &mut room);
             }
         }

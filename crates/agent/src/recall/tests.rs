@@ -1,13 +1,13 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
 
 use millrace_shm::board::{self, Board};
 use millrace_shm::segment;
 use millrace_stream::{ReceiveHalf, ReceivePlan};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 
-use super::patience::WAIT;
 use super::put_back::Bereaved;
 use super::renew::Renewal;
 use super::*;
@@ -202,6 +202,31 @@ fn a_full_kernel_leaves_bytes_in_the_ring_for_another_time() {
     while connection.recall().is_err() {}
     let late = connection.read(RING as usize);
     assert_eq!([early, late].concat(), pattern(position + RING as usize, 0));
+}
+
+#[test]
+fn a_sender_that_is_never_done_does_not_hold_the_agent_up() {
+    let connection = Connection::new();
+    let near = connection.near.try_clone().unwrap();
+    near.set_nonblocking(true).unwrap();
+    while (&near).write(&[0; 1 << 16]).is_ok() {}
+    connection.road().sender.send.raw.store(1, Relaxed);
+    let is_over = AtomicBool::new(false);
+    let drawn = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                let _ = (&near).write(b"x");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let (near, far) = (connection.near.as_fd(), connection.far.as_fd());
+        let drawn = connection
+            .road()
+            .draw((near, far), &mut Room::of(near, true));
+        is_over.store(true, Relaxed);
+        drawn
+    });
+    assert!(!drawn.is_empty());
 }
 
 #[test]
