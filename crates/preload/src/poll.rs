@@ -266,15 +266,6 @@ fn show_kills(list: &mut [pollfd]) {
     }
 }
 
-/// Turns a kernel result into what a C function returns.
-fn returned(result: isize) -> c_int {
-    if result < 0 {
-        thread::set_errno(-(result as c_int));
-        return -1;
-    }
-    result as c_int
-}
-
 /// `poll` and `ppoll`; `sleep` is the program's own call.
 pub(crate) fn poll(
     fds: *mut pollfd,
@@ -321,7 +312,7 @@ pub(crate) fn poll(
             0usize
         );
         if result < 0 {
-            return returned(result);
+            return thread::told(result) as c_int;
         }
         show_kills(list);
         let ready: SmallVec<[c_int; 32]> = watch.ready().collect();
@@ -431,7 +422,7 @@ pub(crate) fn select(
             0usize
         );
         if result < 0 {
-            return returned(result);
+            return thread::told(result) as c_int;
         }
         for fd in watch.ready() {
             found[0][fd as usize / 64] |= 1 << (fd as usize % 64);

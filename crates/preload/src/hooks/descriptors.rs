@@ -268,9 +268,9 @@ static DESTRUCTOR: extern "C" fn() = {
 pub(super) unsafe extern "C-unwind" fn munmap(address: *mut libc::c_void, bytes: usize) -> c_int {
     user::forget();
     // SAFETY: the program's own arguments.
-    returned(unsafe {
-        millrace_shm::sys::call(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0, 0])
-    })
+    let answer =
+        unsafe { millrace_shm::sys::call(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0, 0]) };
+    thread::told(answer) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -281,20 +281,13 @@ pub(super) unsafe extern "C-unwind" fn mprotect(
 ) -> c_int {
     user::forget();
     // SAFETY: the program's own arguments.
-    returned(unsafe {
+    let answer = unsafe {
         millrace_shm::sys::call(
             libc::SYS_mprotect,
             [address as usize, bytes, protection as usize, 0, 0, 0],
         )
-    })
-}
-
-fn returned(result: isize) -> c_int {
-    if result < 0 {
-        thread::set_errno(-(result as c_int));
-        return -1;
-    }
-    result as c_int
+    };
+    thread::told(answer) as c_int
 }
 
 /// Whether a seccomp mode (as `prctl` counts them: 1 strict, 2 by a filter) comes into force. Without a filter it is a question only.
