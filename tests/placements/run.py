@@ -18,13 +18,16 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import network  # noqa: E402
 from harness import isolate, road  # noqa: E402
 
 TALK = str(Path(__file__).with_name("talk.py"))
@@ -83,7 +86,11 @@ PLACEMENTS = [
 
 NAT = """
 table ip millrace_test {
-    chain out { type nat hook output priority -100; ip daddr 10.99.0.1 tcp dport 80 dnat to 10.78.0.1:7100; }
+    chain out {
+        type nat hook output priority -100;
+        ip daddr 10.99.0.1 tcp dport 80 dnat to 10.78.0.1:7100;
+        ip daddr 10.99.0.1 tcp dport 81 dnat to 10.78.0.1:7205;
+    }
     chain back { type nat hook postrouting priority 100; ip daddr 10.78.0.1 masquerade; }
 }
 """
@@ -105,6 +112,7 @@ def make_network() -> None:
     for command in commands:
         subprocess.run(command.split(), check=True)
     subprocess.run([*inside(RIGHT), "nft", "-f", "-"], input=NAT, text=True, check=True)
+    network.make(LEFT, RIGHT)
 
 
 class Stage:
@@ -113,9 +121,9 @@ class Stage:
     def __init__(self, millrace: str) -> None:
         self.millrace = millrace
 
-    def start(self, stack: ExitStack, wrap: Wrap, *words: str) -> subprocess.Popen[str]:
+    def start(self, stack: ExitStack, wrap: Wrap, *words: str, plain: bool = False) -> subprocess.Popen[str]:
         """One end; killed when the stack is left. `millrace run` comes last, as in a container."""
-        command = [*wrap, self.millrace, "run", "--", sys.executable, TALK, *words]
+        command = [*wrap, *([] if plain else [self.millrace, "run", "--"]), sys.executable, TALK, *words]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         stack.callback(process.wait)
         stack.callback(process.kill)
@@ -133,6 +141,11 @@ class Stage:
         """What the agent knows."""
         said = subprocess.run([self.millrace, "ps", "--json"], check=True, capture_output=True, text=True, timeout=WAIT_S)
         return json.loads(said.stdout)["connections"]  # type: ignore[no-any-return]
+
+    def roads_at(self, port: int) -> list[list[str]]:
+        """The roads of both ends of each connection to a port."""
+        pairs: list[list[dict[str, str]]] = [connection["ends"] for connection in self.connections()]  # type: ignore[misc]
+        return [[end["road"] for end in pair] for pair in pairs if any(end["local"].endswith(f":{port}") for end in pair)]
 
     def roads(self) -> Counter[tuple[str, str]]:
         """How many ends have which road, and why."""
@@ -164,6 +177,27 @@ def talk(stage: Stage, place: Placement) -> str | None:
     roads = [[end["road"] for end in connection["ends"]] for connection in connections]  # type: ignore[attr-defined]
     on_ring = roads == [["shm", "shm"]]
     return None if on_ring == place.on_ring else f"the agent shows {json.dumps(connections)}"
+
+
+def change(stage: Stage, change: network.Change) -> str | None:
+    """The network changes under a conversation that goes on, plain and then under Millrace."""
+    for plain in (True, False):
+
+        def converse(stack: ExitStack, change: network.Change, plain: bool = plain) -> subprocess.Popen[str]:
+            server = stage.start(stack, inside(LEFT), change.servant, change.listen, str(change.port), plain=plain)
+            expect(server, "listening")
+            target = (change.target, str(change.target_port or change.port))
+            client = stage.start(stack, inside(RIGHT), change.caller, *target, plain=plain)
+            expect(client, "ready")
+            if not plain and {road for ends in stage.roads_at(change.port) for road in ends} != {"shm"}:
+                raise RuntimeError(f"the agent shows {json.dumps(stage.connections())}")
+            return client
+
+        try:
+            network.play(change, RIGHT if change.at_client else LEFT, converse, finish)
+        except RuntimeError as error:
+            return f"{'plain' if plain else 'under Millrace'}: {error}"
+    return None
 
 
 def impostor(stage: Stage) -> str | None:
@@ -268,9 +302,21 @@ def main() -> int:
     plays["an impostor with the same addresses"] = impostor
     for name, place in {"two namespaces": PLACEMENTS[3], "behind destination NAT": PLACEMENTS[7]}.items():
         plays[f"many connections, {name}"] = lambda stage, place=place: many(stage, place)  # type: ignore[misc]
-    wanted = {name: play for name, play in plays.items() if not options.placements or any(p in name for p in options.placements)}
+    is_wanted = lambda name: not options.placements or any(part in name for part in options.placements)  # noqa: E731
+    changes = [each for each in network.CHANGES if is_wanted(each.name)]
+    pool = ThreadPoolExecutor(max(1, len(changes)))
+
+    @cache
+    def started(stage: Stage) -> dict[str, Future[str | None]]:
+        """All changes of the network, under way at the same time: they wait for the most part."""
+        return {each.name: pool.submit(change, stage, each) for each in changes}
+
+    for each in changes:
+        plays[each.name] = lambda stage, name=each.name: started(stage)[name].result()  # type: ignore[misc]
+    wanted = {name: play for name, play in plays.items() if is_wanted(name)}
     failed = 0
-    with tempfile.TemporaryDirectory() as directory, road.Agent(road.under(f"{options.millrace} run --", ""), Path(directory) / "agent"):
+    agent = road.under(f"{options.millrace} run --", "")
+    with pool, tempfile.TemporaryDirectory() as directory, road.Agent(agent, Path(directory) / "agent"):
         stage = Stage(options.millrace)
         for name, play in wanted.items():
             began = time.monotonic()

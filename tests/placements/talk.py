@@ -1,19 +1,26 @@
 """One end of a conversation: echoes, or sends numbered messages and compares what comes back.
 
-    talk.py serve ADDRESS PORT
+    talk.py serve|serve-busily ADDRESS PORT
     talk.py call ADDRESS PORT [OWN_ADDRESS OWN_PORT]
     talk.py confine ADDRESS PORT
+    talk.py go-on ADDRESS PORT
+    talk.py pour ADDRESS PORT
+    talk.py drain ADDRESS PORT
     talk.py serve-many ADDRESS PORT
     talk.py call-many ADDRESS PORT COUNT
 
 `call` prints `ready` when enough went there and back, holds the connection until its standard input ends, and then checks once more.
 `confine` does the same, but before it checks again it forbids itself system calls that the check does not need.
+`go-on` does not stop meanwhile, and prints how many messages there were for each line of its standard input. `pour` sends only, not
+faster than its server reads: `drain`, which says in the end how much it has read. These and `serve-busily` ask again and again instead
+of sleeping, so that nothing goes by the kernel to wake them.
 `call-many` does it on many connections, sleeps after what went there and back, as a program with silent connections does, and does all
 that again for each line of its standard input.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -22,6 +29,7 @@ import selectors
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -29,6 +37,7 @@ ROUNDS_S = 1.0
 MESSAGE_BYTES = 2000
 ROUNDS_OF_MANY = 20
 SLEEP_S = 1.0
+PAUSE_S = 0.0002
 # getsockopt, ioctl, madvise, mremap, getrusage, ppoll, epoll_pwait, epoll_ctl, sched_getcpu, recvmsg
 FORBIDDEN = {"x86_64": (55, 16, 28, 25, 98, 271, 281, 233, 309, 47), "aarch64": (209, 29, 233, 216, 165, 73, 22, 21, 168, 212)}
 
@@ -37,8 +46,12 @@ def main() -> None:
     """Plays the end that the command line names."""
     role, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    if role == "serve":
-        serve(family, address, port)
+    if role in ("serve", "serve-busily"):
+        serve(family, address, port, socket.MSG_DONTWAIT if role == "serve-busily" else 0)
+    elif role == "drain":
+        drain(family, address, port)
+    elif role in ("go-on", "pour"):
+        go_on(family, (address, port), role == "go-on")
     elif role == "serve-many":
         serve_many(family, address, port)
     elif role == "call-many":
@@ -48,17 +61,41 @@ def main() -> None:
         call(family, (address, port), own, confine if role == "confine" else None)
 
 
-def serve(family: int, address: str, port: int) -> None:
-    """Echoes one connection to its end."""
+def accept_one(family: int, address: str, port: int) -> socket.socket:
+    """The one connection that a server has."""
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
         listener.listen()
         print("listening", flush=True)
-        connection, _ = listener.accept()
-    with connection:
-        while data := connection.recv(65536):
+        return listener.accept()[0]
+
+
+def receive(connection: socket.socket, flags: int) -> bytes:
+    """Some bytes; none at the end."""
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return connection.recv(65536, flags)
+
+
+def serve(family: int, address: str, port: int, flags: int) -> None:
+    """Echoes one connection to its end."""
+    with accept_one(family, address, port) as connection:
+        while data := receive(connection, flags):
             connection.sendall(data)
+
+
+def drain(family: int, address: str, port: int) -> None:
+    """Reads one connection to its end, compares, and says in the end how much there was."""
+    with accept_one(family, address, port) as connection:
+        number, rest = 0, b""
+        while data := receive(connection, socket.MSG_DONTWAIT):
+            rest += data
+            while len(rest) >= MESSAGE_BYTES:
+                if rest[:MESSAGE_BYTES] != message_of(number):
+                    sys.exit(f"message {number}: another one")
+                number, rest = number + 1, rest[MESSAGE_BYTES:]
+        connection.sendall(number.to_bytes(8, "little"))
 
 
 def call(family: int, target: tuple[str, int], own: tuple[str, int] | None, before_more: Callable[[], None] | None) -> None:
@@ -80,6 +117,36 @@ def call(family: int, target: tuple[str, int], own: tuple[str, int] | None, befo
         for extra in range(50):
             exchange(connection, number + extra)
         print("done", flush=True)
+
+
+def go_on(family: int, target: tuple[str, int], answered: bool) -> None:
+    """Goes on until its standard input ends."""
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.connect(target)
+        number, more = 0, True
+
+        def work() -> None:
+            nonlocal number
+            while more:
+                if answered:
+                    exchange(connection, number, socket.MSG_DONTWAIT)
+                else:
+                    connection.sendall(message_of(number))
+                    time.sleep(PAUSE_S)
+                number += 1
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        time.sleep(ROUNDS_S)
+        print("ready", flush=True)
+        while sys.stdin.readline():
+            print(number, flush=True)
+        more = False
+        worker.join()
+        connection.shutdown(socket.SHUT_WR)
+        rest = connection.recv(8)
+        expected = b"" if answered else number.to_bytes(8, "little")
+        print("done" if rest == expected else f"{rest!r} at the end, and not {expected!r}", flush=True)
 
 
 def raise_descriptor_limit() -> None:
@@ -150,13 +217,18 @@ def confine() -> None:
             sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
 
 
-def exchange(connection: socket.socket, number: int) -> None:
+def message_of(number: int) -> bytes:
+    """The message with this number."""
+    return hashlib.shake_128(number.to_bytes(8, "little")).digest(MESSAGE_BYTES)
+
+
+def exchange(connection: socket.socket, number: int, flags: int = 0) -> None:
     """One message there and back."""
-    message = hashlib.shake_128(number.to_bytes(8, "little")).digest(MESSAGE_BYTES)
+    message = message_of(number)
     connection.sendall(message)
     answer = b""
     while len(answer) < len(message):
-        part = connection.recv(65536)
+        part = receive(connection, flags)
         if not part:
             sys.exit(f"message {number}: the connection ended")
         answer += part

@@ -128,6 +128,13 @@ pub(crate) fn sent_and_held(fd: c_int, active: bool) -> Option<(u64, bool)> {
     None
 }
 
+/// Bytes that the peer's kernel has acknowledged since the connection began, its SYN counted where this end connected; and whether there
+/// are others that it has not.
+pub(crate) fn acknowledged(fd: c_int) -> Option<(u64, bool)> {
+    let queued = queue_bytes(fd, libc::TIOCOUTQ)?;
+    tcp_info(fd).map(|info| (info.bytes_acked, queued != 0))
+}
+
 /// Bytes that have been taken from the kernel since the connection began, as the kernel counts them. The peer's FIN counts as one.
 pub(crate) fn taken(fd: c_int) -> Option<u64> {
     for _ in 0..100 {

@@ -100,6 +100,8 @@ pub mod flags {
     pub const PEER_KILLED: u32 = 64;
     /// This end asks for a recall, and cannot go on to read the ring: what is left there is lost to it.
     pub const LEAVES: u32 = 128;
+    /// What this end sent by the kernel is not acknowledged: all goes by the kernel until it is.
+    pub const UNHEARD: u32 = 256;
 }
 
 /// The sending half of an end. Guarded by `lock`, except where said.

@@ -65,7 +65,8 @@ impl<'a> SendHalf<'a> {
     #[inline]
     pub fn plan(&self, want: usize) -> Result<SendPlan, Corrupt> {
         let state = self.state();
-        let pinned = self.row.identity.flags.load(Relaxed) & flags::SEND_PINNED != 0;
+        let by_kernel = flags::SEND_PINNED | flags::UNHEARD;
+        let pinned = self.row.identity.flags.load(Relaxed) & by_kernel != 0;
         // Acquire: pairs with the AcqRel decrement after a raw send; its kernel position is visible.
         if pinned || state.raw.load(Acquire) != 0 {
             return Ok(SendPlan::Kernel);

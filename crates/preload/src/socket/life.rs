@@ -13,6 +13,7 @@ use millrace_shm::lock::Held;
 use millrace_stream::{ReceiveHalf, SendHalf};
 use millrace_wire::Reason;
 
+use super::network::Shown;
 use super::{Socket, phase, reset_row};
 use crate::guarded::Guarded;
 use crate::receive::Gathering;
@@ -58,6 +59,7 @@ impl Socket {
             sent_at: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
             looked_head: AtomicU32::new(0),
+            shown: Shown::default(),
             gathering: Gathering::default(),
             room_spinner: Spinner::new(),
             asked_at: AtomicU64::new(0),
@@ -105,6 +107,7 @@ impl Socket {
         socket.room_spinner.reset();
         socket.gathering.reset();
         socket.asked_at.store(0, Relaxed);
+        socket.shown.reset();
         socket.is_deaf.store(false, Relaxed);
         let row = client::take_row().unwrap_or(&socket.own_row);
         reset_row(row);

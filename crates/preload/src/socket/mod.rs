@@ -32,6 +32,7 @@ use crate::epoll::EpollSet;
 mod calls;
 mod leave;
 mod life;
+mod network;
 mod peer;
 mod record;
 mod sharing;
@@ -89,6 +90,7 @@ pub(crate) struct Socket {
     /// When, of `spin::clock`, the reader was last looked at, and the head that it had then.
     pub(crate) looked_at: AtomicU64,
     pub(crate) looked_head: AtomicU32,
+    shown: network::Shown,
     pub(crate) gathering: Gathering,
     /// For senders that wait for room.
     pub(crate) room_spinner: Spinner,

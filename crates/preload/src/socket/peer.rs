@@ -40,6 +40,7 @@ impl Socket {
         let age = now.wrapping_sub(self.looked_at.load(Relaxed));
         if age >= spin::cycles(NS_BETWEEN_LOOKS) {
             self.looked_at.store(now, Relaxed);
+            self.show_to_network(fd, locked, now);
             let busy = !pauses && age < spin::cycles(NS_OF_BUSY);
             self.look_now(fd, locked, libc::POLLRDHUP | libc::POLLIN, busy);
         } else if pauses {
