@@ -1,6 +1,6 @@
 //! Answers: what the agent knows, as a report or as metrics.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -218,22 +218,29 @@ impl Server {
         let report = self
             .connections(|_, _, _| Some(true))
             .finish(monotonic_ns());
-        let mut ends: BTreeMap<(String, String), u64> = BTreeMap::new();
-        for end in report.connections.into_iter().flat_map(|found| found.ends) {
-            *ends.entry((end.road, end.reason)).or_default() += 1;
-        }
         let (segment_bytes, segment_bytes_limit) = self.segments.bytes();
-        self.metrics.render(&Gauges {
+        let mut gauges = Gauges {
             clients: self.welcome_clients(),
             offers_waiting: self.offers.count(),
             connections: self.introduced.len(),
             segment_bytes,
             segment_bytes_limit,
-            ends: ends
-                .into_iter()
-                .map(|((road, reason), count)| (road, reason, count))
-                .collect(),
-        })
+            ..Gauges::default()
+        };
+        for end in report.connections.into_iter().flat_map(|found| found.ends) {
+            if let Some(pod) = end.pod_name {
+                for (road, bytes) in [
+                    ("shm", end.sent.shm_bytes),
+                    ("kernel", end.sent.kernel_bytes),
+                ] {
+                    *gauges.pod_bytes.entry((pod.clone(), road)).or_default() += bytes;
+                }
+                let of_pod = (pod, end.road.clone(), end.reason.clone());
+                *gauges.pod_ends.entry(of_pod).or_default() += 1;
+            }
+            *gauges.ends.entry((end.road, end.reason)).or_default() += 1;
+        }
+        self.metrics.render(&gauges)
     }
 
     fn welcome_clients(&self) -> usize {

@@ -1,5 +1,6 @@
 //! Counters, and the Prometheus text format (version 0.0.4).
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use millrace_wire::Reason;
@@ -34,7 +35,11 @@ pub(crate) struct Gauges {
     pub(crate) segment_bytes: u64,
     pub(crate) segment_bytes_limit: u64,
     /// Ends that clients list, by road and reason: what they say, as `millrace ps` shows it.
-    pub(crate) ends: Vec<(String, String, u64)>,
+    pub(crate) ends: BTreeMap<(String, String), u64>,
+    /// The same of each Kubernetes pod, by `NAMESPACE/NAME`, road and reason.
+    pub(crate) pod_ends: BTreeMap<(String, String, String), u64>,
+    /// What the connections that a pod has now have sent, by `NAMESPACE/NAME` and road.
+    pub(crate) pod_bytes: BTreeMap<(String, &'static str), u64>,
 }
 
 impl Metrics {
@@ -92,12 +97,13 @@ impl Metrics {
         }
         let help = "Ends of connections that programs list, by road and reason.";
         family(&mut text, "ends", "gauge", help);
-        for (road, reason, count) in &gauges.ends {
+        for ((road, reason), count) in &gauges.ends {
             let _ = writeln!(
                 text,
                 "millrace_ends{{road=\"{road}\",reason=\"{reason}\"}} {count}"
             );
         }
+        gauges.render_pods(&mut text);
         text
     }
 
@@ -173,6 +179,21 @@ impl Metrics {
 }
 
 impl Gauges {
+    fn render_pods(&self, text: &mut String) {
+        let help = "Ends of connections that a pod's programs list, by road and reason.";
+        family(text, "pod_ends", "gauge", help);
+        for ((pod, road, reason), count) in &self.pod_ends {
+            let labels = format!("{},road=\"{road}\",reason=\"{reason}\"", pod_labels(pod));
+            let _ = writeln!(text, "millrace_pod_ends{{{labels}}} {count}");
+        }
+        let help = "Bytes that the connections which a pod has now have sent, by road.";
+        family(text, "pod_sent_bytes", "gauge", help);
+        for ((pod, road), bytes) in &self.pod_bytes {
+            let labels = format!("{},road=\"{road}\"", pod_labels(pod));
+            let _ = writeln!(text, "millrace_pod_sent_bytes{{{labels}}} {bytes}");
+        }
+    }
+
     fn values(&self) -> [(&'static str, &'static str, u64); 5] {
         let limit = "Memory that all segments together may have.";
         [
@@ -197,6 +218,13 @@ impl Gauges {
     }
 }
 
+/// Of `NAMESPACE/NAME`, which the kubelet gave to a directory: escaped as the text format wants it all the same.
+fn pod_labels(pod: &str) -> String {
+    let escaped = pod.replace('\\', r"\\").replace('"', "\\\"");
+    let (namespace, name) = escaped.split_once('/').unwrap_or(("", &escaped));
+    format!("namespace=\"{namespace}\",pod=\"{name}\"")
+}
+
 fn family(text: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(
         text,
@@ -214,18 +242,40 @@ mod tests {
         metrics.paired = 3;
         metrics.count_declined(Reason::Unproven);
         let gauges = Gauges {
-            ends: vec![("shm".into(), "none".into(), 2)],
+            ends: [(("shm".into(), "none".into()), 2)].into(),
+            pod_ends: [((r#"shop/cache"0"#.into(), "shm".into(), "none".into()), 1)].into(),
+            pod_bytes: [(("shop/cache-0".into(), "shm"), 7)].into(),
             ..Gauges::default()
         };
         let text = metrics.render(&gauges);
         assert!(text.contains("millrace_paired_total 3\n"));
         assert!(text.contains("millrace_declined_total{reason=\"unproven\"} 1\n"));
         assert!(text.contains("millrace_ends{road=\"shm\",reason=\"none\"} 2\n"));
+        assert!(text.contains(
+            "millrace_pod_ends{namespace=\"shop\",pod=\"cache\\\"0\",road=\"shm\",reason=\"none\"} 1\n"
+        ));
+        assert!(text.contains(
+            "millrace_pod_sent_bytes{namespace=\"shop\",pod=\"cache-0\",road=\"shm\"} 7\n"
+        ));
         for line in text.lines() {
             let sample = line.rsplit_once(' ').is_some_and(|(name, value)| {
                 name.starts_with("millrace_") && value.parse::<u64>().is_ok()
             });
             assert!(line.starts_with("# ") || sample, "{line}");
         }
+    }
+
+    #[test]
+    fn the_board_shows_only_what_there_is() {
+        let text = Metrics::new().render(&Gauges::default());
+        let board = include_str!("../../../deploy/grafana/millrace.json");
+        let mut shown = 0;
+        for rest in board.split("millrace_").skip(1) {
+            let end = rest.find(|c: char| c != '_' && !c.is_ascii_alphanumeric());
+            let name = &rest[..end.unwrap_or(rest.len())];
+            assert!(text.contains(&format!("# TYPE millrace_{name} ")), "{name}");
+            shown += 1;
+        }
+        assert!(shown > 10, "{shown}");
     }
 }
