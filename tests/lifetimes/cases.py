@@ -364,7 +364,8 @@ def asleep_among_strangers() -> None:
 
 USER_OF_IO_URING = """
 import ctypes, socket
-made = ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(256))
+# With IORING_SETUP_SQPOLL: a thread of the kernel's submits unseen.
+made = ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(bytes(8) + b"\2", 256))
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1] if made >= 0 else 0, flush=True)
 connection, _ = listener.accept()
@@ -374,7 +375,7 @@ while data := connection.recv(64):
 
 
 def peer_of_io_uring() -> None:
-    """A connection whose other end is kept away by io_uring shows that at once, and not that it waits."""
+    """A connection whose other end is kept away by an io_uring that the kernel reads unasked shows that at once, and not that it waits."""
     server = subprocess.Popen([sys.executable, "-c", USER_OF_IO_URING], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     port = int(server.stdout.readline())

@@ -4,7 +4,7 @@ use libc::msghdr;
 use millrace_wire::Reason;
 
 use crate::table::{self, Entry};
-use crate::{headers, user};
+use crate::{headers, uring, user};
 
 /// Pins every connection that a message carries by SCM_RIGHTS.
 pub(crate) fn note_passed(header: &msghdr) {
@@ -23,6 +23,7 @@ pub(crate) fn note_passed(header: &msghdr) {
                 set.tell_kernel_by(fd);
                 set.give_up_records();
             }
+            Entry::Ring => uring::begin(),
             Entry::Unknown | Entry::Unconnected(_) => {}
         }
     }

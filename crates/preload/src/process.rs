@@ -15,7 +15,9 @@ use millrace_wire::{Mode, Reason};
 use crate::kernel::kernel;
 use crate::socket::{Socket, forget};
 use crate::table::{self, Entry};
-use crate::{client, epoll, headers, kernel, objects, real, signals, spin, started, thread, user};
+use crate::{
+    client, epoll, headers, kernel, objects, real, signals, spin, started, thread, uring, user,
+};
 
 mod fork;
 
@@ -371,9 +373,15 @@ pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
             set.add_descriptor();
             entry
         }
+        Entry::Ring => {
+            // Requests by another number, or by another program that gets it, would not be seen.
+            uring::begin();
+            Entry::Unknown
+        }
         _ => entry,
     };
     forget(target, table::replace(target, entry));
+    uring::entered(target);
     if let Entry::Socket(socket) = entry
         && !table::is(fd, socket)
     {

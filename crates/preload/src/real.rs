@@ -126,6 +126,27 @@ real! {
     io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
     io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int;
     io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void, bytes: size_t) -> c_int;
+    io_uring_queue_exit(ring: *mut c_void) -> ();
+    io_uring_submit(ring: *mut c_void) -> c_int;
+    io_uring_submit_and_wait(ring: *mut c_void, count: c_uint) -> c_int;
+    io_uring_submit_and_wait_timeout(ring: *mut c_void, entry: *mut c_void, count: c_uint, timeout: *mut c_void,
+        mask: *mut c_void) -> c_int;
+    io_uring_submit_and_wait_min_timeout(ring: *mut c_void, entry: *mut c_void, count: c_uint, timeout: *mut c_void, least: c_uint,
+        mask: *mut c_void) -> c_int;
+    io_uring_submit_and_wait_reg(ring: *mut c_void, entry: *mut c_void, count: c_uint, index: c_int) -> c_int;
+    io_uring_submit_and_get_events(ring: *mut c_void) -> c_int;
+    __io_uring_get_cqe(ring: *mut c_void, entry: *mut c_void, to_submit: c_uint, count: c_uint, mask: *mut c_void) -> c_int;
+    io_uring_enter(fd: c_uint, to_submit: c_uint, min_complete: c_uint, flags: c_uint, mask: *mut c_void) -> c_int;
+    io_uring_enter2(fd: c_uint, to_submit: c_uint, min_complete: c_uint, flags: c_uint, argument: *mut c_void,
+        bytes: size_t) -> c_int;
+    io_uring_register(fd: c_uint, what: c_uint, argument: *mut c_void, count: c_uint) -> c_int;
+    io_uring_register_files(ring: *mut c_void, files: *const c_int, count: c_uint) -> c_int;
+    io_uring_register_files_tags(ring: *mut c_void, files: *const c_int, tags: *const u64, count: c_uint) -> c_int;
+    io_uring_register_files_update(ring: *mut c_void, first: c_uint, files: *const c_int, count: c_uint) -> c_int;
+    io_uring_register_files_update_tag(ring: *mut c_void, first: c_uint, files: *const c_int, tags: *const u64, count: c_uint) -> c_int;
+    io_uring_close_ring_fd(ring: *mut c_void) -> c_int;
+    io_uring_resize_rings(ring: *mut c_void, parameters: *mut c_void) -> c_int;
+    io_uring_register_sync_msg(request: *mut c_void) -> c_int;
     recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
     recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
     write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t;

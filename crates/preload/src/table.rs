@@ -29,11 +29,14 @@ pub(crate) enum Entry {
     Socket(&'static Socket),
     /// An epoll instance.
     Set(&'static EpollSet),
+    /// An io_uring whose submissions are seen.
+    Ring,
 }
 
 const TAG_UNCONNECTED: usize = 1;
 const TAG_SOCKET: usize = 2;
 const TAG_SET: usize = 3;
+const TAG_RING: usize = 4;
 const TAG_MASK: usize = 7;
 
 impl Entry {
@@ -43,6 +46,7 @@ impl Entry {
             Entry::Unconnected(family) => (family.cast_unsigned() as usize) << 3 | TAG_UNCONNECTED,
             Entry::Socket(socket) => std::ptr::from_ref(socket) as usize | TAG_SOCKET,
             Entry::Set(set) => std::ptr::from_ref(set) as usize | TAG_SET,
+            Entry::Ring => TAG_RING,
         }
     }
 
@@ -55,6 +59,7 @@ impl Entry {
             TAG_SOCKET => Entry::Socket(unsafe { &*(address as *const Socket) }),
             // SAFETY: as above.
             TAG_SET => Entry::Set(unsafe { &*(address as *const EpollSet) }),
+            TAG_RING => Entry::Ring,
             _ => Entry::Unknown,
         }
     }
@@ -141,7 +146,7 @@ pub(crate) fn gone(fd: c_int) -> Outcome {
         || match get(fd) {
             Entry::Unconnected(_) => true,
             Entry::Unknown => kernel::tcp_family(fd).is_some(),
-            Entry::Socket(_) | Entry::Set(_) => false,
+            Entry::Socket(_) | Entry::Set(_) | Entry::Ring => false,
         };
     if is_there {
         Outcome::PassThrough

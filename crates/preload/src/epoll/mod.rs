@@ -21,6 +21,7 @@ use crate::guarded::{Guard, Guarded};
 use crate::socket::{Socket, forget};
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
+use crate::uring;
 
 mod collect;
 mod early;
@@ -119,6 +120,7 @@ impl EpollSet {
         set.changes.reset();
         set.spinner.reset();
         forget(fd, table::replace(fd, Entry::Set(set)));
+        uring::entered(fd);
     }
 
     pub(crate) fn add_descriptor(&self) {

@@ -5,6 +5,7 @@ use std::ptr::null_mut;
 use libc::{c_int, c_long, timespec};
 
 use super::descriptors::{self, installs_filter};
+use super::uring::before_clone;
 use super::{aio, programs, receive, send, sockets, wait};
 use crate::{kernel, process, real, uring, user};
 
@@ -47,6 +48,7 @@ unsafe extern "C-unwind" fn syscall(
         .or_else(|| descriptors_and_options(number, arguments))
         .or_else(|| waits(number, arguments))
         .or_else(|| older(number, arguments))
+        .or_else(|| rings(number, arguments))
         .unwrap_or_else(|| {
             before(number, arguments);
             // SAFETY: the program's own arguments.
@@ -57,14 +59,39 @@ unsafe extern "C-unwind" fn syscall(
 /// Calls that have no function of ours, or whose functions do more.
 fn before(number: c_long, [a, b, c, ..]: Arguments) {
     match number {
-        libc::SYS_io_uring_setup => uring::begin(),
         libc::SYS_io_submit => aio::before_submit(b, c as *const *const aio::Request),
         libc::SYS_seccomp if installs_filter(a + 1, c) => process::enter_sandbox(),
         libc::SYS_exit_group => process::end(),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork | libc::SYS_vfork => process::expect_bare_child(),
-        libc::SYS_clone | libc::SYS_clone3 => process::expect_bare_child(),
+        libc::SYS_fork => before_clone(0),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork => process::expect_bare_child(),
+        libc::SYS_clone => before_clone(a),
+        libc::SYS_clone3 if user::can_read(a as *const u8, size_of::<u64>()) => {
+            // SAFETY: found readable; its first word has the flags.
+            before_clone(unsafe { (a as *const usize).read_unaligned() });
+        }
         _ => {}
+    }
+}
+
+fn rings(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
+    // SAFETY: the program's own arguments.
+    let raw = |b, c, d| unsafe { real::syscall(number, a, b, c, d, e, f) };
+    match number {
+        libc::SYS_io_uring_setup => Some(super::uring::setup(b, || raw(b, c, d))),
+        libc::SYS_io_uring_enter => {
+            let numbers = [b as u32, c as u32, d as u32];
+            let result = uring::enter(a as c_int, numbers, |[b, c, d]| {
+                raw(b as usize, c as usize, d as usize) as isize
+            });
+            Some(result as c_long)
+        }
+        libc::SYS_io_uring_register => {
+            uring::before_register(b as u32, c, d as u32);
+            Some(raw(b, c, d))
+        }
+        _ => None,
     }
 }
 

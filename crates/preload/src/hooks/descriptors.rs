@@ -7,7 +7,7 @@ use crate::process::{
     close_range as split_range, copy_descriptor, drop_descriptor, drop_range, set_nonblocking,
 };
 use crate::table::{self, Entry};
-use crate::{client, kernel, process, real, thread, user};
+use crate::{client, kernel, process, real, thread, uring, user};
 
 /// Our connection to the agent is not the program's: for it, the number is free.
 fn is_hidden(fd: c_int) -> bool {
@@ -139,6 +139,11 @@ pub(super) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument
         begin_signals(fd);
     }
     let entry = table::get(fd);
+    if let (Entry::Ring, libc::F_SETFD) = (entry, command)
+        && argument as c_int & libc::FD_CLOEXEC == 0
+    {
+        uring::begin();
+    }
     // SAFETY: the program's own arguments; an absent third one is not looked at.
     let result = unsafe { real::fcntl(fd, command, argument) };
     controlled((fd, entry), command, argument, result);

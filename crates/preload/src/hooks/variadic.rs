@@ -22,9 +22,14 @@ unsafe extern "C" fn before_print(fd: usize) {
     }
 }
 
-/// `vfork` and `clone`: a child is about to begin that runs no fork handlers.
-unsafe extern "C" fn before_clone(_function: usize) {
+/// `vfork`: a child is about to begin that runs no fork handlers.
+unsafe extern "C" fn before_vfork(_nothing: usize) {
     process::expect_bare_child();
+}
+
+/// `clone`: such a child, or a thread.
+unsafe extern "C" fn before_clone(_function: usize, _stack: usize, flags: usize) {
+    super::uring::before_clone(flags & u32::MAX as usize);
 }
 
 /// The next definition of a function.
@@ -91,10 +96,10 @@ macro_rules! stub {
 
 #[cfg(target_arch = "x86_64")]
 mod stubs {
-    use super::{before_clone, before_exec, before_print, next};
+    use super::{before_clone, before_exec, before_print, before_vfork, next};
 
-    stub!(vfork, before_clone);
-    stub!(__vfork, before_clone);
+    stub!(vfork, before_vfork);
+    stub!(__vfork, before_vfork);
     stub!(clone, before_clone);
     stub!(__clone, before_clone);
     stub!(execl, before_exec);

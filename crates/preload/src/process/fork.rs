@@ -13,7 +13,7 @@ use millrace_wire::Reason;
 use super::{FOREIGN, PROCESS, holder, join, sockets};
 use crate::guarded::Guarded;
 use crate::socket::{self, Socket, phase};
-use crate::{client, epoll, hooks, kernel, memory, table, thread};
+use crate::{client, epoll, hooks, kernel, memory, table, thread, uring};
 
 /// Our PID namespace as of the last fork; zero when it is not known.
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
@@ -34,6 +34,7 @@ pub(crate) fn new_token() -> u32 {
 
 /// Before a fork by whatever function of the C library: both processes will hold every connection.
 pub(super) extern "C" fn before_fork() {
+    uring::share_all();
     epoll::share_all();
     for socket in sockets() {
         client::put_on_board(socket);
@@ -89,6 +90,7 @@ pub(super) extern "C" fn after_fork_in_parent() {
     memory::unlock_after_fork();
     client::resume_introductions();
     thread::end_fork();
+    uring::share_all();
 }
 
 /// `fork`, which runs the handlers above, and tells them neither the child's number nor that there is none.
@@ -169,6 +171,7 @@ pub(super) extern "C" fn begin_child() {
     socket::unlock_all();
     epoll::unlock_all();
     hooks::unlock_all();
+    uring::begin_child();
     client::forget_parent();
     GIVEN.force_unlock();
     let sockets = sockets();

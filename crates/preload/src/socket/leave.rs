@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{
     AtomicU32,
-    Ordering::{AcqRel, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed},
 };
 
 use libc::c_int;
@@ -187,6 +187,29 @@ impl Socket {
         self.pin(Reason::Stdio);
         self.bring_back(fd);
         thread::set_errno(errno);
+    }
+
+    /// A request of an io_uring names the connection: the kernel reads and writes it when it likes. All is done when this returns, also
+    /// where another thread is at it.
+    pub(crate) fn leave_to_uring(&'static self, fd: c_int) {
+        let is_pinned =
+            self.row().identity.flags.load(Acquire) & (PINNED | flags::FORKED) == PINNED;
+        if !is_pinned || self.may_join() {
+            self.pin(Reason::IoUring);
+        }
+        if !self.is_attached() {
+            return;
+        }
+        if let Some(locked) = self.lock_send(fd) {
+            locked.half.leave();
+        }
+        let has_unread = self.lock_receive(fd).is_some_and(|locked| {
+            locked.half.leave();
+            locked.half.unread() != 0
+        });
+        if has_unread {
+            self.leave_rings(fd);
+        }
     }
 
     /// As [`Socket::draw_back`], for a program that gets the connection, too, and cannot read the ring.

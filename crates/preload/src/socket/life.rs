@@ -20,7 +20,7 @@ use crate::receive::Gathering;
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
 use crate::thread::Busy;
-use crate::{client, epoll, kernel, process};
+use crate::{client, epoll, kernel, process, uring};
 
 /// Recycled objects. Those that were let go of last rest a while: a call that is under way on a connection that another thread has
 /// closed must not take the next one of the same descriptor for it.
@@ -120,6 +120,7 @@ impl Socket {
             Entry::Unconnected(_) if active => epoll::adopt(fd, socket),
             entry => forget(fd, entry),
         }
+        uring::entered(fd);
         client::tracked(fd, socket);
     }
 
@@ -327,6 +328,7 @@ pub(crate) fn forget(fd: c_int, entry: Entry) {
         Entry::Socket(socket) => socket.remove_descriptor(fd),
         Entry::Set(set) => set.remove_descriptor(),
         Entry::Unconnected(_) => epoll::disown(fd),
+        Entry::Ring => uring::forget(fd),
         Entry::Unknown => {}
     }
 }
