@@ -170,6 +170,7 @@ pub(super) extern "C" fn begin_child() {
     epoll::unlock_all();
     hooks::unlock_all();
     client::forget_parent();
+    client::forget_tracer();
     GIVEN.force_unlock();
     let sockets = sockets();
     for socket in &sockets {
