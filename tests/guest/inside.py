@@ -23,7 +23,7 @@ USER = ("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups")
 KERNEL_MODULES = ("tls", "gcm", "ctr", "ghash_generic")
 PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 # A guest without KVM is some ten times as slow.
-CASE_S = 120.0
+CASE_S = 300.0
 # The agent waits 100 ms at most for what it brings back, and the library not much longer for the agent. A machine that is emulated, on
 # another one that is busy, stands still for as long now and then: what a right is lacking for fails each time.
 ATTEMPTS = 3

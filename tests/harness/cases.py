@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -87,8 +88,9 @@ def observe(argv: Sequence[str], environment: dict[str, str], directory: Path, l
         seen = []
         for line in process.stdout:
             if line == "look\n":
-                process.stdin.write(" ".join(look(environment)) + "\n")
-                process.stdin.flush()
+                # It may have been killed meanwhile.
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(process.stdin.fileno(), (" ".join(look(environment)) + "\n").encode())
             else:
                 seen.append(line.rstrip("\n"))
         code = process.wait()
