@@ -178,6 +178,7 @@ impl Server {
     fn report_status(&mut self, asker: ClientId) -> serde_json::Result<String> {
         let asker = self.clients.get(&asker);
         let sees_caller = asker.is_some_and(|client| client.process.is_some());
+        let may_trace_caller = asker.is_some_and(|client| self.may_borrow(client.id));
         let capabilities = Capabilities {
             peer_pidfd: asker.is_some_and(crate::clients::Client::has_pidfd),
             sock_diag: self.prover.can_ask(),
@@ -196,6 +197,7 @@ impl Server {
             network_namespace: self.prover.namespace().to_owned(),
             capabilities,
             sees_caller,
+            may_trace_caller,
             clients: self.welcome_clients(),
             awaited: self.awaited.count(),
             offers_waiting: self.offers.count(),

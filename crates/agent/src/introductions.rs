@@ -211,6 +211,9 @@ impl Server {
             PairedEnd::new(keys[0].0, first, inodes[0]),
             PairedEnd::new(keys[1].0, second, inodes[1]),
         ]);
+        if !ends.iter().all(|end| self.may_borrow(end.client)) {
+            return self.decline_both(&ends, Reason::Untraceable);
+        }
         let keys = [ends[0].key(), ends[1].key()];
         let payers = keys.map(|(client, _)| self.payer(client));
         let connection_id = self.next_connection_id;
@@ -261,6 +264,10 @@ impl Server {
                 Reason::NoMemory
             }
         };
+        self.decline_both(ends, reason);
+    }
+
+    fn decline_both(&mut self, ends: &[PairedEnd; 2], reason: Reason) {
         for end in ends {
             self.decline(end.client, &end.offer, reason);
         }

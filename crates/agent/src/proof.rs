@@ -103,8 +103,13 @@ impl Process {
 
     /// Whether the agent and it know threads by the same numbers.
     pub(crate) fn shares_pid_namespace(&self) -> bool {
-        let own = std::fs::read_link("/proc/self/ns/pid").ok();
-        own.is_some() && own == self.link("ns/pid").map(Into::into)
+        self.is_in_our_pid_namespace() == Some(true)
+    }
+
+    /// The same; `None`: the agent may not look, or it has ended.
+    pub(crate) fn is_in_our_pid_namespace(&self) -> Option<bool> {
+        let own = std::fs::read_link("/proc/self/ns/pid").ok()?;
+        Some(own == std::path::Path::new(&self.link("ns/pid")?))
     }
 
     /// The inode of the socket that it has at `fd`.

@@ -9,7 +9,7 @@
 //!
 //! Limits:
 //! - the right to trace the sender's process is needed: the same user, or root. Where Yama lets nobody but ancestors trace, a program names
-//!   a user's own agent as who may (`preload/src/client/link.rs` `let_borrow`); where it lets nobody, what is asked for is refused;
+//!   a user's own agent as who may (`preload/src/client/link.rs` `let_borrow`); who may not be traced is not introduced (`may_borrow`);
 //! - its PID namespace must be the agent's, because a lock's owner is known by its thread number;
 //! - its row must name a descriptor that still is the proved socket;
 //! - an agent that dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on;
@@ -260,6 +260,9 @@ impl Road<'_> {
         reader: Option<BorrowedFd<'a>>,
         patience: Duration,
     ) -> Result<(), Refusal> {
+        if sys::has_upper_protocol(socket) || reader.is_some_and(sys::has_upper_protocol) {
+            return Err(Refusal::Upper);
+        }
         let mut room = Room::of(socket, self.carries);
         let mut drawn = Vec::new();
         if !self.await_calls(SHORT_WAIT) && self.call_ends_in(socket) && room.make() {

@@ -121,6 +121,9 @@ pub struct StatusReport {
     pub capabilities: Capabilities,
     /// It may look at the process that asks, so connections of it can be proved.
     pub sees_caller: bool,
+    /// It may borrow descriptors of the process that asks, so connections of it can be brought back from a ring.
+    #[serde(default = "yes")]
+    pub may_trace_caller: bool,
     /// Programs that are connected.
     pub clients: usize,
     /// Programs for which it stays, connected or not; only in the background.
@@ -144,6 +147,11 @@ pub struct StatusReport {
     pub ring_bytes: u32,
     /// Size of each direction's ring when it carries bulk: what segments are laid out for.
     pub bulk_ring_bytes: u32,
+}
+
+/// What an agent does not say that is older than the question.
+fn yes() -> bool {
+    true
 }
 
 /// The process that an end is of.

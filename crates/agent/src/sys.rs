@@ -64,6 +64,13 @@ pub(crate) fn pidfd_getfd(process: BorrowedFd<'_>, fd: RawFd) -> io::Result<Owne
     Ok(unsafe { OwnedFd::from_raw_fd(made as RawFd) })
 }
 
+/// Whether a process's descriptors could be duplicated: whether we may trace it, and the kernel has such a call and no filter forbids it.
+pub(crate) fn may_get_descriptors(process: BorrowedFd<'_>) -> bool {
+    // There is no such descriptor, which the kernel finds out when it has found all else in order.
+    let refusal = pidfd_getfd(process, -1).err();
+    refusal.and_then(|error| error.raw_os_error()) == Some(libc::EBADF)
+}
+
 /// A command of `bpf(2)`. What the attributes (`union bpf_attr`) point to must be alive, and as large as the command takes it to be.
 pub(crate) fn bpf(command: usize, attributes: &[u8; 128]) -> io::Result<usize> {
     let arguments = [
@@ -353,6 +360,13 @@ fn set(socket: BorrowedFd<'_>, (level, option): (i32, i32), value: &[u32]) -> io
 
 fn get_u64(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<u64> {
     get(socket, (libc::SOL_SOCKET, option)).map(u64::from_ne_bytes)
+}
+
+/// Whether what is sent and received there is changed on its way, as kernel TLS does.
+pub(crate) fn has_upper_protocol(socket: BorrowedFd<'_>) -> bool {
+    const TCP_ULP: i32 = 31;
+    // Its name; empty where there is none.
+    get::<16>(socket, (libc::IPPROTO_TCP, TCP_ULP)).is_ok_and(|name| name[0] != 0)
 }
 
 /// The value of an option of that level.

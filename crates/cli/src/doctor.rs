@@ -65,6 +65,8 @@ fn bad(what: impl Into<String>, mend: impl Into<String>) -> Finding {
 /// Prints the diagnosis.
 pub(crate) fn run(_: &DoctorArguments) -> anyhow::Result<u8> {
     let mut findings = vec![check_switch(), check_library(), check_preload()];
+    // As the library does for the agent, where Yama asks for that; elsewhere an error.
+    let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
     match locate::agent() {
         Ok(found) => findings.extend(check_agent(&found)),
         Err(errors) => findings.push(mind(
@@ -259,6 +261,14 @@ fn check_agent(found: &Found) -> Vec<Finding> {
             "use root's agent: sudo millrace agent",
         )
     });
+    findings.push(if status.may_trace_caller {
+        good("the agent may trace this process, to bring back what lies unread in a ring")
+    } else {
+        bad(
+            "the agent may not trace this process, so it could not bring back what lies unread in a ring",
+            mend_of_tracing(answerer.uid),
+        )
+    });
     findings.push(check_namespace(status));
     if !status.capabilities.peer_pidfd {
         findings.push(mind(
@@ -273,6 +283,24 @@ fn check_agent(found: &Found) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+fn mend_of_tracing(agent: u32) -> &'static str {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "3" => {
+            "kernel.yama.ptrace_scope is 3, and stays so until the next boot: set it to 2 or less there"
+        }
+        _ if agent == 0 => {
+            "give the agent CAP_SYS_PTRACE, Linux 5.6 or later, and a seccomp profile that allows pidfd_getfd"
+        }
+        "2" => {
+            "kernel.yama.ptrace_scope is 2: use root's agent (sudo millrace agent), or set it to 1"
+        }
+        _ => {
+            "use root's agent (sudo millrace agent); the kernel must be Linux 5.6 or later, and no seccomp profile forbid pidfd_getfd"
+        }
+    }
 }
 
 fn check_processors() -> Finding {

@@ -337,6 +337,17 @@ pub(crate) fn enter_sandbox() {
     table::abandon();
 }
 
+/// The program is about to become one that the agent may not trace, so that nothing which it has sent could be brought back from a ring:
+/// what is there is sent again by the kernel, in both directions, or else read from the ring while its reader is there.
+pub(crate) fn hide_from_agent() {
+    if table::exists() && !is_borrowed() {
+        leave_rings(Reason::Untraceable, |socket, fd| {
+            socket.draw_back(fd);
+            socket.flush_all(fd);
+        });
+    }
+}
+
 /// Every connection takes the kernel's road from now on; `empty` deals with what lies unread in its ring.
 pub(crate) fn leave_rings(reason: Reason, empty: impl Fn(&'static Socket, c_int)) {
     let errno = thread::errno();

@@ -75,6 +75,7 @@ reasons! {
     27 Overflow "overflow" "The ring was full, or a send went by the kernel: the reader has not caught up yet."
     28 Unsupported "unsupported" "The program did something with the socket that the ring cannot carry."
     29 Sandboxed "sandboxed" "The program confined itself to few system calls."
+    30 Untraceable "untraceable" "The agent may not trace the program, so bytes that lie unread in a ring could not be brought back."
 }
 
 #[cfg(test)]

@@ -84,6 +84,13 @@ pub(super) static SUITES: &[Suite] = &[
         full_minutes: 10,
     },
     Suite {
+        name: "guest",
+        sample: &[],
+        sample_minutes: 0,
+        full: &["tests/guest/run.py"],
+        full_minutes: 45,
+    },
+    Suite {
         name: "endings",
         sample: &["tests/endings/run.py", "--cases", "200"],
         sample_minutes: 4,

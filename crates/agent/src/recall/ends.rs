@@ -1,5 +1,6 @@
 //! Who has which end of a connection now, and its socket for a moment.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -55,6 +56,28 @@ impl Server {
         let is_its = row.identity.state.load(Relaxed) == state::ATTACHED
             && row.identity.connection_id.load(Relaxed) == connection_id;
         is_its.then_some(row).ok_or(Refusal::Corrupt)
+    }
+
+    /// Whether a client's sockets could be borrowed for a recall. In another PID namespace than ours nothing is ever brought back, as users
+    /// are told: there, and of a process that has ended, that is no question.
+    pub(crate) fn may_borrow(&self, client: ClientId) -> bool {
+        let Some(client) = self.clients.get(&client) else {
+            return true;
+        };
+        match client
+            .process
+            .as_ref()
+            .map(Process::is_in_our_pid_namespace)
+        {
+            None | Some(Some(false)) => return true,
+            Some(None) => return false,
+            Some(Some(true)) => {}
+        }
+        let is_gone = |error: &io::Error| error.raw_os_error() == Some(libc::ESRCH);
+        match sys::pidfd_open(client.pid) {
+            Ok(pidfd) => sys::may_get_descriptors(pidfd.as_fd()),
+            Err(error) => is_gone(&error),
+        }
     }
 
     /// A duplicate of the descriptor of an end that was proved; to be dropped at once. Its row says which number it has now, and who

@@ -39,6 +39,8 @@ pub(crate) enum Refusal {
     Unmapped,
     /// The sender has not closed.
     Connected,
+    /// A protocol above TCP has one of the sockets: it would change the bytes.
+    Upper,
     /// The kernel does not let us put bytes into a queue.
     Repair(io::Error),
 }
@@ -65,6 +67,7 @@ impl fmt::Display for Refusal {
             Refusal::Stays => "nobody can send, and the reader stays",
             Refusal::Unmapped => "the reader's mapping of the ring is out of reach",
             Refusal::Connected => "the sender has not closed",
+            Refusal::Upper => "a protocol above TCP has the socket",
             Refusal::Repair(error) => {
                 return write!(f, "bytes cannot be put into a queue: {error}");
             }

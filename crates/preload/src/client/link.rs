@@ -23,10 +23,21 @@ pub(crate) const PR_SET_PTRACER: c_int = 0x5961_6d61;
 const OVERFLOW_USER: libc::uid_t = 65534;
 /// The program says itself who may trace it.
 static NAMES_TRACER: AtomicBool = AtomicBool::new(false);
+/// An agent is named as who may trace us, where Yama heeds that.
+static AGENT_IS_TRACER: AtomicBool = AtomicBool::new(false);
 
-/// The program says who may trace it, from now on and also when that is nobody. There is one at a time.
-pub(crate) fn keep_tracer() {
+/// The program says who may trace it, from now on and also when that is nobody (0). There is one at a time. Returns whether the agent may
+/// not any more.
+pub(crate) fn keep_tracer(named: libc::c_ulong) -> bool {
+    const ANYBODY: libc::c_ulong = libc::c_ulong::MAX;
     NAMES_TRACER.store(true, Relaxed);
+    named != ANYBODY && AGENT_IS_TRACER.load(Relaxed)
+}
+
+/// In a forked child: what was said of its parent does not hold for it.
+pub(crate) fn forget_tracer() {
+    NAMES_TRACER.store(false, Relaxed);
+    AGENT_IS_TRACER.store(false, Relaxed);
 }
 
 /// Lets the agent borrow our sockets for a recall (`pidfd_getfd`), for which it must be allowed to trace us. Root's is allowed anyway.
@@ -34,7 +45,7 @@ fn let_borrow(agent: &libc::ucred) {
     let is_own_user = agent.uid != 0 && agent.uid == kernel::user_id();
     // Zero: it is in another PID namespace.
     if is_own_user && agent.pid > 0 && !NAMES_TRACER.load(Relaxed) {
-        kernel!(
+        let named = kernel!(
             libc::SYS_prctl,
             PR_SET_PTRACER,
             agent.pid,
@@ -42,6 +53,7 @@ fn let_borrow(agent: &libc::ucred) {
             0usize,
             0usize
         );
+        AGENT_IS_TRACER.store(named == 0, Relaxed);
     }
 }
 

@@ -20,7 +20,7 @@ mod link;
 mod session;
 
 use boards::Boards;
-pub(crate) use link::{PR_SET_PTRACER, keep_tracer};
+pub(crate) use link::{PR_SET_PTRACER, forget_tracer, keep_tracer};
 use session::Client;
 pub(crate) use session::list;
 

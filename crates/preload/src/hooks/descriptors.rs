@@ -302,7 +302,7 @@ pub(super) fn installs_filter(mode: usize, filter: usize) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn prctl(
+pub(super) unsafe extern "C-unwind" fn prctl(
     what: c_int,
     a: libc::c_ulong,
     b: libc::c_ulong,
@@ -312,8 +312,9 @@ unsafe extern "C-unwind" fn prctl(
     if what == libc::PR_SET_SECCOMP && installs_filter(a as usize, b as usize) {
         process::enter_sandbox();
     }
-    if what == client::PR_SET_PTRACER {
-        client::keep_tracer();
+    let hides = what == libc::PR_SET_DUMPABLE && a == 0;
+    if hides || what == client::PR_SET_PTRACER && client::keep_tracer(a) {
+        process::hide_from_agent();
     }
     // SAFETY: the program's own arguments.
     unsafe { real::prctl(what, a, b, c, d) }

@@ -226,6 +226,8 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
             let errno = thread::errno();
             socket.pin(reason);
             if reason == Reason::Ktls {
+                // What the reader has not read by then, only the ring can give it: the kernel's road encrypts what is sent again.
+                socket.flush_all(fd);
                 socket.bring_back(fd);
             } else if reason == Reason::Repair || is_for_unread(level, name) {
                 socket.draw_back(fd);

@@ -173,6 +173,7 @@ pub(super) extern "C" fn begin_child() {
     hooks::unlock_all();
     uring::begin_child();
     client::forget_parent();
+    client::forget_tracer();
     GIVEN.force_unlock();
     let sockets = sockets();
     for socket in &sockets {
