@@ -421,8 +421,9 @@ static void passed_by_the_kernel(void) {
     *control = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
     memcpy(CMSG_DATA(control), &pair.far, sizeof(int));
     io_uring_prep_sendmsg(io_uring_get_sqe(&ring), road[0], &header, 0);
-    observe("passed: %zd", complete());
+    ssize_t passed = complete();
     wait(NULL);
+    observe("passed: %zd", passed);
     talk_until_on_ring(other, 1);
 }
 
