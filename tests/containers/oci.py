@@ -18,6 +18,12 @@ INJECT = Path(__file__).with_name("inject")
 USER = 1000
 
 
+def fetch_modules() -> None:
+    """Gets what that program is made of, while there is a network."""
+    if shutil.which("go") is not None:
+        subprocess.run(["go", "mod", "download"], cwd=INJECT, check=True)
+
+
 def build_injector(place: Path) -> Path | None:
     """The program that applies devices; `None` without Go."""
     if shutil.which("go") is None:

@@ -256,6 +256,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if not isolate.is_inside():
         packages.install((*PACKAGES, "criu|criu") if arguments.whole else PACKAGES)
+        oci.fetch_modules()
     isolate.ensure()
     # The kernel takes the rest away, but not control groups and what `finally` below sees to.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
