@@ -230,7 +230,7 @@ pub struct Latency {
     /// Their standard deviation.
     pub deviation_ns: f64,
     /// Pairs of a percentile between 0 and 100 and its value in nanoseconds, rising. As many as the generator tells; a percentile with
-    /// fewer than 100 round trips beyond it is not among them.
+    /// few round trips beyond it is not among them (`stats::percentiles`).
     pub percentiles: Vec<(f64, u64)>,
 }
 

@@ -15,6 +15,7 @@ use crate::readers::{Figure, Reader, Reading};
 use crate::results::{Latency, Outcome, Plan, Processor, Trial};
 use crate::roads::Road;
 use crate::scenario::{Case, End, Parameters, Scenario, fill};
+use crate::stats::percentiles::is_carried_in_trial;
 use crate::sys::{Exit, Times};
 
 mod idle;
@@ -427,7 +428,7 @@ fn latency(reading: &Reading) -> Option<Latency> {
     let percentiles = [(50.0, told.p50), (99.0, told.p99), (99.9, told.p999)];
     let percentiles: Vec<(f64, u64)> = percentiles
         .into_iter()
-        .filter(|(percentile, _)| (100.0 - percentile) / 100.0 * reading.operations >= 100.0)
+        .filter(|(percentile, _)| is_carried_in_trial(reading.operations as u64, *percentile))
         .filter_map(|(percentile, ns)| Some((percentile, ns?.round() as u64)))
         .collect();
     let few = (!percentiles.is_empty()).then(|| Latency {

@@ -128,7 +128,10 @@ pub(super) fn owned(parameters: Parameters) -> BTreeMap<String, u64> {
 /// Rate of clients that are busy beside connections that are not.
 fn beside_idle(stand: &Stand, trial: &mut Trial) -> Result<()> {
     let server = stand.serve(REDIS, "Ready to accept connections", trial)?;
-    let _idle = stand.open_idle("idle", "--redis", trial)?;
+    let _idle = match stand.parameter("idle") {
+        0 => None,
+        _ => Some(stand.open_idle("idle", "--redis", trial)?),
+    };
     let before = server.processor();
     let client = stand.start("client", SET, trial)?;
     let (text, exit) = client.finish(START_LIMIT)?;

@@ -9,13 +9,12 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 
 use crate::results::Latency;
+use crate::stats::percentiles::is_carried;
 
 /// Latencies are kept to three digits between these; a longer one counts as the longest.
 const DIGITS: u8 = 3;
 const SHORTEST_NS: u64 = 1;
 const LONGEST_NS: u64 = 100_000_000_000;
-/// A percentile is told only with so many round trips beyond it.
-const BEYOND: f64 = 100.0;
 /// Those that are told.
 const PERCENTILES: [f64; 11] = [
     50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 99.995, 99.999,
@@ -38,11 +37,9 @@ pub fn summarize(histogram: &Histogram<u64>) -> Latency {
         return Latency::default();
     }
     let count = histogram.len();
-    // In parts of 100 000, which is exact.
-    let beyond = |percentile: f64| count as f64 * (1e5 - (percentile * 1e3).round()) / 1e5;
     let told = PERCENTILES
         .into_iter()
-        .filter(|&percentile| beyond(percentile) >= BEYOND);
+        .filter(|&percentile| is_carried(count, percentile));
     Latency {
         count,
         min_ns: histogram.min(),

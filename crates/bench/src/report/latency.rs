@@ -9,11 +9,10 @@ use hdrhistogram::serialization::Deserializer;
 
 use super::summary::{median, to_float};
 use crate::results::{Cell, Latency};
+use crate::stats::percentiles::BEYOND;
 
 /// Percentiles of the tables.
 pub(super) const TABLE: [f64; 7] = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
-/// A percentile with fewer samples beyond it is made by a few accidents.
-const SAMPLES_BEYOND: f64 = 100.0;
 /// One sample in so many is beyond the last percentile that is drawn, 99.999.
 pub(super) const LAST_RARITY: f64 = 1e5;
 /// And beyond the first, the median.
@@ -44,12 +43,12 @@ fn rarity(percentile: f64) -> f64 {
 /// Whether so many samples carry a percentile.
 fn carried(count: u64, rarity: f64) -> bool {
     // What is left beyond 99.9 of 100 000 is 99.99… in floating point.
-    to_float(count) / rarity >= SAMPLES_BEYOND * (1.0 - 1e-9)
+    to_float(count) / rarity >= to_float(BEYOND) * (1.0 - 1e-9)
 }
 
 /// Where a curve of so many samples has its points.
 fn rarities(count: u64) -> Vec<f64> {
-    let last = LAST_RARITY.min(to_float(count) / SAMPLES_BEYOND);
+    let last = LAST_RARITY.min(to_float(count) / to_float(BEYOND));
     let step =
         |index: i32| FIRST_RARITY * 10_f64.powf(f64::from(index) / f64::from(POINTS_PER_DECADE));
     let mut points: Vec<f64> = (0..).map(step).take_while(|point| *point < last).collect();

@@ -3,12 +3,24 @@
 /// Samples that must lie beyond a percentile before it is shown: with fewer, chance moves it by more than a tenth either way, as the
 /// standard deviation of a count of 100 is 10.
 pub const BEYOND: u64 = 100;
+/// Where it is one of several trials of a cell, whose median is shown: with five of them there are as many in all.
+pub const BEYOND_IN_TRIAL: u64 = 20;
 
 /// Whether so many samples carry a percentile (0 to 100): whether at least [`BEYOND`] lie beyond it.
 #[must_use]
 pub fn is_carried(count: u64, percentile: f64) -> bool {
+    has_beyond(BEYOND, count, percentile)
+}
+
+/// Whether they carry it in one of several trials.
+#[must_use]
+pub fn is_carried_in_trial(count: u64, percentile: f64) -> bool {
+    has_beyond(BEYOND_IN_TRIAL, count, percentile)
+}
+
+fn has_beyond(least: u64, count: u64, percentile: f64) -> bool {
     // A little slack, since 100 - 99.999 is a little less than 0.001 in binary.
-    count as f64 * (100.0 - percentile) / 100.0 + 1e-6 >= BEYOND as f64
+    count as f64 * (100.0 - percentile) / 100.0 + 1e-6 >= least as f64
 }
 
 /// A sorted sample, kept whole. HdrHistogram's figures are held against it; who has all samples may use it in its stead.
@@ -111,5 +123,6 @@ mod tests {
         assert!(!is_carried(9_990, 99.0));
         assert!(!is_carried(u64::MAX, 100.0));
         assert!(is_carried(200, 50.0));
+        assert!(is_carried_in_trial(20_000, 99.9) && !is_carried_in_trial(19_999, 99.9));
     }
 }
