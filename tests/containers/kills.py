@@ -4,50 +4,26 @@ from __future__ import annotations
 
 import filecmp
 import json
-import re
 import shutil
 import subprocess
-from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from oci import OciContainer
 from stage import PLACE, Stage
 
+from harness import moments
+
 SPECIFICATION = Path("/etc/cdi/millrace.dev-socket.json")
 TRACE = PLACE / "trace"
 SAMPLE = 8
 """So many moments are enough when not all are wanted."""
 
-Moment = tuple[str, int]
-"""Before which call of which name."""
-
-
-def observing(command: list[str]) -> list[str]:
-    """A command that notes which system calls this one makes."""
-    return ["strace", "-f", "-o", str(TRACE), *command]
-
-
-def observed() -> list[Moment]:
-    """What has been noted."""
-    count: Counter[str] = Counter()
-    found = []
-    for name in re.findall(r"^\d+ +(\w+)\(", TRACE.read_text(), re.MULTILINE):
-        count[name] += 1
-        found.append((name, count[name]))
-    # Before the first it is not yet the program.
-    return found[1:]
-
-
-def killing(moment: Moment, command: list[str]) -> list[str]:
-    """A command that kills this one at that moment."""
-    name, number = moment
-    return ["strace", "-f", "-o", "/dev/null", "-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={number}", *command]
-
-
-def some(found: list[Moment], whole: bool) -> list[Moment]:
-    """All of them, or a few from everywhere."""
-    return found if whole else found[len(found) // SAMPLE // 2 :: max(len(found) // SAMPLE, 1)]
+def chosen(whole: bool) -> Sequence[moments.Moment]:
+    """All moments that were observed, or a few from everywhere. Before the first call it is not yet the program."""
+    found = moments.observed(TRACE)[1:]
+    return found if whole else moments.some(found, SAMPLE)
 
 
 def files(top: Path) -> dict[str, Path]:
@@ -64,16 +40,15 @@ def install_killed(stage: Stage, whole: bool) -> str | None:
         words = [str(stage.millrace), "cdi", verb, "--directory", str(place / "all"), "--specifications", str(place / "cdi")]
         return words
 
-    subprocess.run(observing(command(reference)), check=True, stdout=subprocess.DEVNULL)
-    found = observed()
+    subprocess.run(moments.observing(TRACE, command(reference)), check=True, stdout=subprocess.DEVNULL)
     wanted = files(reference)
     specification = f"cdi/{SPECIFICATION.name}"
-    for index, moment in enumerate(some(found, whole)):
+    for index, moment in enumerate(chosen(whole)):
         # Every second time there is an old one.
         is_update = index % 2 == 1
         if is_update:
             shutil.copytree(reference, top)
-        killed = subprocess.run(killing(moment, command(top)), capture_output=True, check=False)
+        killed = subprocess.run(moments.killing(moment, command(top)), capture_output=True, check=False)
         there = files(top)
         ours = {name: path for name, path in there.items() if name in wanted and name != specification}
         different = [name for name, path in ours.items() if not filecmp.cmp(path, wanted[name], shallow=False)]
@@ -86,7 +61,7 @@ def install_killed(stage: Stage, whole: bool) -> str | None:
         subprocess.run(command(top), check=True, stdout=subprocess.DEVNULL)
         if files(top).keys() != wanted.keys():
             return f"{moment}: installed again, there are {sorted(files(top).keys() ^ wanted.keys())}"
-        subprocess.run(killing(moment, command(top)), capture_output=True, check=False)
+        subprocess.run(moments.killing(moment, command(top)), capture_output=True, check=False)
         subprocess.run(command(top, "remove"), check=True, stdout=subprocess.DEVNULL)
         if files(top) or (top / "all").exists():
             return f"{moment}: removed, there are {sorted(files(top))}"
@@ -106,11 +81,11 @@ def hook_killed(stage: Stage, whole: bool) -> str | None:
     program = Path("/var/lib/millrace/millrace")
     SPECIFICATION.write_text(before.replace(f'"path": "{program}"', f'"path": "{hook}"'))
     try:
-        write_hook(hook, observing([str(program), "cdi", "hook"]))
+        write_hook(hook, moments.observing(TRACE, [str(program), "cdi", "hook"]))
         if "done" not in start_and_end(stage):
             return "the hook under observation made no container"
-        for moment in some(observed(), whole):
-            write_hook(hook, killing(moment, [str(program), "cdi", "hook"]))
+        for moment in chosen(whole):
+            write_hook(hook, moments.killing(moment, [str(program), "cdi", "hook"]))
             there = (mounts(), sorted(files(Path("/var/lib/millrace"))))
             said = start_and_end(stage)
             if "done" not in said and "hook" not in said:

@@ -19,6 +19,9 @@ STILL_S = 1.5
 FORGETS_S = 3
 """Connection tracking forgets a connection after so long, where it is told to."""
 
+LOOKS_AGAIN_S = 1.1
+"""What the agent has seen of the loopback interface it believes for a second."""
+
 Talkers = Callable[[ExitStack, "Change"], subprocess.Popen[str]]
 
 
@@ -55,9 +58,50 @@ CHANGES = [
 ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Rule:
+    """What the kernel does with packets, from before two programs connect on, and the reason for which they are not accelerated."""
+
+    reason: str
+    begin: str
+    end: str
+
+    def __enter__(self) -> Rule:
+        subprocess.run(self.begin, shell=True, check=True)
+        time.sleep(LOOKS_AGAIN_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(self.end, shell=True, check=True)
+
+
+def shaped(device: str, namespace: str = "") -> Rule:
+    """An interface shapes what goes out by it."""
+    tc = f"tc -n {namespace}" if namespace else "tc"
+    return Rule("shaped", f"{tc} qdisc add dev {device} root tbf rate 10gbit burst 1mb latency 50ms", f"{tc} qdisc del dev {device} root")
+
+
+def shaped_on_entry(device: str) -> Rule:
+    """An interface may send what comes in by it through another one that shapes it, as limits of what a pod sends are made."""
+    return Rule("shaped", f"tc qdisc add dev {device} ingress", f"tc qdisc del dev {device} ingress")
+
+
+def helped(port: int) -> Rule:
+    """Connection tracking reads the FTP of connections to a port."""
+    chain = f'chain out {{ type filter hook output priority 0; tcp dport {port} ct helper set "reader"; }};'
+    table = f'table inet helped_{port} {{ ct helper reader {{ type "ftp" protocol tcp; }}; {chain} }}'
+    return Rule("helper", f"nft '{table}'", f"nft delete table inet helped_{port}")
+
+
 def make(left: str, right: str) -> None:
-    """One more link between the two namespaces, to be closed."""
+    """Two more ways between the two namespaces: a link to be closed, and a bridge."""
     for command in (
+        "ip link add crossing type bridge", "ip link set crossing up",
+        f"ip link add left-port type veth peer name across netns {left}",
+        f"ip link add right-port type veth peer name across netns {right}",
+        "ip link set left-port master crossing up", "ip link set right-port master crossing up",
+        f"ip -n {left} addr add 10.76.0.1/24 dev across", f"ip -n {right} addr add 10.76.0.2/24 dev across",
+        f"ip -n {left} link set across up", f"ip -n {right} link set across up",
         f"ip link add closing netns {left} type veth peer name closing netns {right}",
         f"ip -n {left} addr add 10.77.0.1/24 dev closing", f"ip -n {right} addr add 10.77.0.2/24 dev closing",
         f"ip -n {left} link set closing up", f"ip -n {right} link set closing up",

@@ -59,8 +59,9 @@ class Placement:
     target: str
     port: int = 7100
     target_port: int = 7100
-    on_ring: bool = True
     caller: str = "call"
+    rule: network.Rule | None = None
+    """What the kernel does with their packets, for which they are not accelerated."""
 
 
 LEFT, RIGHT = "left", "right"
@@ -82,6 +83,17 @@ PLACEMENTS = [
     Placement("unprivileged on the host", unprivileged(), unprivileged(), "127.0.0.1", "127.0.0.1"),
     Placement("two unprivileged containers", inside(LEFT) + unprivileged(), inside(RIGHT) + unprivileged(STRANGER + 1),
               "10.78.0.1", "10.78.0.1"),
+    Placement("a shaped loopback interface", [], [], "127.0.0.1", "127.0.0.1", rule=network.shaped("lo")),
+    Placement("a container that shapes what it sends", inside(LEFT), inside(RIGHT), "10.78.0.1", "10.78.0.1",
+              rule=network.shaped("to-right", LEFT)),
+    Placement("across a bridge", inside(LEFT), inside(RIGHT), "10.76.0.1", "10.76.0.1"),
+    Placement("across a bridge that shapes what one gets", inside(LEFT), inside(RIGHT), "10.76.0.1", "10.76.0.1",
+              rule=network.shaped("left-port")),
+    Placement("across a bridge that shapes what one sends", inside(LEFT), inside(RIGHT), "10.76.0.1", "10.76.0.1",
+              rule=network.shaped_on_entry("right-port")),
+    Placement("a helper of connection tracking", [], [], "127.0.0.1", "127.0.0.1", 7121, 7121, rule=network.helped(7121)),
+    Placement("a helper, IPv6", [], [], "::1", "::1", 7122, 7122, rule=network.helped(7122)),
+    Placement("a helper on the way to a container", inside(LEFT), [], "10.79.0.2", "10.79.0.2", 7123, 7123, rule=network.helped(7123)),
 ]  # fmt: skip
 
 NAT = """
@@ -171,12 +183,14 @@ def finish(client: subprocess.Popen[str]) -> None:
 def talk(stage: Stage, place: Placement) -> str | None:
     """Plays a placement; returns what was wrong."""
     with ExitStack() as stack:
+        if place.rule:
+            stack.enter_context(place.rule)
         client = stage.converse(stack, place)
         connections = stage.connections()
         finish(client)
-    roads = [[end["road"] for end in connection["ends"]] for connection in connections]  # type: ignore[attr-defined]
-    on_ring = roads == [["shm", "shm"]]
-    return None if on_ring == place.on_ring else f"the agent shows {json.dumps(connections)}"
+    roads = {(end["road"], end["reason"]) for connection in connections for end in connection["ends"]}  # type: ignore[attr-defined]
+    wanted = {("kernel", place.rule.reason)} if place.rule else {("shm", "none")}
+    return None if roads == wanted else f"the agent shows {json.dumps(connections)}"
 
 
 def change(stage: Stage, change: network.Change) -> str | None:
@@ -229,23 +243,43 @@ def impostor(stage: Stage) -> str | None:
     return None
 
 
+def own_agent(stage: Stage, stack: ExitStack, config: str) -> Path:
+    """Starts an agent with a configuration, at which programs meet until the stack is left; returns where its log is."""
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    (directory / "agent.toml").write_text(config)
+    directory.chmod(0o755)
+    socket = directory / "agent.sock"
+    log = stack.enter_context(open(directory / "log", "w+"))
+    agent = subprocess.Popen([stage.millrace, "agent", "--config", directory / "agent.toml", "--socket", socket], stderr=log)
+    stack.callback(agent.wait)
+    stack.callback(agent.terminate)
+    before = os.environ.get("MILLRACE_AGENT")
+    os.environ["MILLRACE_AGENT"] = str(socket)
+    stack.callback(restore, before)
+    deadline = time.monotonic() + WAIT_S
+    while not socket.exists() and agent.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return Path(log.name)
+
+
+def denied(stage: Stage) -> str | None:
+    """Two users' programs are not joined where the configuration says so, and one user's are."""
+    alike = Placement("one user's", unprivileged(), unprivileged(), "127.0.0.1", "127.0.0.1", 7131, 7131)
+    unlike = Placement("two users'", [], unprivileged(), "127.0.0.1", "127.0.0.1", 7132, 7132, rule=network.Rule("policy", ":", ":"))
+    for config in ("[join]\nwithin = 'tenant'\n", f"[join]\ndeny = [['user/0', 'user/{STRANGER}']]\n"):
+        for place in (alike, unlike):
+            with ExitStack() as stack:
+                own_agent(stage, stack, config)
+                wrong = talk(stage, place)
+            if wrong:
+                return f"{config}{place.name}: {wrong}"
+    return None
+
+
 def many(stage: Stage, place: Placement) -> str | None:
     """Many connections between two programs, which sleep meanwhile: all take the ring, at a price that does not grow with their number."""
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        (directory / "agent.toml").write_text(f'metrics = "{METRICS}"\n')
-        socket = directory / "agent.sock"
-        said = stack.enter_context(open(directory / "log", "w+"))
-        agent = subprocess.Popen(
-            [stage.millrace, "agent", "--config", directory / "agent.toml", "--socket", socket], stderr=said
-        )
-        stack.callback(agent.wait)
-        stack.callback(agent.terminate)
-        before = os.environ.get("MILLRACE_AGENT")
-        os.environ["MILLRACE_AGENT"] = str(socket)
-        stack.callback(restore, before)
-        while not socket.exists():
-            time.sleep(0.02)
+        log = own_agent(stage, stack, f'metrics = "{METRICS}"\n')
         server = stage.start(stack, place.server, "serve-many", place.listen, str(place.port))
         expect(server, "listening")
         introduced = looked_at = 0
@@ -260,7 +294,7 @@ def many(stage: Stage, place: Placement) -> str | None:
                 client.stdin.flush()
                 expect(client, "ready")
             if roads != wanted:
-                return f"{count} connections: {dict(roads)}; the agent said {Path(said.name).read_text()}"
+                return f"{count} connections: {dict(roads)}; the agent said {log.read_text()}"
             now = metrics()
             each = (now["millrace_distant_sockets_total"] - looked_at) / (now["millrace_paired_total"] - introduced)
             if each > LOOKS_MAX:
@@ -299,6 +333,7 @@ def main() -> int:
     plays: dict[str, Callable[[Stage], str | None]] = {
         place.name: lambda stage, place=place: talk(stage, place) for place in PLACEMENTS  # type: ignore[misc]
     }
+    plays["a policy"] = denied
     plays["an impostor with the same addresses"] = impostor
     for name, place in {"two namespaces": PLACEMENTS[3], "behind destination NAT": PLACEMENTS[7]}.items():
         plays[f"many connections, {name}"] = lambda stage, place=place: many(stage, place)  # type: ignore[misc]

@@ -159,6 +159,41 @@ static int listening(struct sockaddr_in *address, int level, int name) {
     return listener;
 }
 
+static void *read_million(void *fd) {
+    static char bytes[1 << 20];
+    must(recv(*(int *)fd, bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes, "recv");
+    return NULL;
+}
+
+static void send_paced(Pair pair) {
+    static char bytes[1 << 20];
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    pthread_t reader = start_thread(read_million, &pair.far);
+    must(send(pair.near, bytes, sizeof bytes, 0) == sizeof bytes, "send");
+    pthread_join(reader, NULL);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double seconds = end.tv_sec - begin.tv_sec + (end.tv_nsec - begin.tv_nsec) / 1e9;
+    observe("a million bytes took %s", seconds > 0.1 ? "a while" : "no time");
+}
+
+/* Four million bytes a second: also where it was set before the connection began. */
+static void paced(void) {
+    unsigned long rate = 4000000;
+    Pair pair = on_the_ring();
+    observe_result("setsockopt", setsockopt(pair.near, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate));
+    send_paced(pair);
+    struct sockaddr_in address;
+    int listener = listening(&address, 0, 0);
+    Pair second = {.near = socket(AF_INET, SOCK_STREAM, 0)};
+    observe_result("setsockopt", setsockopt(second.near, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(int)));
+    must(connect(second.near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    second.far = accept(listener, NULL, NULL);
+    talk(second.near, second.far);
+    talk(second.far, second.near);
+    send_paced(second);
+}
+
 static void fast_open(void) {
     struct sockaddr_in address;
     for (int way = 0; way < 2; way++) {
@@ -273,6 +308,7 @@ int main(int argc, char **argv) {
         CASE(control_messages),
         CASE(bytes_left_are_told),
         CASE(too_few_are_unread),
+        CASE(paced),
         CASE(fast_open),
         CASE(inherited_from_the_listener),
         CASE(signal_driven),

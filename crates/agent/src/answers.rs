@@ -1,10 +1,8 @@
 //! Answers: what the agent knows, as a report or as metrics.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::rc::Rc;
 
 use millrace_shm::board::{RowView, state};
@@ -18,7 +16,6 @@ use tracing::warn;
 use crate::clients::Client;
 use crate::metrics::Gauges;
 use crate::offers::ClientId;
-use crate::pods;
 use crate::proof::{Capabilities, Process};
 use crate::report::{Connections, Holder, Known, Listed, StatusReport};
 use crate::roads::{self, Absent};
@@ -89,15 +86,6 @@ impl Server {
         mut see: impl FnMut(&Client, u32, &mut RowView) -> Option<bool>,
     ) -> Connections {
         let mut connections = Connections::default();
-        let has_pods = self
-            .clients
-            .values()
-            .any(|client| client.containment.pod().is_some());
-        let names = if has_pods {
-            pods::names(Path::new(pods::LOGS))
-        } else {
-            HashMap::new()
-        };
         for client in self.clients.values() {
             // A process may have changed its name since it connected.
             let program = client
@@ -111,7 +99,7 @@ impl Server {
                 uid: client.uid,
                 program,
                 container: client.containment.container(),
-                pod_name: pod.as_ref().and_then(|pod| names.get(pod).cloned()),
+                pod_name: pod.as_ref().and_then(|pod| self.pods.find(pod)),
                 pod,
             });
             for (index, mut row) in client.rows() {

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use millrace_shm::segment::{RING_BYTES_MAX, RING_BYTES_MIN, is_ring_size};
 use serde::Deserialize;
 
+use crate::policy::JoinConfig;
+
 /// Longest time that an end may spin. More would burn a processor for sleeping peers.
 const SPIN_US_MAX: u32 = 10_000;
 
@@ -30,6 +32,8 @@ pub struct Config {
     pub exclude: Vec<String>,
     /// `ADDRESS:PORT`, or the absolute path of a unix socket.
     pub metrics: Option<String>,
+    /// Who may be joined with whom.
+    pub join: JoinConfig,
     /// Limits.
     pub quota: QuotaConfig,
 }
@@ -63,6 +67,7 @@ impl Default for Config {
             include: Vec::new(),
             exclude: Vec::new(),
             metrics: None,
+            join: JoinConfig::default(),
             quota: QuotaConfig::default(),
         }
     }
@@ -164,7 +169,7 @@ impl Config {
             let wanted = "an address with a port, as 127.0.0.1:9464, or an absolute path";
             return Err(format!("metrics is {metrics:?}; it must be {wanted}"));
         }
-        Ok(())
+        self.join.validate()
     }
 
     /// Whether a program that goes by these names is to be accelerated.

@@ -272,29 +272,39 @@ impl Server {
             .is_some_and(|offer| !self.prover.is_in_reach(offer))
     }
 
-    /// Two ends that were proved once: they still are those sockets, and established. Returns their inodes.
+    /// Two ends that were proved once: they still are those sockets, and established.
     pub(crate) fn recognise_distant(
         &mut self,
         keys: [OfferKey; 2],
-    ) -> Result<[u64; 2], (Side, Doubt)> {
+    ) -> Result<[Recognised; 2], (Side, Doubt)> {
         let mut recognise = |key: OfferKey, side| {
             let offer = *self.offers.get(key).ok_or((side, Doubt::Process))?;
-            if self.look(&[(key, offer)]).is_empty() {
-                return Err((side, Doubt::Connection));
-            }
+            let seen = self.look(&[(key, offer)]);
+            let socket = seen.get(&key).ok_or((side, Doubt::Connection))?;
             let process = self
                 .clients
                 .get(&key.0)
                 .and_then(|client| client.process.as_ref());
-            process
-                .and_then(|process| process.socket_inode(offer.fd))
-                .ok_or((side, Doubt::Descriptor))
+            let inode = process.and_then(|process| process.socket_inode(offer.fd));
+            Ok(Recognised {
+                inode: inode.ok_or((side, Doubt::Descriptor))?,
+                shaped: socket.shaped,
+            })
         };
         Ok([
             recognise(keys[0], Side::First)?,
             recognise(keys[1], Side::Second)?,
         ])
     }
+}
+
+/// An end that is still what it was when it was proved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Recognised {
+    /// The number in `socket:[…]`.
+    pub(crate) inode: u64,
+    /// Its packets are shaped.
+    pub(crate) shaped: bool,
 }
 
 #[cfg(test)]

@@ -15,8 +15,10 @@ use nix::sys::stat::fstat;
 use tracing::{debug, warn};
 
 use crate::clients::Client;
+use crate::distant::Recognised;
 use crate::offers::{ClientId, InsertError, OfferKey};
 use crate::pairings::{PairedEnd, Pairing};
+use crate::policy::Party;
 use crate::proof::{Claim, Doubt, Side};
 use crate::quota::Payer;
 use crate::reception::TURN_MESSAGES;
@@ -151,10 +153,12 @@ impl Server {
         let proof = if keys.iter().any(|key| self.is_distant(*key)) {
             self.recognise_distant(keys)
         } else {
-            self.prove(keys[0], keys[1])
+            let shaped = self.packet_rules.shapes_loopback(Instant::now());
+            let inodes = self.prove(keys[0], keys[1]);
+            inodes.map(|inodes| inodes.map(|inode| Recognised { inode, shaped }))
         };
         match proof {
-            Ok(inodes) => self.introduce(keys, inodes),
+            Ok(proved) => self.introduce(keys, proved),
             Err((Side::First, doubt)) => self.disbelieve(keys[0], doubt),
             Err((Side::Second, doubt)) => self.disbelieve(keys[1], doubt),
         }
@@ -203,16 +207,16 @@ impl Server {
     }
 
     /// Makes the segment of two offers that are proved, and hands it to both.
-    fn introduce(&mut self, keys: [OfferKey; 2], inodes: [u64; 2]) {
+    fn introduce(&mut self, keys: [OfferKey; 2], proved: [Recognised; 2]) {
         let [Some(first), Some(second)] = self.offers.settle(keys) else {
             return;
         };
         let ends = in_direction([
-            PairedEnd::new(keys[0].0, first, inodes[0]),
-            PairedEnd::new(keys[1].0, second, inodes[1]),
+            PairedEnd::new(keys[0].0, first, proved[0].inode),
+            PairedEnd::new(keys[1].0, second, proved[1].inode),
         ]);
-        if !ends.iter().all(|end| self.may_borrow(end.client)) {
-            return self.decline_both(&ends, Reason::Untraceable);
+        if let Some(reason) = self.kept_off(&ends, proved.iter().any(|end| end.shaped)) {
+            return self.decline_both(&ends, reason);
         }
         let keys = [ends[0].key(), ends[1].key()];
         let payers = keys.map(|(client, _)| self.payer(client));
@@ -251,6 +255,39 @@ impl Server {
             };
             self.tell(client, ToClient::Paired(message), Some(Rc::clone(&segment)));
         }
+    }
+
+    /// Why two proved ends stay on the kernel's road, if they do. The connecting one is the first.
+    fn kept_off(&self, ends: &[PairedEnd; 2], shaped: bool) -> Option<Reason> {
+        let Offer { local, remote, .. } = ends[0].offer;
+        if !self.may_join(ends) {
+            Some(Reason::Policy)
+        } else if !ends.iter().all(|end| self.may_borrow(end.client)) {
+            Some(Reason::Untraceable)
+        } else if shaped {
+            Some(Reason::Shaped)
+        } else if self.packet_rules.has_helper(&local, &remote) {
+            Some(Reason::Helper)
+        } else {
+            None
+        }
+    }
+
+    /// Whether the configuration lets the programs of two ends be joined.
+    fn may_join(&self, ends: &[PairedEnd; 2]) -> bool {
+        if !self.config.join.is_set() {
+            return true;
+        }
+        let party = |end: &PairedEnd| {
+            let client = self.clients.get(&end.client)?;
+            Some(Party::new(client.tenant, self.pods.of_client(client)))
+        };
+        let parties = [party(&ends[0]), party(&ends[1])];
+        // Who is gone needs no permission.
+        let [Some(first), Some(second)] = &parties else {
+            return true;
+        };
+        self.config.join.may_join([first, second])
     }
 
     fn refuse(&mut self, ends: &[PairedEnd; 2], refusal: Refusal) {

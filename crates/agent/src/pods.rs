@@ -1,17 +1,71 @@
 //! Names of Kubernetes' pods, which the kernel does not know: the kubelet of this machine keeps the logs of each pod in a directory that
 //! has its namespace, its name and its unique id in its own name. No API server is asked.
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use crate::clients::Client;
 use crate::text::printable;
 
 /// Where the kubelet keeps logs.
-pub(crate) const LOGS: &str = "/var/log/pods";
+const LOGS: &str = "/var/log/pods";
+/// The directory is not read more often, however many pods are not found in it.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// `NAMESPACE/NAME` by unique id, of the pods of this machine. Empty where there are none, or they may not be looked at.
-pub(crate) fn names(logs: &Path) -> HashMap<String, String> {
+/// The names of pods that were asked for.
+#[derive(Debug)]
+pub(crate) struct PodNames {
+    logs: PathBuf,
+    /// `NAMESPACE/NAME` by unique id.
+    known: RefCell<HashMap<String, String>>,
+    looked_at: Cell<Option<Instant>>,
+}
+
+impl Default for PodNames {
+    fn default() -> PodNames {
+        PodNames::of(Path::new(LOGS))
+    }
+}
+
+impl PodNames {
+    fn of(logs: &Path) -> PodNames {
+        PodNames {
+            logs: logs.to_owned(),
+            known: RefCell::default(),
+            looked_at: Cell::default(),
+        }
+    }
+
+    /// The name of the pod that a program is in.
+    pub(crate) fn of_client(&self, client: &Client) -> Option<String> {
+        self.find(&client.containment.pod()?)
+    }
+
+    /// A program's tenant, for people.
+    pub(crate) fn tenant_name(&self, client: &Client) -> String {
+        let pod = self.of_client(client);
+        pod.map_or_else(|| client.tenant.to_string(), |name| format!("pod {name}"))
+    }
+
+    /// The name of the pod with this unique id, for ever the same. `None`: the kubelet has none, or it may not be looked at.
+    pub(crate) fn find(&self, uid: &str) -> Option<String> {
+        let found = self.known.borrow().get(uid).cloned();
+        let now = Instant::now();
+        let seen_lately = |at: Instant| now < at + LOOK_AGAIN;
+        if found.is_some() || self.looked_at.get().is_some_and(seen_lately) {
+            return found;
+        }
+        self.looked_at.set(Some(now));
+        *self.known.borrow_mut() = names(&self.logs);
+        self.known.borrow().get(uid).cloned()
+    }
+}
+
+/// Of the pods of this machine.
+fn names(logs: &Path) -> HashMap<String, String> {
     let entries = fs::read_dir(logs).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| name_in(entry.file_name().to_str()?))
@@ -44,5 +98,8 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(found["6ba7b810-9dad"], "shop/cache-0");
         assert!(names(&logs.path().join("none")).is_empty());
+        let pods = PodNames::of(logs.path());
+        assert_eq!(pods.find("6ba7b810-9dad").unwrap(), "shop/cache-0");
+        assert_eq!(pods.find("x"), None);
     }
 }

@@ -12,7 +12,7 @@
 //!   a user's own agent as who may (`preload/src/client/link.rs` `let_borrow`); who may not be traced is not introduced (`may_borrow`);
 //! - its PID namespace must be the agent's, because a lock's owner is known by its thread number;
 //! - its row must name a descriptor that still is the proved socket;
-//! - an agent that dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on;
+//! - who dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on (`apart`);
 //! - one recall waits for 100 ms at most, and all together for about a tenth of the agent's time; but a system call on the sender's
 //!   socket waits for those on it that are under way, and one that faults on memory of a slow file system is as slow.
 
@@ -36,6 +36,7 @@ use crate::pairings::{PairedEnd, Pairing};
 use crate::server::Server;
 use crate::sys;
 
+mod apart;
 mod ends;
 mod last;
 mod meeting;
@@ -67,9 +68,18 @@ impl Server {
     fn try_recall(&mut self, ask: Ask) {
         let Ask { client, recall, .. } = ask;
         let start = Instant::now();
-        let outcome = self.recall(client, &recall, self.patience.at(start));
+        let patience = self.patience.at(start);
+        let outcome = if self.is_settled(client, &recall) {
+            Ok(())
+        } else {
+            let work = |server: &Server| server.recall(client, &recall, patience);
+            self.apart(work, |server, ok| server.answer(client, &recall, ok))
+        };
         let now = Instant::now();
         self.patience.spend(now, now - start);
+        if matches!(outcome, Err(Refusal::Interrupted)) {
+            self.abandon_recall(client, &recall);
+        }
         if let Err(refusal) = &outcome {
             if self.waiting.keep(ask, refusal, now) {
                 return;
@@ -84,12 +94,28 @@ impl Server {
             let (client, offer) = (client.0, recall.offer_id);
             debug!(client, offer, "not recalled: {refusal}");
         }
-        let message = Recalled {
-            offer_id: recall.offer_id,
-            ok: outcome.is_ok(),
-        };
-        self.send(client, ToClient::Recalled(message), None);
+        self.answer(client, &recall, outcome.is_ok());
         self.waiting.try_soon(now);
+    }
+
+    fn answer(&mut self, client: ClientId, recall: &Recall, ok: bool) {
+        let offer_id = recall.offer_id;
+        self.send(client, ToClient::Recalled(Recalled { offer_id, ok }), None);
+    }
+
+    /// Whether nothing is left to bring back, nor to be told.
+    fn is_settled(&self, client: ClientId, recall: &Recall) -> bool {
+        let asked_for = self.asked_for(client, recall).ok();
+        let read = asked_for.and_then(|(pairing, direction)| self.has_read_all(pairing, direction));
+        read.is_some_and(|(receiver, gate)| !gate.open && !put_back::owes_error(receiver))
+    }
+
+    /// The row of a direction's reader, and the gate, if it has read all that came through it.
+    fn has_read_all(&self, pairing: &Pairing, direction: usize) -> Option<(&Row, Gate)> {
+        let receiver = &pairing.ends[1 - direction];
+        let row = self.row_of(receiver, pairing.connection_id).ok()?;
+        let gate = pairing.segment.words(direction).gate.load();
+        (gate.tail == row.receive.head.load(Acquire)).then_some((row, gate))
     }
 
     /// The pairing that a client means, and the direction.
@@ -144,9 +170,7 @@ impl Server {
             // carried over, the reader's queue would grow, and the FIN come before its time.
             carries: met.is_some() || !sends || is_being_left,
         };
-        if road.is_drained()? && !put_back::owes_error(road.receiver) {
-            return Ok(());
-        }
+        road.shut_gate()?;
         // Who asks may have the end from a process that has let go, and says what number it has there.
         let mut askers = vec![(client, recall.fd, sends)];
         askers.extend(met.map(|ask| (ask.client, ask.recall.fd, ask.recall.sends)));

@@ -98,8 +98,11 @@ impl Server {
         if !self.segments.take_silent(client.tenant) {
             self.metrics.clients_refused += 1;
             if self.log_limit.allows() {
-                let tenant = client.tenant;
-                warn!(pid = client.pid, %tenant, "turned a program away: too many of its tenant's say nothing");
+                let tenant = self.pods.tenant_name(&client);
+                warn!(
+                    pid = client.pid,
+                    tenant, "turned a program away: too many of its tenant's say nothing"
+                );
             }
             return;
         }
@@ -216,7 +219,7 @@ impl Server {
         if let (Some(client), true) = (self.clients.get(&id), self.log_limit.allows()) {
             warn!(
                 pid = client.pid,
-                tenant = %client.tenant,
+                tenant = self.pods.tenant_name(client),
                 program = client.name,
                 "dropped a program: {what}"
             );
@@ -252,7 +255,7 @@ impl Server {
                 if self.log_limit.allows() {
                     warn!(
                         pid = client.pid,
-                        tenant = %client.tenant,
+                        tenant = self.pods.tenant_name(client),
                         "turned a program away: {refusal:?}"
                     );
                 }
@@ -264,7 +267,7 @@ impl Server {
             client = id.0,
             pid = client.pid,
             uid = client.uid,
-            tenant = %client.tenant,
+            tenant = self.pods.tenant_name(client),
             program = client.name,
             mode = client.mode.as_str(),
             excluded = client.excluded,

@@ -23,8 +23,10 @@ use crate::http::Endpoint;
 use crate::introductions::Introduced;
 use crate::metrics::Metrics;
 use crate::offers::{ClientId, Offers};
+use crate::packet_rules::PacketRules;
 use crate::pairings::Pairings;
 use crate::place::{PlaceError, Places};
+use crate::pods::PodNames;
 use crate::proof::Prover;
 use crate::recall::{Lingering, Patience, Waiting};
 use crate::segments::Segments;
@@ -145,6 +147,8 @@ pub(crate) struct Server {
     pub(crate) awaited: Awaited,
     pub(crate) offers: Offers,
     pub(crate) prover: Prover,
+    pub(crate) packet_rules: PacketRules,
+    pub(crate) pods: PodNames,
     /// For ends in other network namespaces.
     pub(crate) distant: Distant,
     pub(crate) segments: Segments,
@@ -179,6 +183,12 @@ pub(crate) struct Server {
     pub(crate) doomed: Vec<ClientId>,
     /// And those of them that are to be tried again.
     pub(crate) lingering: Lingering,
+}
+
+/// Where the agent itself runs.
+fn own_containment() -> Containment {
+    let text = std::fs::read_to_string("/proc/self/cgroup");
+    text.map_or_else(|_| Containment::default(), |text| Containment::parse(&text))
 }
 
 impl Server {
@@ -219,6 +229,8 @@ impl Server {
             awaited: Awaited::default(),
             offers: Offers::new(prover.reach()),
             prover,
+            packet_rules: PacketRules::new(),
+            pods: PodNames::default(),
             distant: Distant::default(),
             segments,
             introduced: HashMap::new(),
@@ -231,8 +243,7 @@ impl Server {
             log_limit: LogLimit::default(),
             background,
             since: now,
-            containment: std::fs::read_to_string("/proc/self/cgroup")
-                .map_or_else(|_| Containment::default(), |text| Containment::parse(&text)),
+            containment: own_containment(),
             places,
             epoll,
             endpoint,

@@ -1,25 +1,19 @@
 //! What the kernel says about one TCP connection: a `NETLINK_SOCK_DIAG` request for exactly one socket (`sock_diag(7)`,
 //! `inet_diag_req_v2` and `inet_diag_msg` of `<linux/inet_diag.h>`), in this process's network namespace.
 
-use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 
 use millrace_wire::Address;
-use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, recv, send,
-    socket,
-};
+use nix::libc;
+use nix::sys::socket::SockProtocol;
 
-const HEADER_BYTES: usize = 16;
-const REQUEST_BYTES: usize = HEADER_BYTES + 56;
-/// `nlmsghdr`, then `inet_diag_msg`; attributes may follow.
-const ANSWER_BYTES: usize = HEADER_BYTES + 72;
+use crate::netlink::{Netlink, word};
+
+const QUESTION_BYTES: usize = 56;
+/// `inet_diag_msg`; attributes may follow.
+const ANSWER_BYTES: usize = 72;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const NLM_F_REQUEST: u16 = 1;
-const NLMSG_ERROR: u16 = 2;
 const IPPROTO_TCP: u8 = 6;
 /// `TCP_ESTABLISHED`, and the states after it in which one direction may still carry bytes.
 const ESTABLISHED: u8 = 1;
@@ -33,28 +27,13 @@ pub(crate) struct SocketFacts {
     pub(crate) inode: u64,
 }
 
-/// A netlink socket to ask with.
+/// Asks for sockets.
 #[derive(Debug)]
-pub(crate) struct SockDiag {
-    socket: OwnedFd,
-    sequence: Cell<u32>,
-}
+pub(crate) struct SockDiag(Netlink);
 
 impl SockDiag {
     pub(crate) fn open() -> io::Result<SockDiag> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let socket = socket(
-            AddressFamily::Netlink,
-            SockType::Raw,
-            flags,
-            SockProtocol::NetlinkSockDiag,
-        )?;
-        // To the kernel, port 0: no other process can answer in its place.
-        connect(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
-        Ok(SockDiag {
-            socket,
-            sequence: Cell::new(0),
-        })
+        Netlink::open(SockProtocol::NetlinkSockDiag).map(SockDiag)
     }
 
     /// The TCP socket with these addresses and this `SO_COOKIE`; `None` when there is none.
@@ -64,35 +43,20 @@ impl SockDiag {
         remote: &Address,
         cookie: u64,
     ) -> io::Result<Option<SocketFacts>> {
-        let sequence = self.sequence.get().wrapping_add(1);
-        self.sequence.set(sequence);
-        let request = encode_request(sequence, local, remote, cookie);
-        send(self.socket.as_raw_fd(), &request, MsgFlags::empty())?;
-        let mut buffer = [0; 1024];
-        loop {
-            // The kernel answers within `send`: an answer that is not there will not come.
-            let length = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)?;
-            match parse_answer(&buffer[..length], sequence, local, remote, cookie) {
-                Answer::Stale => {}
-                Answer::Found(facts) => return Ok(Some(facts)),
-                // ENOENT: no such socket. ESTALE: there is one, with another cookie.
-                Answer::Error(Errno::ENOENT | Errno::ESTALE) | Answer::Different => {
-                    return Ok(None);
-                }
-                Answer::Error(errno) => return Err(errno.into()),
-                Answer::Malformed => return Err(io::ErrorKind::InvalidData.into()),
+        let question = encode_question(local, remote, cookie);
+        let answer = self
+            .0
+            .ask(SOCK_DIAG_BY_FAMILY, SOCK_DIAG_BY_FAMILY, &question);
+        match answer {
+            Ok(answer) => parse_answer(&answer, local, remote, cookie)
+                .ok_or_else(|| io::ErrorKind::InvalidData.into()),
+            // ESTALE: there is one, with another cookie.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)) => {
+                Ok(None)
             }
+            Err(error) => Err(error),
         }
     }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Answer {
-    Stale,
-    Found(SocketFacts),
-    Different,
-    Error(Errno),
-    Malformed,
 }
 
 /// Four bytes of an IPv4 address, or sixteen: a v4-mapped connection is looked up as IPv4, whatever its sockets' family.
@@ -103,88 +67,52 @@ fn socket_id(local: &Address, remote: &Address) -> (u8, [u8; 36]) {
     if local.is_v4() && remote.is_v4() {
         id[4..8].copy_from_slice(&local.ip[12..]);
         id[20..24].copy_from_slice(&remote.ip[12..]);
-        (nix::libc::AF_INET as u8, id)
+        (libc::AF_INET as u8, id)
     } else {
         id[4..20].copy_from_slice(&local.ip);
         id[20..36].copy_from_slice(&remote.ip);
-        (nix::libc::AF_INET6 as u8, id)
+        (libc::AF_INET6 as u8, id)
     }
 }
 
-fn encode_request(
-    sequence: u32,
-    local: &Address,
-    remote: &Address,
-    cookie: u64,
-) -> [u8; REQUEST_BYTES] {
-    let mut request = [0; REQUEST_BYTES];
-    request[..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
-    request[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    request[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-    request[8..12].copy_from_slice(&sequence.to_ne_bytes());
+fn encode_question(local: &Address, remote: &Address, cookie: u64) -> [u8; QUESTION_BYTES] {
+    let mut question = [0; QUESTION_BYTES];
     let (family, id) = socket_id(local, remote);
-    request[16] = family;
-    request[17] = IPPROTO_TCP;
-    request[20..24].copy_from_slice(&u32::MAX.to_ne_bytes());
-    request[24..60].copy_from_slice(&id);
+    question[0] = family;
+    question[1] = IPPROTO_TCP;
+    question[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+    question[8..44].copy_from_slice(&id);
     // Any interface; then the cookie, its lower word first.
-    request[64..68].copy_from_slice(&(cookie as u32).to_ne_bytes());
-    request[68..72].copy_from_slice(&((cookie >> 32) as u32).to_ne_bytes());
-    request
+    question[48..52].copy_from_slice(&(cookie as u32).to_ne_bytes());
+    question[52..56].copy_from_slice(&((cookie >> 32) as u32).to_ne_bytes());
+    question
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes
-        .get(at..at + 4)?
-        .try_into()
-        .ok()
-        .map(u32::from_ne_bytes)
-}
-
+/// `None`: it is malformed. `Some(None)`: it is of another socket.
 fn parse_answer(
     bytes: &[u8],
-    sequence: u32,
     local: &Address,
     remote: &Address,
     cookie: u64,
-) -> Answer {
-    let (Some(kind), Some(seen)) = (bytes.get(4..6), word(bytes, 8)) else {
-        return Answer::Malformed;
-    };
-    if seen != sequence {
-        return Answer::Stale;
-    }
-    if kind == NLMSG_ERROR.to_ne_bytes() {
-        return match word(bytes, HEADER_BYTES) {
-            Some(error) => Answer::Error(Errno::from_raw((error as i32).wrapping_neg())),
-            None => Answer::Malformed,
-        };
-    }
-    if kind != SOCK_DIAG_BY_FAMILY.to_ne_bytes() || bytes.len() < ANSWER_BYTES {
-        return Answer::Malformed;
-    }
+) -> Option<Option<SocketFacts>> {
+    let bytes = bytes.get(..ANSWER_BYTES)?;
     let (_, id) = socket_id(local, remote);
-    let (Some(low), Some(high), Some(inode)) = (word(bytes, 60), word(bytes, 64), word(bytes, 84))
-    else {
-        return Answer::Malformed;
-    };
+    let (low, high, inode) = (word(bytes, 44)?, word(bytes, 48)?, word(bytes, 68)?);
     // The lookup falls back to listeners, and an IPv6 socket says a v4-mapped address as it is: compare what identifies.
-    let same_ports = bytes[20..24] == id[..4];
+    let same_ports = bytes[4..8] == id[..4];
     let same_cookie = u64::from(high) << 32 | u64::from(low) == cookie;
-    if !same_ports || !same_cookie {
-        return Answer::Different;
-    }
-    Answer::Found(SocketFacts {
-        established: bytes[17] == ESTABLISHED,
+    let facts = SocketFacts {
+        established: bytes[1] == ESTABLISHED,
         inode: inode.into(),
-    })
+    };
+    Some((same_ports && same_cookie).then_some(facts))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, AsRawFd};
 
     fn cookie(stream: &TcpStream) -> u64 {
         crate::sys::socket_cookie(stream.as_fd()).unwrap()
@@ -240,20 +168,9 @@ mod tests {
             ip: [0; 16],
             port: 1,
         };
-        let mut bytes = [0; ANSWER_BYTES];
-        bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-        bytes[8] = 1;
+        let bytes = [0; ANSWER_BYTES];
         for length in 0..ANSWER_BYTES {
-            assert_eq!(
-                parse_answer(
-                    &bytes[..length],
-                    u32::from_ne_bytes([1, 0, 0, 0]),
-                    &address,
-                    &address,
-                    0
-                ),
-                Answer::Malformed
-            );
+            assert_eq!(parse_answer(&bytes[..length], &address, &address, 0), None);
         }
     }
 }

@@ -13,6 +13,10 @@ use nix::cmsg_space;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 
+mod apart;
+
+pub(crate) use apart::apart;
+
 /// Receives one message, and the first descriptor that comes with it.
 pub(crate) fn receive_with_descriptor(
     socket: &OwnedFd,

@@ -37,7 +37,7 @@ impl KernelOption {
     }
 }
 
-const KERNEL_OPTIONS: [KernelOption; 8] = [
+const KERNEL_OPTIONS: [KernelOption; 9] = [
     KernelOption::new(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1, Reason::LowWater),
     KernelOption::new(libc::SOL_SOCKET, libc::SO_OOBINLINE, 0, Reason::UrgentData),
     KernelOption::new(libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0, Reason::Zerocopy),
@@ -54,6 +54,12 @@ const KERNEL_OPTIONS: [KernelOption; 8] = [
         libc::SO_TIMESTAMPING,
         0,
         Reason::Unsupported,
+    ),
+    KernelOption::new(
+        libc::SOL_SOCKET,
+        libc::SO_MAX_PACING_RATE,
+        -1,
+        Reason::Shaped,
     ),
     KernelOption::new(libc::IPPROTO_TCP, libc::TCP_INQ, 0, Reason::Unsupported),
 ];

@@ -76,6 +76,9 @@ reasons! {
     28 Unsupported "unsupported" "The program did something with the socket that the ring cannot carry."
     29 Sandboxed "sandboxed" "The program confined itself to few system calls."
     30 Untraceable "untraceable" "The agent may not trace the program, so bytes that lie unread in a ring could not be brought back."
+    31 Helper "helper" "A helper of connection tracking reads the connection's packets."
+    32 Shaped "shaped" "The connection's packets are shaped: a queueing discipline limits, delays or drops them."
+    33 Policy "policy" "The agent's configuration does not let these two programs be joined."
 }
 
 #[cfg(test)]

@@ -122,6 +122,13 @@ pub(super) static SUITES: &[Suite] = &[
         full_minutes: 75,
     },
     Suite {
+        name: "kills midway",
+        sample: &["tests/kills/midway.py", "--moments", "1"],
+        sample_minutes: 3,
+        full: &["tests/kills/midway.py"],
+        full_minutes: 30,
+    },
+    Suite {
         name: "hostile",
         sample: &["tests/hostile/run.py", "--rounds", "20", "--seconds", "40"],
         sample_minutes: 4,

@@ -95,6 +95,12 @@ impl Btf {
         (bits % 8 == 0).then_some(bits / 8)
     }
 
+    /// Bytes of a structure.
+    pub(crate) fn size(&self, structure: &str) -> Option<u32> {
+        let number = self.find(structure, &[KIND_STRUCT])?;
+        word(&self.bytes, *self.types.get(number as usize)? + 8)
+    }
+
     fn find(&self, name: &str, kinds: &[u32]) -> Option<u32> {
         let numbers = 1..self.types.len();
         numbers
@@ -165,6 +171,7 @@ mod tests {
         };
         let table = Btf::parse(bytes).unwrap();
         assert_eq!(table.offset("list_head", &["prev"]), Some(8));
+        assert_eq!(table.size("list_head"), Some(16));
         // Members of anonymous unions and structures.
         assert!(table.offset("sock_common", &["skc_rcv_saddr"]).is_some());
         assert_eq!(table.offset("sock", &["__sk_common"]), Some(0));

@@ -1,7 +1,7 @@
-//! What only the kernel knows about a process's TCP sockets: their sequence numbers, and the network namespace that they are in. A small
-//! program of the kind `iter/task` reads it (`bpf(2)`, "BPF iterators" in the kernel's documentation): it runs while this agent reads
-//! from it, is told a few descriptors of one process, changes nothing, and holds nothing. Its cost is that of the descriptors it is told,
-//! however many the process has. Needs Linux 6.1 with BTF, and root.
+//! What only the kernel knows about a process's TCP sockets: their sequence numbers, the network namespace that they are in, and whether
+//! an interface shapes what they send. A small program of the kind `iter/task` reads it (`bpf(2)`, "BPF iterators" in the kernel's
+//! documentation): it runs while this agent reads from it, is told a few descriptors of one process, changes nothing, and holds nothing.
+//! Its cost is that of the descriptors it is told, however many the process has. Needs Linux 6.1 with BTF, and root.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,6 +12,7 @@ mod btf;
 mod program;
 pub mod text;
 
+use crate::packet_rules::shapes;
 use crate::sys;
 use btf::Btf;
 use program::{LIST_BYTES, LIST_MAX, Layout, RECORD_BYTES};
@@ -45,6 +46,8 @@ pub(crate) struct TcpSocket {
     pub(crate) send_unacknowledged: u32,
     /// The next sequence number to be received.
     pub(crate) receive_next: u32,
+    /// What it sends or receives is shaped, on its own interface or on the other half of that.
+    pub(crate) shaped: bool,
 }
 
 /// The loaded program.
@@ -167,6 +170,9 @@ impl TcpSockets {
             send_next: word(program::SEND_NEXT),
             send_unacknowledged: word(program::SEND_UNACKNOWLEDGED),
             receive_next: word(program::RECEIVE_NEXT),
+            shaped: bytes[program::DISCIPLINES..]
+                .chunks_exact(program::DISCIPLINE_BYTES)
+                .any(shapes),
         })
     }
 }

@@ -4,10 +4,13 @@
 //! address, reads as zeros. Nothing is held meanwhile. What was freed and used again under it is noticed by the cookie, which is read first
 //! and last and never comes back; what is no socket at all by its file's operations; both by whoever reads the record.
 
+use std::ops::Range;
+
 use super::btf::Btf;
 use super::text::{
     ADD, ADD_REGISTER, FRAME, JUMP_IF_EQUAL, JUMP_IF_NOT_BELOW, JUMP_IF_REGISTER_NOT_BELOW,
-    LOAD_U32, LOAD_U64, MAP_LOOKUP, R0, R1, R2, R3, SHIFT_LEFT, STORE_U32, STORE_U64, Text,
+    JUMP_UNLESS_EQUAL, LOAD_U32, LOAD_U64, MAP_LOOKUP, R0, R1, R2, R3, SHIFT_LEFT, STORE_U32,
+    STORE_U64, Text,
 };
 
 /// Descriptors that one run looks at. The kernel's verifier follows each when the program is loaded, half a millisecond long; and their
@@ -17,7 +20,7 @@ pub(super) const LIST_MAX: usize = 64;
 pub(super) const LIST_BYTES: usize = 4 + 4 * LIST_MAX;
 
 /// Size of a record, and where its fields are.
-pub(super) const RECORD_BYTES: usize = 64;
+pub(super) const RECORD_BYTES: usize = 128;
 pub(super) const FD: usize = 0;
 pub(super) const OWNER: usize = 4;
 pub(super) const COOKIE: usize = 8;
@@ -34,11 +37,17 @@ pub(super) const STATE: usize = 52;
 pub(super) const FAMILY: usize = 54;
 pub(super) const KIND: usize = 56;
 pub(super) const PROTOCOL: usize = 58;
-/// Behind the record on the stack: what was read on the way, how many entries the table of descriptors has, and where they are.
-const SCRATCH: usize = 64;
-const TABLE_SIZE: usize = 72;
-const TABLE: usize = 80;
-const FRAME_BYTES: usize = 88;
+/// The names of queueing disciplines: of the interface by which the socket sends, when it sends and receives; and the same of the other
+/// half of that interface, where it is a veth. Zeros where there is none.
+pub(super) const DISCIPLINES: usize = 64;
+pub(super) const DISCIPLINE_BYTES: usize = 16;
+/// Behind the record on the stack: what was read on the way; how many entries the table of descriptors has, and where they are; and where
+/// the socket is.
+const SCRATCH: usize = 128;
+const TABLE_SIZE: usize = 136;
+const TABLE: usize = 144;
+const SOCKET: usize = 152;
+const FRAME_BYTES: usize = 160;
 
 /// Where this kernel has what the program reads.
 #[derive(Debug)]
@@ -64,6 +73,44 @@ pub(super) struct Layout {
     send_unacknowledged: u32,
     receive_next: u32,
     meta_file: u32,
+    /// Of a kernel without queueing disciplines there is none.
+    interface: Option<Interface>,
+}
+
+/// Where it has what an interface does with packets.
+#[derive(Debug, Clone, Copy)]
+struct Interface {
+    socket_route: u32,
+    route_device: u32,
+    sending: u32,
+    receiving: u32,
+    queue_discipline: u32,
+    discipline_kind: u32,
+    kind_name: u32,
+    device_kind: u32,
+    device_kind_name: u32,
+    /// Where the data of its driver begin; a veth's first datum is its other half (`struct veth_priv`).
+    driver: u32,
+}
+
+impl Interface {
+    fn find(table: &Btf) -> Option<Interface> {
+        let device = |name| table.offset("net_device", &[name]);
+        // Before Linux 6.11 nothing but the size said where they are (`netdev_priv`).
+        let behind = || Some(table.size("net_device")?.next_multiple_of(32));
+        Some(Interface {
+            socket_route: table.offset("sock", &["sk_dst_cache"])?,
+            route_device: table.offset("dst_entry", &["dev"])?,
+            sending: device("qdisc")?,
+            receiving: device("ingress_queue")?,
+            queue_discipline: table.offset("netdev_queue", &["qdisc_sleeping"])?,
+            discipline_kind: table.offset("Qdisc", &["ops"])?,
+            kind_name: table.offset("Qdisc_ops", &["id"])?,
+            device_kind: device("rtnl_link_ops")?,
+            device_kind_name: table.offset("rtnl_link_ops", &["kind"])?,
+            driver: device("priv").or_else(behind)?,
+        })
+    }
 }
 
 impl Layout {
@@ -95,6 +142,7 @@ impl Layout {
             send_unacknowledged: table.offset("tcp_sock", &["snd_una"])?,
             receive_next: table.offset("tcp_sock", &["rcv_nxt"])?,
             meta_file: table.offset("bpf_iter_meta", &["seq"])?,
+            interface: Interface::find(table),
         })
     }
 }
@@ -154,7 +202,47 @@ impl Text {
         self.follow(R1, POINTER, layout.net);
         self.follow(R1, R1, layout.net_owner);
         self.record(R1, layout.owner_number, 4, OWNER);
+        self.put(STORE_U64, FRAME, POINTER, on_stack(SOCKET), 0);
+        if let Some(interface) = layout.interface {
+            self.follow(POINTER, POINTER, interface.socket_route);
+            self.follow(POINTER, POINTER, interface.route_device);
+            self.disciplines(interface, DISCIPLINES);
+            self.follow(R1, POINTER, interface.device_kind);
+            self.follow(R1, R1, interface.device_kind_name);
+            self.record(R1, 0, 8, SCRATCH);
+            self.load(LOAD_U32, R1, FRAME, on_stack(SCRATCH));
+            let other_half = DISCIPLINES + 2 * DISCIPLINE_BYTES;
+            self.clear(other_half..RECORD_BYTES);
+            let no_veth = self.jump(JUMP_UNLESS_EQUAL, R1, 0, i32::from_ne_bytes(*b"veth"));
+            self.follow(POINTER, POINTER, interface.driver);
+            self.disciplines(interface, other_half);
+            self.land(no_veth);
+        }
+        self.load(LOAD_U64, POINTER, FRAME, on_stack(SOCKET));
         self.record(POINTER, layout.cookie, 8, COOKIE_AFTER);
+    }
+
+    /// Fills a part of the stack with zeros.
+    fn clear(&mut self, fields: Range<usize>) {
+        self.set(R2, 0);
+        for field in fields.step_by(8) {
+            self.put(STORE_U64, FRAME, R2, on_stack(field), 0);
+        }
+    }
+
+    /// Copies the names of the two disciplines of the interface that POINTER points to.
+    fn disciplines(&mut self, interface: Interface, field: usize) {
+        self.follow(R1, POINTER, interface.sending);
+        self.discipline(interface, field);
+        self.follow(R1, POINTER, interface.receiving);
+        self.follow(R1, R1, interface.queue_discipline);
+        self.discipline(interface, field + DISCIPLINE_BYTES);
+    }
+
+    /// Copies the name of the discipline that R1 points to.
+    fn discipline(&mut self, interface: Interface, field: usize) {
+        self.follow(R1, R1, interface.discipline_kind);
+        self.record(R1, interface.kind_name, DISCIPLINE_BYTES as i32, field);
     }
 }
 
@@ -162,10 +250,7 @@ impl Text {
 pub(super) fn assemble(layout: &Layout, map: i32) -> Vec<u64> {
     let mut text = Text::default();
     text.copy(CONTEXT, R1);
-    for field in (0..FRAME_BYTES).step_by(8) {
-        text.set(R1, 0);
-        text.put(STORE_U64, FRAME, R1, on_stack(field), 0);
-    }
+    text.clear(0..FRAME_BYTES);
     text.load(LOAD_U64, POINTER, CONTEXT, TASK);
     let no_task = text.jump(JUMP_IF_EQUAL, POINTER, 0, 0);
     // The key is zero, which is there.

@@ -19,7 +19,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 use tracing::debug;
 
 use super::reorder::ARRIVAL;
-use super::{Asker, Refusal, Road};
+use super::{Asker, Refusal, Road, apart};
 use crate::offers::{ClientId, OfferKey};
 use crate::pairings::Pairing;
 use crate::server::Server;
@@ -94,7 +94,18 @@ impl Server {
             if start > began + TIME_MAX {
                 break;
             }
-            if let Err(refusal) = self.send_last_of(key, start) {
+            let outcome = if self.has_left_nothing(key) {
+                self.send_last_of(key, start)
+            } else {
+                self.apart(|server| server.send_last_of(key, start), |_, _| ())
+            };
+            if matches!(outcome, Err(Refusal::Interrupted)) {
+                if let Some((pairing, _)) = self.pairings.get(key) {
+                    self.abandon(pairing.connection_id, &pairing.ends, &[]);
+                }
+                apart::end_with_worker();
+            }
+            if let Err(refusal) = outcome {
                 debug!(client = key.0.0, offer = key.1, "not sent: {refusal}");
                 if matches!(refusal, Refusal::Locked | Refusal::Sending) {
                     busy.push(key);
@@ -134,6 +145,14 @@ impl Server {
             process != own && process.is_some_and(|process| sys::pidfd_open(process).is_ok())
         });
         has_others.then_some(row)
+    }
+
+    /// Whether all that came through both gates has been read.
+    fn has_left_nothing(&self, key: OfferKey) -> bool {
+        let found = self.pairings.get(key);
+        found.is_some_and(|(pairing, _)| {
+            [0, 1].map(|direction| self.has_read_all(pairing, direction).is_some()) == [true; 2]
+        })
     }
 
     fn send_last_of(&self, key: OfferKey, now: Instant) -> Result<(), Refusal> {

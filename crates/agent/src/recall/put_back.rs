@@ -11,8 +11,7 @@
 //! - where a connection cannot be made again, the bytes are put behind the FIN, at which the stream stays: only while the reader's own
 //!   direction is open; FIONREAD takes one byte off then, for the FIN; and the acknowledgement of the reader's own FIN comes from before
 //!   these bytes, and is passed over: that end lingers;
-//! - an agent that dies in the middle leaves a part in the queue; the reader gets no answer then, and resets the connection, unless it
-//!   goes on to read the ring.
+//! - who dies in the middle leaves a part in the queue, or a socket that nobody can use: see `apart`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -23,7 +22,7 @@ use millrace_shm::board::{Row, flags};
 use millrace_shm::lock::Held;
 use millrace_shm::segment::Segment;
 use millrace_shm::sys::thread_id;
-use millrace_wire::Recall;
+use millrace_wire::{Address, Recall};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, send, setsockopt, sockopt};
 
@@ -46,10 +45,8 @@ const REPAIR_OFF: i32 = -1;
 impl Server {
     /// The other end has gone: the segment is where the reader has it mapped.
     pub(super) fn put_back_alone(&self, client: ClientId, recall: &Recall) -> Result<(), Refusal> {
+        let (connection_id, ends) = self.left_of(client, recall).ok_or(Refusal::Unpaired)?;
         let own = self.pairings.left((client, recall.offer_id));
-        let connection_id = own.map_or(recall.connection_id, |(id, _)| id);
-        let ends = self.pairings.left_by_id(connection_id);
-        let ends = ends.ok_or(Refusal::Unpaired)?;
         let index = match own {
             Some((_, index)) => index,
             None => self.end_shown(client, recall, ends)?,
@@ -216,6 +213,19 @@ impl Repair<'_> {
         let reuses = getsockopt(&socket, sockopt::ReuseAddr).ok();
         sys::set_tcp_option(socket, libc::TCP_REPAIR, REPAIR_ON)?;
         Ok(Repair { socket, reuses })
+    }
+}
+
+/// Resets a connection on which such work was cut off; `local`: the address that this end had.
+pub(super) fn abandon(socket: BorrowedFd<'_>, local: &Address) {
+    // Without the right to it nobody can have begun.
+    let _ = sys::set_tcp_option(socket, libc::TCP_REPAIR, REPAIR_OFF);
+    if sys::is_over(socket) {
+        // It has an end to tell of again.
+        let renewal = Renewal::of_reset(socket, local);
+        let _ = renewal.and_then(|renewal| renewal.make(0, || Ok(())));
+    } else {
+        sys::reset(socket);
     }
 }
 

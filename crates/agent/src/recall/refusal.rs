@@ -43,6 +43,10 @@ pub(crate) enum Refusal {
     Upper,
     /// The kernel does not let us put bytes into a queue.
     Repair(io::Error),
+    /// The worker was killed.
+    Interrupted,
+    /// The worker has said why.
+    Told,
 }
 
 impl fmt::Display for Refusal {
@@ -71,6 +75,8 @@ impl fmt::Display for Refusal {
             Refusal::Repair(error) => {
                 return write!(f, "bytes cannot be put into a queue: {error}");
             }
+            Refusal::Interrupted => "the worker was killed",
+            Refusal::Told => "as told above",
         })
     }
 }

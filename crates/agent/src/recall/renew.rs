@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use millrace_wire::Address;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect,
@@ -88,6 +89,21 @@ impl<'a> Renewal<'a> {
             local,
             remote,
             end,
+        })
+    }
+
+    /// Of a socket that has no connection any more, or half of one: it is to tell of a reset. `local`: the address that it had.
+    pub(super) fn of_reset(socket: BorrowedFd<'a>, local: &Address) -> io::Result<Renewal<'a>> {
+        let named: SockaddrStorage = getsockname(socket.as_raw_fd())?;
+        let ip = IpAddr::from(local.ip);
+        let is_v4 = named.as_sockaddr_in().is_some();
+        let ip = if is_v4 { ip.to_canonical() } else { ip };
+        Ok(Renewal {
+            socket,
+            wire: open_wire(ip.to_canonical())?,
+            local: storage(SocketAddr::new(ip, local.port)),
+            remote: storage(SocketAddr::new(ip, 0)),
+            end: End::Over(Some(Errno::ECONNRESET)),
         })
     }
 

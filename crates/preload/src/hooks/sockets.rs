@@ -186,6 +186,12 @@ fn pinning_option(level: c_int, name: c_int, value: impl Fn() -> Option<c_int>) 
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if value().is_some_and(|value| value >= 0) => {
             Some(Reason::Unsupported)
         }
+        // Of an unsigned long, too, these are the lower bytes.
+        (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE)
+            if value().is_some_and(|value| value != -1) =>
+        {
+            Some(Reason::Shaped)
+        }
         (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING) => {
             Some(Reason::Unsupported)
         }

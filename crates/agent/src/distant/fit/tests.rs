@@ -13,6 +13,7 @@ fn socket(cookie: u64, send: [u32; 2], receive_next: u32) -> TcpSocket {
         send_unacknowledged: send[0],
         send_next: send[1],
         receive_next,
+        shaped: false,
     }
 }
 
