@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -21,6 +22,8 @@ use list::{SUITES, Suite};
 use record::Record;
 
 const LOGS: &str = "target/test";
+/// Of suites that run beside others.
+const AT_A_TIME: usize = 2;
 
 /// What a suite's run has shown.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,10 +53,9 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
         .collect();
     ensure!(!chosen.is_empty(), "there is no such suite");
     fs::create_dir_all(LOGS).context(LOGS)?;
-    let mut record = Record::load()?;
-    let mut outcomes = Vec::new();
-    for suite in chosen {
-        let before = (all && !restart).then(|| record.passed(suite.name));
+    let record = Mutex::new(Record::load()?);
+    let run_or_recall = |suite: &Suite| {
+        let before = (all && !restart).then(|| held(&record).passed(suite.name));
         let outcome = match before.flatten() {
             Some(outcome) => {
                 println!("{}: passed before, with this tree", suite.name);
@@ -62,11 +64,36 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
             None => run(suite, all)?,
         };
         if all {
-            record.store(suite.name, &outcome)?;
+            held(&record).store(suite.name, &outcome)?;
         }
-        outcomes.push((suite.name, outcome));
+        anyhow::Ok((suite.name, outcome))
+    };
+    let mut outcomes = Vec::new();
+    for turn in chosen.chunk_by(|one, next| one.beside && next.beside) {
+        for outcome in at_a_time(AT_A_TIME, turn, |suite| run_or_recall(suite)) {
+            outcomes.push(outcome?);
+        }
     }
     close(&outcomes)
+}
+
+/// Does something with each, with so many at a time; returns what it made of them, in their order.
+fn at_a_time<T: Sync, U: Send>(count: usize, all: &[T], work: impl Fn(&T) -> U + Sync) -> Vec<U> {
+    let (next, done) = (Mutex::new(all.iter().enumerate()), Mutex::new(Vec::new()));
+    let worker = || {
+        while let Some((index, one)) = { held(&next).next() } {
+            let made = work(one);
+            held(&done).push((index, made));
+        }
+    };
+    std::thread::scope(|scope| (0..count.min(all.len())).for_each(|_| drop(scope.spawn(worker))));
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, made)| made).collect()
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs one suite with its output in a log, of which failures show the end.

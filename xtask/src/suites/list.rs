@@ -9,6 +9,8 @@ pub(super) struct Suite {
     /// For `make test-all`.
     pub(super) full: &'static [&'static str],
     pub(super) full_minutes: u64,
+    /// Runs while its neighbour in the list does: it waits most of the time, or has work for one processor, and says nothing of moments.
+    pub(super) beside: bool,
 }
 
 /// In the order of running: what fails fast comes first.
@@ -26,6 +28,7 @@ pub(super) static SUITES: &[Suite] = &[
             "--include-ignored",
         ],
         full_minutes: 60,
+        beside: false,
     },
     Suite {
         name: "loom",
@@ -33,6 +36,15 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 6,
         full: LOOM,
         full_minutes: 20,
+        beside: true,
+    },
+    Suite {
+        name: "containers",
+        sample: &["tests/containers/run.py"],
+        sample_minutes: 5,
+        full: &["tests/containers/run.py", "--whole"],
+        full_minutes: 12,
+        beside: true,
     },
     Suite {
         name: "Miri",
@@ -40,13 +52,23 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 8,
         full: &["tests/miri/run.py"],
         full_minutes: 8,
+        beside: true,
     },
     Suite {
-        name: "placements",
-        sample: &["tests/placements/run.py"],
-        sample_minutes: 2,
-        full: &["tests/placements/run.py"],
-        full_minutes: 2,
+        name: "fuzz",
+        sample: &["tests/fuzz/run.py", "--seconds", "8"],
+        sample_minutes: 6,
+        full: &["tests/fuzz/run.py", "--seconds", "900"],
+        full_minutes: 75,
+        beside: true,
+    },
+    Suite {
+        name: "report",
+        sample: &["tests/report/run.py"],
+        sample_minutes: 5,
+        full: &["tests/report/run.py"],
+        full_minutes: 5,
+        beside: true,
     },
     Suite {
         name: "images",
@@ -54,6 +76,23 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 3,
         full: &["tests/images/run.py"],
         full_minutes: 3,
+        beside: true,
+    },
+    Suite {
+        name: "install",
+        sample: &["tests/install/run.py"],
+        sample_minutes: 3,
+        full: &["tests/install/run.py"],
+        full_minutes: 3,
+        beside: true,
+    },
+    Suite {
+        name: "placements",
+        sample: &["tests/placements/run.py"],
+        sample_minutes: 2,
+        full: &["tests/placements/run.py"],
+        full_minutes: 2,
+        beside: false,
     },
     Suite {
         name: "lifetimes",
@@ -61,6 +100,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 3,
         full: &["tests/lifetimes/run.py"],
         full_minutes: 3,
+        beside: false,
     },
     Suite {
         name: "traps",
@@ -68,6 +108,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 4,
         full: &["tests/traps/run.py"],
         full_minutes: 4,
+        beside: false,
     },
     Suite {
         name: "traps, musl",
@@ -75,6 +116,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 0,
         full: &["tests/images/traps.py", "musl"],
         full_minutes: 10,
+        beside: false,
     },
     Suite {
         name: "traps, an older glibc",
@@ -82,6 +124,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 0,
         full: &["tests/images/traps.py", "bullseye"],
         full_minutes: 10,
+        beside: false,
     },
     Suite {
         name: "guest",
@@ -89,6 +132,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 0,
         full: &["tests/guest/run.py"],
         full_minutes: 45,
+        beside: false,
     },
     Suite {
         name: "endings",
@@ -96,6 +140,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 4,
         full: &["tests/endings/run.py"],
         full_minutes: 30,
+        beside: false,
     },
     Suite {
         name: "sequences",
@@ -103,6 +148,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 6,
         full: &["tests/sequences/run.py", "--total", "100000"],
         full_minutes: 240,
+        beside: false,
     },
     Suite {
         name: "kills",
@@ -120,6 +166,7 @@ pub(super) static SUITES: &[Suite] = &[
             "eager,chaos:7,default,eager-nospin,chaos:11",
         ],
         full_minutes: 75,
+        beside: false,
     },
     Suite {
         name: "kills midway",
@@ -127,6 +174,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 3,
         full: &["tests/kills/midway.py"],
         full_minutes: 30,
+        beside: false,
     },
     Suite {
         name: "hostile",
@@ -142,13 +190,7 @@ pub(super) static SUITES: &[Suite] = &[
             "1800",
         ],
         full_minutes: 40,
-    },
-    Suite {
-        name: "fuzz",
-        sample: &["tests/fuzz/run.py", "--seconds", "8"],
-        sample_minutes: 6,
-        full: &["tests/fuzz/run.py", "--seconds", "900"],
-        full_minutes: 75,
+        beside: false,
     },
     Suite {
         name: "observe",
@@ -156,20 +198,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 4,
         full: &["tests/observe/run.py"],
         full_minutes: 4,
-    },
-    Suite {
-        name: "containers",
-        sample: &["tests/containers/run.py"],
-        sample_minutes: 5,
-        full: &["tests/containers/run.py", "--whole"],
-        full_minutes: 12,
-    },
-    Suite {
-        name: "install",
-        sample: &["tests/install/run.py"],
-        sample_minutes: 3,
-        full: &["tests/install/run.py"],
-        full_minutes: 3,
+        beside: false,
     },
     Suite {
         name: "bench",
@@ -177,13 +206,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 5,
         full: &["tests/bench/run.py"],
         full_minutes: 5,
-    },
-    Suite {
-        name: "report",
-        sample: &["tests/report/run.py"],
-        sample_minutes: 5,
-        full: &["tests/report/run.py"],
-        full_minutes: 5,
+        beside: false,
     },
     Suite {
         name: "real programs",
@@ -201,6 +224,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 4,
         full: &["tests/programs/run.py"],
         full_minutes: 60,
+        beside: false,
     },
     Suite {
         name: "public suites, eager",
@@ -219,6 +243,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 5,
         full: &["tests/suites/run.py", "--mode", "eager"],
         full_minutes: 120,
+        beside: false,
     },
     Suite {
         name: "public suites, chaos",
@@ -234,6 +259,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 4,
         full: &["tests/suites/run.py", "--mode", "chaos:7", "--reuse-plain"],
         full_minutes: 120,
+        beside: false,
     },
     Suite {
         name: "public suites, eager without spinning",
@@ -246,6 +272,7 @@ pub(super) static SUITES: &[Suite] = &[
             "--reuse-plain",
         ],
         full_minutes: 120,
+        beside: false,
     },
     Suite {
         name: "public suites, default",
@@ -253,6 +280,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample_minutes: 0,
         full: &["tests/suites/run.py", "--reuse-plain"],
         full_minutes: 120,
+        beside: false,
     },
 ];
 

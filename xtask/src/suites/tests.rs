@@ -28,3 +28,14 @@ fn outcomes_survive_the_state_file() {
     };
     assert_eq!(Outcome::from_json(&outcome.to_json()), Some(outcome));
 }
+
+#[test]
+fn what_is_done_a_few_at_a_time_comes_back_in_its_order() {
+    let all = [30, 1, 20, 2];
+    let work = |ms: &u64| {
+        std::thread::sleep(Duration::from_millis(*ms));
+        *ms
+    };
+    assert_eq!(at_a_time(2, &all, work), all);
+    assert!(at_a_time(2, &[], work).is_empty());
+}
