@@ -13,14 +13,14 @@
 //! - its PID namespace must be the agent's, because a lock's owner is known by its thread number;
 //! - its row must name a descriptor that still is the proved socket;
 //! - who dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on (`apart`);
-//! - one recall waits for 100 ms at most, and all together for about a tenth of the agent's time; but a system call on the sender's
+//! - one recall waits for 100 ms at most, and all of a tenant for about a fifth of the agent's time; but a system call on the sender's
 //!   socket waits for those on it that are under way, and one that faults on memory of a slow file system is as slow.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use millrace_shm::board::Row;
+use millrace_shm::board::{Row, flags};
 use millrace_shm::gate::Gate;
 use millrace_shm::lock::Held;
 use millrace_shm::segment::{Segment, is_window};
@@ -35,6 +35,7 @@ use crate::offers::ClientId;
 use crate::pairings::{PairedEnd, Pairing};
 use crate::server::Server;
 use crate::sys;
+use crate::tenant::Tenant;
 
 mod apart;
 mod ends;
@@ -51,7 +52,7 @@ pub(crate) use last::Lingering;
 use meeting::Ask;
 pub(crate) use meeting::Waiting;
 pub(crate) use patience::Patience;
-use patience::{SHORT_WAIT, WAIT};
+use patience::{SHORT_WAIT, WAIT, pause};
 use put_back::Left;
 pub(crate) use refusal::Refusal;
 use reorder::CARRIED_MAX;
@@ -61,14 +62,17 @@ impl Server {
     /// A client leaves its ring: sends by the kernel what it has not read, or (`sends`) what it has sent and is not read.
     pub(crate) fn handle_recall(&mut self, client: ClientId, recall: &Recall) {
         self.metrics.recalls += 1;
-        self.try_recall(Ask::new(client, *recall, Instant::now()));
+        let is_leaving = !recall.sends && self.leaves_ring(client, recall);
+        self.try_recall(Ask::new(client, *recall, is_leaving, Instant::now()));
     }
 
     /// Answers the client, unless it has to wait.
     fn try_recall(&mut self, ask: Ask) {
         let Ask { client, recall, .. } = ask;
         let start = Instant::now();
-        let patience = self.patience.at(start);
+        let tenant = self.tenant_of(client);
+        let rest = self.patience.rests_until(tenant, start);
+        let patience = self.patience.at(tenant, start);
         let outcome = if self.is_settled(client, &recall) {
             Ok(())
         } else {
@@ -76,12 +80,12 @@ impl Server {
             self.apart(work, |server, ok| server.answer(client, &recall, ok))
         };
         let now = Instant::now();
-        self.patience.spend(now, now - start);
+        self.patience.spend(tenant, now, now - start);
         if matches!(outcome, Err(Refusal::Interrupted)) {
             self.abandon_recall(client, &recall);
         }
         if let Err(refusal) = &outcome {
-            if self.waiting.keep(ask, refusal, now) {
+            if self.waiting.keep(ask, refusal, rest, now) {
                 return;
             }
             if !recall.sends
@@ -101,6 +105,21 @@ impl Server {
     fn answer(&mut self, client: ClientId, recall: &Recall, ok: bool) {
         let offer_id = recall.offer_id;
         self.send(client, ToClient::Recalled(Recalled { offer_id, ok }), None);
+    }
+
+    /// Whose patience a client's recalls cost.
+    fn tenant_of(&self, client: ClientId) -> Tenant {
+        let found = self.clients.get(&client);
+        found.map_or(Tenant::Nobody, |client| client.tenant)
+    }
+
+    /// Whether a reader says that it cannot go on to read its ring.
+    fn leaves_ring(&self, client: ClientId, recall: &Recall) -> bool {
+        let asked_for = self.asked_for(client, recall);
+        asked_for.is_ok_and(|(pairing, direction)| {
+            let row = self.row_of(&pairing.ends[1 - direction], pairing.connection_id);
+            row.is_ok_and(|row| row.identity.flags.load(Relaxed) & flags::LEAVES != 0)
+        })
     }
 
     /// Whether nothing is left to bring back, nor to be told.
@@ -345,13 +364,13 @@ impl Road<'_> {
     /// Calls that were under way when the lock became ours end soon, where the kernel has room, and no others begin. False: they have
     /// not ended.
     fn await_calls(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+        let began = Instant::now();
         // Acquire: as in `unread`.
         while self.sender.send.raw.load(Acquire) != 0 {
-            if Instant::now() >= deadline {
+            if began.elapsed() >= patience {
                 return false;
             }
-            std::thread::yield_now();
+            pause(began);
         }
         true
     }

@@ -31,7 +31,8 @@ const WORK_MAX: Duration = Duration::from_secs(10);
 const DONE: u8 = 0;
 const LOCKED: u8 = 1;
 const SENDING: u8 = 2;
-const REFUSED: u8 = 3;
+const FULL: u8 = 3;
+const REFUSED: u8 = 4;
 
 impl Server {
     /// Has a worker do it. `last_words`: what it does when the agent is no more, and hears of it from nobody else.
@@ -114,6 +115,7 @@ fn encode(outcome: &Result<(), Refusal>) -> u8 {
         Ok(()) => DONE,
         Err(Refusal::Locked) => LOCKED,
         Err(Refusal::Sending) => SENDING,
+        Err(Refusal::Full) => FULL,
         Err(_) => REFUSED,
     }
 }
@@ -123,6 +125,7 @@ fn decode(said: u8) -> Result<(), Refusal> {
         DONE => Ok(()),
         LOCKED => Err(Refusal::Locked),
         SENDING => Err(Refusal::Sending),
+        FULL => Err(Refusal::Full),
         _ => Err(Refusal::Told),
     }
 }
@@ -150,6 +153,7 @@ mod tests {
         let told = |refusal| decode(encode(&Err(refusal)));
         assert!(matches!(told(Refusal::Locked), Err(Refusal::Locked)));
         assert!(matches!(told(Refusal::Sending), Err(Refusal::Sending)));
+        assert!(matches!(told(Refusal::Full), Err(Refusal::Full)));
         assert!(matches!(told(Refusal::Corrupt), Err(Refusal::Told)));
     }
 }

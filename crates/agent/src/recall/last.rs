@@ -18,6 +18,7 @@ use millrace_shm::segment::ENDED;
 use nix::sys::socket::{getsockopt, sockopt};
 use tracing::debug;
 
+use super::patience::pause;
 use super::reorder::ARRIVAL;
 use super::{Asker, Refusal, Road, apart};
 use crate::offers::{ClientId, OfferKey};
@@ -82,6 +83,7 @@ impl Server {
     /// of its end. False: somebody is at work on one of them, and it is to be tried again.
     pub(crate) fn send_last(&mut self, client: ClientId) -> bool {
         let began = Instant::now();
+        let tenant = self.tenant_of(client);
         let lingerer = self.lingering.take(client);
         let mut lingerer = lingerer.unwrap_or_else(|| Lingerer {
             client,
@@ -94,10 +96,11 @@ impl Server {
             if start > began + TIME_MAX {
                 break;
             }
+            let patience = self.patience.at(tenant, start);
             let outcome = if self.has_left_nothing(key) {
-                self.send_last_of(key, start)
+                self.send_last_of(key, patience)
             } else {
-                self.apart(|server| server.send_last_of(key, start), |_, _| ())
+                self.apart(|server| server.send_last_of(key, patience), |_, _| ())
             };
             if matches!(outcome, Err(Refusal::Interrupted)) {
                 if let Some((pairing, _)) = self.pairings.get(key) {
@@ -112,7 +115,7 @@ impl Server {
                 }
             }
             let now = Instant::now();
-            self.patience.spend(now, now - start);
+            self.patience.spend(tenant, now, now - start);
         }
         let is_done = busy.is_empty() || began >= lingerer.until;
         if !is_done {
@@ -155,7 +158,7 @@ impl Server {
         })
     }
 
-    fn send_last_of(&self, key: OfferKey, now: Instant) -> Result<(), Refusal> {
+    fn send_last_of(&self, key: OfferKey, patience: Duration) -> Result<(), Refusal> {
         let found = self.pairings.get(key);
         let (pairing, its_direction) = found.ok_or(Refusal::Unpaired)?;
         let left = self.left_to_others(pairing, its_direction);
@@ -164,10 +167,10 @@ impl Server {
             word.fetch_or(flags::SEND_PINNED | flags::RECEIVE_PINNED, AcqRel);
             word.fetch_and(!flags::FORKED, AcqRel);
         }
-        let received = self.send_unread(pairing, 1 - its_direction, now);
+        let received = self.send_unread(pairing, 1 - its_direction, patience);
         match left {
             // Its peer could have that brought back no more.
-            Some(_) => received.and(self.send_unread(pairing, its_direction, now)),
+            Some(_) => received.and(self.send_unread(pairing, its_direction, patience)),
             None => received,
         }
     }
@@ -177,7 +180,7 @@ impl Server {
         &self,
         pairing: &Pairing,
         direction: usize,
-        now: Instant,
+        patience: Duration,
     ) -> Result<(), Refusal> {
         let [receiver, sender] = [1 - direction, direction].map(|index| &pairing.ends[index]);
         let road = Road {
@@ -200,7 +203,7 @@ impl Server {
         let reader = self.borrow_socket(receiver, road.receiver).ok();
         let reader = reader.as_ref().map(AsFd::as_fd);
         // Nobody waits for us: who has a lock is left in peace, and it is tried again.
-        road.bring_back(socket.as_fd(), reader, self.patience.at(now))
+        road.bring_back(socket.as_fd(), reader, patience)
     }
 }
 
@@ -229,12 +232,12 @@ impl Road<'_> {
         if self.reader_has_ended() || !is_missing() {
             return false;
         }
-        let deadline = Instant::now() + ARRIVAL;
+        let began = Instant::now();
         while self.reader_was_killed(sender) && is_missing() {
-            if Instant::now() > deadline {
+            if began.elapsed() > ARRIVAL {
                 return true;
             }
-            std::thread::yield_now();
+            pause(began);
         }
         let taken = self.sender.receive.kernel_position.load(Relaxed);
         let is_late = sys::is_over_by_fin(sender, taken) && is_missing();

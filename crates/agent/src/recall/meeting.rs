@@ -6,6 +6,9 @@
 //!
 //! A reader that was refused for another cause asks again a little later. Should its sender leave meanwhile, that one's bytes are carried
 //! over as if the two had met: nobody could send them later.
+//!
+//! One that cannot go on to read its ring, and was refused because the agent rests (`patience`), is asked for again after the rest: what
+//! was refused would be missing.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,6 +21,8 @@ use crate::server::Server;
 
 /// So long a recall may wait. Who asked waits for its answer for twice as long.
 const WAIT_MAX: Duration = Duration::from_millis(150);
+/// The same of a reader that cannot go on to read its ring, and waits for its answer longer than that.
+const LEAVING_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Until it is tried again.
 const PAUSE: Duration = Duration::from_millis(2);
 /// So long a reader that asked in vain may go on to ask.
@@ -29,7 +34,6 @@ const IN_VAIN_COUNT: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     asks: Vec<Ask>,
-    again_at: Option<Instant>,
     in_vain: VecDeque<InVain>,
 }
 
@@ -46,37 +50,59 @@ struct InVain {
 pub(super) struct Ask {
     pub(super) client: ClientId,
     pub(super) recall: Recall,
+    /// It is a reader that cannot go on to read its ring.
+    is_leaving: bool,
+    again_at: Instant,
     until: Instant,
 }
 
 impl Ask {
-    pub(super) fn new(client: ClientId, recall: Recall, now: Instant) -> Ask {
+    pub(super) fn new(client: ClientId, recall: Recall, is_leaving: bool, now: Instant) -> Ask {
+        let wait_max = if is_leaving {
+            LEAVING_WAIT_MAX
+        } else {
+            WAIT_MAX
+        };
         Ask {
             client,
             recall,
-            until: now + WAIT_MAX,
+            is_leaving,
+            again_at: now,
+            until: now + wait_max,
         }
     }
 }
 
 impl Waiting {
-    /// Keeps a recall that came to nothing, if it may wait.
-    pub(super) fn keep(&mut self, ask: Ask, refusal: &Refusal, now: Instant) -> bool {
-        let is_kept = matches!(refusal, Refusal::Locked)
-            && now < ask.until
-            && self.asks.iter().all(|other| other.client != ask.client);
-        if is_kept {
-            self.asks.push(ask);
-            self.again_at = Some(now + PAUSE);
+    /// Keeps a recall that came to nothing, if it may wait. `rest`: the agent did not wait for it, and will not until then.
+    pub(super) fn keep(
+        &mut self,
+        ask: Ask,
+        refusal: &Refusal,
+        rest: Option<Instant>,
+        now: Instant,
+    ) -> bool {
+        let again_at = match refusal {
+            Refusal::Locked => Some(now + PAUSE),
+            Refusal::Sending | Refusal::Full => rest.filter(|_| ask.is_leaving),
+            _ => None,
+        };
+        let again_at = again_at.filter(|at| {
+            *at < ask.until && self.asks.iter().all(|other| other.client != ask.client)
+        });
+        if let Some(again_at) = again_at {
+            self.asks.push(Ask { again_at, ..ask });
         }
-        is_kept
+        again_at.is_some()
     }
 
     /// Somebody has been answered: others may be answered by that, too.
     pub(super) fn try_soon(&mut self, now: Instant) {
-        if !self.asks.is_empty() {
-            self.again_at = Some(now);
-        }
+        let soon = self
+            .asks
+            .iter_mut()
+            .filter(|ask| ask.again_at <= now + PAUSE);
+        soon.for_each(|ask| ask.again_at = now);
     }
 
     /// Notes that the reader of a direction was refused.
@@ -101,11 +127,9 @@ impl Waiting {
     }
 
     pub(super) fn due(&mut self, now: Instant) -> Vec<Ask> {
-        if self.again_at.is_none_or(|at| at > now) {
-            return Vec::new();
-        }
-        self.again_at = None;
-        std::mem::take(&mut self.asks)
+        self.asks
+            .extract_if(.., |ask| ask.again_at <= now)
+            .collect()
     }
 
     /// Those that still wait.
@@ -114,7 +138,7 @@ impl Waiting {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.again_at
+        self.asks.iter().map(|ask| ask.again_at).min()
     }
 }
 
@@ -171,11 +195,12 @@ mod tests {
             fd: 3,
             sends: true,
         };
-        let ask = Ask::new(ClientId(7), recall, now);
+        let ask = Ask::new(ClientId(7), recall, false, now);
         let mut waiting = Waiting::default();
-        assert!(!waiting.keep(ask, &Refusal::Full, now));
-        assert!(waiting.keep(ask, &Refusal::Locked, now));
-        assert!(!waiting.keep(ask, &Refusal::Locked, now), "one of a client");
+        assert!(!waiting.keep(ask, &Refusal::Full, Some(now), now));
+        assert!(waiting.keep(ask, &Refusal::Locked, None, now));
+        let again = waiting.keep(ask, &Refusal::Locked, None, now);
+        assert!(!again, "one of a client");
         assert!(waiting.due(now).is_empty());
         let later = now + PAUSE;
         assert_eq!(waiting.next_deadline(), Some(later));
@@ -183,6 +208,12 @@ mod tests {
         assert_eq!(waiting.at(now + WAIT_MAX).count(), 0);
         assert_eq!(waiting.due(later).len(), 1);
         assert_eq!(waiting.next_deadline(), None);
-        assert!(!waiting.keep(ask, &Refusal::Locked, now + WAIT_MAX));
+        assert!(!waiting.keep(ask, &Refusal::Locked, None, now + WAIT_MAX));
+        let leaving = Ask::new(ClientId(7), recall, true, now);
+        let rest = now + WAIT_MAX;
+        assert!(!waiting.keep(leaving, &Refusal::Full, None, now));
+        assert!(waiting.keep(leaving, &Refusal::Full, Some(rest), now));
+        waiting.try_soon(now);
+        assert_eq!(waiting.next_deadline(), Some(rest), "nobody ends a rest");
     }
 }

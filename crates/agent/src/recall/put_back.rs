@@ -26,6 +26,7 @@ use millrace_wire::{Address, Recall};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, send, setsockopt, sockopt};
 
+use super::patience::pause;
 use super::renew::Renewal;
 use super::room::Raised;
 use super::{Refusal, Unread, reorder, unread_in};
@@ -166,13 +167,13 @@ impl Bereaved<'_> {
         reader: BorrowedFd<'_>,
         is_orphaned: impl Fn() -> bool,
     ) -> Result<usize, Refusal> {
-        let deadline = Instant::now() + reorder::ARRIVAL;
+        let began = Instant::now();
         let has_ended = || sys::is_closed_by_peer_alone(reader) || sys::is_over(reader);
         while !has_ended() && !is_orphaned() {
-            if Instant::now() > deadline {
+            if began.elapsed() > reorder::ARRIVAL {
                 return Err(Refusal::Connected);
             }
-            std::thread::yield_now();
+            pause(began);
         }
         let receive = &self.receiver.receive;
         let taken = receive.kernel_position.load(Relaxed);
@@ -262,16 +263,16 @@ fn refill(
 fn drain(reader: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let mut queue = Vec::new();
     let mut part = vec![0; 64 << 10];
-    let mut deadline = Instant::now() + reorder::STANDSTILL;
+    let mut since = Instant::now();
     while queue.len() as u64 <= BYTES_MAX {
         match recv(reader.as_raw_fd(), &mut part, MsgFlags::MSG_DONTWAIT) {
             Ok(0) => return Some(queue),
             Ok(count) => {
                 queue.extend_from_slice(&part[..count]);
-                deadline = Instant::now() + reorder::STANDSTILL;
+                since = Instant::now();
             }
             Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN) if Instant::now() < deadline => std::thread::yield_now(),
+            Err(Errno::EAGAIN) if since.elapsed() < reorder::STANDSTILL => pause(since),
             Err(_) => return None,
         }
     }

@@ -22,6 +22,7 @@ use nix::sys::socket::{
     getpeername, getsockname, getsockopt, sendto, socket, sockopt,
 };
 
+use super::patience::pause;
 use super::put_back::{RECEIVE_QUEUE, Repair};
 use super::reorder::ARRIVAL;
 use crate::sys;
@@ -113,6 +114,9 @@ impl<'a> Renewal<'a> {
         bytes: usize,
         fill: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
+        // Now: a FIN that is not acknowledged is sent once more, and meanwhile there may be no socket here, so that it would be answered by
+        // a reset.
+        let _ = sys::set_tcp_option(self.socket, libc::TCP_QUICKACK, 1);
         let [received, sent] = {
             let _repair = Repair::begin(self.socket)?;
             let numbers = self.begin(bytes as u32)?;
@@ -195,12 +199,12 @@ impl<'a> Renewal<'a> {
             End::Fin => sys::is_closed_by_peer_alone(self.socket),
             End::Over(_) => sys::is_over(self.socket),
         };
-        let deadline = Instant::now() + ARRIVAL;
+        let began = Instant::now();
         while !has_ended() {
-            if Instant::now() > deadline {
+            if began.elapsed() > ARRIVAL {
                 return Err(Errno::ETIMEDOUT.into());
             }
-            std::thread::yield_now();
+            pause(began);
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use millrace_shm::board::flags;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 
+use super::patience::pause;
 use super::room::Room;
 use super::{Refusal, Road, Unread, transmit};
 use crate::sys;
@@ -147,15 +148,15 @@ impl Road<'_> {
         if all > bytes_max || !(has_room(sender, reader, all) || carries && room.grows(reader)) {
             return Err(Refusal::Full);
         }
-        let deadline = Instant::now() + ARRIVAL;
+        let began = Instant::now();
         while sys::unread(reader).ok() != Some(queue.bytes - queue.drawn as u64) {
             if carries && only_waits(queue, (sender, reader)) {
                 break;
             }
-            if Instant::now() > deadline {
+            if began.elapsed() > ARRIVAL {
                 return Err(Refusal::UnderWay);
             }
-            std::thread::yield_now();
+            pause(began);
         }
         Ok(())
     }
@@ -176,7 +177,7 @@ fn only_waits(queue: Queue, (sender, reader): (BorrowedFd<'_>, BorrowedFd<'_>)) 
 fn take(reader: BorrowedFd<'_>, count: usize, goes_on: impl Fn() -> bool) -> Vec<u8> {
     let mut queue = vec![0; count];
     let mut taken = 0;
-    let mut deadline = Instant::now() + STANDSTILL;
+    let mut since = Instant::now();
     while taken < count && goes_on() {
         match recv(
             reader.as_raw_fd(),
@@ -186,11 +187,11 @@ fn take(reader: BorrowedFd<'_>, count: usize, goes_on: impl Fn() -> bool) -> Vec
             Ok(0) => break,
             Ok(bytes) => {
                 taken += bytes;
-                deadline = Instant::now() + STANDSTILL;
+                since = Instant::now();
             }
             Err(Errno::EINTR) => {}
             // Not by `poll`: the program may have said how much is worth waking up for.
-            Err(Errno::EAGAIN) if Instant::now() < deadline => std::thread::yield_now(),
+            Err(Errno::EAGAIN) if since.elapsed() < STANDSTILL => pause(since),
             Err(_) => break,
         }
     }

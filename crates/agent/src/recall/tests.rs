@@ -294,13 +294,23 @@ fn nothing_is_sent_when_order_is_not_sure() {
 #[test]
 fn recalls_that_wait_leave_most_of_the_time_to_others() {
     let mut patience = Patience::default();
-    let start = Instant::now();
-    assert_eq!(patience.at(start), WAIT);
-    patience.spend(start, Duration::from_micros(100));
-    assert_eq!(patience.at(start), WAIT, "a quick one costs nothing");
-    patience.spend(start, Duration::from_millis(100));
-    assert_eq!(patience.at(start + Duration::from_millis(899)), SHORT_WAIT);
-    assert_eq!(patience.at(start + Duration::from_millis(900)), WAIT);
+    let (start, tenant) = (Instant::now(), Tenant::User(1));
+    assert_eq!(patience.at(tenant, start), WAIT);
+    patience.spend(tenant, start, Duration::from_micros(100));
+    assert_eq!(
+        patience.at(tenant, start),
+        WAIT,
+        "a quick one costs nothing"
+    );
+    patience.spend(tenant, start, Duration::from_millis(100));
+    let end = start + Duration::from_millis(400);
+    assert_eq!(patience.rests_until(tenant, start), Some(end));
+    assert_eq!(
+        patience.at(tenant, end - Duration::from_millis(1)),
+        SHORT_WAIT
+    );
+    assert_eq!(patience.at(tenant, end), WAIT);
+    assert_eq!(patience.at(Tenant::User(2), start), WAIT, "another's");
 }
 
 /// Whether this process may fill queues.

@@ -216,6 +216,27 @@ fn what_a_sender_leaves_that_goes_is_carried_over_for_a_reader_that_asked_in_vai
 }
 
 #[test]
+fn a_reader_that_cannot_go_on_to_read_its_ring_is_not_refused_for_a_rest_of_the_agent() {
+    let agent = Running::start(Config::default());
+    let [mut sender, receiver] = introduced(&agent);
+    let full = fill(&mut sender.socket, &receiver.socket);
+    send_by_ring(&sender, &receiver, 0, full as u64, &[b'r'; 1000]);
+    let raw = &sender.row().send.raw;
+    raw.store(1, Relaxed);
+    assert!(!receiver.recall(11), "a call is under way");
+    let word = &receiver.row().identity.flags;
+    word.fetch_or(flags::LEAVES, Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Longer than the agent waits for it while it rests.
+            std::thread::sleep(Duration::from_millis(15));
+            raw.store(0, Relaxed);
+        });
+        assert!(receiver.recall(11), "it was asked for too early");
+    });
+}
+
+#[test]
 fn what_one_that_is_gone_has_sent_comes_by_the_kernel_if_others_have_its_end() {
     let agent = Running::start(Config::default());
     let [mut sender, mut receiver] = introduced(&agent);

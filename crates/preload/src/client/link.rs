@@ -9,7 +9,7 @@ use millrace_wire::{
     Hello, MAX_BYTES, Mode, Recall, SEGMENT_VERSION, ToAgent, ToClient, VERSION_MAX, VERSION_MIN,
 };
 
-use super::{HIGH_DESCRIPTOR, RECALL_WAIT_MS, RETRY_NS};
+use super::{HIGH_DESCRIPTOR, RETRY_NS};
 use crate::kernel::{self, kernel};
 
 /// The moment that is waited for a message before others may have read it are thought of, nanoseconds.
@@ -151,9 +151,9 @@ pub(super) fn passed_descriptor(header: &libc::msghdr) -> Option<OwnedFd> {
 }
 
 /// For a child of `vfork`, from whom the agent takes nothing by its parent's socket: asks by one of its own, and waits for the answer,
-/// [`RECALL_WAIT_MS`] at most, and not again for each connection.
-pub(super) fn recall_apart(path: &CString, recall: Recall) {
-    if answers_apart() && ask_apart(path, recall).is_none() {
+/// so long at most, and not again for each connection.
+pub(super) fn recall_apart(path: &CString, recall: Recall, patience_ms: u64) {
+    if answers_apart() && ask_apart(path, recall, patience_ms).is_none() {
         APART_AGAIN_NS.store(kernel::monotonic_ns() + RETRY_NS, Relaxed);
     }
 }
@@ -164,7 +164,7 @@ pub(super) fn answers_apart() -> bool {
 }
 
 /// None: no answer.
-fn ask_apart(path: &CString, recall: Recall) -> Option<()> {
+fn ask_apart(path: &CString, recall: Recall, patience_ms: u64) -> Option<()> {
     let fd = connect(path)?;
     let hello = Hello {
         version_min: VERSION_MIN,
@@ -177,7 +177,7 @@ fn ask_apart(path: &CString, recall: Recall) -> Option<()> {
         let bytes = message.encode(&mut buffer);
         kernel!(libc::SYS_write, fd.as_raw_fd(), buffer.as_ptr(), bytes);
     }
-    let deadline = kernel::monotonic_ns() + RECALL_WAIT_MS * 1_000_000;
+    let deadline = kernel::monotonic_ns() + patience_ms * 1_000_000;
     while kernel::monotonic_ns() < deadline {
         // The descriptor that comes with the welcome is dropped by the kernel: there is no room for it.
         let read = kernel!(

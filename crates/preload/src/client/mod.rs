@@ -13,14 +13,17 @@ use std::sync::atomic::{
 use libc::c_int;
 use millrace_shm::board::{Board, Row, state};
 use millrace_stream::Chaos;
-use millrace_wire::{Grow, Mode, Reason, Recall, ToAgent};
+use millrace_wire::{Grow, Mode, Reason, ToAgent};
 
 mod boards;
 mod link;
+mod recalls;
 mod session;
 
 use boards::Boards;
 pub(crate) use link::{PR_SET_PTRACER, forget_tracer, keep_tracer};
+use recalls::RECALLING;
+pub(crate) use recalls::{answers, recall};
 use session::Client;
 pub(crate) use session::list;
 
@@ -33,10 +36,6 @@ use crate::{process, table, uring};
 const RETRY_NS: u64 = 1_000_000_000;
 /// Milliseconds that the first connection of a process waits for the agent's welcome, in the eager modes.
 const WELCOME_WAIT_MS: u64 = 500;
-/// Milliseconds that the agent has to answer a recall: one that stands still holds a program up once, not for each of its connections.
-const RECALL_WAIT_MS: u64 = 300;
-/// The same when a reader waits, which may lose its connection.
-const READER_WAIT_MS: u64 = 600;
 /// In the eager modes, milliseconds that a first call waits for its connection's introduction…
 const EAGER_WAIT_MS: u64 = 20;
 /// …when it may not block, and before that an `accept`: the program has others to serve, the connection's other end perhaps among them.
@@ -67,10 +66,8 @@ pub(crate) static LEAVING: AtomicU32 = AtomicU32::new(0);
 
 /// Held while the agent's answers are read and it is told things, but not while it is waited for: all connections begin and end under it.
 static CLIENT: Guarded<Option<Client>> = Guarded::new(None);
-/// Held by the thread that asks for a recall, and waits for the answer: there is one at a time. Comes before [`CLIENT`].
-static RECALLING: Guarded<()> = Guarded::new(());
 /// Held while a connection's end record moves, and while other processes become its holders: by one thread at a time. Comes after the
-/// locks of halves, and before [`CLIENT`].
+/// locks of halves, and before `CLIENT`.
 static MOVING: Guarded<()> = Guarded::new(());
 
 /// Says where the agent is and how eager to be.
@@ -299,60 +296,6 @@ pub(crate) fn withdraw(offer_id: u64) {
     }
     // A segment that has come for what was closed would hold memory for as long as nobody reads it.
     glance();
-}
-
-/// Has the agent send by the kernel again what lies unread in the ring of a connection that this process reads no more, or
-/// (`sends`) sends on no more. Waits for the answer, until it is [`RECALL_WAIT_MS`] or [`READER_WAIT_MS`] late. The caller looks into the
-/// ring to see what became of it. A forked child asks for connections of its parent, too.
-pub(crate) fn recall(socket: &Socket, fd: c_int, sends: bool) {
-    let recall = Recall {
-        offer_id: socket.offer_id.load(Relaxed),
-        connection_id: socket.row().identity.connection_id.load(Relaxed),
-        fd,
-        sends,
-    };
-    // A thread that keeps introductions away asks for nothing, and waits for nobody who does.
-    match with_client(|client| process::is_borrowed().then(|| client.path.clone())) {
-        None => return,
-        Some(Some(path)) => return link::recall_apart(&path, recall),
-        Some(None) => {}
-    }
-    let Some(_turn) = RECALLING.lock() else {
-        return;
-    };
-    let patience_ms = if sends {
-        RECALL_WAIT_MS
-    } else {
-        READER_WAIT_MS
-    };
-    // For what a sender asked that did not wait as long.
-    if !sends {
-        wait_for_answer(patience_ms);
-    }
-    if with_client(|client| client.recall(recall)) == Some(true) {
-        wait_for_answer(patience_ms);
-    }
-}
-
-/// Waits for the answer that the agent owes, if it does, until so long after it was asked. Others have their connections meanwhile.
-fn wait_for_answer(patience_ms: u64) {
-    while let Some((number, asked_at_ns)) = with_client(Client::owing).flatten()
-        && kernel::monotonic_ns() < asked_at_ns + patience_ms * 1_000_000
-    {
-        link::wait_for_mail(number);
-    }
-}
-
-/// Whether it is of use to ask for a recall once more: there is an agent, and it has answered.
-pub(crate) fn answers() -> bool {
-    with_client(|client| {
-        if process::is_borrowed() {
-            link::answers_apart()
-        } else {
-            client.has_answered()
-        }
-    })
-    .unwrap_or(false)
 }
 
 /// Does something with what CLIENT guards. None: this very thread does already, or there is nothing.

@@ -1,0 +1,78 @@
+//! What the agent is asked to bring back to the kernel's road, and how long its answer is waited for.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use libc::c_int;
+use millrace_shm::board::flags;
+use millrace_wire::Recall;
+
+use super::session::Client;
+use super::{link, with_client};
+use crate::guarded::Guarded;
+use crate::socket::Socket;
+use crate::{kernel, process};
+
+/// Milliseconds that the agent has to answer a recall: one that stands still holds a program up once, not for each of its connections.
+const RECALL_WAIT_MS: u64 = 300;
+/// The same when a reader waits.
+const READER_WAIT_MS: u64 = 600;
+/// The same when it cannot go on to read its ring: a program that gets the connection would miss what lies there.
+const LEAVING_WAIT_MS: u64 = 3000;
+
+/// Held by the thread that asks for a recall, and waits for the answer: there is one at a time. Comes before `CLIENT`.
+pub(super) static RECALLING: Guarded<()> = Guarded::new(());
+
+/// Has the agent send by the kernel again what lies unread in the ring of a connection that this process reads no more, or
+/// (`sends`) sends on no more. Waits for the answer, until it is [`RECALL_WAIT_MS`], [`READER_WAIT_MS`] or [`LEAVING_WAIT_MS`] late. The
+/// caller looks into the ring to see what became of it. A forked child asks for connections of its parent, too.
+pub(crate) fn recall(socket: &Socket, fd: c_int, sends: bool) {
+    let recall = Recall {
+        offer_id: socket.offer_id.load(Relaxed),
+        connection_id: socket.row().identity.connection_id.load(Relaxed),
+        fd,
+        sends,
+    };
+    let is_leaving = socket.row().identity.flags.load(Relaxed) & flags::LEAVES != 0;
+    let patience_ms = match sends {
+        true => RECALL_WAIT_MS,
+        false if is_leaving => LEAVING_WAIT_MS,
+        false => READER_WAIT_MS,
+    };
+    // A thread that keeps introductions away asks for nothing, and waits for nobody who does.
+    match with_client(|client| process::is_borrowed().then(|| client.path.clone())) {
+        None => return,
+        Some(Some(path)) => return link::recall_apart(&path, recall, patience_ms),
+        Some(None) => {}
+    }
+    let Some(_turn) = RECALLING.lock() else {
+        return;
+    };
+    // For what a sender asked that did not wait as long.
+    if !sends {
+        wait_for_answer(patience_ms);
+    }
+    if with_client(|client| client.recall(recall)) == Some(true) {
+        wait_for_answer(patience_ms);
+    }
+}
+
+/// Waits for the answer that the agent owes, if it does, until so long after it was asked. Others have their connections meanwhile.
+fn wait_for_answer(patience_ms: u64) {
+    while let Some((number, asked_at_ns)) = with_client(Client::owing).flatten()
+        && kernel::monotonic_ns() < asked_at_ns + patience_ms * 1_000_000
+    {
+        link::wait_for_mail(number);
+    }
+}
+
+/// Whether it is of use to ask for a recall once more: there is an agent, and it has answered.
+pub(crate) fn answers() -> bool {
+    with_client(|client| {
+        if process::is_borrowed() {
+            link::answers_apart()
+        } else {
+            client.has_answered()
+        }
+    })
+    .unwrap_or(false)
+}
