@@ -10,7 +10,12 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 /// Packages whose programs or libraries are in the image.
-const SHIPPED: [&str; 3] = ["millrace-cli", "millrace-device-plugin", "millrace-preload"];
+const SHIPPED: [&str; 4] = [
+    "millrace-admission",
+    "millrace-cli",
+    "millrace-device-plugin",
+    "millrace-preload",
+];
 
 /// Prints it.
 pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
@@ -168,6 +173,7 @@ mod tests {
             names,
             [
                 "a",
+                "millrace-admission",
                 "millrace-cli",
                 "millrace-device-plugin",
                 "millrace-preload"

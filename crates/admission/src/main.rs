@@ -1,0 +1,7 @@
+//! The admission webhook; see the library.
+
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    millrace_admission::main()
+}
