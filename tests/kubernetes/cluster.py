@@ -29,8 +29,12 @@ NODE = "node1"
 NODE_ADDRESS = "10.240.0.1"
 PODS = "10.244.0.0/24"
 SERVICES = "10.96.0.0/24"
+API_ADDRESS = "10.96.0.1"
+"""The API server's Service, where pods look for it."""
 TOKEN = "of-the-test"
 PATIENCE_S = 180.0
+# Whose last words are shown when something fails.
+PARTS = ("kube-apiserver", "containerd", "kubelet")
 CONTAINERD = PLACE / "containerd.sock"
 API = "https://127.0.0.1:6443"
 # A kubelet sets these, and they are the whole machine's.
@@ -85,6 +89,8 @@ def make_world() -> None:
         subprocess.run(["mount", "--bind", str(copy), str(real)], check=True)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     subprocess.run(["ip", "address", "add", f"{NODE_ADDRESS}/32", "dev", "lo"], check=True)
+    # Before the rules for Services are asked, there must be a way for the node's own programs.
+    subprocess.run(["ip", "route", "add", SERVICES, "dev", "lo", "src", NODE_ADDRESS], check=True)
     subprocess.run(["nft", "-f", "-"], input=_tables(""), text=True, check=True)
 
 
@@ -104,7 +110,7 @@ class Cluster:
         paths = [str(directory) for directory in build.directories()]
         os.environ["PATH"] = ":".join([*paths, os.environ["PATH"]])
         self._kubectl = ["kubectl", f"--kubeconfig={PLACE}/kubeconfig"]
-        self._services: dict[str, str] = {}
+        self._services: dict[str, list[str]] = {}
 
     def start(self, images: list[Path]) -> None:
         """Starts all of it, and waits until the node takes pods."""
@@ -150,7 +156,7 @@ class Cluster:
         self._run("etcd", f"--data-dir={PLACE}/etcd", "--listen-client-urls=http://127.0.0.1:2379",
                   "--advertise-client-urls=http://127.0.0.1:2379", "--listen-peer-urls=http://127.0.0.1:2380",
                   "--unsafe-no-fsync")  # fmt: skip
-        self._run("kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--bind-address=127.0.0.1", "--secure-port=6443",
+        self._run("kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--bind-address=0.0.0.0", "--secure-port=6443",
                   f"--advertise-address={NODE_ADDRESS}", f"--service-cluster-ip-range={SERVICES}",
                   f"--cert-dir={PLACE}/certificates", "--service-account-issuer=https://kubernetes.default.svc",
                   f"--service-account-key-file={PLACE}/account.key.public",
@@ -189,7 +195,7 @@ class Cluster:
 
     def failures(self) -> str:
         """The end of what the node's programs and our own said, for a failure."""
-        said = [f"--- {name}\n{log_tail(self._running[name].output)}" for name in ("containerd", "kubelet") if name in self._running]
+        said = [f"--- {name}\n{log_tail(self._running[name].output)}" for name in PARTS if name in self._running]
         said += [f"--- {log.parent.name}\n{log_tail(log)}" for log in sorted(Path("/var/log/pods").glob("millrace_*/*/*.log"))]
         return "\n".join(said)
 
@@ -219,8 +225,16 @@ class Cluster:
     def forward(self, service: str, pod: str) -> str:
         """Leads a Service's address to a pod, as a kube-proxy would; the address."""
         address = str(self.get("service", service)["spec"]["clusterIP"])
-        self._services[address] = str(self.get("pod", pod)["status"]["podIP"])
-        rules = "".join(f"ip daddr {virtual} dnat to {real};" for virtual, real in self._services.items())
+        return self.lead(address, [f"dnat to {self.get('pod', pod)['status']['podIP']}"])
+
+    def lead(self, address: str, ways: list[str]) -> str:
+        """Leads an address by one of several rules, drawn for each connection; the address."""
+        self._services[address] = ways
+        rules = ""
+        for virtual, all_ways in self._services.items():
+            for rest, way in zip(range(len(all_ways), 0, -1), all_ways):
+                drawn = f"numgen random mod {rest} == 0 " if rest > 1 else ""
+                rules += f"ip daddr {virtual} {drawn}{way};"
         run(["nft", "-f", "-"], given=_tables(rules))
         return address
 
