@@ -73,7 +73,7 @@ deb: build ## a Debian package, target/package/millrace_VERSION_ARCHITECTURE.deb
 	deploy/debian/build.sh target/package
 
 image: build ## the agent's image, target/package/millrace-image-VERSION.tar (OCI), with its bill of materials
-	for program in millrace-device-plugin millrace-admission; do \
+	for program in millrace-device-plugin millrace-cluster; do \
 		$(CARGO) rustc --profile xtask --package $$program --bin $$program -- -C target-feature=+crt-static -C strip=symbols && \
 		ln -f $(BUILT)/../xtask/$$program $(BUILT)/$$program || exit; done
 	deploy/image/build.sh target/package

@@ -13,7 +13,7 @@ for directory in bin lib/millrace share/millrace etc/millrace etc/cdi run/millra
     install -d --mode=755 "$stage/$directory"
 done
 install --mode=755 "$built/millrace-static" "$stage/bin/millrace"
-for program in millrace-device-plugin millrace-admission; do
+for program in millrace-device-plugin millrace-cluster; do
     install --mode=755 "$built/$program" "$stage/bin/$program"
 done
 strip --strip-unneeded -o "$stage/lib/millrace/libmillrace_preload.so" "$built/libmillrace_preload.so"

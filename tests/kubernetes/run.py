@@ -228,7 +228,7 @@ def nothing_stays(stage: Stage) -> None:
 
 
 def by_helm(stage: Stage) -> None:
-    """The chart says what the manifests say; it installs, with quotas that hold for each pod, and goes."""
+    """The chart says what the manifests say; it installs, with quotas that hold for each pod, of which events tell, and goes."""
     chart = str(road.REPOSITORY / "deploy/helm")
     words = ["helm", f"--kubeconfig={PLACE}/kubeconfig", "--namespace=millrace"]
     templated = agents_pod(stage, cluster.run([*words, "template", "millrace", chart, f"--kube-version={build.KUBERNETES}"]))
@@ -237,7 +237,7 @@ def by_helm(stage: Stage) -> None:
     stage.cluster("apply", "-f", f"{MANIFESTS}/namespace.yaml")
     config = PLACE / "agent.toml"
     config.write_text('metrics = "0.0.0.0:9464"\n[quota]\nends_per_tenant = 2\n')
-    chosen = ["--set=devices=7", f"--set-file=agentConfig={config}", "--wait", "--timeout=150s"]
+    chosen = ["--set=devices=7", "--set=events.period=1", f"--set-file=agentConfig={config}", "--wait", "--timeout=150s"]
     cluster.run([*words, "install", "millrace", chart, *chosen], patience_s=170)
     wait_for("the devices", lambda: stage.cluster.allocatable(SOCKET) == 7)
     for name in ("cache", "other-cache"):
@@ -247,6 +247,7 @@ def by_helm(stage: Stage) -> None:
     for name in ("cache", "other-cache"):
         wait_for(f"{name} at its quota", lambda name=name: stage.reasons(name).count("quota") == 3)  # type: ignore[misc]
         expect(stage.reasons(name).count("none") == 2, f"{name}: {stage.reasons(name)}")
+        wait_for(f"an event on {name}", lambda name=name: "quota: The agent's limit" in stage.events(name))  # type: ignore[misc]
         stage.delete(name, f"{name}-load")
     cluster.run([*words, "uninstall", "millrace", "--wait"], patience_s=120)
     is_gone(stage)
@@ -260,7 +261,7 @@ def agents_pod(stage: Stage, text: str) -> dict[str, Any]:
         if "configMap" in volume:
             volume["configMap"]["name"] = ""
     for container in pod["containers"]:
-        container["command"] = [word for word in container["command"] if word not in ("--count=1024", "--patience=30")]
+        container["command"] = [word for word in container["command"] if word not in ("--count=1024", "--patience=30", "--period=30")]
     return pod
 
 

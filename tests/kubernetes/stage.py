@@ -102,6 +102,11 @@ class Stage:
         """Why each end of a pod is where it is."""
         return sorted(end["reason"] for end in self.of_pod(name))
 
+    def events(self, name: str) -> str:
+        """What events say of why a pod's connections are not accelerated."""
+        which = f"involvedObject.name={name},reason=NotAccelerated"
+        return self.cluster("get", "events", f"--field-selector={which}", "-o", "jsonpath={.items[*].message}")
+
     def share(self, name: str) -> float:
         """How much of what a pod's programs sent and got went by rings."""
         ways = [end[way] for end in self.of_pod(name) for way in ("sent", "received")]

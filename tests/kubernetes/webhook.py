@@ -118,7 +118,7 @@ def pods_start_without_it(stage: Stage) -> None:
 
 def renews(stage: Stage) -> None:
     """Each pod gets its limit while certificates of seconds are renewed again and again."""
-    command = ["/bin/millrace-admission", f"--lifetime={LIFETIME_S}", "--period=1"]
+    command = ["/bin/millrace-cluster", "webhook", f"--lifetime={LIFETIME_S}", "--period=1"]
     patch = [{"op": "replace", "path": "/spec/template/spec/containers/0/command", "value": command}]
     stage.cluster("--namespace=millrace", "patch", f"deployment/{NAME}", "--type=json", f"--patch={json.dumps(patch)}")
     answers(stage)

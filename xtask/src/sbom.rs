@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// Packages whose programs or libraries are in the image.
 const SHIPPED: [&str; 4] = [
-    "millrace-admission",
+    "millrace-cluster",
     "millrace-cli",
     "millrace-device-plugin",
     "millrace-preload",
@@ -173,7 +173,7 @@ mod tests {
             names,
             [
                 "a",
-                "millrace-admission",
+                "millrace-cluster",
                 "millrace-cli",
                 "millrace-device-plugin",
                 "millrace-preload"

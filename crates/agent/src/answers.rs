@@ -55,7 +55,8 @@ impl Server {
         else {
             return serde_json::to_string(&Connections::default().finish(monotonic_ns()));
         };
-        let is_contained = asker_place.is_contained() && asker_place != self.containment;
+        let is_contained =
+            asker_place.is_contained() && !asker_place.shares_container(&self.containment);
         let mut addresses = std::mem::take(&mut self.addresses);
         let connections = self.connections(|client, index, row| {
             let visible = match asker_tenant {

@@ -71,25 +71,25 @@ impl Containment {
         found
     }
 
-    /// Whose a process of this user is. One that is where the agent is, `own`, shares its fate: only its user counts. One that came by
-    /// the socket of containers is in one.
+    /// Whose a process of this user is. One that is in the agent's own container or pod, `own`, shares its fate: only its user counts. One
+    /// that came by the socket of containers is in one.
     pub(crate) fn tenant(&self, uid: u32, own: &Containment, by_containers: bool) -> Tenant {
         match *self {
             Containment { user: Some(_), .. } if uid == 0 => Tenant::User(uid),
             Containment {
                 user: Some(user), ..
             } => Tenant::User(user),
-            Containment { pod: Some(pod), .. } if self != own => Tenant::Pod(pod),
+            Containment { pod: Some(pod), .. } if !self.shares_container(own) => Tenant::Pod(pod),
             Containment {
                 container: Some(container),
                 ..
-            } if self != own => Tenant::Container(container),
+            } if !self.shares_container(own) => Tenant::Container(container),
             _ if by_containers => Tenant::Nobody,
             _ => Tenant::User(uid),
         }
     }
 
-    /// Whether a process here sees what is there: those in a container, or pod, that alone.
+    /// Whether both are one container, or one pod, or in none.
     pub(crate) fn shares_container(&self, other: &Containment) -> bool {
         match self.pod {
             Some(_) => self.pod == other.pod,

@@ -52,6 +52,8 @@ impl From<anyhow::Error> for Failure {
 /// What is to be done with an object.
 pub(crate) enum Call<'a> {
     Get,
+    /// A new one, below a collection.
+    Post(&'a Value),
     /// In place of the one with the same `resourceVersion`.
     Put(&'a Value),
     /// By operations of RFC 6902.
@@ -67,7 +69,7 @@ impl Api {
             variable("KUBERNETES_SERVICE_PORT"),
         ) else {
             return Err(anyhow!(
-                "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this program runs in a pod (deploy/kubernetes/webhook)"
+                "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this program runs in a pod (deploy/kubernetes)"
             ));
         };
         let port = port
@@ -85,6 +87,7 @@ impl Api {
     pub(crate) async fn call(&self, path: &str, call: Call<'_>) -> Result<Value, Failure> {
         let (method, content, body) = match call {
             Call::Get => (Method::GET, "application/json", None),
+            Call::Post(object) => (Method::POST, "application/json", Some(object)),
             Call::Put(object) => (Method::PUT, "application/json", Some(object)),
             Call::Patch(operations) => (
                 Method::PATCH,
@@ -106,7 +109,7 @@ impl Api {
             .header(CONTENT_TYPE, content)
             .header(
                 USER_AGENT,
-                concat!("millrace-admission/", env!("CARGO_PKG_VERSION")),
+                concat!("millrace-cluster/", env!("CARGO_PKG_VERSION")),
             )
             .body(Full::new(Bytes::from(body)))
             .with_context(|| what.clone())?;
@@ -185,7 +188,7 @@ fn refusal(what: &str, status: StatusCode, answer: &[u8]) -> Failure {
         StatusCode::NOT_FOUND => return Failure::Missing,
         StatusCode::UNAUTHORIZED => "; is the account of the pod still there?",
         StatusCode::FORBIDDEN => {
-            "; the account lacks a right that deploy/kubernetes/webhook (and the chart) gives it: apply it again"
+            "; the account lacks a right that deploy/kubernetes (and the chart) gives it: apply it again"
         }
         _ => "",
     };

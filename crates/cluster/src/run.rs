@@ -1,16 +1,18 @@
-//! Serves and keeps the certificates until a signal comes.
+//! Serves, or tells, until a signal comes.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
 use crate::api::Api;
+use crate::events::Teller;
 use crate::keeper::{Keeper, Names, State};
 use crate::server::{self, Times};
 
@@ -34,17 +36,42 @@ pub(crate) struct Settings {
     pub(crate) period: Duration,
 }
 
-/// Serves until SIGTERM or SIGINT.
-pub(crate) fn until_signal(settings: Settings) -> anyhow::Result<()> {
-    // One thread: a question takes some microseconds, and memory is what one question needs at a time.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start")?;
+/// Writes events until SIGTERM or SIGINT.
+pub(crate) fn events(
+    account: &Path,
+    agent: PathBuf,
+    node: String,
+    period: Duration,
+) -> anyhow::Result<()> {
+    let mut teller = Teller::new(Api::in_cluster(account)?, agent, node, period);
+    let runtime = one_thread()?;
     runtime.block_on(async {
         let mut terminated = signal(SignalKind::terminate()).context("cannot take signals")?;
         let mut interrupted = signal(SignalKind::interrupt()).context("cannot take signals")?;
-        let keeper = keeper(&settings)?;
+        tokio::select! {
+            () = teller.tell() => {}
+            _ = terminated.recv() => {}
+            _ = interrupted.recv() => {}
+        }
+        anyhow::Ok(())
+    })?;
+    // An agent that does not answer may keep a thread a little longer.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+/// A question takes some microseconds, and memory is what one question needs at a time.
+fn one_thread() -> anyhow::Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().context("cannot start")
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub(crate) fn webhook(settings: &Settings) -> anyhow::Result<()> {
+    one_thread()?.block_on(async {
+        let mut terminated = signal(SignalKind::terminate()).context("cannot take signals")?;
+        let mut interrupted = signal(SignalKind::interrupt()).context("cannot take signals")?;
+        let keeper = keeper(settings)?;
         let listener = TcpListener::bind(settings.listen).await.with_context(|| {
             format!(
                 "cannot listen at {}: --listen is another address",

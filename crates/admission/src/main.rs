@@ -1,7 +1,0 @@
-//! The admission webhook; see the library.
-
-#![forbid(unsafe_code)]
-
-fn main() -> std::process::ExitCode {
-    millrace_admission::main()
-}
