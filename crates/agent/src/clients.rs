@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use millrace_shm::board::{Board, HEADER_BYTES, Row, RowView, holders, state};
-use millrace_wire::{MAX_BYTES, Mode, ToClient};
+use millrace_wire::{MAX_BYTES, Mode, ToClient, VERSION_MIN};
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -89,6 +89,8 @@ pub(crate) struct Client {
     pub(crate) process: Option<Process>,
     pub(crate) name: String,
     pub(crate) mode: Mode,
+    /// Of the control protocol, that both speak: the lowest, until it says which it speaks.
+    pub(crate) version: u16,
     /// The configuration excludes it.
     pub(crate) excluded: bool,
     has_pidfd: bool,
@@ -143,6 +145,7 @@ impl Client {
             process,
             name,
             mode: Mode::Default,
+            version: VERSION_MIN,
             excluded: false,
             has_pidfd: pidfd.is_some(),
             socket,
@@ -276,7 +279,7 @@ impl Client {
 
     fn transmit(&self, message: &ToClient, fd: Option<&OwnedFd>) -> nix::Result<()> {
         let mut buffer = [0; MAX_BYTES];
-        let length = message.encode(&mut buffer);
+        let length = message.encode(self.version, &mut buffer);
         let descriptors = fd.map(|fd| [fd.as_raw_fd()]);
         let rights = descriptors
             .as_ref()

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use millrace_wire::{Answer, MAX_BYTES, Query, ToAgent, ToClient};
+use millrace_wire::{Answer, MAX_BYTES, Query, ToAgent, ToClient, VERSION_MIN};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, getsockopt, send, setsockopt,
     socket, sockopt,
@@ -72,7 +72,7 @@ pub fn ask(path: &Path, query: Query, patience: Duration) -> Result<(String, Ans
         return Err(AskError::Stranger(answerer.uid));
     }
     let mut buffer = [0; MAX_BYTES];
-    let length = ToAgent::Query(query).encode(&mut buffer);
+    let length = ToAgent::Query(query).encode(VERSION_MIN, &mut buffer);
     let question = &buffer[..length];
     uninterrupted(patience, || {
         Ok(send(socket.as_raw_fd(), question, MsgFlags::MSG_NOSIGNAL)?)

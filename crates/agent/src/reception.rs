@@ -241,6 +241,8 @@ impl Server {
             return;
         };
         client.mode = hello.mode;
+        client.version = VERSION_MAX.min(hello.version_max);
+        let version = client.version;
         let program = client
             .process
             .as_ref()
@@ -278,7 +280,7 @@ impl Server {
         // A program that is excluded is told never to offer; should it do so all the same, it is declined.
         let never = client.excluded.then_some(u32::MAX);
         let message = Welcome {
-            version: VERSION_MAX.min(hello.version_max),
+            version,
             rows: BOARD_ROWS,
             spin_us: self.config.spin_us,
             offer_after_calls: never.unwrap_or(self.config.offer_after_calls),

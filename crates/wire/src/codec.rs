@@ -5,7 +5,8 @@ use core::fmt;
 
 use crate::message::{
     Address, Answer, Declined, End, Family, Grow, Hello, Matched, Mode, Offer, Paired, Query,
-    Recall, Recalled, Take, ToAgent, ToClient, Unsupported, VERSION_MAX, Welcome, Withdraw,
+    Recall, Recalled, Take, ToAgent, ToClient, Unsupported, VERSION_MAX, VERSION_MIN, Welcome,
+    Withdraw,
 };
 use crate::reason::Reason;
 
@@ -32,6 +33,8 @@ const MATCHED: u16 = 107;
 
 /// What `millrace run` appends to its question.
 const STAY: u8 = 1;
+/// What messages end with that have one more field in versions to come.
+const AHEAD: u32 = 0x6461_6568;
 
 /// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,11 +74,11 @@ impl fmt::Display for ParseError {
 impl core::error::Error for ParseError {}
 
 impl ToAgent {
-    /// Writes the message to the front of `buffer` and returns its length.
-    pub fn encode(&self, buffer: &mut [u8; MAX_BYTES]) -> usize {
+    /// Writes the message to the front of `buffer`, as the protocol of `version` has it, and returns its length.
+    pub fn encode(&self, version: u16, buffer: &mut [u8; MAX_BYTES]) -> usize {
         match self {
             ToAgent::Hello(m) => {
-                let mut w = Writer::new(buffer, HELLO);
+                let mut w = Writer::new(buffer, version, HELLO);
                 w.put(&m.version_min.to_le_bytes());
                 w.put(&m.version_max.to_le_bytes());
                 w.put(&m.segment_version.to_le_bytes());
@@ -83,7 +86,7 @@ impl ToAgent {
                 w.length
             }
             ToAgent::Offer(m) => {
-                let mut w = Writer::new(buffer, OFFER);
+                let mut w = Writer::new(buffer, version, OFFER);
                 w.put(&m.offer_id.to_le_bytes());
                 w.put(&m.fd.to_le_bytes());
                 w.put(&m.row.to_le_bytes());
@@ -92,15 +95,16 @@ impl ToAgent {
                 w.address(&m.remote);
                 w.put(&m.cookie.to_le_bytes());
                 w.put(&m.netns_cookie.to_le_bytes());
+                w.ahead(3);
                 w.length
             }
             ToAgent::Withdraw(m) => {
-                let mut w = Writer::new(buffer, WITHDRAW);
+                let mut w = Writer::new(buffer, version, WITHDRAW);
                 w.put(&m.offer_id.to_le_bytes());
                 w.length
             }
             ToAgent::Query(query) => {
-                let mut w = Writer::new(buffer, QUERY);
+                let mut w = Writer::new(buffer, version, QUERY);
                 w.put(match query {
                     Query::Connections => &[0],
                     Query::Status => &[1],
@@ -109,7 +113,7 @@ impl ToAgent {
                 w.length
             }
             ToAgent::Recall(m) => {
-                let mut w = Writer::new(buffer, RECALL);
+                let mut w = Writer::new(buffer, version, RECALL);
                 w.put(&m.offer_id.to_le_bytes());
                 w.put(&m.connection_id.to_le_bytes());
                 w.put(&m.fd.to_le_bytes());
@@ -117,12 +121,12 @@ impl ToAgent {
                 w.length
             }
             ToAgent::Grow(m) => {
-                let mut w = Writer::new(buffer, GROW);
+                let mut w = Writer::new(buffer, version, GROW);
                 w.put(&m.offer_id.to_le_bytes());
                 w.length
             }
             ToAgent::Take(m) => {
-                let mut w = Writer::new(buffer, TAKE);
+                let mut w = Writer::new(buffer, version, TAKE);
                 w.put(&m.offer_id.to_le_bytes());
                 w.length
             }
@@ -187,11 +191,11 @@ impl ToAgent {
 }
 
 impl ToClient {
-    /// Writes the message to the front of `buffer` and returns its length.
-    pub fn encode(&self, buffer: &mut [u8; MAX_BYTES]) -> usize {
+    /// Writes the message to the front of `buffer`, as the protocol of `version` has it, and returns its length.
+    pub fn encode(&self, version: u16, buffer: &mut [u8; MAX_BYTES]) -> usize {
         match self {
             ToClient::Welcome(m) => {
-                let mut w = Writer::new(buffer, WELCOME);
+                let mut w = Writer::new(buffer, version, WELCOME);
                 w.put(&m.version.to_le_bytes());
                 w.put(&m.rows.to_le_bytes());
                 w.put(&m.spin_us.to_le_bytes());
@@ -200,38 +204,39 @@ impl ToClient {
                 w.length
             }
             ToClient::Unsupported(m) => {
-                let mut w = Writer::new(buffer, UNSUPPORTED);
+                let mut w = Writer::new(buffer, version, UNSUPPORTED);
                 w.put(&m.version_min.to_le_bytes());
                 w.put(&m.version_max.to_le_bytes());
                 w.length
             }
             ToClient::Paired(m) => {
-                let mut w = Writer::new(buffer, PAIRED);
+                let mut w = Writer::new(buffer, version, PAIRED);
                 w.put(&m.offer_id.to_le_bytes());
                 w.put(&m.connection_id.to_le_bytes());
                 w.put(&[m.end as u8]);
                 w.put(&m.ring_bytes.to_le_bytes());
+                w.ahead(4);
                 w.length
             }
             ToClient::Declined(m) => {
-                let mut w = Writer::new(buffer, DECLINED);
+                let mut w = Writer::new(buffer, version, DECLINED);
                 w.put(&m.offer_id.to_le_bytes());
                 w.put(&[m.reason as u8]);
                 w.length
             }
             ToClient::Answer(m) => {
-                let mut w = Writer::new(buffer, ANSWER);
+                let mut w = Writer::new(buffer, version, ANSWER);
                 w.put(&m.bytes.to_le_bytes());
                 w.length
             }
             ToClient::Recalled(m) => {
-                let mut w = Writer::new(buffer, RECALLED);
+                let mut w = Writer::new(buffer, version, RECALLED);
                 w.put(&m.offer_id.to_le_bytes());
                 w.put(&[u8::from(m.ok)]);
                 w.length
             }
             ToClient::Matched(m) => {
-                let mut w = Writer::new(buffer, MATCHED);
+                let mut w = Writer::new(buffer, version, MATCHED);
                 w.put(&m.offer_id.to_le_bytes());
                 w.length
             }
@@ -282,7 +287,7 @@ impl ToClient {
 }
 
 fn known(version: u16) -> Result<(), ParseError> {
-    if version == VERSION_MAX {
+    if (VERSION_MIN..=VERSION_MAX).contains(&version) {
         Ok(())
     } else {
         Err(ParseError::Version(version))
@@ -291,16 +296,28 @@ fn known(version: u16) -> Result<(), ParseError> {
 
 struct Writer<'a> {
     buffer: &'a mut [u8; MAX_BYTES],
+    version: u16,
     length: usize,
 }
 
 impl Writer<'_> {
-    fn new(buffer: &mut [u8; MAX_BYTES], kind: u16) -> Writer<'_> {
-        let mut writer = Writer { buffer, length: 0 };
+    fn new(buffer: &mut [u8; MAX_BYTES], version: u16, kind: u16) -> Writer<'_> {
+        let mut writer = Writer {
+            buffer,
+            version,
+            length: 0,
+        };
         writer.put(&MAGIC.to_le_bytes());
-        writer.put(&VERSION_MAX.to_le_bytes());
+        writer.put(&version.to_le_bytes());
         writer.put(&kind.to_le_bytes());
         writer
+    }
+
+    /// A field that this message has since that version, in a build that is ahead.
+    fn ahead(&mut self, since: u16) {
+        if cfg!(feature = "ahead") && self.version >= since {
+            self.put(&AHEAD.to_le_bytes());
+        }
     }
 
     fn put(&mut self, bytes: &[u8]) {
@@ -317,11 +334,15 @@ impl Writer<'_> {
 
 struct Reader<'a> {
     rest: &'a [u8],
+    version: u16,
 }
 
 impl<'a> Reader<'a> {
     fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { rest: bytes }
+        Reader {
+            rest: bytes,
+            version: 0,
+        }
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N], ParseError> {
@@ -369,7 +390,16 @@ impl<'a> Reader<'a> {
         if magic != MAGIC {
             return Err(ParseError::Magic(magic));
         }
-        Ok((self.u16()?, self.u16()?))
+        self.version = self.u16()?;
+        Ok((self.version, self.u16()?))
+    }
+
+    /// As the writer's.
+    fn ahead(&mut self, since: u16) -> Result<(), ParseError> {
+        if cfg!(feature = "ahead") && self.version >= since && self.u32()? != AHEAD {
+            return Err(ParseError::Value("ahead"));
+        }
+        Ok(())
     }
 
     fn offer(&mut self) -> Result<Offer, ParseError> {
@@ -386,7 +416,7 @@ impl<'a> Reader<'a> {
             1 => End::Active,
             _ => return Err(ParseError::Value("active")),
         };
-        Ok(Offer {
+        let offer = Offer {
             offer_id,
             fd,
             row,
@@ -396,7 +426,9 @@ impl<'a> Reader<'a> {
             remote: self.address()?,
             cookie: self.u64()?,
             netns_cookie: self.u64()?,
-        })
+        };
+        self.ahead(3)?;
+        Ok(offer)
     }
 
     fn paired(&mut self) -> Result<Paired, ParseError> {
@@ -411,6 +443,7 @@ impl<'a> Reader<'a> {
         if !ring_bytes.is_power_of_two() {
             return Err(ParseError::Value("ring_bytes"));
         }
+        self.ahead(4)?;
         Ok(Paired {
             offer_id,
             connection_id,

@@ -71,11 +71,13 @@ pub fn run(bytes: &[u8]) {
         let mut buffer = [0; MAX_BYTES];
         match what / 3 % 16 {
             0..=11 => {
-                let length = message(what / 3 % 16, site, &mut choices).encode(&mut buffer);
+                let length =
+                    message(what / 3 % 16, site, &mut choices).encode(VERSION_MAX, &mut buffer);
                 sys::transmit(session, &buffer[..length]);
             }
             12 => {
-                let length = message(choices.byte() % 12, site, &mut choices).encode(&mut buffer);
+                let length = message(choices.byte() % 12, site, &mut choices)
+                    .encode(VERSION_MAX, &mut buffer);
                 let place = usize::from(choices.byte()) % length;
                 buffer[place] ^= choices.byte();
                 sys::transmit(session, &buffer[..length]);

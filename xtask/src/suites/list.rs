@@ -87,6 +87,14 @@ pub(super) static SUITES: &[Suite] = &[
         beside: true,
     },
     Suite {
+        name: "skew",
+        sample: &[],
+        sample_minutes: 0,
+        full: &["tests/skew/run.py"],
+        full_minutes: 8,
+        beside: true,
+    },
+    Suite {
         name: "placements",
         sample: &["tests/placements/run.py"],
         sample_minutes: 2,

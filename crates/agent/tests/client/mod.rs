@@ -143,7 +143,7 @@ impl Client {
 
     pub(crate) fn try_say(&self, message: ToAgent) -> bool {
         let mut buffer = [0; MAX_BYTES];
-        let length = message.encode(&mut buffer);
+        let length = message.encode(VERSION_MAX, &mut buffer);
         send(
             self.socket.as_raw_fd(),
             &buffer[..length],
@@ -193,7 +193,7 @@ impl Client {
 
 pub(crate) fn say(socket: &OwnedFd, message: ToAgent) {
     let mut buffer = [0; MAX_BYTES];
-    let length = message.encode(&mut buffer);
+    let length = message.encode(VERSION_MAX, &mut buffer);
     send(
         socket.as_raw_fd(),
         &buffer[..length],

@@ -174,7 +174,7 @@ fn ask_apart(path: &CString, recall: Recall, patience_ms: u64) -> Option<()> {
     };
     let mut buffer = [0u8; MAX_BYTES];
     for message in [ToAgent::Hello(hello), ToAgent::Recall(recall)] {
-        let bytes = message.encode(&mut buffer);
+        let bytes = message.encode(VERSION_MIN, &mut buffer);
         kernel!(libc::SYS_write, fd.as_raw_fd(), buffer.as_ptr(), bytes);
     }
     let deadline = kernel::monotonic_ns() + patience_ms * 1_000_000;

@@ -13,7 +13,7 @@ use std::sync::atomic::{
 use libc::c_int;
 use millrace_shm::board::{Board, Row, state};
 use millrace_stream::Chaos;
-use millrace_wire::{Grow, Mode, Reason, ToAgent};
+use millrace_wire::{Grow, Mode, Reason, ToAgent, VERSION_MIN};
 
 mod boards;
 mod link;
@@ -84,6 +84,7 @@ pub(crate) fn configure(path: CString, mode: Mode, chaos_seed: u64) {
             fd: None,
             asked_at_ns: None,
             retry_at_ns: 0,
+            version: VERSION_MIN,
             next_offer: 1,
             boards: Boards::new(),
             offers: HashMap::new(),

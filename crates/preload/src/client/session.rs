@@ -31,6 +31,8 @@ pub(super) struct Client {
     /// When a recall was asked for that is not answered yet; there is one at a time.
     pub(super) asked_at_ns: Option<u64>,
     pub(super) retry_at_ns: u64,
+    /// Of the protocol that the agent and we speak: the lowest, until it has said which it chose.
+    pub(super) version: u16,
     pub(super) next_offer: u32,
     pub(super) boards: Boards,
     /// Offers on their way.
@@ -104,6 +106,7 @@ impl Client {
         };
         DESCRIPTOR.store(fd.as_raw_fd().cast_unsigned(), Relaxed);
         self.fd = Some(fd);
+        self.version = VERSION_MIN;
         let mode = Mode::from_u8(MODE.load(Relaxed)).unwrap_or_default();
         self.send(&ToAgent::Hello(Hello {
             version_min: VERSION_MIN,
@@ -157,7 +160,7 @@ impl Client {
     pub(super) fn send(&mut self, message: &ToAgent) -> bool {
         let Some(fd) = &self.fd else { return false };
         let mut buffer = [0; MAX_BYTES];
-        let bytes = message.encode(&mut buffer);
+        let bytes = message.encode(self.version, &mut buffer);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let number = fd.as_raw_fd();
         let sent = kernel!(
@@ -328,6 +331,7 @@ impl Client {
         let Some(board) = fd.and_then(|fd| self.boards.map(fd.as_fd(), welcome.rows)) else {
             return;
         };
+        self.version = welcome.version;
         MAIL_SEEN.store(0, Relaxed);
         BOARD.store(
             std::ptr::from_ref(board).cast_mut(),

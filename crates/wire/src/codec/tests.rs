@@ -133,14 +133,14 @@ fn parse_of_encode_is_identity() {
         let mut random = Random(seed);
         let mut buffer = [0xaa; MAX_BYTES];
         let message = random.any_to_agent();
-        let length = message.encode(&mut buffer);
+        let length = message.encode(VERSION_MAX, &mut buffer);
         assert_eq!(
             ToAgent::parse(&buffer[..length]),
             Ok(message),
             "seed {seed}"
         );
         let message = random.any_to_client();
-        let length = message.encode(&mut buffer);
+        let length = message.encode(VERSION_MAX, &mut buffer);
         assert_eq!(
             ToClient::parse(&buffer[..length]),
             Ok(message),
@@ -155,7 +155,7 @@ fn every_prefix_is_refused() {
         let mut random = Random(seed);
         let mut buffer = [0; MAX_BYTES];
         let message = random.any_to_agent();
-        let mut length = message.encode(&mut buffer);
+        let mut length = message.encode(VERSION_MAX, &mut buffer);
         if message == ToAgent::Query(Query::StatusAndStay) {
             // Its last byte was appended later.
             length -= 1;
@@ -169,7 +169,7 @@ fn every_prefix_is_refused() {
                 "seed {seed} length {short}"
             );
         }
-        let length = random.any_to_client().encode(&mut buffer);
+        let length = random.any_to_client().encode(VERSION_MAX, &mut buffer);
         for short in 0..length {
             assert_eq!(
                 ToClient::parse(&buffer[..short]),
@@ -213,11 +213,11 @@ fn garbage_never_panics_and_what_parses_comes_back() {
         let length = random.below(bytes.len() as u64 + 1) as usize;
         let mut buffer = [0; MAX_BYTES];
         if let Ok(message) = ToAgent::parse(&bytes[..length]) {
-            let again = message.encode(&mut buffer);
+            let again = message.encode(VERSION_MAX, &mut buffer);
             assert_eq!(ToAgent::parse(&buffer[..again]), Ok(message), "seed {seed}");
         }
         if let Ok(message) = ToClient::parse(&bytes[..length]) {
-            let again = message.encode(&mut buffer);
+            let again = message.encode(VERSION_MAX, &mut buffer);
             assert_eq!(
                 ToClient::parse(&buffer[..again]),
                 Ok(message),
@@ -229,15 +229,15 @@ fn garbage_never_panics_and_what_parses_comes_back() {
 
 fn encoded(message: ToAgent) -> ([u8; MAX_BYTES], usize) {
     let mut buffer = [0; MAX_BYTES];
-    let length = message.encode(&mut buffer);
+    let length = message.encode(VERSION_MIN, &mut buffer);
     (buffer, length)
 }
 
 #[test]
 fn the_bytes_of_hello_are_fixed() {
     let hello = Hello {
-        version_min: VERSION_MIN,
-        version_max: VERSION_MAX,
+        version_min: 2,
+        version_max: 2,
         segment_version: 7,
         mode: Mode::Eager,
     };
@@ -299,7 +299,7 @@ fn a_recall_s_answer_is_yes_or_no() {
         offer_id: 3,
         ok: true,
     });
-    let length = recalled.encode(&mut buffer);
+    let length = recalled.encode(VERSION_MAX, &mut buffer);
     assert!(!recalled.carries_descriptor());
     buffer[length - 1] = 2;
     assert_eq!(
@@ -315,7 +315,7 @@ fn an_unknown_reason_reads_as_unsupported() {
         offer_id: 3,
         reason: Reason::Quota,
     })
-    .encode(&mut buffer);
+    .encode(VERSION_MAX, &mut buffer);
     buffer[length - 1] = 0xee;
     let expected = Declined {
         offer_id: 3,
@@ -340,4 +340,31 @@ fn addresses_compare_equal_across_families() {
         format!("{}", SocketAddr::from(Address::from(v6))),
         "[2001:db8::1]:443"
     );
+}
+
+#[test]
+#[cfg(feature = "ahead")]
+fn a_build_that_is_ahead_speaks_each_version_as_it_is() {
+    let mut random = Random(2);
+    let (mut offer, mut paired) = (None, None);
+    while offer.is_none() || paired.is_none() {
+        offer = Some(random.any_to_agent())
+            .filter(|it| matches!(it, ToAgent::Offer(_)))
+            .or(offer);
+        paired = Some(random.any_to_client())
+            .filter(|it| matches!(it, ToClient::Paired(_)))
+            .or(paired);
+    }
+    let (offer, paired) = (offer.unwrap(), paired.unwrap());
+    let mut buffer = [0; MAX_BYTES];
+    let mut lengths = [[0; 2]; 3];
+    for (version, lengths) in (VERSION_MIN..=VERSION_MAX).zip(&mut lengths) {
+        let length = offer.encode(version, &mut buffer);
+        assert_eq!(ToAgent::parse(&buffer[..length]), Ok(offer));
+        lengths[0] = length;
+        let length = paired.encode(version, &mut buffer);
+        assert_eq!(ToClient::parse(&buffer[..length]), Ok(paired));
+        lengths[1] = length;
+    }
+    assert_eq!(lengths, [[78, 29], [82, 29], [82, 33]]);
 }

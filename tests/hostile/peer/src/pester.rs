@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use millrace_wire::{
     Address, End, Family, Grow, Hello, MAX_BYTES, Mode, Offer, Query, Recall, Take, ToAgent,
-    Withdraw,
+    VERSION_MAX, Withdraw,
 };
 
 use crate::gifts;
@@ -171,7 +171,7 @@ fn any_offer(offer_id: u64, near: &TcpStream, random: &mut Random) -> Offer {
 
 fn encoded(message: &ToAgent) -> Vec<u8> {
     let mut buffer = [0; MAX_BYTES];
-    let bytes = message.encode(&mut buffer);
+    let bytes = message.encode(VERSION_MAX, &mut buffer);
     buffer[..bytes].to_vec()
 }
 

@@ -160,7 +160,7 @@ impl Client {
 
     fn say(&mut self, message: &ToClient, file: Option<OwnedFd>) {
         let mut buffer = [0; MAX_BYTES];
-        let bytes = message.encode(&mut buffer);
+        let bytes = message.encode(VERSION_MAX, &mut buffer);
         let descriptors: Vec<_> = file.iter().map(AsRawFd::as_raw_fd).collect();
         let _ = sys::transmit(&self.socket, &buffer[..bytes], &descriptors);
         self.kept.extend(file);

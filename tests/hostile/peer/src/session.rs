@@ -42,7 +42,7 @@ impl Session {
 
     pub(crate) fn say(&self, message: &ToAgent) -> bool {
         let mut buffer = [0; MAX_BYTES];
-        let bytes = message.encode(&mut buffer);
+        let bytes = message.encode(VERSION_MAX, &mut buffer);
         sys::transmit(&self.socket, &buffer[..bytes], &[]).is_ok()
     }
 
