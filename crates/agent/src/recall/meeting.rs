@@ -22,7 +22,7 @@ use crate::server::Server;
 /// So long a recall may wait. Who asked waits for its answer for twice as long.
 const WAIT_MAX: Duration = Duration::from_millis(150);
 /// The same of a reader that cannot go on to read its ring, and waits for its answer longer than that.
-const LEAVING_WAIT_MAX: Duration = Duration::from_secs(2);
+const LEAVING_WAIT_MAX: Duration = Duration::from_millis(1500);
 /// Until it is tried again.
 const PAUSE: Duration = Duration::from_millis(2);
 /// So long a reader that asked in vain may go on to ask.

@@ -17,7 +17,7 @@ const RECALL_WAIT_MS: u64 = 300;
 /// The same when a reader waits.
 const READER_WAIT_MS: u64 = 600;
 /// The same when it cannot go on to read its ring: a program that gets the connection would miss what lies there.
-const LEAVING_WAIT_MS: u64 = 3000;
+const LEAVING_WAIT_MS: u64 = 2000;
 
 /// Held by the thread that asks for a recall, and waits for the answer: there is one at a time. Comes before `CLIENT`.
 pub(super) static RECALLING: Guarded<()> = Guarded::new(());
