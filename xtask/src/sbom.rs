@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 /// Packages whose programs or libraries are in the image.
 const SHIPPED: [&str; 4] = [
-    "millrace-cluster",
     "millrace-cli",
+    "millrace-cluster",
     "millrace-device-plugin",
     "millrace-preload",
 ];
@@ -23,23 +23,40 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
         return Err(argument.unexpected().into());
     }
     let words = ["metadata", "--format-version=1", "--locked"];
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let target = format!(
-        "--filter-platform={}-unknown-linux-gnu",
-        std::env::consts::ARCH
-    );
-    let output = Command::new(cargo).args(words).arg(target).output();
-    let output = output.context("cargo metadata")?;
-    ensure!(
-        output.status.success(),
-        "cargo metadata: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let metadata = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let metadata = cargo(&words, &[format!("--filter-platform={target}")])?;
+    let metadata = serde_json::from_str(&metadata).context("cargo metadata")?;
+    let mut chosen = vec![format!("--target={target}")];
+    chosen.extend(SHIPPED.iter().map(|name| format!("--package={name}")));
+    let words = ["tree", "--locked", "--edges=normal", "--prefix=none"];
+    let built = cargo(&words, &chosen)?;
     let lock = std::fs::read_to_string("Cargo.lock").context("Cargo.lock")?;
-    let text = serde_json::to_string_pretty(&bill(&metadata, &lock)?)?;
+    let text = serde_json::to_string_pretty(&bill(&metadata, &lock, &named(&built))?)?;
     println!("{text}");
     Ok(())
+}
+
+/// What cargo prints.
+fn cargo(words: &[&str], more: &[String]) -> Result<String> {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(program).args(words).args(more).output();
+    let output = output.with_context(|| format!("cargo {}", words[0]))?;
+    ensure!(
+        output.status.success(),
+        "cargo {}: {}",
+        words[0],
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Packages of `cargo tree`, by name and version: `cargo metadata` has what features that are off could add, too.
+fn named(tree: &str) -> BTreeSet<(&str, &str)> {
+    let pair = |line| {
+        let mut words = str::split_whitespace(line);
+        Some((words.next()?, words.next()?.strip_prefix('v')?))
+    };
+    tree.lines().filter_map(pair).collect()
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
@@ -50,8 +67,8 @@ fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
     value[field].as_array().into_iter().flatten()
 }
 
-/// The bill of what `cargo metadata` and `Cargo.lock` say.
-fn bill(metadata: &Value, lock: &str) -> Result<Value> {
+/// The bill of what `cargo metadata` and `Cargo.lock` say of the packages that are built.
+fn bill(metadata: &Value, lock: &str, built: &BTreeSet<(&str, &str)>) -> Result<Value> {
     let packages: BTreeMap<&str, &Value> = list(metadata, "packages")
         .map(|package| (text(package, "id"), package))
         .collect();
@@ -76,6 +93,7 @@ fn bill(metadata: &Value, lock: &str) -> Result<Value> {
     let mut components: Vec<Value> = reached
         .iter()
         .filter_map(|id| packages.get(id))
+        .filter(|package| built.contains(&(text(package, "name"), text(package, "version"))))
         .map(|package| component(package, &sums))
         .collect();
     components.sort_by_key(|component| text(component, "purl").to_owned());
@@ -159,13 +177,20 @@ mod tests {
             package("a", "1.0.0"),
             package("b", "2.0.0"),
             package("c", "3.0.0"),
+            package("d", "4.0.0"),
         ]);
         let nodes = [
             uses(SHIPPED[0], &[("a", Value::Null), ("b", json!("dev"))]),
-            uses("a", &[("c", json!("build"))]),
+            uses("a", &[("c", json!("build")), ("d", Value::Null)]),
         ];
         let metadata = json!({"packages": packages, "resolve": {"nodes": nodes}});
-        let bill = bill(&metadata, LOCK).unwrap();
+        // A feature that is off would add d.
+        let tree: String = SHIPPED
+            .iter()
+            .map(|name| format!("{name} v0.1.0 (/here)\n"))
+            .collect();
+        let tree = format!("{tree}a v1.0.0\nb v2.0.0\nc v3.0.0 (*)\n");
+        let bill = bill(&metadata, LOCK, &named(&tree)).unwrap();
         let names: Vec<&str> = list(&bill, "components")
             .map(|each| text(each, "name"))
             .collect();
@@ -173,8 +198,8 @@ mod tests {
             names,
             [
                 "a",
-                "millrace-cluster",
                 "millrace-cli",
+                "millrace-cluster",
                 "millrace-device-plugin",
                 "millrace-preload"
             ]
