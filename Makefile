@@ -33,6 +33,7 @@ check: ## format, lints, documentation, house rules, unit tests
 	$(CARGO) clippy --manifest-path tests/fuzz/Cargo.toml --all-targets --quiet -- -D warnings
 	$(CARGO) test --workspace --lib --bin xtask --quiet
 	$(CARGO) test --package millrace-preload --lib --features coverage --quiet
+	$(CARGO) test --package millrace-wire --lib --features ahead --quiet
 	if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; fi
 
 bench: build ## the whole suite of `millrace bench` on five roads; hours; goes on where it stopped; target/bench/COMMIT/report.html

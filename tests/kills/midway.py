@@ -6,7 +6,8 @@
 The programs are those traps (`tests/traps`) for which the agent works on sockets. Each runs plain, and under an agent that is observed;
 then for each of its system calls the worker is held up before it, and killed, or the agent is. Every second time another agent comes at
 once. A connection goes on or is reset: nobody waits for ever, reads a wrong byte, or takes an end for whole that is not. Where nobody is
-killed, and the worker only stands still, all is as on the kernel. Exits with 0 when all was so.
+killed, and the worker only stands still, all is as on the kernel. How soon new connections take the ring is not looked at. Exits with 0
+when all was so.
 """
 
 from __future__ import annotations

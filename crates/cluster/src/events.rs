@@ -28,7 +28,7 @@ type Finding = (String, Reason);
 /// One end of such a connection.
 #[derive(Debug, Clone)]
 struct Example {
-    /// `NAMESPACE/NAME`.
+    namespace: String,
     pod: String,
     program: String,
 }
@@ -81,8 +81,7 @@ impl Teller {
         let asked = move || millrace_agent::connections(&agent, ANSWER);
         let report = tokio::task::spawn_blocking(asked).await??;
         for (finding, example) in self.due(findings(&report), Instant::now()) {
-            let (namespace, _) = example.pod.split_once('/').unwrap_or_default();
-            let path = format!("/api/v1/namespaces/{namespace}/events");
+            let path = format!("/api/v1/namespaces/{}/events", example.namespace);
             let event = event(&finding, &example, &self.node, OffsetDateTime::now_utc());
             let written = self.api.call(&path, Call::Post(&event)).await;
             let rest = if written.is_ok() { AGAIN } else { RETRY };
@@ -112,15 +111,16 @@ fn findings(report: &ConnectionsReport) -> BTreeMap<Finding, Example> {
 }
 
 fn finding(end: &EndReport) -> Option<(Finding, Example)> {
-    let (uid, pod) = (end.pod.clone()?, end.pod_name.clone()?);
+    let (namespace, pod) = end.pod_name.as_ref()?.split_once('/')?;
     let reason = Reason::ALL
         .iter()
         .find(|reason| reason.as_str() == end.reason)?;
     let example = Example {
-        pod,
+        namespace: namespace.to_owned(),
+        pod: pod.to_owned(),
         program: end.program.clone(),
     };
-    is_lasting(*reason).then_some(((uid, *reason), example))
+    is_lasting(*reason).then_some(((end.pod.clone()?, *reason), example))
 }
 
 /// Not what passes, nor what is the usual course of things.
@@ -143,7 +143,7 @@ fn is_lasting(reason: Reason) -> bool {
 
 /// An Event of the core API.
 fn event((uid, reason): &Finding, example: &Example, node: &str, now: OffsetDateTime) -> Value {
-    let (namespace, name) = example.pod.split_once('/').unwrap_or_default();
+    let (namespace, name) = (&example.namespace, &example.pod);
     let now = now.format(&Rfc3339).unwrap_or_default();
     let (program, reason, why) = (&example.program, reason.as_str(), reason.explanation());
     let message = format!("Connections of {program} take the kernel's road, {reason}: {why}");
