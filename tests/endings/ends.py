@@ -16,8 +16,11 @@ from typing import Any
 
 SOME = 6
 """Messages of 100 bytes: so much fits into the smallest ring."""
-SETTLES = 8
 PATIENCE_MS = 3000
+FULL_S = 30.0
+"""After which a buffer of the other end's that does not become full is a failure of the case."""
+TCP_INFO_UNACKED, TCP_INFO_NOTSENT = 24, 144
+"""Where `struct tcp_info` has what is under way, in segments, and what has not been sent yet, in bytes."""
 READ = select.POLLIN | select.POLLRDHUP
 ALL = READ | select.POLLOUT | select.POLLPRI
 SETS = {
@@ -41,13 +44,28 @@ def fill(end: socket.socket, how: str) -> int:
     if how == "some":
         return sum(end.send(bytes(100)) for _ in range(SOME))
     sent = 0
-    for _ in range(SETTLES):
+    deadline = time.monotonic() + FULL_S
+    while time.monotonic() < deadline:
+        was_stuck, before = is_stuck(end), sent
         # Buffers grow when they are seen to be full.
         with contextlib.suppress(BlockingIOError):
             while True:
                 sent += end.send(bytes(16384), socket.MSG_DONTWAIT)
+        if was_stuck and sent == before:
+            return sent
         time.sleep(0.005)
-    return sent
+    raise TimeoutError("the other end's buffer does not become full")
+
+
+def is_stuck(end: socket.socket) -> bool:
+    """Whether what has not been sent yet waits for room at the other end.
+
+    A send buffer that is full does not tell: the other end's may have grown so large, when there was much to read at once, that all of
+    it goes there, as fast as it is acknowledged, and an end behind it, too.
+    """
+    info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_NOTSENT + 4)
+    under_way, not_sent = (struct.unpack_from("I", info, place)[0] for place in (TCP_INFO_UNACKED, TCP_INFO_NOTSENT))
+    return under_way == 0 and not_sent != 0
 
 
 def talk(end: socket.socket, size: int, first: bool) -> None:

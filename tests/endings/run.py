@@ -272,7 +272,8 @@ class Road:
                 program.tell("talk")
         self._tell_agent(signal.SIGSTOP)
         survivor.tell("fill")
-        survivor.hear()
+        filled = survivor.hear()
+        assert filled in ("filled", "sleeps"), f"{case['name']}: the survivor's sends: {filled}"
         if case["holder"]:
             # Both say something, in whatever order.
             survivor.hear()
@@ -281,6 +282,7 @@ class Road:
             survivor.kill()
         leaver.tell("fill")
         to_come = leaver.hear()
+        assert to_come is not None, f"{case['name']}: the leaver's sends"
         if case["waits"]:
             time.sleep(ASLEEP_S)
         if case["ending"] != "kill":

@@ -1,8 +1,6 @@
 //! Growth: most connections need no more than the small rings of their segment's header page. One that does asks, and the agent allocates
 //! a part of the large ring of that direction: first for messages, then for bulk. Who asks, pays.
 
-use std::sync::atomic::Ordering::Release;
-
 use tracing::debug;
 
 use crate::offers::OfferKey;
@@ -38,12 +36,12 @@ impl Server {
             return Err(error.to_string());
         }
         let [sender, receiver] = [direction, 1 - direction].map(|index| &pairing.ends[index]);
-        // Release, and in this order: a receiver that opens a larger window finds a sender that may use it.
+        // In this order: a receiver that opens a larger window finds a sender that may use it.
         if let Ok(row) = self.row_of(sender, connection_id) {
-            row.send.granted_log2.store(next.ilog2(), Release);
+            row.send.grant.give(connection_id, next.ilog2());
         }
         if let Ok(row) = self.row_of(receiver, connection_id) {
-            row.receive.granted_log2.store(next.ilog2(), Release);
+            row.receive.grant.give(connection_id, next.ilog2());
         }
         self.metrics.grown += 1;
         self.pairings.grant(key, next);

@@ -165,15 +165,29 @@ impl Identity {
     }
 }
 
+/// A flag of a process that is about to end: `include/linux/sched.h`.
+const PF_EXITING: u64 = 4;
+
 /// Whether there is a process of this number that has not ended.
 pub(crate) fn exists(pid: u32) -> bool {
-    let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    state_of(pid).is_some_and(|(state, _)| !matches!(state, b'Z' | b'X'))
+}
+
+/// Whether a process is about to end. One that has ended has closed everything.
+pub(crate) fn is_ending(pid: u32) -> bool {
+    state_of(pid)
+        .is_some_and(|(state, flags)| !matches!(state, b'Z' | b'X') && flags & PF_EXITING != 0)
+}
+
+/// The letter of a process's state, and its flags: `proc_pid_stat(5)`.
+fn state_of(pid: u32) -> Option<(u8, u64)> {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The state stands behind the name, which may have any bytes.
-    let state = text
-        .rsplit(|byte| *byte == b')')
-        .next()
-        .and_then(|rest| rest.get(1));
-    !matches!(state, None | Some(b'Z' | b'X'))
+    let rest = text.rsplit(|byte| *byte == b')').next()?;
+    let mut words = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
+    let state = *words.next()?.as_bytes().first()?;
+    // Behind the state: parent, group, session, terminal, its group, flags.
+    Some((state, words.nth(5)?.parse().ok()?))
 }
 
 /// A pidfd is readable once its process has ended.

@@ -174,7 +174,8 @@ impl Server {
             Err(_) if !sends => return put_back(),
             found => found?,
         };
-        let road = Road {
+        let mut road = Road {
+            connection_id: pairing.connection_id,
             sender: sender_row,
             receiver: self.row_of(receiver, pairing.connection_id)?,
             segment: &pairing.segment,
@@ -188,6 +189,7 @@ impl Server {
             // What is left in the ring of a reader that leaves is lost; what a sender leaves, its reader can read there. If it were
             // carried over, the reader's queue would grow, and the FIN come before its time.
             carries: met.is_some() || !sends || is_being_left,
+            reader_is_ending: false,
         };
         road.shut_gate()?;
         // Who asks may have the end from a process that has let go, and says what number it has there.
@@ -210,14 +212,16 @@ impl Server {
             }
             borrowed => borrowed?,
         };
-        let reader = borrow(receiver, road.receiver, false).ok();
-        let reader = reader.as_ref().map(AsFd::as_fd);
+        let reader = borrow(receiver, road.receiver, false);
+        road.reader_is_ending = reader.is_err() && self.is_ending(receiver, road.receiver);
+        let reader = reader.as_ref().ok().map(AsFd::as_fd);
         road.bring_back(socket.as_fd(), reader, patience)
     }
 }
 
 /// One direction of a connection, seen from both of its ends.
 struct Road<'a> {
+    connection_id: u64,
     sender: &'a Row,
     receiver: &'a Row,
     segment: &'a Segment,
@@ -226,6 +230,8 @@ struct Road<'a> {
     asker: Asker,
     /// All is done that can be: also what may hold the agent up for some milliseconds.
     carries: bool,
+    /// Nobody gave the reader's socket out, and somebody who had it is about to end. While we have it, nobody can close it.
+    reader_is_ending: bool,
 }
 
 /// Who asks, and holds the lock of its half meanwhile.
@@ -286,15 +292,24 @@ impl Road<'_> {
             Asker::Both => true,
             Asker::Nobody => held == [true; 2],
         };
-        let outcome = if is_ours {
+        let outcome = if !is_ours {
+            Err(Refusal::Locked)
+        } else if self.is_there() {
             self.bring_back_locked(socket, reader, patience)
         } else {
-            Err(Refusal::Locked)
+            Err(Refusal::Unpaired)
         };
         for (lock, _) in locks.iter().zip(held).filter(|(_, held)| *held) {
             lock.unlock(Held::Owned);
         }
         outcome
+    }
+
+    /// Whether both rows are this connection's still, and for as long as their locks are held: an end that closes says so under them.
+    fn is_there(&self) -> bool {
+        let rows = [self.sender, self.receiver];
+        rows.iter()
+            .all(|row| row.identity.connection_id.load(Relaxed) == self.connection_id)
     }
 
     fn bring_back_locked<'a>(

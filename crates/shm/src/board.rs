@@ -5,6 +5,7 @@
 //! so that both processes work on the same record. The agent reads rows to show them, and believes nothing.
 
 mod calls;
+mod grant;
 pub mod holders;
 
 use std::io;
@@ -13,6 +14,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use crate::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::lock::OwnerLock;
 use crate::{Mapping, sys};
+
+pub use grant::Grant;
 
 /// Bytes before the first row.
 pub const HEADER_BYTES: usize = 4096;
@@ -128,8 +131,8 @@ pub struct SendState {
     pub ring_messages: AtomicU64,
     /// Messages that went through the kernel since the end was listed.
     pub kernel_messages: AtomicU64,
-    /// Agent: binary logarithm of the part of the large ring that may be used, in bytes; zero: only the small ring. Not guarded.
-    pub granted_log2: AtomicU32,
+    /// Agent: how much of the large ring may be used. Not guarded.
+    pub grant: Grant,
     /// When, of the processor's counter, the receiver's head was last looked at for the sake of the stamps.
     pub looked_at: AtomicU64,
     /// The thread that has sent a part of its message and has not ended it, or zero: others do not come between.
@@ -159,8 +162,8 @@ pub struct ReceiveState {
     /// Messages that came through the kernel since the end was listed.
     pub kernel_messages: AtomicU64,
     /// Agent: as in [`SendState`]; granted to the sender first.
-    pub granted_log2: AtomicU32,
-    padding: [u32; 19],
+    pub grant: Grant,
+    padding: [u32; 18],
 }
 
 /// One row: the end record of one connection.
@@ -178,11 +181,23 @@ pub struct Row {
 impl Row {
     /// Allows both directions so much of their large rings, as the agent does.
     pub fn grant(&self, window_log2: u32) {
-        // Release: pairs with the Acquire of whoever opens, or uses, a larger window.
-        self.send.granted_log2.store(window_log2, Ordering::Release);
-        self.receive
-            .granted_log2
-            .store(window_log2, Ordering::Release);
+        let connection = self.identity.connection_id.load(Ordering::Relaxed);
+        self.send.grant.give(connection, window_log2);
+        self.receive.grant.give(connection, window_log2);
+    }
+
+    /// Binary logarithm of the part of the large ring, in bytes, that this end may send in; zero: only the small ring.
+    #[inline]
+    pub fn granted_to_send(&self) -> u32 {
+        let connection = self.identity.connection_id.load(Ordering::Relaxed);
+        self.send.grant.log2(connection)
+    }
+
+    /// As [`Row::granted_to_send`], to receive in.
+    #[inline]
+    pub fn granted_to_receive(&self) -> u32 {
+        let connection = self.identity.connection_id.load(Ordering::Relaxed);
+        self.receive.grant.log2(connection)
     }
 }
 
@@ -447,52 +462,4 @@ impl Board {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use std::os::fd::AsFd;
-
-    #[test]
-    fn agent_and_client_see_the_same_rows_and_mail() {
-        let fd = create(16).unwrap();
-        let agent = Board::attach(fd.as_fd()).unwrap();
-        let client = Board::attach_rows(fd.as_fd(), 16).unwrap();
-        agent.post_mail();
-        assert_eq!(client.mail(), 1);
-        client.header().rows_used.store(4, Ordering::Relaxed);
-        let row = client.row(3).unwrap();
-        row.identity.state.store(state::KERNEL, Ordering::Relaxed);
-        let address = std::net::Ipv4Addr::new(127, 0, 0, 9)
-            .to_ipv6_mapped()
-            .octets();
-        for (word, half) in row.identity.local.iter().zip(address_words(address)) {
-            word.store(half, Ordering::Relaxed);
-        }
-        let shown: Vec<_> = agent.rows().collect();
-        assert_eq!(shown.len(), 1);
-        assert_eq!((shown[0].0, shown[0].1.local.0), (3, address));
-        assert!(client.row(16).is_none());
-    }
-    #[test]
-    #[cfg_attr(miri, ignore = "one mapping takes another's place")]
-    fn a_vacated_board_keeps_its_addresses_and_takes_another_one_in() {
-        let first = create(16).unwrap();
-        let board = Board::attach_rows(first.as_fd(), 16).unwrap();
-        let row = board.row(5).unwrap();
-        assert_eq!(board.index_of(row), Some(5));
-        assert_eq!(board.index_of(&Row::default()), None);
-        row.receive.sleepers.store(1, Ordering::Relaxed);
-        board.vacate().unwrap();
-        assert_eq!(row.receive.sleepers.load(Ordering::Relaxed), 0);
-        row.receive.sleepers.store(9, Ordering::Relaxed);
-        let old = Board::attach(first.as_fd()).unwrap();
-        let kept = &old.row(5).unwrap().receive.sleepers;
-        assert_eq!(kept.load(Ordering::Relaxed), 1, "it is nobody's memory");
-
-        assert!(board.refill(create(17).unwrap().as_fd()).is_err());
-        let second = create(16).unwrap();
-        board.refill(second.as_fd()).unwrap();
-        Board::attach(second.as_fd()).unwrap().post_mail();
-        assert_eq!(board.mail(), 1);
-        assert_eq!(row.receive.sleepers.load(Ordering::Relaxed), 0);
-    }
-}
+mod tests;

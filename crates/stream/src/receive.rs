@@ -78,7 +78,7 @@ impl<'a> ReceiveHalf<'a> {
                 ReceivePlan::Kernel
             });
         }
-        let window = window_of(gate, state.granted_log2.load(Relaxed))?;
+        let window = window_of(gate, self.row.granted_to_receive())?;
         if bytes > window || !self.segment.reach(window) {
             return Err(Corrupt);
         }
@@ -120,7 +120,7 @@ impl<'a> ReceiveHalf<'a> {
         let gate = self.words.gate.load();
         let head = self.state().head.load(Relaxed);
         let bytes = gate.tail.wrapping_sub(head);
-        let window = window_of(gate, self.state().granted_log2.load(Relaxed)).ok()?;
+        let window = window_of(gate, self.row.granted_to_receive()).ok()?;
         (bytes != 0 && bytes <= window && self.segment.reach(window))
             .then_some((head, bytes, window))
     }
@@ -228,8 +228,8 @@ impl<'a> ReceiveHalf<'a> {
 
     /// The largest window that the agent has granted and that this process can map.
     fn window_log2(&self) -> u32 {
-        // Acquire: the sender's grant came before ours.
-        let granted = window_log2(self.state().granted_log2.load(Acquire));
+        // The sender's grant came before ours.
+        let granted = window_log2(self.row.granted_to_receive());
         if self.segment.reach(1 << granted) {
             granted
         } else {
@@ -240,7 +240,7 @@ impl<'a> ReceiveHalf<'a> {
     /// After a commit that may have drained the ring: uses a larger window from now on, if one has been granted since it was opened.
     #[inline]
     pub fn widen(&self, window: u32) {
-        if self.state().granted_log2.load(Relaxed) > window.ilog2() {
+        if self.row.granted_to_receive() > window.ilog2() {
             self.widen_now();
         }
     }

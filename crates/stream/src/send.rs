@@ -76,7 +76,7 @@ impl<'a> SendHalf<'a> {
         if !gate.open {
             return Ok(SendPlan::Kernel);
         }
-        let window = window_of(gate, state.granted_log2.load(Acquire))?;
+        let window = window_of(gate, self.row.granted_to_send())?;
         if !self.segment.reach(window) {
             return Ok(SendPlan::Kernel);
         }
@@ -88,7 +88,7 @@ impl<'a> SendHalf<'a> {
                 return Err(Corrupt);
             }
             if window - used < whole_of(want, window) {
-                let widens = gate.window_log2 < window_log2(state.granted_log2.load(Relaxed));
+                let widens = gate.window_log2 < window_log2(self.row.granted_to_send());
                 return Ok(SendPlan::Full { gate, head, widens });
             }
         }

@@ -53,7 +53,7 @@ impl Honest {
     }
 
     fn granted(&self) -> u32 {
-        match self.row.send.granted_log2.load(Relaxed) {
+        match self.row.granted_to_send() {
             0 => SMALL_RING_BYTES,
             log2 => 1 << log2,
         }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 
 use millrace_shm::board::Row;
 use millrace_shm::gate::Gate;
@@ -227,7 +227,7 @@ impl Direction {
                 // To the sender first; a grant is never taken back.
                 let log2 = 12 + u32::from(what >> 4) % 3;
                 let [sender, receiver] = &self.rows;
-                let granted = sender.send.granted_log2.load(Relaxed);
+                let granted = sender.granted_to_send();
                 if granted < log2 {
                     sender.grant(log2);
                 } else {

@@ -11,7 +11,7 @@ use nix::sys::stat::fstat;
 use super::Refusal;
 use crate::offers::ClientId;
 use crate::pairings::{PairedEnd, Pairing};
-use crate::proof::Process;
+use crate::proof::{self, Process};
 use crate::server::Server;
 use crate::sys;
 
@@ -94,6 +94,16 @@ impl Server {
             .filter_map(|process| sys::pidfd_open(process.cast_signed()).ok())
             .find_map(|pidfd| take_socket(end, pidfd.as_fd(), number).ok())
             .ok_or(refusal)
+    }
+
+    /// Whether somebody who has an end, or had it, is about to end.
+    pub(super) fn is_ending(&self, end: &PairedEnd, row: &Row) -> bool {
+        let first = self.clients.get(&end.client).map(|client| client.pid);
+        let holders = row.identity.processes.iter();
+        holders
+            .filter_map(|place| holders::number(place.load(Relaxed)))
+            .chain(first.map(i32::cast_unsigned))
+            .any(proof::is_ending)
     }
 
     /// As [`Server::borrow_socket`], from a client that says what number the end has there: one that has it from another process.

@@ -35,6 +35,9 @@ const LINGER_MAX: Duration = Duration::from_secs(1);
 /// Until they are tried again.
 const LINGER_PAUSE: Duration = Duration::from_millis(2);
 
+/// A process that is ending has closed its sockets after so long, or has left them to others, whose acknowledgements come as late as that.
+const CLOSE_MAX: Duration = Duration::from_millis(50);
+
 /// Clients that are gone, and have left bytes that could not be sent yet.
 #[derive(Debug, Default)]
 pub(crate) struct Lingering {
@@ -183,7 +186,8 @@ impl Server {
         patience: Duration,
     ) -> Result<(), Refusal> {
         let [receiver, sender] = [1 - direction, direction].map(|index| &pairing.ends[index]);
-        let road = Road {
+        let mut road = Road {
+            connection_id: pairing.connection_id,
             sender: self.row_of(sender, pairing.connection_id)?,
             receiver: self.row_of(receiver, pairing.connection_id)?,
             segment: &pairing.segment,
@@ -191,6 +195,7 @@ impl Server {
             sender_connected: sender.offer.end == millrace_wire::End::Active,
             asker: Asker::Nobody,
             carries: false,
+            reader_is_ending: false,
         };
         road.segment.words(direction).gate.close_now();
         if road.is_drained()? {
@@ -200,8 +205,9 @@ impl Server {
         if road.reader_was_killed(socket.as_fd()) {
             return Ok(());
         }
-        let reader = self.borrow_socket(receiver, road.receiver).ok();
-        let reader = reader.as_ref().map(AsFd::as_fd);
+        let reader = self.borrow_socket(receiver, road.receiver);
+        road.reader_is_ending = reader.is_err() && self.is_ending(receiver, road.receiver);
+        let reader = reader.as_ref().ok().map(AsFd::as_fd);
         // Nobody waits for us: who has a lock is left in peace, and it is tried again.
         road.bring_back(socket.as_fd(), reader, patience)
     }
@@ -231,6 +237,12 @@ impl Road<'_> {
         let is_missing = || sys::unacknowledged(sender).is_ok_and(|bytes| bytes != 0);
         if self.reader_has_ended() || !is_missing() {
             return false;
+        }
+        let began = Instant::now();
+        // In the middle of a close the kernel takes no bytes any more, and the FIN is still to come.
+        let has_ended = || sys::is_closed_by_peer_alone(sender) || sys::is_over(sender);
+        while self.reader_is_ending && is_missing() && !has_ended() && began.elapsed() < CLOSE_MAX {
+            pause(began);
         }
         let began = Instant::now();
         while self.reader_was_killed(sender) && is_missing() {

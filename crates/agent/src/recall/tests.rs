@@ -56,6 +56,7 @@ impl Connection {
     fn road(&self) -> Road<'_> {
         let [sender, receiver] = &self.boards;
         Road {
+            connection_id: 0,
             sender: sender.row(0).unwrap(),
             receiver: receiver.row(0).unwrap(),
             segment: &self.segment,
@@ -63,6 +64,7 @@ impl Connection {
             sender_connected: true,
             asker: Asker::Reader,
             carries: false,
+            reader_is_ending: false,
         }
     }
 
@@ -232,7 +234,16 @@ fn a_sender_that_is_never_done_does_not_hold_the_agent_up() {
 #[test]
 fn nothing_is_sent_when_order_is_not_sure() {
     type Case = (fn(&mut Connection), fn(&Refusal) -> bool);
-    let cases: [Case; 9] = [
+    let cases: [Case; 11] = [
+        // While the locks were waited for an end was closed, and its row is the next connection's.
+        (
+            |c| c.road().receiver.identity.connection_id.store(9, Relaxed),
+            |refusal| matches!(refusal, Refusal::Unpaired),
+        ),
+        (
+            |c| c.road().sender.identity.connection_id.store(9, Relaxed),
+            |refusal| matches!(refusal, Refusal::Unpaired),
+        ),
         (
             |c| {
                 let gate = &c.segment.words(0).gate;

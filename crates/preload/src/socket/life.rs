@@ -162,6 +162,10 @@ impl Socket {
         if receive_held != Held::Nested && send_held != Held::Nested {
             self.set_segment(None);
         }
+        if last {
+            // Whoever has waited for the locks finds that the record is this connection's no more, before it is another's.
+            row.identity.connection_id.store(0, Relaxed);
+        }
         row.send.lock.unlock(send_held);
         row.receive.lock.unlock(receive_held);
         // What was declined has no number any more; what went back to the kernel's road for other causes is known to the agent still.

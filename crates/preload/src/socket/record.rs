@@ -18,14 +18,15 @@ pub(crate) fn reset_row(row: &Row) {
         &send.pending,
         &send.epoch,
         &send.head_seen,
-        &send.granted_log2,
         &send.in_parts,
     ] {
         word.store(0, Relaxed);
     }
-    for word in [&receive.head, &receive.opened_at, &receive.granted_log2] {
+    for word in [&receive.head, &receive.opened_at] {
         word.store(0, Relaxed);
     }
+    send.grant.clear();
+    receive.grant.clear();
     for word in [
         &send.kernel_position,
         &send.ring_bytes,
