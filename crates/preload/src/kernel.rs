@@ -4,6 +4,7 @@ use std::mem::{offset_of, size_of};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use libc::c_int;
+pub(crate) use millrace_shm::sys::monotonic_ns;
 use millrace_wire::Address;
 
 use crate::spin;
@@ -330,17 +331,6 @@ pub(crate) fn tcp_family(fd: c_int) -> Option<c_int> {
     let kind = option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_TYPE)?;
     let is_tcp = protocol == libc::IPPROTO_TCP && kind == libc::SOCK_STREAM;
     (is_tcp && matches!(family, libc::AF_INET | libc::AF_INET6)).then_some(family)
-}
-
-/// CLOCK_MONOTONIC in nanoseconds.
-pub(crate) fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: fills the structure; served by the vDSO.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Whether a program that this process becomes gets `fd`.

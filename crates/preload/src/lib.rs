@@ -47,7 +47,6 @@ mod receive;
 mod send;
 mod signals;
 mod socket;
-mod spin;
 mod started;
 mod table;
 mod thread;
@@ -56,6 +55,8 @@ mod unwinder;
 mod uring;
 mod user;
 mod vectors;
+
+use millrace_shm::spin;
 
 /// Runs when the library is loaded, before the program's own constructors.
 #[used]

@@ -34,7 +34,6 @@ thread_local! {
     };
     static WAITING: Cell<Option<Waiting>> = const { Cell::new(None) };
     static NOTED_AT: Cell<u64> = const { Cell::new(0) };
-    static PREEMPTIONS: Cell<i64> = const { Cell::new(0) };
     static INTERRUPTS: Cell<u32> = const { Cell::new(0) };
     static STRICT_INTERRUPTS: Cell<u32> = const { Cell::new(0) };
 }
@@ -213,14 +212,6 @@ pub(crate) fn set_mask(mask: u64) {
         0usize,
         size_of::<u64>()
     );
-}
-
-/// Whether the scheduler has taken the processor away from this thread since the last question.
-pub(crate) fn was_preempted() -> bool {
-    // SAFETY: integers, for which zero is a value.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    kernel!(libc::SYS_getrusage, libc::RUSAGE_THREAD, &raw mut usage);
-    PREEMPTIONS.replace(usage.ru_nivcsw) != usage.ru_nivcsw
 }
 
 /// Signal handlers that have run on this thread so far.

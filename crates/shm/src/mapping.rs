@@ -29,6 +29,16 @@ impl Mapping {
         Ok(Mapping { base, bytes })
     }
 
+    /// Maps the first `bytes` bytes of `fd`, shared, for reading only: its users write nothing.
+    ///
+    /// # Errors
+    /// As [`Mapping::new`].
+    #[cfg(not(loom))]
+    pub(crate) fn read_only(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
+        let base = sys::map_read_only(fd.as_raw_fd(), bytes)?;
+        Ok(Mapping { base, bytes })
+    }
+
     /// Private memory of `bytes` bytes, zero, that costs nothing until it is touched.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
 #[cfg(miri)]
@@ -66,6 +66,18 @@ pub(crate) fn will_write(place: *const u8) {
     let _ = place;
 }
 
+/// Asks for a cache line that will be read soon. A hint, as [`will_write`].
+#[inline]
+pub(crate) fn will_read(place: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: it changes nothing and never faults.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(place.cast());
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _ = place;
+}
+
 /// Turns a raw result into a value or an error.
 ///
 /// # Errors
@@ -80,7 +92,19 @@ pub fn check(result: isize) -> io::Result<usize> {
 /// # Errors
 /// What `mmap(2)` says.
 pub fn map_shared(fd: RawFd, bytes: usize) -> io::Result<NonNull<u8>> {
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    map_file(fd, bytes, libc::PROT_READ | libc::PROT_WRITE)
+}
+
+/// Maps `bytes` of `fd`, shared, for reading only.
+///
+/// # Errors
+/// What `mmap(2)` says.
+pub fn map_read_only(fd: RawFd, bytes: usize) -> io::Result<NonNull<u8>> {
+    map_file(fd, bytes, libc::PROT_READ)
+}
+
+fn map_file(fd: RawFd, bytes: usize, protection: libc::c_int) -> io::Result<NonNull<u8>> {
+    let protection = protection as usize;
     let arguments = [
         0,
         bytes,
@@ -197,7 +221,51 @@ pub unsafe fn populate(base: NonNull<u8>, bytes: usize) -> io::Result<()> {
 /// # Errors
 /// What `memfd_create`, `ftruncate`, `fallocate`, `fchmod` or `fcntl` say.
 pub fn create_sealed(name: &CStr, bytes: usize, allocated: usize) -> io::Result<OwnedFd> {
-    let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
+    let file = create_file(name, bytes, allocated, 0)?;
+    add_seals(file.as_raw_fd(), libc::F_SEAL_SEAL)?;
+    Ok(file)
+}
+
+/// As [`create_sealed`], all of it allocated, but other seals can be added.
+///
+/// # Errors
+/// As [`create_sealed`].
+pub fn create_unsealed(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
+    create_file(name, bytes, bytes, 0)
+}
+
+/// Of x86-64 and most others, by default.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Whether [`SEAL_FUTURE_WRITE`] keeps somebody from mapping huge pages for writing. Before Linux 5.13 the kernel took it and did nothing.
+#[must_use]
+pub fn seal_holds_on_huge_pages() -> bool {
+    let Ok(fd) = create_file(c"millrace-trial", HUGE_PAGE_BYTES, 0, libc::MFD_HUGETLB) else {
+        return false;
+    };
+    let mapped = add_seals(fd.as_raw_fd(), SEAL_FUTURE_WRITE)
+        .and_then(|()| crate::Mapping::new(fd.as_fd(), HUGE_PAGE_BYTES));
+    mapped.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM))
+}
+
+/// As [`create_unsealed`], of huge pages.
+///
+/// # Errors
+/// As [`create_sealed`]; `EINVAL` when the size is no multiple of a huge page's; `ENOSPC` when the machine has too few of them.
+pub fn create_of_huge_pages(name: &CStr, bytes: usize) -> io::Result<OwnedFd> {
+    if !bytes.is_multiple_of(HUGE_PAGE_BYTES) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    create_file(name, bytes, bytes, libc::MFD_HUGETLB)
+}
+
+fn create_file(
+    name: &CStr,
+    bytes: usize,
+    allocated: usize,
+    kind: libc::c_uint,
+) -> io::Result<OwnedFd> {
+    let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | kind) as usize;
     // SAFETY: the name is a C string.
     let fd = check(unsafe {
         call(
@@ -215,21 +283,33 @@ pub fn create_sealed(name: &CStr, bytes: usize, allocated: usize) -> io::Result<
     }
     // SAFETY: plain arguments.
     check(unsafe { call(libc::SYS_fchmod, [fd, 0, 0, 0, 0, 0]) })?;
-    let seals = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL) as usize;
-    // SAFETY: plain arguments.
-    check(unsafe {
-        call(
-            libc::SYS_fcntl,
-            [fd, libc::F_ADD_SEALS as usize, seals, 0, 0, 0],
-        )
-    })?;
+    add_seals(fd as RawFd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
     Ok(file)
 }
 
-/// Whether `fd` is a memory file of exactly `bytes` bytes whose size is sealed.
+/// `F_SEAL_FUTURE_WRITE`, since Linux 5.1: who has not mapped the memory for writing can do so no more.
+pub const SEAL_FUTURE_WRITE: libc::c_int = 0x10;
+
+/// Adds seals to a memory file.
+///
+/// # Errors
+/// What `fcntl(2)` says.
+pub fn add_seals(fd: RawFd, seals: libc::c_int) -> io::Result<()> {
+    let arguments = [
+        fd as usize,
+        libc::F_ADD_SEALS as usize,
+        seals as usize,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: plain arguments.
+    check(unsafe { call(libc::SYS_fcntl, arguments) }).map(drop)
+}
+
+/// Whether `fd` is a memory file that has all these seals.
 #[must_use]
-pub fn is_sealed_with_size(fd: RawFd, bytes: usize) -> bool {
-    let wanted = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) as isize;
+pub fn has_seals(fd: RawFd, wanted: libc::c_int) -> bool {
     // SAFETY: plain arguments.
     let seals = unsafe {
         call(
@@ -237,7 +317,14 @@ pub fn is_sealed_with_size(fd: RawFd, bytes: usize) -> bool {
             [fd as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0],
         )
     };
-    if seals < 0 || seals & wanted != wanted {
+    let wanted = wanted as isize;
+    seals >= 0 && seals & wanted == wanted
+}
+
+/// Whether `fd` is a memory file of exactly `bytes` bytes whose size is sealed.
+#[must_use]
+pub fn is_sealed_with_size(fd: RawFd, bytes: usize) -> bool {
+    if !has_seals(fd, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) {
         return false;
     }
     // SAFETY: lseek to the end of a file that nobody reads by position.
@@ -283,6 +370,53 @@ fn is_unreaped_child(process: u32) -> bool {
     let result = unsafe { call(libc::SYS_waitid, arguments) };
     // SAFETY: a success fills in the fields for a child; none found leaves the zero.
     result == 0 && unsafe { info.si_pid() } != 0
+}
+
+const MEMBARRIER_CMD_GLOBAL_EXPEDITED: usize = 1 << 1;
+const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: usize = 1 << 2;
+
+/// Whether this process's threads get the barriers of [`make_barriers`], whoever makes them; asks for it the first time. Linux 4.16.
+#[inline]
+#[must_use]
+pub fn gets_barriers() -> bool {
+    use std::sync::atomic::{AtomicU8, Ordering};
+    /// 0: not asked yet; 1: no; 2: yes.
+    static STATE: AtomicU8 = AtomicU8::new(0);
+    #[cold]
+    fn ask() -> bool {
+        let command = MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
+        // SAFETY: plain arguments.
+        let asked = unsafe { call(libc::SYS_membarrier, [command, 0, 0, 0, 0, 0]) };
+        STATE.store(1 + u8::from(asked == 0), Ordering::Relaxed);
+        asked == 0
+    }
+    match STATE.load(Ordering::Relaxed) {
+        0 => ask(),
+        state => state == 2,
+    }
+}
+
+/// A full barrier in all running threads of the processes that asked for it.
+pub fn make_barriers() {
+    // SAFETY: plain arguments.
+    unsafe {
+        call(
+            libc::SYS_membarrier,
+            [MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0],
+        )
+    };
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: fills the structure; served by the vDSO.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Lets another runnable thread have the processor.

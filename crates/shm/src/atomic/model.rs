@@ -104,6 +104,11 @@ macro_rules! word {
             }
 
             #[allow(missing_docs, reason = "as the standard library's")]
+            pub fn swap(&self, value: $integer, order: Ordering) -> $integer {
+                self.word.swap(value, self.order(order))
+            }
+
+            #[allow(missing_docs, reason = "as the standard library's")]
             pub fn fetch_add(&self, value: $integer, order: Ordering) -> $integer {
                 self.word.fetch_add(value, self.order(order))
             }

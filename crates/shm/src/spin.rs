@@ -11,7 +11,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::{kernel, thread};
+use crate::sys;
 
 const SCORE_MAX: i32 = 16;
 const SCORE_START: i32 = 6;
@@ -44,20 +44,39 @@ thread_local! {
     /// This thread has sent to a reader that ran on this processor last: that has work now, and no other place. Until the thread next
     /// waits for bytes, which it then does asleep.
     static IS_AWAITED: Cell<bool> = const { Cell::new(false) };
+    /// Times that the scheduler had taken the processor away, at the last question.
+    static PREEMPTIONS: Cell<libc::c_long> = const { Cell::new(0) };
 }
 
 /// Something was sent to a reader that ran last on processor `reader`.
 #[inline]
-pub(crate) fn note_reader(reader: u32) {
+pub fn note_reader(reader: u32) {
     if reader == processor() {
         IS_AWAITED.set(true);
     }
 }
 
+/// Whether the scheduler has taken the processor away from this thread since the last question.
+fn was_preempted() -> bool {
+    // SAFETY: integers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let arguments = [
+        libc::RUSAGE_THREAD as usize,
+        &raw mut usage as usize,
+        0,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the kernel fills in `usage`, which lives long enough.
+    unsafe { sys::call(libc::SYS_getrusage, arguments) };
+    PREEMPTIONS.replace(usage.ru_nivcsw) != usage.ru_nivcsw
+}
+
 /// A time slice went missing in a spin. True: it is not the first, and spinning has to pause.
 #[cold]
 fn lost_slice(now: u64) -> bool {
-    if !thread::was_preempted() {
+    if !was_preempted() {
         return false;
     }
     let last = LAST_LOSS.swap(now, Relaxed);
@@ -86,31 +105,40 @@ fn is_paused(now: u64) -> bool {
 }
 
 /// Sets how long to look, in microseconds; zero turns spinning off.
-pub(crate) fn set_budget_us(budget_us: u32) {
+pub fn set_budget_us(budget_us: u32) {
     BUDGET_US.store(budget_us.min(10_000), Relaxed);
 }
 
 /// A place that waits.
 #[derive(Debug)]
-pub(crate) struct Spinner(AtomicI32);
+pub struct Spinner(AtomicI32);
+
+impl Default for Spinner {
+    fn default() -> Spinner {
+        Spinner::new()
+    }
+}
 
 impl Spinner {
-    pub(crate) const fn new() -> Spinner {
+    /// One that has no experience yet.
+    #[must_use]
+    pub const fn new() -> Spinner {
         Spinner(AtomicI32::new(SCORE_START))
     }
 
-    pub(crate) fn reset(&self) {
+    /// Forgets all experience.
+    pub fn reset(&self) {
         self.0.store(SCORE_START, Relaxed);
     }
 
     /// Whether spinning has been worth it, and is allowed now.
-    pub(crate) fn is_willing(&self) -> bool {
+    pub fn is_willing(&self) -> bool {
         self.0.load(Relaxed) > 0 && !is_paused(clock())
     }
 
     /// As [`Spinner::begin`], to wait for bytes; not while a reader waits for this processor.
     #[inline]
-    pub(crate) fn begin_for_bytes(&self, limit_ns: u64, connections: usize) -> Option<Spin<'_>> {
+    pub fn begin_for_bytes(&self, limit_ns: u64, connections: usize) -> Option<Spin<'_>> {
         if IS_AWAITED.take() {
             return None;
         }
@@ -120,7 +148,7 @@ impl Spinner {
     /// A spin to make now, if it is worth it; not longer than `limit_ns`. A sleep would close the gates of `connections`, each of which
     /// then costs a message by the kernel: the more they are, the longer the spin.
     #[inline]
-    pub(crate) fn begin(&self, limit_ns: u64, connections: usize) -> Option<Spin<'_>> {
+    pub fn begin(&self, limit_ns: u64, connections: usize) -> Option<Spin<'_>> {
         if limit_ns == 0 || !self.is_willing() {
             return None;
         }
@@ -148,7 +176,7 @@ impl Spinner {
 
     /// Says that a sleep began at `started` (of [`clock`]) and ended with something to do.
     #[inline]
-    pub(crate) fn slept(&self, started: u64) {
+    pub fn slept(&self, started: u64) {
         if clock().wrapping_sub(started) < cycles(u64::from(BUDGET_US.load(Relaxed)) * 1000) {
             self.adjust(1);
         }
@@ -157,7 +185,7 @@ impl Spinner {
 
 /// One spin under way.
 #[derive(Debug)]
-pub(crate) struct Spin<'a> {
+pub struct Spin<'a> {
     spinner: &'a Spinner,
     started: u64,
     last: u64,
@@ -169,7 +197,7 @@ pub(crate) struct Spin<'a> {
 impl Spin<'_> {
     /// Rests a moment. False: the budget is used up.
     #[inline]
-    pub(crate) fn go_on(&mut self) -> bool {
+    pub fn go_on(&mut self) -> bool {
         std::hint::spin_loop();
         let now = clock();
         let gap = now.wrapping_sub(self.last);
@@ -188,7 +216,7 @@ impl Spin<'_> {
     }
 
     /// There is hope: the budget begins again, unless the spin has lasted `limit` cycles.
-    pub(crate) fn prolong(&mut self, limit: u64) {
+    pub fn prolong(&mut self, limit: u64) {
         if self.age() < limit {
             self.prolonged = self.last;
         }
@@ -196,13 +224,13 @@ impl Spin<'_> {
 
     /// Something came.
     #[inline]
-    pub(crate) fn hit(&self) {
+    pub fn hit(&self) {
         self.spinner.adjust(HIT);
     }
 
     /// Cycles since the spin began.
     #[inline]
-    pub(crate) fn age(&self) -> u64 {
+    pub fn age(&self) -> u64 {
         self.last.wrapping_sub(self.started)
     }
 }
@@ -210,7 +238,7 @@ impl Spin<'_> {
 /// The processor's time stamp counter.
 #[inline]
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn clock() -> u64 {
+pub fn clock() -> u64 {
     // SAFETY: every x86-64 processor has the instruction.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
@@ -218,7 +246,7 @@ pub(crate) fn clock() -> u64 {
 /// The processor's virtual counter.
 #[inline]
 #[cfg(target_arch = "aarch64")]
-pub(crate) fn clock() -> u64 {
+pub fn clock() -> u64 {
     let count: u64;
     // SAFETY: readable from user space on Linux.
     unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack)) };
@@ -227,7 +255,7 @@ pub(crate) fn clock() -> u64 {
 
 /// Turns nanoseconds into ticks of [`clock`].
 #[inline]
-pub(crate) fn cycles(ns: u64) -> u64 {
+pub fn cycles(ns: u64) -> u64 {
     /// Zero: not measured yet.
     static TICKS_PER_1024_NS: AtomicU64 = AtomicU64::new(0);
     let mut rate = TICKS_PER_1024_NS.load(Relaxed);
@@ -242,9 +270,9 @@ pub(crate) fn cycles(ns: u64) -> u64 {
 /// waited for another would wait for ever in a child that was forked meanwhile.
 #[cold]
 fn measure_clock() -> u64 {
-    let (ticks, start_ns) = (clock(), kernel::monotonic_ns());
+    let (ticks, start_ns) = (clock(), sys::monotonic_ns());
     loop {
-        let elapsed_ns = kernel::monotonic_ns() - start_ns;
+        let elapsed_ns = sys::monotonic_ns() - start_ns;
         if elapsed_ns > 20_000 {
             return (clock().wrapping_sub(ticks) * 1024 / elapsed_ns).max(1);
         }
@@ -253,13 +281,14 @@ fn measure_clock() -> u64 {
 
 /// The processor that the calling thread runs on, plus one; zero when unknown.
 #[inline]
-pub(crate) fn processor() -> u32 {
+pub fn processor() -> u32 {
     // SAFETY: served by the thread's rseq area or the vDSO.
     let number = unsafe { libc::sched_getcpu() };
     (number + 1).max(0).cast_unsigned()
 }
 
-#[cfg(test)]
+// Miri knows neither the counter nor processors.
+#[cfg(all(test, not(miri)))]
 mod tests {
     use std::sync::Mutex;
 

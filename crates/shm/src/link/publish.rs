@@ -1,0 +1,180 @@
+//! The publisher's end of a link.
+
+use std::sync::Arc;
+
+use crate::atomic::Ordering;
+use crate::link::{Descriptor, Link, sleep};
+
+/// The subscriber's words say what cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lie;
+
+/// Puts descriptors in, and gets tickets back. What a ticket stands for, and which are out, is its owner's to know.
+#[derive(Debug)]
+pub struct PublishEnd {
+    link: Arc<Link>,
+    direction: u32,
+    /// Where the next descriptor goes. Free-running.
+    tail: u32,
+    /// The first descriptor that is written and not to be seen yet: where, and its first word.
+    first: Option<(u32, u64)>,
+    /// Where the next released ticket is. Free-running.
+    release_head: u32,
+    messages: u64,
+    bytes: u64,
+}
+
+impl PublishEnd {
+    /// The end of a fresh link.
+    ///
+    /// # Panics
+    /// When the link has no such direction.
+    #[must_use]
+    pub fn new(link: Arc<Link>, direction: u32) -> PublishEnd {
+        sleep::say_awake(&link.words(direction).publisher_asleep);
+        PublishEnd {
+            link,
+            direction,
+            tail: 0,
+            first: None,
+            release_head: 0,
+            messages: 0,
+            bytes: 0,
+        }
+    }
+
+    /// The link.
+    #[must_use]
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// The link, to be shared with what else uses it.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Where the next descriptor goes. Free-running.
+    #[must_use]
+    pub fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// Writes a descriptor, which is seen after the next [`PublishEnd::publish`]. Its ticket is not out, and less than the link's slots: so
+    /// fewer are out than there are slots, and the one at the tail has been taken.
+    #[inline]
+    pub fn push(&mut self, descriptor: &Descriptor) {
+        let slot = self.link.slot(self.direction, self.tail);
+        let [what, which] = descriptor.words(self.link.lap(self.tail));
+        // Relaxed: comes before the Release of the first word, below or in `publish`.
+        slot.which.store(which, Ordering::Relaxed);
+        if self.first.is_none() {
+            self.first = Some((self.tail, what));
+        } else {
+            // Release: pairs with the Acquire in `SubscribeEnd::pop`, which comes here only after the first of the batch.
+            slot.what.store(what, Ordering::Release);
+        }
+        self.tail = self.tail.wrapping_add(1);
+        self.messages += 1;
+        self.bytes += u64::from(descriptor.bytes);
+    }
+
+    /// Lets the subscriber see what was pushed. True: it sleeps, and has to be woken.
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        let Some((position, what)) = self.first.take() else {
+            return false;
+        };
+        // Release: pairs with the Acquire in `SubscribeEnd::pop`; the whole batch and its messages are visible after it.
+        self.link
+            .slot(self.direction, position)
+            .what
+            .store(what, Ordering::Release);
+        let words = self.link.words(self.direction);
+        words.messages.store(self.messages, Ordering::Relaxed);
+        words.bytes.store(self.bytes, Ordering::Relaxed);
+        sleep::must_ring(&words.subscriber_asleep)
+    }
+
+    /// The next ticket that the subscriber has given back. Any number: whether it was out, its owner has to check.
+    #[inline]
+    pub fn collect(&mut self) -> Option<u16> {
+        let entry = self.link.release_entry(self.direction, self.release_head);
+        // Acquire: pairs with the Release in `SubscribeEnd::release`; the subscriber's reads of the message come before it.
+        let entry = entry.load(Ordering::Acquire);
+        let is_of_lap = (entry >> 31 != 0) == self.link.lap(self.release_head);
+        if !is_of_lap {
+            return None;
+        }
+        self.release_head = self.release_head.wrapping_add(1);
+        Some((entry & 0xffff) as u16)
+    }
+
+    /// Descriptors that the subscriber says it has taken, as a free-running count. None: it says what cannot be.
+    pub fn taken(&self) -> Result<u32, Lie> {
+        // Acquire: pairs with the Release in `SubscribeEnd::pop` where the oldest may be taken back.
+        let taken = self
+            .link
+            .words(self.direction)
+            .taken
+            .load(Ordering::Acquire);
+        let seen = self.first.map_or(self.tail, |(position, _)| position);
+        if seen.wrapping_sub(taken) > self.link.slots() {
+            return Err(Lie);
+        }
+        Ok(taken)
+    }
+
+    /// Takes back the oldest descriptor that the subscriber has not taken, on a link where this is allowed; returns its position.
+    ///
+    /// # Errors
+    /// The subscriber's count says what cannot be.
+    pub fn take_back(&mut self) -> Result<Option<u32>, Lie> {
+        loop {
+            let oldest = self.taken()?;
+            let seen = self.first.map_or(self.tail, |(position, _)| position);
+            if oldest == seen {
+                return Ok(None);
+            }
+            // AcqRel: either we have the descriptor or the subscriber, whose swap pairs with ours; Relaxed on failure, we look again.
+            let swapped = self.link.words(self.direction).taken.compare_exchange(
+                oldest,
+                oldest.wrapping_add(1),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            if swapped.is_ok() {
+                return Ok(Some(oldest));
+            }
+        }
+    }
+
+    /// Says, in the counters for onlookers, how many messages were given up, how many of them without having been published, and how many
+    /// were published once more.
+    pub fn tell(&self, dropped: u64, skipped: u64, redelivered: u64) {
+        let words = self.link.words(self.direction);
+        words.dropped.store(dropped, Ordering::Relaxed);
+        words.skipped.store(skipped, Ordering::Relaxed);
+        words.redelivered.store(redelivered, Ordering::Relaxed);
+    }
+
+    /// Says that the publisher sleeps until a ticket comes back. False: one has, or may have, and it must not.
+    pub fn sleep(&mut self) -> bool {
+        let words = self.link.words(self.direction);
+        sleep::say_asleep(&words.publisher_asleep);
+        let entry = self.link.release_entry(self.direction, self.release_head);
+        // Relaxed: only whether there is one; `collect` loads it again.
+        let entry = entry.load(Ordering::Relaxed);
+        let is_there = (entry >> 31 != 0) == self.link.lap(self.release_head);
+        if is_there {
+            self.wake();
+        }
+        !is_there
+    }
+
+    /// Says that it sleeps no more.
+    pub fn wake(&self) {
+        sleep::say_awake(&self.link.words(self.direction).publisher_asleep);
+    }
+}
