@@ -28,6 +28,7 @@ impl Server {
         self.metrics.queries += 1;
         let text = match query {
             Query::Connections => self.report_connections(asker),
+            Query::Channels => self.report_channels(asker),
             Query::Status | Query::StatusAndStay => self.report_status(asker),
         };
         match text
@@ -48,24 +49,9 @@ impl Server {
     }
 
     fn report_connections(&mut self, asker: ClientId) -> serde_json::Result<String> {
-        let Some((asker_tenant, asker_place)) = self
-            .clients
-            .get(&asker)
-            .map(|client| (client.tenant, client.containment))
-        else {
-            return serde_json::to_string(&Connections::default().finish(monotonic_ns()));
-        };
-        let is_contained =
-            asker_place.is_contained() && !asker_place.shares_container(&self.containment);
         let mut addresses = std::mem::take(&mut self.addresses);
         let connections = self.connections(|client, index, row| {
-            let visible = match asker_tenant {
-                Tenant::Nobody => client.id == asker,
-                _ if is_contained => asker_place.shares_container(&client.containment),
-                Tenant::User(0) => true,
-                Tenant::User(uid) => client.uid == uid,
-                Tenant::Container(_) | Tenant::Pod(_) => false,
-            };
+            let visible = self.may_see(asker, client);
             let is_undescribed =
                 row.state == state::KERNEL && row.local.1 == 0 && row.remote.1 == 0;
             if visible && is_undescribed {
@@ -81,6 +67,41 @@ impl Server {
         serde_json::to_string(&connections.finish(monotonic_ns()))
     }
 
+    /// Whether who asks may see what is this program's: root everybody's, others their user's, who is in a container or pod its own.
+    pub(crate) fn may_see(&self, asker: ClientId, client: &Client) -> bool {
+        let Some(asking) = self.clients.get(&asker) else {
+            return false;
+        };
+        let place = asking.containment;
+        let is_contained = place.is_contained() && !place.shares_container(&self.containment);
+        match asking.tenant {
+            Tenant::Nobody => client.id == asker,
+            _ if is_contained => place.shares_container(&client.containment),
+            Tenant::User(0) => true,
+            Tenant::User(uid) => client.uid == uid,
+            Tenant::Container(_) | Tenant::Pod(_) => false,
+        }
+    }
+
+    /// Who a program is, for people.
+    pub(crate) fn holder(&self, client: &Client) -> Holder {
+        // A process may have changed its name since it connected.
+        let program = client
+            .process
+            .as_ref()
+            .and_then(Process::name)
+            .unwrap_or_else(|| client.name.clone());
+        let pod = client.containment.pod();
+        Holder {
+            pid: client.pid,
+            uid: client.uid,
+            program,
+            container: client.containment.container(),
+            pod_name: pod.as_ref().and_then(|pod| self.pods.find(pod)),
+            pod,
+        }
+    }
+
     /// What the boards show, put together. `see` completes a row, and says whether it may be seen; `None` leaves it out.
     fn connections(
         &self,
@@ -88,21 +109,7 @@ impl Server {
     ) -> Connections {
         let mut connections = Connections::default();
         for client in self.clients.values() {
-            // A process may have changed its name since it connected.
-            let program = client
-                .process
-                .as_ref()
-                .and_then(Process::name)
-                .unwrap_or_else(|| client.name.clone());
-            let pod = client.containment.pod();
-            let holder = Rc::new(Holder {
-                pid: client.pid,
-                uid: client.uid,
-                program,
-                container: client.containment.container(),
-                pod_name: pod.as_ref().and_then(|pod| self.pods.find(pod)),
-                pod,
-            });
+            let holder = Rc::new(self.holder(client));
             for (index, mut row) in client.rows() {
                 if client.excluded && roads::stated(&row) == Reason::TooShort {
                     row.reason = Reason::Excluded as u8;
@@ -188,6 +195,7 @@ impl Server {
             sees_caller,
             may_trace_caller,
             clients: self.welcome_clients(),
+            participants: self.channels.participants(),
             awaited: self.awaited.count(),
             offers_waiting: self.offers.count(),
             offers: self.metrics.offers,
@@ -231,7 +239,10 @@ impl Server {
             }
             *gauges.ends.entry((end.road, end.reason)).or_default() += 1;
         }
-        self.metrics.render(&gauges)
+        let mut text = self.metrics.render(&gauges);
+        self.channels
+            .render(self.segments.channel_bytes(), &mut text);
+        text
     }
 
     fn welcome_clients(&self) -> usize {

@@ -1,24 +1,23 @@
 //! One connected program: its socket, its board, and what waits to be sent to it.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use millrace_shm::board::{Board, HEADER_BYTES, Row, RowView, holders, state};
 use millrace_wire::{MAX_BYTES, Mode, ToClient, VERSION_MIN};
-use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, UnixCredentials, recvmsg,
-    sendmsg, sockopt,
+    ControlMessage, MsgFlags, SockaddrStorage, UnixCredentials, sendmsg, sockopt,
 };
 use nix::unistd::{Whence, lseek};
 
 use crate::offers::ClientId;
 use crate::proof::{self, Process};
+use crate::sys::Inlet;
 use crate::tenant::{Containment, Tenant};
 
 /// Answers that may wait for a client that does not read, beside what its socket holds (some 270). Then it is dropped: whoever asks has to
@@ -37,11 +36,11 @@ pub(crate) enum Cause {
     News,
 }
 
-/// A message, and the descriptor that goes with it.
+/// A message, and the descriptors that go with it.
 #[derive(Debug)]
 struct Outgoing {
     message: ToClient,
-    fd: Option<Rc<OwnedFd>>,
+    fds: Vec<Rc<OwnedFd>>,
     cause: Cause,
 }
 
@@ -54,7 +53,7 @@ pub(crate) enum Incoming {
     Nothing,
     /// Bytes from another process than the client: not a message of this client.
     Stranger,
-    /// A message with descriptors, which no message to the agent has. The kernel has dropped them.
+    /// A message with descriptors, which none has: whoever sends one is to be dropped.
     Gift,
     /// The client is gone.
     Gone,
@@ -94,8 +93,10 @@ pub(crate) struct Client {
     /// The configuration excludes it.
     pub(crate) excluded: bool,
     has_pidfd: bool,
-    socket: OwnedFd,
+    socket: Inlet,
     board: Option<ClientBoard>,
+    /// It takes part in a channel.
+    is_participant: bool,
     queue: VecDeque<Outgoing>,
     /// How many of these are answers.
     answers: usize,
@@ -107,7 +108,7 @@ impl Client {
     /// Takes a fresh connection over. Its listener has SO_PASSCRED, which it inherits. Fails when no descriptor is left.
     pub(crate) fn new(
         id: ClientId,
-        socket: OwnedFd,
+        socket: Inlet,
         peer: UnixCredentials,
         (own, by_containers): (&Containment, bool),
         offers_max: u32,
@@ -150,6 +151,7 @@ impl Client {
             has_pidfd: pidfd.is_some(),
             socket,
             board: None,
+            is_participant: false,
             queue: VecDeque::new(),
             answers: 0,
             // That there is another end, and that there is no segment.
@@ -178,6 +180,21 @@ impl Client {
         self.board.is_some()
     }
 
+    /// It has not said yet what it is.
+    pub(crate) fn is_silent(&self) -> bool {
+        !self.is_welcome() && !self.is_participant
+    }
+
+    /// It takes part in a channel, and is no program with connections.
+    pub(crate) fn is_participant(&self) -> bool {
+        self.is_participant
+    }
+
+    pub(crate) fn become_participant(&mut self, version: u16) {
+        self.version = version;
+        self.is_participant = true;
+    }
+
     /// Gives it a board, and returns the descriptor to send.
     pub(crate) fn set_board(&mut self, fd: OwnedFd) -> io::Result<Rc<OwnedFd>> {
         let board = Board::attach(fd.as_fd())?;
@@ -191,39 +208,26 @@ impl Client {
 
     /// Takes one message from the socket.
     pub(crate) fn receive(&self, buffer: &mut [u8; MAX_BYTES]) -> Incoming {
-        // Room for the credentials and nothing else: descriptors that a client sends are dropped by the kernel.
-        let mut control = cmsg_space!(UnixCredentials);
-        let mut parts = [IoSliceMut::new(buffer)];
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-        let received = match recvmsg::<SockaddrStorage>(
-            self.socket.as_raw_fd(),
-            &mut parts,
-            Some(&mut control),
-            flags,
-        ) {
+        let received = match self.socket.receive(buffer) {
             Ok(received) => received,
-            Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM | Errno::ENOBUFS) => {
-                return Incoming::Nothing;
+            Err(error) => {
+                return match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS) => {
+                        Incoming::Nothing
+                    }
+                    _ => Incoming::Gone,
+                };
             }
-            Err(_) => return Incoming::Gone,
         };
-        let bytes = received.bytes;
-        // Fails when there was more than the credentials.
-        let Ok(messages) = received.cmsgs() else {
+        if received.is_gift {
             return Incoming::Gift;
-        };
-        let mut sender = None;
-        for message in messages {
-            if let ControlMessageOwned::ScmCredentials(credentials) = message {
-                sender = Some(credentials.pid());
-            }
         }
         // An end of stream carries no credentials; an empty message, which no client sends, counts as one.
-        if bytes == 0 {
+        if received.bytes == 0 {
             return Incoming::Gone;
         }
-        if sender == Some(self.pid) {
-            Incoming::Message(bytes)
+        if received.sender == Some(self.pid) {
+            Incoming::Message(received.bytes)
         } else {
             Incoming::Stranger
         }
@@ -233,7 +237,7 @@ impl Client {
     pub(crate) fn send(
         &mut self,
         message: ToClient,
-        fd: Option<Rc<OwnedFd>>,
+        fds: Vec<Rc<OwnedFd>>,
         cause: Cause,
     ) -> Result<(), SendError> {
         let is_full = match cause {
@@ -244,14 +248,23 @@ impl Client {
             return Err(SendError::Slow);
         }
         self.answers += usize::from(cause == Cause::Asked);
-        self.queue.push_back(Outgoing { message, fd, cause });
+        self.queue.push_back(Outgoing {
+            message,
+            fds,
+            cause,
+        });
         self.flush()
     }
 
     /// Sends what waits, as far as the client reads.
     pub(crate) fn flush(&mut self) -> Result<(), SendError> {
-        while let Some(Outgoing { message, fd, cause }) = self.queue.front() {
-            match self.transmit(message, fd.as_deref()) {
+        while let Some(Outgoing {
+            message,
+            fds,
+            cause,
+        }) = self.queue.front()
+        {
+            match self.transmit(message, fds) {
                 Ok(()) => {
                     let is_welcome = matches!(message, ToClient::Welcome(_));
                     self.answers -= usize::from(*cause == Cause::Asked);
@@ -277,14 +290,12 @@ impl Client {
         Ok(())
     }
 
-    fn transmit(&self, message: &ToClient, fd: Option<&OwnedFd>) -> nix::Result<()> {
+    fn transmit(&self, message: &ToClient, fds: &[Rc<OwnedFd>]) -> nix::Result<()> {
         let mut buffer = [0; MAX_BYTES];
         let length = message.encode(self.version, &mut buffer);
-        let descriptors = fd.map(|fd| [fd.as_raw_fd()]);
-        let rights = descriptors
-            .as_ref()
-            .map(|list| [ControlMessage::ScmRights(list)]);
-        let control: &[ControlMessage<'_>] = rights.as_ref().map_or(&[], |list| list);
+        let descriptors: Vec<RawFd> = fds.iter().map(|fd| fd.as_raw_fd()).collect();
+        let rights = [ControlMessage::ScmRights(&descriptors)];
+        let control = if fds.is_empty() { &[] } else { &rights[..] };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let parts = [IoSlice::new(&buffer[..length])];
         sendmsg::<SockaddrStorage>(self.socket.as_raw_fd(), &parts, control, flags, None).map(drop)

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use millrace_shm::segment::{RING_BYTES_MAX, RING_BYTES_MIN, is_ring_size};
 use serde::Deserialize;
 
+use crate::channels::ChannelRule;
 use crate::policy::JoinConfig;
 
 /// Longest time that an end may spin. More would burn a processor for sleeping peers.
@@ -34,6 +35,8 @@ pub struct Config {
     pub metrics: Option<String>,
     /// Who may be joined with whom.
     pub join: JoinConfig,
+    /// Who may take part in which channels: the first that fits a name counts.
+    pub channel: Vec<ChannelRule>,
     /// Limits.
     pub quota: QuotaConfig,
 }
@@ -52,7 +55,11 @@ pub struct QuotaConfig {
     pub ends_per_tenant: u32,
     /// Bytes of segments that one tenant pays for.
     pub bytes_per_tenant: u64,
-    /// Bytes of all segments; `None`: a quarter of the memory there is.
+    /// Bytes of pools and links of channels that one tenant pays for.
+    pub channel_bytes_per_tenant: u64,
+    /// Links that one participant of a channel may have.
+    pub channel_links_per_participant: u32,
+    /// Bytes of all segments, pools and links; `None`: a quarter of the memory there is.
     pub bytes_total: Option<u64>,
 }
 
@@ -68,6 +75,7 @@ impl Default for Config {
             exclude: Vec::new(),
             metrics: None,
             join: JoinConfig::default(),
+            channel: Vec::new(),
             quota: QuotaConfig::default(),
         }
     }
@@ -81,6 +89,8 @@ impl Default for QuotaConfig {
             ends_per_client: 16_384,
             ends_per_tenant: 65_536,
             bytes_per_tenant: 2 << 30,
+            channel_bytes_per_tenant: 1 << 30,
+            channel_links_per_participant: 1024,
             bytes_total: None,
         }
     }
@@ -169,7 +179,8 @@ impl Config {
             let wanted = "an address with a port, as 127.0.0.1:9464, or an absolute path";
             return Err(format!("metrics is {metrics:?}; it must be {wanted}"));
         }
-        self.join.validate()
+        self.join.validate()?;
+        self.channel.iter().try_for_each(ChannelRule::validate)
     }
 
     /// Whether a program that goes by these names is to be accelerated.
@@ -205,6 +216,9 @@ mod tests {
             ("spinus = 1", "spinus"),
             ("metrics = \"here\"", "metrics"),
             ("[quota]\nends = 1", "ends"),
+            ("[[channel]]\nsend = [\"*\"]", "name"),
+            ("[[channel]]\nname = \"x\"\nsend = [\"core/lb\"]", "core/lb"),
+            ("[[channel]]\nname = \"x\"\nsends = []", "sends"),
         ];
         for (text, field) in cases {
             let error = parse(text).unwrap_err();

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
+use crate::sys;
+
 /// Readers at a time.
 const READERS_MAX: usize = 16;
 /// Longest request that is read to its end.
@@ -57,6 +59,7 @@ impl Endpoint {
                 fs::remove_file(&path)?;
             }
             let listener = UnixListener::bind(&path)?;
+            sys::refuse_descriptors(listener.as_fd());
             listener.set_nonblocking(true)?;
             Listener::Unix(listener, path)
         } else {

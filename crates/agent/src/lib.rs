@@ -10,6 +10,7 @@
 //! - `introductions`: from an offer to a pair; `offers`: who waits for whom, without I/O; `proof` and `sock_diag`: the kernel's facts;
 //! - `pairings`: who was introduced to whom; `recall`: bytes of a ring whose reader leaves go by the sender's kernel socket;
 //! - `segments`: memory for rings, and `quota`: who may have how much; `tenant`: whose a program is;
+//! - `channels`: those who send and receive messages by name, and have no connections;
 //! - `awaited`: programs for which an agent in the background stays;
 //! - `answers` and `report`: answers to `millrace ps`; `pods`: names of pods;
 //!   `roads`: which road, and why; `addresses`: of what was not offered;
@@ -22,6 +23,7 @@ mod addresses;
 mod answers;
 mod awaited;
 mod bpf;
+mod channels;
 mod clients;
 mod config;
 mod distant;
@@ -51,10 +53,13 @@ mod tenant;
 mod text;
 
 pub use bpf::text as bpf_text;
+pub use channels::{
+    ChannelEndReport, ChannelLinkReport, ChannelReport, ChannelRule, ChannelsReport, FlowReport,
+};
 pub use config::{Config, ConfigError, QuotaConfig};
 pub use place::{CONTAINERS_DIRECTORY, PlaceError, ROOT_SOCKET, own_directory, socket_in};
 pub use proof::Capabilities;
-pub use query::{Answerer, AskError, ask, connections, status, status_and_stay};
+pub use query::{Answerer, AskError, ask, channels, connections, status, status_and_stay};
 pub use report::{ConnectionReport, ConnectionsReport, DirectionReport, EndReport, StatusReport};
 pub use server::{Agent, AgentError, Options};
 pub use text::printable;

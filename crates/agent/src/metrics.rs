@@ -225,7 +225,7 @@ fn pod_labels(pod: &str) -> String {
     format!("namespace=\"{namespace}\",pod=\"{name}\"")
 }
 
-fn family(text: &mut String, name: &str, kind: &str, help: &str) {
+pub(crate) fn family(text: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(
         text,
         "# HELP millrace_{name} {help}\n# TYPE millrace_{name} {kind}"

@@ -21,6 +21,8 @@ use nix::sys::socket::{
 use nix::unistd::geteuid;
 use tracing::warn;
 
+use crate::sys::{self, Inlet};
+
 /// The socket of root's agent, which serves every user.
 pub const ROOT_SOCKET: &str = "/run/millrace/agent.sock";
 
@@ -121,7 +123,7 @@ impl Places {
     }
 
     /// Accepts one client, wherever one waits, and whether it came by a place for containers.
-    pub(crate) fn accept(&self) -> io::Result<(OwnedFd, bool)> {
+    pub(crate) fn accept(&self) -> io::Result<(Inlet, bool)> {
         for (index, place) in self.0.iter().enumerate() {
             match place.accept() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -195,11 +197,11 @@ impl Place {
     }
 
     /// Accepts one client.
-    fn accept(&self) -> io::Result<OwnedFd> {
+    fn accept(&self) -> io::Result<Inlet> {
         // The kernel's accept does not mind that this listener's messages have boundaries.
         let (socket, _) = self.listener.accept()?;
         socket.set_nonblocking(true)?;
-        Ok(socket.into())
+        Ok(Inlet::new(socket.into()))
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -329,6 +331,7 @@ fn bind_over(path: &Path, for_everybody: bool) -> io::Result<(UnixListener, (u64
     fs::set_permissions(&fresh, Permissions::from_mode(mode))?;
     // Before anybody connects, so that no message comes without its sender's credentials.
     setsockopt(&socket, sockopt::PassCred, &true)?;
+    sys::refuse_descriptors(socket.as_fd());
     listen(&socket, Backlog::MAXCONN)?;
     let found = fs::symlink_metadata(&fresh)?;
     fs::rename(&fresh, path)?;

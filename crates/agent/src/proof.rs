@@ -22,13 +22,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use millrace_wire::Offer;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
+use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use nix::sys::stat::{Mode, fstat};
 use serde::{Deserialize, Serialize};
 
 use crate::offers::Reach;
 use crate::sock_diag::SockDiag;
+use crate::sys::{self, FileIdentity};
 use crate::text::printable;
 
 /// A process, as `/proc` shows it: a descriptor of its directory, which never comes to mean another process.
@@ -41,7 +42,7 @@ pub(crate) struct Process {
 /// What changes when a process becomes another program or gets other rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
-    program: (u64, u64),
+    program: FileIdentity,
     /// Root once the process is not dumpable, which executing a set-user-id or set-capability program makes it.
     owner: u32,
 }
@@ -135,6 +136,13 @@ impl Process {
         (fstat(&memory).ok()?.st_ino == inode).then_some(memory)
     }
 
+    /// What it has at `fd`, not opened: by this the file can be named, and nobody hears of it.
+    pub(crate) fn place_of(&self, fd: u32) -> Option<OwnedFd> {
+        let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+        let path = format!("fd/{fd}");
+        openat(&self.directory, path.as_str(), flags, Mode::empty()).ok()
+    }
+
     /// Its network namespace, as `/proc/PID/ns/net` names it.
     pub(crate) fn network_namespace(&self) -> Option<String> {
         self.link("ns/net")
@@ -157,9 +165,8 @@ impl Process {
 
 impl Identity {
     fn of(directory: &OwnedFd) -> Option<Identity> {
-        let FileStat { st_dev, st_ino, .. } = fstatat(directory, "exe", AtFlags::empty()).ok()?;
         Some(Identity {
-            program: (st_dev, st_ino),
+            program: sys::identity_of(directory.as_fd(), c"exe").ok()?,
             owner: fstat(directory).ok()?.st_uid,
         })
     }
@@ -177,6 +184,11 @@ pub(crate) fn exists(pid: u32) -> bool {
 pub(crate) fn is_ending(pid: u32) -> bool {
     state_of(pid)
         .is_some_and(|(state, flags)| !matches!(state, b'Z' | b'X') && flags & PF_EXITING != 0)
+}
+
+/// Whether there is a process of this number that is not about to end.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    exists(pid) && !is_ending(pid)
 }
 
 /// The letter of a process's state, and its flags: `proc_pid_stat(5)`.

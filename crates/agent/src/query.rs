@@ -15,6 +15,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
 
+use crate::channels::ChannelsReport;
 use crate::report::{ConnectionsReport, StatusReport};
 
 /// Most bytes that an answer may have.
@@ -153,6 +154,15 @@ fn report(
 /// As [`ask`].
 pub fn connections(path: &Path, patience: Duration) -> Result<ConnectionsReport, AskError> {
     let (text, _) = ask(path, Query::Connections, patience)?;
+    serde_json::from_str(&text).map_err(|error| AskError::Nonsense(error.to_string()))
+}
+
+/// Asks for all channels that the caller may see. An agent that is older than channels hangs up.
+///
+/// # Errors
+/// As [`ask`].
+pub fn channels(path: &Path, patience: Duration) -> Result<ChannelsReport, AskError> {
+    let (text, _) = ask(path, Query::Channels, patience)?;
     serde_json::from_str(&text).map_err(|error| AskError::Nonsense(error.to_string()))
 }
 

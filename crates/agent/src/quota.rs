@@ -23,6 +23,8 @@ struct Charged {
     silent: u32,
     ends: u32,
     bytes: u64,
+    /// Of pools and links.
+    channel_bytes: u64,
 }
 
 impl Charged {
@@ -31,6 +33,7 @@ impl Charged {
         silent: 0,
         ends: 0,
         bytes: 0,
+        channel_bytes: 0,
     };
 }
 
@@ -41,7 +44,11 @@ pub(crate) struct Quota {
     bytes_limit: u64,
     tenants: HashMap<Tenant, Charged>,
     ends_of_client: HashMap<ClientId, u32>,
+    /// Links of participants, as long as their memory is there.
+    links_of_client: HashMap<ClientId, u32>,
     bytes: u64,
+    /// What of these is pools and links.
+    channel_bytes: u64,
 }
 
 impl Quota {
@@ -51,7 +58,9 @@ impl Quota {
             bytes_limit,
             tenants: HashMap::new(),
             ends_of_client: HashMap::new(),
+            links_of_client: HashMap::new(),
             bytes: 0,
+            channel_bytes: 0,
         }
     }
 
@@ -158,6 +167,67 @@ impl Quota {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
+    /// Charges bytes of a pool, or of half a link, to a tenant. `false`: a limit is reached, and nothing is charged.
+    #[must_use]
+    pub(crate) fn take_channel_bytes(&mut self, tenant: Tenant, bytes: u64) -> bool {
+        let charged = self.tenants.get(&tenant);
+        let has = charged.map_or(0, |charged| charged.channel_bytes);
+        let allowed = has.saturating_add(bytes) <= self.limits.channel_bytes_per_tenant
+            && self.bytes.saturating_add(bytes) <= self.bytes_limit;
+        if allowed {
+            self.tenants.entry(tenant).or_default().channel_bytes += bytes;
+            self.bytes += bytes;
+            self.channel_bytes += bytes;
+        }
+        allowed
+    }
+
+    pub(crate) fn give_back_channel_bytes(&mut self, tenant: Tenant, bytes: u64) {
+        self.change(tenant, |charged| {
+            charged.channel_bytes = charged.channel_bytes.saturating_sub(bytes);
+        });
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.channel_bytes = self.channel_bytes.saturating_sub(bytes);
+    }
+
+    /// Charges a link to its two ends. `false`: a limit is reached, and nothing is charged.
+    #[must_use]
+    pub(crate) fn take_link(&mut self, payers: [Payer; 2], bytes: u64) -> bool {
+        let limit = self.limits.channel_links_per_participant;
+        let has_room = |payer: &Payer| {
+            let links = self.links_of_client.get(&payer.client);
+            links.copied().unwrap_or(0) < limit
+        };
+        if !payers.iter().all(has_room) || !self.take_channel_bytes(payers[0].tenant, bytes / 2) {
+            return false;
+        }
+        if !self.take_channel_bytes(payers[1].tenant, bytes / 2) {
+            self.give_back_channel_bytes(payers[0].tenant, bytes / 2);
+            return false;
+        }
+        for payer in payers {
+            *self.links_of_client.entry(payer.client).or_default() += 1;
+        }
+        true
+    }
+
+    pub(crate) fn give_back_link(&mut self, payers: [Payer; 2], bytes: u64) {
+        for payer in payers {
+            self.give_back_channel_bytes(payer.tenant, bytes / 2);
+            if let Some(links) = self.links_of_client.get_mut(&payer.client) {
+                *links = links.saturating_sub(1);
+                if *links == 0 {
+                    self.links_of_client.remove(&payer.client);
+                }
+            }
+        }
+    }
+
+    /// Bytes of all pools and links that exist.
+    pub(crate) fn channel_bytes(&self) -> u64 {
+        self.channel_bytes
+    }
+
     /// Changes a tenant's entry, and forgets tenants that have nothing.
     fn change(&mut self, tenant: Tenant, change: impl FnOnce(&mut Charged)) {
         if let Some(charged) = self.tenants.get_mut(&tenant) {
@@ -214,6 +284,32 @@ mod tests {
             assert!(!quota.take_segment([ALICE, ALICE], 100), "both ends count");
             assert!(quota.take_segment([BOB, ALICE], 100));
         }
+    }
+
+    #[test]
+    fn pools_and_links_have_limits_of_their_own_and_count_to_the_total() {
+        let mut narrow = quota(|limits| limits.channel_bytes_per_tenant = 100);
+        assert!(narrow.take_channel_bytes(ALICE.tenant, 60));
+        assert!(!narrow.take_channel_bytes(ALICE.tenant, 60));
+        assert!(!narrow.take_link([BOB, ALICE], 100));
+        assert_eq!((narrow.channel_bytes(), narrow.bytes()), (60, 60));
+        assert!(narrow.take_link([BOB, ALICE], 80));
+        assert!(!narrow.take_channel_bytes(ALICE.tenant, u64::MAX));
+        assert!(
+            narrow.take_segment([ALICE, BOB], 1000),
+            "segments have their own"
+        );
+        narrow.give_back_link([BOB, ALICE], 80);
+        narrow.give_back_channel_bytes(ALICE.tenant, 60);
+        narrow.give_back_segment([ALICE, BOB], 1000);
+        assert_eq!((narrow.channel_bytes(), narrow.bytes()), (0, 0));
+        assert!(narrow.tenants.is_empty() && narrow.links_of_client.is_empty());
+
+        let mut few = quota(|limits| limits.channel_links_per_participant = 1);
+        assert!(few.take_link([ALICE, BOB], 10));
+        assert!(!few.take_link([ALICE, BOB], 10));
+        let mut full = Quota::new(QuotaConfig::default(), 100);
+        assert!(!full.take_link([ALICE, BOB], 102) && full.take_link([ALICE, BOB], 100));
     }
 
     #[test]

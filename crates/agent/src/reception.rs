@@ -19,6 +19,7 @@ use crate::clients::{Cause, Client, Incoming, SendError};
 use crate::offers::ClientId;
 use crate::segments::Refusal;
 use crate::server::{FIRST_CLIENT_WAIT, HELLO_WAIT, Server};
+use crate::sys::Inlet;
 
 /// Rows of each client's board: connections of one program that can be listed. Unused rows cost nothing.
 const BOARD_ROWS: u32 = 16_384;
@@ -73,7 +74,7 @@ impl Server {
         }
     }
 
-    fn welcome_connection(&mut self, socket: OwnedFd, by_containers: bool) {
+    fn welcome_connection(&mut self, socket: Inlet, by_containers: bool) {
         let id = ClientId(self.next_number());
         let own = geteuid();
         let Ok(peer) = getsockopt(&socket, sockopt::PeerCredentials) else {
@@ -125,6 +126,7 @@ impl Server {
                 return self.doomed.push(id);
             }
             self.introduce_held_up(id);
+            self.channels.handle_flushed(id);
             self.set_client_interest(id);
         }
         let mut buffer = [0; MAX_BYTES];
@@ -149,8 +151,19 @@ impl Server {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
-        let welcome = client.is_welcome();
+        let (welcome, silent) = (client.is_welcome(), client.is_silent());
+        let participant = client.is_participant();
         let wrong = match ToAgent::parse(bytes) {
+            Ok(ToAgent::Open(open)) if silent => {
+                self.handle_open(id, &open);
+                None
+            }
+            Ok(ToAgent::Holds(holds)) if participant => self.handle_holds(id, holds),
+            Ok(ToAgent::Left(left)) if participant => {
+                self.handle_left(id, left);
+                None
+            }
+            Ok(ToAgent::Ready(ready)) if participant => self.handle_ready(id, ready),
             Ok(ToAgent::Query(query)) => {
                 if query == Query::StatusAndStay && !self.keep_in_mind(id) {
                     self.stay_for(FIRST_CLIENT_WAIT);
@@ -158,7 +171,7 @@ impl Server {
                 self.handle_query(id, query);
                 None
             }
-            Ok(ToAgent::Hello(hello)) if !welcome => {
+            Ok(ToAgent::Hello(hello)) if silent => {
                 self.handle_hello(id, hello);
                 None
             }
@@ -204,7 +217,7 @@ impl Server {
         self.awaited.insert(number, pidfd, who, limit, &self.epoll)
     }
 
-    fn handle_nonsense(&mut self, id: ClientId, what: &str) {
+    pub(crate) fn handle_nonsense(&mut self, id: ClientId, what: &str) {
         self.metrics.messages_malformed += 1;
         self.drop_client(id, what);
     }
@@ -291,19 +304,24 @@ impl Server {
 
     /// Answers a client that may have gone, or may not read.
     pub(crate) fn send(&mut self, id: ClientId, message: ToClient, fd: Option<Rc<OwnedFd>>) {
-        self.send_for(id, message, fd, Cause::Asked);
+        self.send_for(id, message, fd.into_iter().collect(), Cause::Asked);
     }
 
     /// Tells a client what became of an offer. It may have gone, or be asleep.
     pub(crate) fn tell(&mut self, id: ClientId, message: ToClient, fd: Option<Rc<OwnedFd>>) {
-        self.send_for(id, message, fd, Cause::News);
+        self.send_for(id, message, fd.into_iter().collect(), Cause::News);
     }
 
-    fn send_for(&mut self, id: ClientId, message: ToClient, fd: Option<Rc<OwnedFd>>, cause: Cause) {
+    /// Hands a link to a participant.
+    pub(crate) fn hand_out(&mut self, id: ClientId, message: ToClient, fds: Vec<Rc<OwnedFd>>) {
+        self.send_for(id, message, fds, Cause::News);
+    }
+
+    fn send_for(&mut self, id: ClientId, message: ToClient, fds: Vec<Rc<OwnedFd>>, cause: Cause) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        match client.send(message, fd, cause) {
+        match client.send(message, fds, cause) {
             Ok(()) if client.has_mail_waiting() => self.set_client_interest(id),
             Ok(()) => {}
             Err(SendError::Slow) => self.drop_client(id, "it does not read"),

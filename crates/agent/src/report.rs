@@ -126,6 +126,9 @@ pub struct StatusReport {
     pub may_trace_caller: bool,
     /// Programs that are connected.
     pub clients: usize,
+    /// Those who take part in channels.
+    #[serde(default)]
+    pub participants: usize,
     /// Programs for which it stays, connected or not; only in the background.
     #[serde(default)]
     pub awaited: usize,

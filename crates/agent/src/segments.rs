@@ -17,6 +17,10 @@ use crate::config::QuotaConfig;
 use crate::quota::{Payer, Quota};
 use crate::tenant::Tenant;
 
+mod channels;
+
+pub(crate) use channels::LinkMemory;
+
 /// What a segment costs before its rings grow.
 const SEGMENT_BYTES: u64 = segment::HEADER_BYTES as u64;
 
@@ -29,6 +33,14 @@ enum Charge {
     Segment {
         connection_id: u64,
         payers: [Payer; 2],
+    },
+    Pool {
+        tenant: Tenant,
+        bytes: u64,
+    },
+    Link {
+        payers: [Payer; 2],
+        bytes: u64,
     },
 }
 
@@ -60,6 +72,8 @@ pub(crate) struct Segments {
     /// What rings have grown by, of each connection: users and bytes.
     growths: HashMap<u64, Vec<(Tenant, u64)>>,
     quota: Quota,
+    /// Memory of channels has come back.
+    freed_channels: bool,
     /// Sizes of a ring that has grown, in rising order; the last is that of the whole ring.
     steps: [u32; 2],
 }
@@ -73,6 +87,7 @@ impl Segments {
             charges: HashMap::new(),
             growths: HashMap::new(),
             quota: Quota::new(limits, bytes_limit),
+            freed_channels: false,
             steps,
         })
     }
@@ -169,8 +184,14 @@ impl Segments {
         (self.quota.bytes(), self.quota.bytes_limit())
     }
 
-    /// Watches memory that only this process holds yet.
+    /// Watches memory, and keeps in mind what is given back when it has gone.
     fn watch(&mut self, fd: BorrowedFd<'_>, charge: Charge) -> Result<(), Refusal> {
+        let watch = self.add_watch(fd)?;
+        self.charges.insert(watch, charge);
+        Ok(())
+    }
+
+    fn add_watch(&self, fd: BorrowedFd<'_>) -> Result<WatchDescriptor, Refusal> {
         // The memory has no mode bits; a watch needs one for a moment, unless the agent is root.
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         fchmod(fd, Mode::S_IRUSR).map_err(io::Error::from)?;
@@ -178,15 +199,11 @@ impl Segments {
             .inotify
             .add_watch(path.as_str(), AddWatchFlags::IN_DELETE_SELF);
         fchmod(fd, Mode::empty()).map_err(io::Error::from)?;
-        match watch {
-            Ok(watch) => {
-                self.charges.insert(watch, charge);
-                Ok(())
-            }
+        watch.map_err(|errno| match errno {
             // The user's limit of watches: fs.inotify.max_user_watches.
-            Err(Errno::ENOSPC) => Err(Refusal::Quota),
-            Err(errno) => Err(io::Error::from(errno).into()),
-        }
+            Errno::ENOSPC => Refusal::Quota,
+            errno => io::Error::from(errno).into(),
+        })
     }
 
     /// Gives back what has gone since the last call; returns the connections that have left the ring.
@@ -218,6 +235,7 @@ impl Segments {
                 }
                 gone.push(connection_id);
             }
+            Charge::Pool { .. } | Charge::Link { .. } => self.handle_channel_gone(&charge),
         }
     }
 

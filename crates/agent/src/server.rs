@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 
 use crate::addresses::Addresses;
 use crate::awaited::Awaited;
+use crate::channels::Channels;
 use crate::clients::Client;
 use crate::config::Config;
 use crate::distant::Distant;
@@ -152,6 +153,7 @@ pub(crate) struct Server {
     /// For ends in other network namespaces.
     pub(crate) distant: Distant,
     pub(crate) segments: Segments,
+    pub(crate) channels: Channels,
     /// Segments that exist, by the connection's number.
     pub(crate) introduced: HashMap<u64, Introduced>,
     /// Pairings of which neither end has gone.
@@ -233,6 +235,7 @@ impl Server {
             pods: PodNames::default(),
             distant: Distant::default(),
             segments,
+            channels: Channels::default(),
             introduced: HashMap::new(),
             pairings: Pairings::default(),
             addresses: Addresses::default(),
@@ -255,12 +258,16 @@ impl Server {
             doomed: Vec::new(),
             lingering: Lingering::default(),
         };
-        if !server.prover.can_ask() {
+        server.warn_if_blind();
+        Ok(server)
+    }
+
+    fn warn_if_blind(&mut self) {
+        if !self.prover.can_ask() {
             warn!(
                 "the kernel does not answer sock_diag requests: no connection can be proved (is the module inet_diag there?)"
             );
         }
-        Ok(server)
     }
 
     fn serve(&mut self) -> Result<(), AgentError> {
@@ -301,6 +308,7 @@ impl Server {
         self.look_for_distant(now);
         let hello = self.expire_silent(now);
         self.retry_recalls(now);
+        let links = self.link_participants(now);
         self.doomed.extend(self.lingering.due(now));
         self.bury_doomed();
         if self.accept_again.is_some_and(|at| at <= now) {
@@ -318,6 +326,7 @@ impl Server {
             self.lingering.next_deadline(),
             self.waiting.next_deadline(),
             hello,
+            links,
             self.accept_again,
             metrics,
             leave,
@@ -330,11 +339,7 @@ impl Server {
     /// Dooms connections that have said nothing for too long; returns when the next one will have.
     fn expire_silent(&mut self, now: Instant) -> Option<Instant> {
         while let Some(&(deadline, id)) = self.silent.front() {
-            if self
-                .clients
-                .get(&id)
-                .is_some_and(|client| !client.is_welcome())
-            {
+            if self.clients.get(&id).is_some_and(Client::is_silent) {
                 if deadline > now {
                     return Some(deadline);
                 }
@@ -371,10 +376,13 @@ impl Server {
             self.note_lost(&client);
             let _ = self.epoll.delete(client.as_fd());
             debug!(client = id.0, pid = client.pid, "gone");
-            if client.is_welcome() {
-                self.stay_for(LAST_CLIENT_WAIT);
-            } else {
+            if client.is_silent() {
                 self.segments.give_back_silent(client.tenant);
+            } else {
+                self.stay_for(LAST_CLIENT_WAIT);
+            }
+            if client.is_participant() {
+                self.leave_channel(&client);
             }
             for left in self.offers.remove_client(id, Instant::now()) {
                 self.look_for_partner(left);
@@ -394,6 +402,9 @@ impl Server {
             self.introduced.remove(&connection_id);
             self.pairings.forget(connection_id);
             debug!(connection = connection_id, "left the ring");
+        }
+        if self.segments.has_freed_channels() {
+            self.channels.handle_freed();
         }
     }
 

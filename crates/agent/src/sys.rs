@@ -4,6 +4,7 @@
     reason = "system calls that nix does not have, descriptors that were just received, copies out of a ring"
 )]
 
+use std::ffi::CStr;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -14,8 +15,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 
 mod apart;
+mod inlet;
 
 pub(crate) use apart::apart;
+pub(crate) use inlet::{Inlet, refuse_descriptors};
 
 /// Receives one message, and the first descriptor that comes with it.
 pub(crate) fn receive_with_descriptor(
@@ -48,6 +51,37 @@ pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
 /// The number that the kernel gives to a socket for its life, and never again.
 pub(crate) fn socket_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     get_u64(socket, libc::SO_COOKIE)
+}
+
+/// The device and the inode of a file, without a word to its file system: one that runs in user space need not answer.
+pub(crate) fn identity_of(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<FileIdentity> {
+    // SAFETY: integers, for which zero is a value.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: the descriptor is open while it is borrowed, the name ends with a zero, and the kernel fills one structure.
+    let result = unsafe {
+        libc::statx(
+            directory.as_raw_fd(),
+            name.as_ptr(),
+            flags,
+            0,
+            &raw mut found,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(FileIdentity {
+        device: (found.stx_dev_major, found.stx_dev_minor),
+        inode: found.stx_ino,
+    })
+}
+
+/// What tells a file from all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileIdentity {
+    pub(crate) device: (u32, u32),
+    pub(crate) inode: u64,
 }
 
 /// A process by a descriptor, which never comes to mean another process.

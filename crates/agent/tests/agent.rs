@@ -1,5 +1,6 @@
 //! A whole agent over its real socket, with real TCP connections over loopback.
 
+mod channels;
 mod client;
 mod listing;
 mod recall;

@@ -3,17 +3,21 @@
 
 use core::fmt;
 
+use crate::channel::{Holds, Left, Linked, Open, Opened, Ready, Refused};
 use crate::message::{
     Address, Answer, Declined, End, Family, Grow, Hello, Matched, Mode, Offer, Paired, Query,
     Recall, Recalled, Take, ToAgent, ToClient, Unsupported, VERSION_MAX, VERSION_MIN, Welcome,
     Withdraw,
 };
 use crate::reason::Reason;
+use channel::{HOLDS, LEFT, LINKED, OPEN, OPENED, READY, REFUSED};
+
+mod channel;
 
 /// The first four bytes of every message: "CRLM" on the wire.
 pub const MAGIC: u32 = 0x4d4c_5243;
 
-/// No message is longer than this. The longest, `Offer`, has 78 bytes; the rest is room to grow.
+/// No message is longer than this. The longest, `Open`, has 113 bytes; the rest is room to grow.
 pub const MAX_BYTES: usize = 128;
 
 const HELLO: u16 = 1;
@@ -109,6 +113,7 @@ impl ToAgent {
                     Query::Connections => &[0],
                     Query::Status => &[1],
                     Query::StatusAndStay => &[1, STAY],
+                    Query::Channels => &[2],
                 });
                 w.length
             }
@@ -130,12 +135,16 @@ impl ToAgent {
                 w.put(&m.offer_id.to_le_bytes());
                 w.length
             }
+            ToAgent::Open(m) => m.encode(version, buffer),
+            ToAgent::Holds(m) => m.encode(version, buffer),
+            ToAgent::Left(m) => m.encode(version, buffer),
+            ToAgent::Ready(m) => m.encode(version, buffer),
         }
     }
 
     /// Reads a message that a client sent.
     ///
-    /// `Hello` and `Query` are read whatever version the sender speaks, and whatever it appends to them, so that
+    /// `Hello`, `Open` and `Query` are read whatever version the sender speaks, and whatever it appends to them, so that
     /// versions can be negotiated.
     ///
     /// # Errors
@@ -153,8 +162,10 @@ impl ToAgent {
                 (0, _) => Query::Connections,
                 (1, Ok(STAY)) => Query::StatusAndStay,
                 (1, _) => Query::Status,
+                (2, _) => Query::Channels,
                 _ => return Err(ParseError::Value("what")),
             })),
+            (_, OPEN) => Open::parse(&mut r).map(ToAgent::Open),
             (version, OFFER) => {
                 known(version)?;
                 let offer = r.offer()?;
@@ -184,6 +195,21 @@ impl ToAgent {
                 known(version)?;
                 let offer_id = r.u64()?;
                 r.finish(ToAgent::Take(Take { offer_id }))
+            }
+            (version, HOLDS) => {
+                known(version)?;
+                let peer = r.u64()?;
+                r.finish(ToAgent::Holds(Holds { peer }))
+            }
+            (version, LEFT) => {
+                known(version)?;
+                let peer = r.u64()?;
+                r.finish(ToAgent::Left(Left { peer }))
+            }
+            (version, READY) => {
+                known(version)?;
+                let link = r.u64()?;
+                r.finish(ToAgent::Ready(Ready { link }))
             }
             (_, kind) => Err(ParseError::Kind(kind)),
         }
@@ -240,6 +266,9 @@ impl ToClient {
                 w.put(&m.offer_id.to_le_bytes());
                 w.length
             }
+            ToClient::Opened(m) => m.encode(version, buffer),
+            ToClient::Refused(m) => m.encode(version, buffer),
+            ToClient::Linked(m) => m.encode(version, buffer),
         }
     }
 
@@ -260,7 +289,9 @@ impl ToClient {
                 }));
             }
             ANSWER => return Ok(ToClient::Answer(Answer { bytes: r.u32()? })),
-            WELCOME | PAIRED | DECLINED | RECALLED | MATCHED => known(version)?,
+            WELCOME | PAIRED | DECLINED | RECALLED | MATCHED | OPENED | REFUSED | LINKED => {
+                known(version)?;
+            }
             _ => return Err(ParseError::Kind(kind)),
         }
         let message = match kind {
@@ -277,6 +308,9 @@ impl ToClient {
                 ok: r.bool("ok")?,
             }),
             MATCHED => ToClient::Matched(Matched { offer_id: r.u64()? }),
+            OPENED => ToClient::Opened(Opened::parse(&mut r)?),
+            REFUSED => ToClient::Refused(Refused::parse(&mut r)?),
+            LINKED => ToClient::Linked(Linked::parse(&mut r)?),
             _ => ToClient::Declined(Declined {
                 offer_id: r.u64()?,
                 reason: Reason::from_u8(r.u8()?).unwrap_or(Reason::Unsupported),

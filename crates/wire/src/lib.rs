@@ -1,20 +1,25 @@
-//! Every byte format that Millrace speaks. So far that is the control protocol between the preload library and
-//! the agent, version 2: one message per datagram of a `SOCK_SEQPACKET` socket, little endian, fixed layouts.
+//! Every byte format that Millrace speaks. So far that is the control protocol between the agent and its clients, the preload library
+//! and participants of channels, version 2: one message per datagram of a `SOCK_SEQPACKET` socket, little endian, fixed layouts.
 //!
 //! The crate does no I/O, allocates nothing, has no dependency and no unsafe code. Parsing never panics, whatever the
 //! bytes. File descriptors that travel beside a message (`SCM_RIGHTS`) are the caller's business; each message says
 //! whether one comes with it.
 //!
 //! In reading order: `reason` (why a connection is on the kernel's road), `message` (what the two sides
-//! say), `codec` (the bytes).
+//! say), `channel` (what participants of channels and the agent say), `codec` (the bytes).
 
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod channel;
 mod codec;
 mod message;
 mod reason;
 
+pub use channel::{
+    CHANNEL_ABI, ChannelName, Holds, Left, LinkEnd, Linked, NameError, Open, Opened,
+    POOL_BYTES_MAX, POOL_UNIT_BYTES, Ready, Refusal, Refused, Role, SLOTS_MAX, SLOTS_MIN,
+};
 pub use codec::{MAGIC, MAX_BYTES, ParseError};
 pub use message::{
     Address, Answer, Declined, End, Family, Grow, Hello, Matched, Mode, Offer, Paired, Query,

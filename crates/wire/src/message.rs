@@ -1,15 +1,24 @@
-//! What the preload library and the agent say to each other. All messages are `Copy` and of fixed size.
+//! What the preload library and the agent say to each other, and what programs ask. All messages are `Copy` and of fixed size.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::Reason;
+use crate::channel::{Holds, Left, Linked, Open, Opened, Ready, Refused};
 
 /// The lowest control protocol version that this code speaks.
-pub const VERSION_MIN: u16 = 2;
+///
+/// Builds with the feature `apart` stand for what no longer speaks any version of this one.
+pub const VERSION_MIN: u16 = if cfg!(feature = "apart") { 5 } else { 2 };
 /// The highest control protocol version that this code speaks.
 ///
 /// Builds with the feature `ahead` stand for what is two versions further, so that tests can have old and new speak with each other.
-pub const VERSION_MAX: u16 = if cfg!(feature = "ahead") { 4 } else { 2 };
+pub const VERSION_MAX: u16 = if cfg!(feature = "apart") {
+    6
+} else if cfg!(feature = "ahead") {
+    4
+} else {
+    2
+};
 /// The version of the segment's layout that this code uses.
 pub const SEGMENT_VERSION: u16 = 1;
 
@@ -179,7 +188,7 @@ pub struct Recall {
 }
 
 /// "The ring that I send into is too small." Of an offer that was paired and is not withdrawn. The answer, if the agent grants more, are
-/// the words `granted_log2` of both ends' rows.
+/// the words `grant` of both ends' rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Grow {
     /// The offer's id.
@@ -195,6 +204,8 @@ pub enum Query {
     Status,
     /// The same, of a process that will need the agent: it shall stay until that has ended. An older agent takes it for `Status`.
     StatusAndStay,
+    /// All channels that the caller may see. An agent that is older than channels hangs up.
+    Channels,
 }
 
 /// A message from a client to the agent.
@@ -214,6 +225,14 @@ pub enum ToAgent {
     Grow(Grow),
     /// See [`Take`].
     Take(Take),
+    /// See [`Open`].
+    Open(Open),
+    /// See [`Holds`].
+    Holds(Holds),
+    /// See [`Left`].
+    Left(Left),
+    /// See [`Ready`].
+    Ready(Ready),
 }
 
 /// The answer to [`Hello`]. The client's board, a memfd, comes with it.
@@ -304,10 +323,16 @@ pub enum ToClient {
     Recalled(Recalled),
     /// See [`Matched`].
     Matched(Matched),
+    /// See [`Opened`].
+    Opened(Opened),
+    /// See [`Refused`].
+    Refused(Refused),
+    /// See [`Linked`].
+    Linked(Linked),
 }
 
 impl ToClient {
-    /// Whether a file descriptor comes with this message.
+    /// Whether one file descriptor always comes with this message. With [`Opened`] one may come, and with [`Linked`] several do.
     #[must_use]
     pub const fn carries_descriptor(&self) -> bool {
         matches!(

@@ -13,7 +13,7 @@ fn connected() -> (Client, OwnedFd) {
     (
         Client::new(
             ClientId(1),
-            ours,
+            Inlet::new(ours),
             peer,
             (&Containment::default(), false),
             1000,
@@ -60,33 +60,62 @@ fn messages_of_another_process_over_the_same_socket_do_not() {
     ));
 }
 
+/// Sends a message with so many descriptors, of which it returns the other end.
+fn give(theirs: &OwnedFd, count: usize) -> std::os::unix::net::UnixStream {
+    let (gift, other_end) = std::os::unix::net::UnixStream::pair().unwrap();
+    pass(theirs, &vec![gift.as_raw_fd(); count]);
+    other_end
+}
+
+fn pass(theirs: &OwnedFd, list: &[RawFd]) {
+    let parts = [IoSlice::new(b"gift")];
+    let control = [ControlMessage::ScmRights(list)];
+    let flags = MsgFlags::empty();
+    sendmsg::<SockaddrStorage>(theirs.as_raw_fd(), &parts, &control, flags, None).unwrap();
+}
+
+/// Reads the end of the stream, which comes when nobody holds the other end.
+fn is_closed(mut other_end: std::os::unix::net::UnixStream) -> bool {
+    io::Read::read(&mut other_end, &mut [0]).unwrap() == 0
+}
+
 #[test]
 fn descriptors_that_a_client_sends_are_not_kept() {
     let (client, theirs) = connected();
-    let (gift, other_end) = std::os::unix::net::UnixStream::pair().unwrap();
-    let list = [gift.as_raw_fd(); 4];
-    let parts = [IoSlice::new(b"gift")];
-    let control = [ControlMessage::ScmRights(&list)];
-    sendmsg::<SockaddrStorage>(
-        theirs.as_raw_fd(),
-        &parts,
-        &control,
-        MsgFlags::empty(),
-        None,
-    )
-    .unwrap();
-    drop(gift);
-    assert!(matches!(
-        client.receive(&mut [0; MAX_BYTES]),
-        Incoming::Gift
-    ));
-    let mut other_end = other_end;
-    let mut byte = [0];
-    assert_eq!(
-        io::Read::read(&mut other_end, &mut byte).unwrap(),
-        0,
-        "nobody holds the gift"
-    );
+    let mut given = Vec::new();
+    for count in [1, 4] {
+        let other_end = give(&theirs, count);
+        assert!(matches!(
+            client.receive(&mut [0; MAX_BYTES]),
+            Incoming::Gift
+        ));
+        given.push(other_end);
+    }
+    drop(client);
+    for other_end in given {
+        assert!(is_closed(other_end), "nobody holds the gift");
+    }
+}
+
+#[test]
+fn a_connection_that_lingers_holds_up_nobody_who_was_sent_it() {
+    let (client, theirs) = connected();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 30,
+    };
+    setsockopt(&near, sockopt::Linger, &linger).unwrap();
+    near.set_nonblocking(true).unwrap();
+    while io::Write::write(&mut &near, &[0; 65_536]).is_ok() {}
+    pass(&theirs, &[near.as_raw_fd()]);
+    drop(near);
+    let began = Instant::now();
+    let received = client.receive(&mut [0; MAX_BYTES]);
+    assert!(matches!(received, Incoming::Gift));
+    drop(client);
+    assert!(began.elapsed() < std::time::Duration::from_secs(10));
 }
 
 /// Sends until there is no room; returns how many messages there was room for.
@@ -97,7 +126,7 @@ fn fill(client: &mut Client, cause: Cause) -> usize {
     });
     let mut sent = 0;
     loop {
-        match client.send(message, None, cause) {
+        match client.send(message, Vec::new(), cause) {
             Ok(()) => sent += 1,
             Err(error) => {
                 assert_eq!(error, SendError::Slow);

@@ -10,8 +10,14 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 
 /// The next message and its descriptor; `None` when the agent has hung up.
 pub(crate) fn hear(socket: &OwnedFd) -> Option<(ToClient, Option<OwnedFd>)> {
+    let (message, descriptors) = hear_all(socket)?;
+    Some((message, descriptors.into_iter().next()))
+}
+
+/// The next message and its descriptors.
+pub(crate) fn hear_all(socket: &OwnedFd) -> Option<(ToClient, Vec<OwnedFd>)> {
     let mut buffer = [0; MAX_BYTES];
-    let mut control = nix::cmsg_space!([RawFd; 1]);
+    let mut control = nix::cmsg_space!([RawFd; 8]);
     let mut parts = [IoSliceMut::new(&mut buffer)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let received =
@@ -21,15 +27,17 @@ pub(crate) fn hear(socket: &OwnedFd) -> Option<(ToClient, Option<OwnedFd>)> {
             Err(nix::errno::Errno::ECONNRESET) => return None,
             Err(errno) => panic!("nothing came: {errno}"),
         };
-    let mut descriptor = None;
+    let mut descriptors = Vec::new();
     for message in received.cmsgs().unwrap() {
         if let ControlMessageOwned::ScmRights(list) = message {
-            // SAFETY: the kernel has just made this descriptor for this process.
-            descriptor = list.first().map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) });
+            for fd in list {
+                // SAFETY: the kernel has just made this descriptor for this process.
+                descriptors.push(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
         }
     }
     let length = received.bytes;
-    (length > 0).then(|| (ToClient::parse(&buffer[..length]).unwrap(), descriptor))
+    (length > 0).then(|| (ToClient::parse(&buffer[..length]).unwrap(), descriptors))
 }
 
 /// Puts bytes into a ring at `tail`.

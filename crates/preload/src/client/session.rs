@@ -322,7 +322,11 @@ impl Client {
                 }
                 ToClient::Recalled(_) => self.asked_at_ns = None,
                 ToClient::Unsupported(_) => stop(Reason::NoAgent),
-                ToClient::Answer(_) => {}
+                // Of questions, and of channels: not for a program with connections.
+                ToClient::Answer(_)
+                | ToClient::Opened(_)
+                | ToClient::Refused(_)
+                | ToClient::Linked(_) => {}
             }
         }
     }

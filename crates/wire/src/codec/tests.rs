@@ -2,7 +2,10 @@ extern crate std;
 use std::format;
 
 use super::*;
+use crate::channel::{ChannelName, LinkEnd, NameError, Refusal, Role};
 use crate::message::VERSION_MIN;
+
+mod channel;
 
 /// SplitMix64 (Steele, Lea, Flood 2014): enough randomness for tests, and every failure prints its seed.
 struct Random(u64);
@@ -47,7 +50,7 @@ impl Random {
     }
 
     fn any_to_agent(&mut self) -> ToAgent {
-        match self.below(7) {
+        match self.below(11) {
             0 => ToAgent::Hello(Hello {
                 version_min: self.half(),
                 version_max: self.half(),
@@ -84,16 +87,21 @@ impl Random {
             5 => ToAgent::Take(Take {
                 offer_id: self.next(),
             }),
-            _ => ToAgent::Query(match self.below(3) {
+            6 => ToAgent::Open(self.open()),
+            7 => ToAgent::Holds(Holds { peer: self.next() }),
+            8 => ToAgent::Ready(Ready { link: self.next() }),
+            9 => ToAgent::Left(Left { peer: self.next() }),
+            _ => ToAgent::Query(match self.below(4) {
                 0 => Query::Connections,
                 1 => Query::Status,
+                2 => Query::Channels,
                 _ => Query::StatusAndStay,
             }),
         }
     }
 
     fn any_to_client(&mut self) -> ToClient {
-        match self.below(7) {
+        match self.below(10) {
             0 => ToClient::Welcome(Welcome {
                 version: self.half(),
                 rows: self.word(),
@@ -122,6 +130,16 @@ impl Random {
             5 => ToClient::Matched(Matched {
                 offer_id: self.next(),
             }),
+            6 => ToClient::Opened(Opened {
+                version: self.half(),
+                id: self.next() | 1,
+                pool_bytes: self.pool_bytes(),
+                huge: self.below(2) == 1,
+            }),
+            7 => ToClient::Refused(Refused {
+                reason: Refusal::ALL[self.below(5) as usize],
+            }),
+            8 => ToClient::Linked(self.linked()),
             _ => ToClient::Answer(Answer { bytes: self.word() }),
         }
     }
@@ -204,6 +222,13 @@ fn garbage_never_panics_and_what_parses_comes_back() {
                 RECALLED,
                 TAKE,
                 MATCHED,
+                OPEN,
+                HOLDS,
+                LEFT,
+                READY,
+                OPENED,
+                REFUSED,
+                LINKED,
             ];
             bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
             bytes[4..6].copy_from_slice(&VERSION_MAX.to_le_bytes());

@@ -278,10 +278,11 @@ impl<'a> Peer<'a> {
     fn note_grants(&mut self) {
         let theirs = self.board_row();
         let sane = |log2: u32| if (12..=24).contains(&log2) { log2 } else { 0 };
-        let log2 = sane(theirs.send.granted_log2.load(Relaxed));
-        self.row.send.granted_log2.store(log2, Relaxed);
-        let log2 = sane(theirs.receive.granted_log2.load(Relaxed));
-        self.row.receive.granted_log2.store(log2, Relaxed);
+        let id = self.row.identity.connection_id.load(Relaxed);
+        let log2 = sane(theirs.granted_to_send());
+        self.row.send.grant.give(id, log2);
+        let log2 = sane(theirs.granted_to_receive());
+        self.row.receive.grant.give(id, log2);
         if self.random.strikes(50) {
             let offer_id = self.offer_id;
             self.session.say(&ToAgent::Grow(Grow { offer_id }));
@@ -421,8 +422,8 @@ impl<'a> Peer<'a> {
         let granted = |log2: u32| if log2 == 0 { 0 } else { 1u64 << (log2 & 63) };
         let allocated = sys::allocated_bytes(file);
         let most = segment::HEADER_BYTES as u64
-            + granted(row.send.granted_log2.load(Relaxed))
-            + granted(row.receive.granted_log2.load(Relaxed));
+            + granted(row.granted_to_send())
+            + granted(row.granted_to_receive());
         if style != Style::Board && allocated > most {
             holes.push(format!(
                 "a segment has {allocated} bytes of memory, of {most} that were granted"

@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use millrace_wire::{
-    Address, End, Family, Grow, Hello, MAX_BYTES, Mode, Offer, Query, Recall, Take, ToAgent,
-    VERSION_MAX, Withdraw,
+    Address, CHANNEL_ABI, ChannelName, End, Family, Grow, Hello, Holds, Left, MAX_BYTES, Mode,
+    Offer, Open, Query, Ready, Recall, Role, Take, ToAgent, VERSION_MAX, Withdraw,
 };
 
 use crate::gifts;
@@ -108,7 +108,7 @@ fn noise(fd: &OwnedFd, random: &mut Random) {
 /// A message of the right form; what it says is true now and then.
 fn any_message(near: &TcpStream, random: &mut Random) -> ToAgent {
     let offer_id = random.below(64) as u64;
-    match random.below(10) {
+    match random.below(15) {
         0 => ToAgent::Hello(Hello {
             version_min: random.pick(&[0, 1, 2, 3, u16::MAX]),
             version_max: random.pick(&[0, 1, 2, 3, u16::MAX]),
@@ -116,9 +116,12 @@ fn any_message(near: &TcpStream, random: &mut Random) -> ToAgent {
             mode: random.pick(&[Mode::Default, Mode::Eager, Mode::EagerNospin, Mode::Chaos]),
         }),
         1..=4 => ToAgent::Offer(any_offer(offer_id, near, random)),
-        5 => {
-            ToAgent::Query(random.pick(&[Query::Connections, Query::Status, Query::StatusAndStay]))
-        }
+        5 => ToAgent::Query(random.pick(&[
+            Query::Connections,
+            Query::Status,
+            Query::StatusAndStay,
+            Query::Channels,
+        ])),
         6 => ToAgent::Recall(Recall {
             offer_id,
             connection_id: random.pick(&[0, 1, 2, 3 * offer_id]),
@@ -127,7 +130,42 @@ fn any_message(near: &TcpStream, random: &mut Random) -> ToAgent {
         }),
         7 => ToAgent::Grow(Grow { offer_id }),
         8 => ToAgent::Take(Take { offer_id }),
+        9 | 10 => ToAgent::Open(any_participant(offer_id, random)),
+        11 => ToAgent::Ready(Ready {
+            link: random.pick(&[0, 0, 1, offer_id]),
+        }),
+        12 => ToAgent::Holds(Holds { peer: offer_id }),
+        13 => ToAgent::Left(Left { peer: offer_id }),
         _ => ToAgent::Withdraw(Withdraw { offer_id }),
+    }
+}
+
+/// Of one of two channels, with few or many slots and links that it claims to have.
+fn any_participant(id: u64, random: &mut Random) -> Open {
+    let role = random.pick(&[
+        Role::Publisher,
+        Role::Subscriber,
+        Role::Client,
+        Role::Server,
+    ]);
+    let name = random.pick(&["pester", "pester/other"]);
+    Open {
+        version_min: random.pick(&[0, 1, 2, u16::MAX]),
+        version_max: random.pick(&[2, 2, 3, u16::MAX]),
+        abi: random.pick(&[CHANNEL_ABI, CHANNEL_ABI, 0, u16::MAX]),
+        role,
+        overwrites: random.strikes(2),
+        pool: (role.sends() && random.strikes(2)).then(|| random.below(64) as u32),
+        id,
+        group: id & 1,
+        pool_bytes: if role.sends() {
+            random.pick(&[65_536, 1 << 20, 4 << 30])
+        } else {
+            0
+        },
+        slots: random.pick(&[2, 256, 32_768]),
+        peers: random.pick(&[0, 0, 1, 5, u32::MAX]),
+        name: ChannelName::new(name).expect("it is a name"),
     }
 }
 
