@@ -3,10 +3,12 @@ CARGO  ?= cargo
 PREFIX ?= /usr/local
 TO      = $(DESTDIR)$(PREFIX)
 BUILT   = $(or $(CARGO_TARGET_DIR),target)/release
+# For workspaces of their own: what they have in common with this one is built once.
+BESIDE  = --target-dir $(or $(CARGO_TARGET_DIR),target)
 # What was measured of another commit is not gone on with.
 MEASURED = target/bench/$(or $(shell git describe --always --dirty 2>/dev/null),here)
 
-.PHONY: help demo test test-all test-kubernetes check bench bench-sockets build install uninstall deb image
+.PHONY: help demo test test-all test-kubernetes check bench bench-sockets peers build install uninstall deb image
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -28,9 +30,11 @@ check: ## format, lints, documentation, house rules, unit tests
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --quiet
 	$(CARGO) xtask tidy
-	$(CARGO) clippy --manifest-path tests/sequences/Cargo.toml --all-targets --quiet -- -D warnings
-	$(CARGO) clippy --manifest-path tests/hostile/peer/Cargo.toml --all-targets --quiet -- -D warnings
-	$(CARGO) clippy --manifest-path tests/fuzz/Cargo.toml --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --manifest-path tests/sequences/Cargo.toml $(BESIDE) --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --manifest-path tests/hostile/peer/Cargo.toml $(BESIDE) --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --manifest-path tests/channels/participant/Cargo.toml $(BESIDE) --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --manifest-path tests/fuzz/Cargo.toml $(BESIDE) --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --manifest-path crates/bench/peers/Cargo.toml $(BESIDE) --all-targets --quiet -- -D warnings
 	$(CARGO) test --workspace --lib --bin xtask --quiet
 	$(CARGO) test --package millrace-preload --lib --features coverage --quiet
 	$(CARGO) test --package millrace-wire --lib --features ahead --quiet
@@ -42,14 +46,18 @@ bench: build ## the whole suite of `millrace bench` on five roads; hours; goes o
 bench-sockets: ## every claim with its bar, measured; keeps results, and makes the tables of the documents
 	@$(CARGO) xtask bench-sockets
 
+peers: ## what channels are measured against (millrace bench run channels), beside the release build
+	$(CARGO) build --release --manifest-path crates/bench/peers/Cargo.toml $(BESIDE)
+
 build:
-	$(CARGO) build --release --package millrace-cli --package millrace-preload
+	$(CARGO) build --release --package millrace-cli --package millrace-preload --package millrace-channel-c
 	$(CARGO) rustc --profile xtask --package millrace-cli --bin millrace-static --features static -- \
 		-C target-feature=+crt-static -C strip=symbols
 	ln -f $(BUILT)/../xtask/millrace-static $(BUILT)/millrace-static
 
 # Everything that is installed, by the name that it has below PREFIX; `uninstall` removes just that.
-INSTALLED = bin/millrace lib/millrace/millrace-static lib/millrace/libmillrace_preload.so lib/systemd/system/millrace.service \
+INSTALLED = lib/libmillrace.so lib/libmillrace.so.0 lib/pkgconfig/millrace.pc include/millrace.h \
+	share/doc/millrace/python/millrace.py bin/millrace lib/millrace/millrace-static lib/millrace/libmillrace_preload.so lib/systemd/system/millrace.service \
 	share/doc/millrace/agent.toml share/bash-completion/completions/millrace share/zsh/site-functions/_millrace \
 	share/fish/vendor_completions.d/millrace.fish share/man/man1/millrace.1 share/man/man1/millrace-*.1
 
@@ -57,6 +65,13 @@ install: build ## to PREFIX (/usr/local)
 	install -D --mode=755 $(BUILT)/millrace $(TO)/bin/millrace
 	install -D --mode=755 $(BUILT)/millrace-static $(TO)/lib/millrace/millrace-static
 	install -D --mode=644 $(BUILT)/libmillrace_preload.so $(TO)/lib/millrace/libmillrace_preload.so
+	install -D --mode=644 $(BUILT)/libmillrace.so $(TO)/lib/libmillrace.so.0
+	ln -sf libmillrace.so.0 $(TO)/lib/libmillrace.so
+	install -D --mode=644 crates/channel-c/include/millrace.h $(TO)/include/millrace.h
+	install -d $(TO)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(shell $(BUILT)/millrace --version | cut -d " " -f 2)|' crates/channel-c/millrace.pc.in \
+		> $(TO)/lib/pkgconfig/millrace.pc
+	install -D --mode=644 crates/channel-c/python/millrace.py $(TO)/share/doc/millrace/python/millrace.py
 	install -D --mode=644 crates/agent/agent.toml $(TO)/share/doc/millrace/agent.toml
 	install -d $(TO)/lib/systemd/system $(TO)/share/bash-completion/completions $(TO)/share/zsh/site-functions \
 		$(TO)/share/fish/vendor_completions.d
@@ -68,7 +83,7 @@ install: build ## to PREFIX (/usr/local)
 
 uninstall: ## from PREFIX
 	rm -f $(addprefix $(TO)/,$(INSTALLED))
-	rmdir --ignore-fail-on-non-empty $(TO)/lib/millrace $(TO)/share/doc/millrace 2>/dev/null || true
+	rmdir --ignore-fail-on-non-empty $(TO)/lib/millrace $(TO)/share/doc/millrace/python $(TO)/share/doc/millrace 2>/dev/null || true
 
 deb: build ## a Debian package, target/package/millrace_VERSION_ARCHITECTURE.deb
 	deploy/debian/build.sh target/package

@@ -16,9 +16,11 @@ libc=$(objdump -T "$built" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1 | cu
 size=$(du -sk "$stage/usr" | cut -f 1)
 sed -e "s|@VERSION@|$version|; s|@ARCHITECTURE@|$architecture|; s|@LIBC@|$libc|; s|@SIZE@|$size|" deploy/debian/control.in \
     >"$stage/DEBIAN/control"
+echo 'activate-noawait ldconfig' >"$stage/DEBIAN/triggers"
+echo 'libmillrace 0 millrace' >"$stage/DEBIAN/shlibs"
 install --mode=755 deploy/debian/postinst deploy/debian/prerm deploy/debian/postrm "$stage/DEBIAN/"
 find "$stage/usr/share/man" -name '*.1' -exec gzip -9n {} +
-strip --strip-unneeded "$built" "$stage/usr/lib/millrace/libmillrace_preload.so"
+strip --strip-unneeded "$built" "$stage/usr/lib/millrace/libmillrace_preload.so" "$stage/usr/lib/libmillrace.so.0"
 install --mode=644 deploy/debian/copyright "$stage/usr/share/doc/millrace/copyright"
 sed -e "s|@VERSION@|$version|" deploy/debian/changelog.in | gzip -9n >"$stage/usr/share/doc/millrace/changelog.gz"
 package=$out/millrace_${version}_$architecture.deb

@@ -59,7 +59,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample: &["tests/fuzz/run.py", "--seconds", "8"],
         sample_minutes: 6,
         full: &["tests/fuzz/run.py", "--seconds", "900"],
-        full_minutes: 75,
+        full_minutes: 105,
         beside: true,
     },
     Suite {
@@ -185,6 +185,22 @@ pub(super) static SUITES: &[Suite] = &[
         beside: false,
     },
     Suite {
+        name: "channels",
+        sample: &["tests/channels/run.py", "--kills", "60", "--seconds", "30"],
+        sample_minutes: 4,
+        full: &[
+            "tests/channels/run.py",
+            "--seed",
+            "2",
+            "--kills",
+            "12000",
+            "--seconds",
+            "900",
+        ],
+        full_minutes: 25,
+        beside: false,
+    },
+    Suite {
         name: "hostile",
         sample: &["tests/hostile/run.py", "--rounds", "20", "--seconds", "40"],
         sample_minutes: 4,
@@ -211,7 +227,7 @@ pub(super) static SUITES: &[Suite] = &[
     Suite {
         name: "bench",
         sample: &["tests/bench/run.py"],
-        sample_minutes: 5,
+        sample_minutes: 8,
         full: &["tests/bench/run.py"],
         full_minutes: 5,
         beside: false,
@@ -306,5 +322,5 @@ const LOOM: &[&str] = &[
     "-p",
     "millrace-stream",
     "--test",
-    "loom",
+    "loom*",
 ];

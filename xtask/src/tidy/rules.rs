@@ -119,6 +119,7 @@ fn name(file: &File) -> Option<Finding> {
 fn may_be_unsafe(path: &str) -> bool {
     path.starts_with("crates/shm/")
         || path.starts_with("crates/preload/")
+        || path.starts_with("crates/channel-c/")
         || path.ends_with("/sys.rs")
         || path.contains("/sys/")
 }

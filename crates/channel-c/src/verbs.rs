@@ -1,0 +1,96 @@
+//! Verbs that several kinds of handle have, written once. What differs is the function's name in C, and the participant's in Rust.
+
+/// `wait`, `fd` and `close` of a handle with this participant.
+macro_rules! any_handle {
+    ($handle:ident, $participant:ident, $wait_for:ident, $wait:ident, $fd:ident, $close:ident) => {
+        /// # Safety
+        /// The arguments are what the header says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $wait(
+            handle: *mut $handle,
+            count: u32,
+            timeout_ms: i64,
+        ) -> c_int {
+            call(|| {
+                // SAFETY: as the header demands.
+                let participant = &unsafe { there(handle) }?.$participant;
+                let are_there = participant.$wait_for(count as usize, patience(timeout_ms));
+                are_there.then_some(0).ok_or_else(Failure::timed_out)
+            })
+        }
+
+        /// # Safety
+        /// The arguments are what the header says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $fd(handle: *mut $handle) -> c_int {
+            // SAFETY: as the header demands.
+            call(|| Ok(unsafe { there(handle) }?.$participant.as_fd().as_raw_fd()))
+        }
+
+        /// # Safety
+        /// The arguments are what the header says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $close(handle: *mut $handle) {
+            if !handle.is_null() {
+                // SAFETY: made by the function that opens, and not used any more.
+                drop(unsafe { Box::from_raw(handle) });
+            }
+        }
+    };
+}
+
+/// `loan`, `return` and `publish` of a handle with this participant, which sends.
+macro_rules! sending_handle {
+    ($handle:ident, $participant:ident, $attach:ident, $loan:ident, $return:ident, $publish:ident) => {
+        /// # Safety
+        /// The arguments are what the header says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $loan(
+            handle: *mut $handle,
+            bytes: usize,
+            loan: *mut MillraceLoan,
+        ) -> c_int {
+            call(|| {
+                // SAFETY: as the header demands.
+                let handle = unsafe { there(handle) }?;
+                // SAFETY: as above.
+                let place = unsafe { there(loan) }?;
+                let mut lent = handle.$participant.loan(bytes)?;
+                *place = MillraceLoan::of(&mut lent);
+                place.number = handle.loans.put(lent.detach());
+                Ok(0)
+            })
+        }
+
+        /// # Safety
+        /// The arguments are what the header says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $return(
+            handle: *mut $handle,
+            loan: *mut MillraceLoan,
+        ) -> c_int {
+            call(|| {
+                // SAFETY: as the header demands.
+                let handle = unsafe { there(handle) }?;
+                // SAFETY: as above.
+                let place = unsafe { there(loan) }?;
+                let detached = handle.loans.take(place.number).ok_or_else(Failure::used)?;
+                drop(handle.$participant.$attach(detached));
+                Ok(0)
+            })
+        }
+
+        /// # Safety
+        /// The arguments are what the header says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $publish(handle: *mut $handle) -> c_int {
+            call(|| {
+                // SAFETY: as the header demands.
+                unsafe { there(handle) }?.$participant.publish();
+                Ok(0)
+            })
+        }
+    };
+}
+
+pub(crate) use {any_handle, sending_handle};

@@ -1,0 +1,183 @@
+//! What is said with the agent.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use millrace_wire::{Holds, Left, MAX_BYTES, Open, Opened, Ready, ToAgent, ToClient, VERSION_MIN};
+
+use crate::sys::WithheldFd;
+use crate::{Error, sys};
+
+/// The agent's answer is waited for so long.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+/// An agent that has gone is looked for again after this time, and after twice as long each time, up to the other.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// A message of the agent, with what came with it.
+pub(crate) type Incoming = (ToClient, Vec<WithheldFd>);
+
+/// The connection to the agent, while there is one.
+#[derive(Debug)]
+pub(crate) struct Control {
+    path: PathBuf,
+    socket: Option<WithheldFd>,
+    /// What was said first, and will be said again to the next agent.
+    open: Open,
+    /// The own pool, which the next agent has to be given.
+    pool: Option<WithheldFd>,
+    version: u16,
+    retry_at: Instant,
+    retry_after: Duration,
+    /// The agent does not want us.
+    is_refused: bool,
+}
+
+impl Control {
+    /// Says what we are, and waits for the answer.
+    pub(crate) fn open(path: PathBuf, open: Open) -> Result<(Control, Opened), Error> {
+        let mut control = Control {
+            path,
+            socket: None,
+            open,
+            pool: None,
+            version: VERSION_MIN,
+            retry_at: Instant::now(),
+            retry_after: RETRY_MIN,
+            is_refused: false,
+        };
+        let connected =
+            sys::connect_to_agent(&control.path).and_then(|socket| control.introduce(socket, &[]));
+        connected.map_err(|error| Error::NoAgent(control.path.clone(), error))?;
+        let socket = control.socket.as_ref().ok_or(Error::Unsupported)?;
+        if !sys::wait_readable(socket, ANSWER_WAIT) {
+            let error = io::Error::from(io::ErrorKind::TimedOut);
+            return Err(Error::NoAgent(control.path, error));
+        }
+        let (opened, mut descriptors) = match control.receive() {
+            Ok(Some((ToClient::Opened(opened), descriptors))) => (opened, descriptors),
+            Ok(Some((ToClient::Refused(refused), _))) => {
+                return Err(Error::Refused(refused.reason));
+            }
+            // One that does not know the message closes the connection.
+            _ => return Err(Error::Unsupported),
+        };
+        control.note_opened(&opened);
+        control.pool = descriptors.pop();
+        Ok((control, opened))
+    }
+
+    /// Says, over a fresh connection, what we are and with whom we have links.
+    fn introduce(&mut self, socket: WithheldFd, peers: &[u64]) -> io::Result<()> {
+        self.open.peers = u32::try_from(peers.len()).unwrap_or(u32::MAX);
+        self.open.pool = self
+            .pool
+            .as_ref()
+            .map(|pool| pool.as_raw_fd().cast_unsigned());
+        let mut buffer = [0; MAX_BYTES];
+        let bytes = ToAgent::Open(self.open).encode(VERSION_MIN, &mut buffer);
+        sys::send_message(&socket, &buffer[..bytes])?;
+        for peer in peers {
+            let bytes = ToAgent::Holds(Holds { peer: *peer }).encode(VERSION_MIN, &mut buffer);
+            sys::send_message(&socket, &buffer[..bytes])?;
+        }
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    /// The agent has taken us in.
+    pub(crate) fn note_opened(&mut self, opened: &Opened) {
+        self.version = opened.version;
+        self.open.id = opened.id;
+        self.retry_after = RETRY_MIN;
+    }
+
+    /// What to watch, while there is a connection.
+    pub(crate) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(|fd| fd.as_fd())
+    }
+
+    /// The own pool.
+    pub(crate) fn pool(&self) -> Option<BorrowedFd<'_>> {
+        self.pool.as_ref().map(|fd| fd.as_fd())
+    }
+
+    /// The agent's number for us.
+    pub(crate) fn id(&self) -> u64 {
+        self.open.id
+    }
+
+    /// That a pool is mapped, and can be sealed: the own one, or that for the replies over a link.
+    pub(crate) fn say_ready(&self, link: u64) {
+        self.say(ToAgent::Ready(Ready { link }));
+    }
+
+    /// That a link is over for us.
+    pub(crate) fn say_left(&self, peer: u64) {
+        self.say(ToAgent::Left(Left { peer }));
+    }
+
+    fn say(&self, message: ToAgent) {
+        let mut buffer = [0; MAX_BYTES];
+        let bytes = message.encode(self.version, &mut buffer);
+        if let Some(socket) = &self.socket {
+            // One that has gone is noticed by the end of its socket.
+            let _ = sys::send_message(socket, &buffer[..bytes]);
+        }
+    }
+
+    /// The next message, if there is one now.
+    ///
+    /// # Errors
+    /// The agent is gone, or says what this library does not know.
+    pub(crate) fn receive(&self) -> io::Result<Option<Incoming>> {
+        let Some(socket) = &self.socket else {
+            return Ok(None);
+        };
+        let mut buffer = [0; MAX_BYTES];
+        let Some((bytes, descriptors)) = sys::receive_message(socket, &mut buffer)? else {
+            return Ok(None);
+        };
+        let message = ToClient::parse(&buffer[..bytes]);
+        let message = message.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+        Ok(Some((message, descriptors)))
+    }
+
+    /// The agent does not want us, and will not be asked again.
+    pub(crate) fn note_refused(&mut self) {
+        self.is_refused = true;
+        self.socket = None;
+    }
+
+    /// The agent has gone.
+    pub(crate) fn note_gone(&mut self) {
+        self.socket = None;
+        self.retry_at = Instant::now() + self.retry_after;
+        self.retry_after = (self.retry_after * 2).min(RETRY_MAX);
+    }
+
+    /// How long until the agent is looked for again; `None`: it is there.
+    pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
+        let is_missing = self.socket.is_none() && !self.is_refused;
+        is_missing.then(|| self.retry_at.saturating_duration_since(now))
+    }
+
+    /// Looks for the agent again, when it is time. True: there is a new connection.
+    pub(crate) fn retry(&mut self, peers: impl FnOnce() -> Vec<u64>) -> bool {
+        if self.retry_in(Instant::now()) != Some(Duration::ZERO) {
+            return false;
+        }
+        if let Some(pool) = &self.pool {
+            // An agent that died at a bad moment has not done it, and the next one takes no other. Where it has, this fails.
+            let _ = millrace_shm::pool::seal(pool.as_fd());
+        }
+        let again =
+            sys::connect_to_agent(&self.path).and_then(|socket| self.introduce(socket, &peers()));
+        if again.is_err() {
+            self.note_gone();
+        }
+        again.is_ok()
+    }
+}

@@ -1,0 +1,473 @@
+//! What every participant has: the agent's socket, links with others, and a way to wait for either.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use millrace_shm::link::{Link, PublishEnd, SubscribeEnd};
+use millrace_shm::pool::{Pool, PoolView};
+use millrace_shm::spin::{self, Spinner};
+use millrace_wire::{
+    CHANNEL_ABI, ChannelName, LinkEnd, Linked, Open, Role, ToClient, VERSION_MAX, VERSION_MIN,
+};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::unistd::geteuid;
+
+use crate::control::{Control, Incoming};
+use crate::inbox::{Inbox, Source};
+use crate::outbox::{Outbox, OutboxOptions, Peer};
+use crate::routes::PeerIndex;
+use crate::sys::{self, ForkGuard, WithheldFd};
+use crate::{Channel, Error, WhenFull};
+
+mod wait;
+
+/// The socket of root's agent.
+const ROOT_SOCKET: &str = "/run/millrace/agent.sock";
+/// The kernel is asked for news, by a participant that never waits, not more often than this.
+const LOOK_NS: u64 = 1_000_000;
+/// The agent's token in the epoll set; links have their place's number.
+const CONTROL: u64 = u64::MAX;
+/// That of the bell that a participant rings itself.
+const OWN: u64 = u64::MAX - 1;
+/// So many are taken at a time.
+const NEWS_MAX: usize = 32;
+
+/// A link with another participant.
+#[derive(Debug)]
+struct Held {
+    peer: u64,
+    bell: Arc<WithheldFd>,
+    /// Among those that messages go to.
+    out: Option<PeerIndex>,
+    /// Among those that messages come from.
+    source: Option<usize>,
+    /// A server's: where the replies go.
+    replies: Option<Outbox>,
+    /// The other gets no more from here, and has not gone yet.
+    is_parted: bool,
+}
+
+/// One participant.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    role: Role,
+    control: Control,
+    epoll: Arc<Epoll>,
+    guard: ForkGuard,
+    /// Rung where there is something already when somebody begins to wait himself.
+    own_bell: EventFd,
+    links: Vec<Option<Held>>,
+    /// Of a publisher or client.
+    pub(crate) outbox: Option<Outbox>,
+    pub(crate) inbox: Inbox,
+    /// Requests that nobody will answer.
+    pub(crate) unanswered: Vec<u64>,
+    options: OutboxOptions,
+    pub(crate) timeout: Option<Duration>,
+    patience: Option<Duration>,
+    spinner: Spinner,
+    /// When the kernel was asked for news last, of [`spin::clock`].
+    looked_at: u64,
+    /// Something has rung, and has not been looked at: a message that came with it was more urgent.
+    is_behind: bool,
+    /// Somebody waits on the epoll set himself: whoever finds nothing says that it sleeps.
+    is_watched: bool,
+}
+
+fn agent_socket() -> PathBuf {
+    if let Some(path) = std::env::var_os("MILLRACE_AGENT") {
+        return path.into();
+    }
+    let root = PathBuf::from(ROOT_SOCKET);
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    match own {
+        Some(directory) if !root.exists() && !geteuid().is_root() => {
+            directory.join("millrace/agent.sock")
+        }
+        _ => root,
+    }
+}
+
+impl Endpoint {
+    pub(crate) fn open(
+        channel: &Channel,
+        role: Role,
+        name: ChannelName,
+    ) -> Result<Endpoint, Error> {
+        let kernel = |what| move |error: io::Error| Error::Kernel(what, error);
+        let guard = ForkGuard::new().map_err(kernel("a page that children do not inherit"))?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|errno| Error::Kernel("an epoll set", errno.into()))?;
+        let own_bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .and_then(|bell| {
+                epoll
+                    .add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, OWN))
+                    .map(|()| bell)
+            })
+            .map_err(|errno| Error::Kernel("an eventfd", errno.into()))?;
+        let open = Open {
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+            abi: CHANNEL_ABI,
+            role,
+            overwrites: channel.when_full == WhenFull::DropOldest,
+            pool: None,
+            id: 0,
+            group: channel.group_number(role),
+            pool_bytes: if role.sends() { channel.pool_bytes } else { 0 },
+            slots: channel.slots,
+            peers: 0,
+            name,
+        };
+        let path = channel.agent.clone().unwrap_or_else(agent_socket);
+        let (control, opened) = Control::open(path, open)?;
+        let options = OutboxOptions {
+            when_full: channel.when_full,
+            redeliver: channel.redeliver,
+        };
+        let outbox = match control.pool() {
+            Some(fd) => {
+                let pool = Pool::attach(fd, opened.pool_bytes).map_err(kernel("to map a pool"))?;
+                control.say_ready(0);
+                Some(Outbox::new(pool, options))
+            }
+            None if role.sends() => return Err(Error::Unsupported),
+            None => None,
+        };
+        let mut endpoint = Endpoint {
+            role,
+            control,
+            epoll: Arc::new(epoll),
+            guard,
+            own_bell,
+            links: Vec::new(),
+            outbox,
+            inbox: Inbox::default(),
+            unanswered: Vec::new(),
+            options,
+            timeout: channel.timeout,
+            patience: channel.patience,
+            spinner: Spinner::new(),
+            looked_at: 0,
+            is_behind: false,
+            is_watched: false,
+        };
+        endpoint
+            .watch_control()
+            .map_err(kernel("to watch the agent"))?;
+        Ok(endpoint)
+    }
+
+    fn watch_control(&mut self) -> io::Result<()> {
+        if let Some(socket) = self.control.socket() {
+            self.epoll
+                .add(socket, EpollEvent::new(EpollFlags::EPOLLIN, CONTROL))?;
+        }
+        Ok(())
+    }
+
+    /// Before its end: a child of a bare `clone` may have the socket, too, and the set would go on to tell of it.
+    fn unwatch_control(&self) {
+        if let Some(socket) = self.control.socket() {
+            let _ = self.epoll.delete(socket);
+        }
+    }
+
+    /// The agent's number for this participant.
+    pub(crate) fn id(&self) -> u64 {
+        self.control.id()
+    }
+
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.guard.is_own() {
+            Ok(())
+        } else {
+            Err(Error::Forked)
+        }
+    }
+
+    /// Looks for news, if that has not been done just now. True: it has.
+    #[inline]
+    pub(crate) fn look(&mut self) -> bool {
+        let now = spin::clock();
+        let is_due = now.wrapping_sub(self.looked_at) > spin::cycles(LOOK_NS);
+        if is_due {
+            self.look_now(Some(Duration::ZERO));
+        }
+        is_due
+    }
+
+    /// Waits for news so long (`None`: for ever), and takes it. In a child there are none: the set is its parent's, too.
+    pub(crate) fn look_now(&mut self, timeout: Option<Duration>) {
+        if self.check().is_err() {
+            return;
+        }
+        let mut news = [EpollEvent::empty(); NEWS_MAX];
+        let count = self.await_news(&mut news, timeout);
+        self.take_news(&news[..count]);
+    }
+
+    /// Waits for news; returns how many there are. What is not taken comes again.
+    fn await_news(&self, news: &mut [EpollEvent], timeout: Option<Duration>) -> usize {
+        // A signal: whoever waits looks again.
+        let count = self.epoll.wait(news, wait::epoll_timeout(timeout));
+        count.unwrap_or(0)
+    }
+
+    fn take_news(&mut self, news: &[EpollEvent]) {
+        self.looked_at = spin::clock();
+        self.is_behind = false;
+        for event in news {
+            match event.data() {
+                CONTROL => self.handle_control(),
+                OWN => {
+                    let _ = self.own_bell.read();
+                }
+                index => self.handle_bell(index as usize),
+            }
+        }
+        self.handle_liars();
+        self.report_over();
+        let links = &self.links;
+        let peers = || links.iter().flatten().map(|held| held.peer).collect();
+        if self.control.retry(peers) {
+            let _ = self.watch_control();
+        }
+    }
+
+    fn handle_control(&mut self) {
+        loop {
+            match self.control.receive() {
+                Ok(Some(incoming)) => self.handle_message(incoming),
+                Ok(None) => return,
+                Err(_) => {
+                    self.unwatch_control();
+                    return self.control.note_gone();
+                }
+            }
+        }
+    }
+
+    fn handle_message(&mut self, (message, descriptors): Incoming) {
+        match message {
+            ToClient::Linked(linked) => {
+                // Where there is no memory for a link, its peer sees that it is over.
+                let _ = self.handle_linked(&linked, descriptors);
+            }
+            ToClient::Opened(opened) => {
+                self.control.note_opened(&opened);
+                if self.role.sends() {
+                    self.control.say_ready(0);
+                }
+            }
+            ToClient::Refused(_) | ToClient::Unsupported(_) => {
+                self.unwatch_control();
+                self.control.note_refused();
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_linked(&mut self, linked: &Linked, descriptors: Vec<WithheldFd>) -> io::Result<()> {
+        let incomplete = || io::Error::from(io::ErrorKind::InvalidData);
+        let mut descriptors = descriptors.into_iter();
+        let memory = descriptors.next().ok_or_else(incomplete)?;
+        let bell = Arc::new(descriptors.next().ok_or_else(incomplete)?);
+        let directions = if linked.two_way { 2 } else { 1 };
+        let link = Arc::new(Link::attach(memory.as_fd(), linked.slots, directions)?);
+        let publishes = linked.end == LinkEnd::Publishes;
+        let mut held = Held {
+            peer: linked.peer,
+            bell,
+            out: None,
+            source: None,
+            replies: None,
+            is_parted: false,
+        };
+        if linked.peer_pool_bytes != 0 {
+            let fd = descriptors.next().ok_or_else(incomplete)?;
+            let view = PoolView::attach(fd.as_fd(), linked.peer_pool_bytes)?;
+            let end = SubscribeEnd::new(
+                Arc::clone(&link),
+                u32::from(publishes),
+                linked.overwrites && !publishes,
+            );
+            let source = Source::new(linked.peer, end, view, Arc::clone(&held.bell));
+            held.source = Some(self.inbox.add(source));
+        }
+        let bell = Arc::clone(&held.bell);
+        let peer = |group, direction| {
+            let end = PublishEnd::new(Arc::clone(&link), direction);
+            Peer::new(linked.peer, group, end, Arc::clone(&bell))
+        };
+        if linked.own_pool_bytes != 0 {
+            let fd = descriptors.next().ok_or_else(incomplete)?;
+            let pool = Pool::attach(fd.as_fd(), linked.own_pool_bytes)?;
+            let mut replies = Outbox::new(pool, self.options);
+            replies.add(peer(0, 1));
+            held.replies = Some(replies);
+            self.control.say_ready(linked.link);
+        }
+        if publishes && let Some(outbox) = &mut self.outbox {
+            held.out = Some(outbox.add(peer(linked.group, 0)));
+        }
+        self.hold(held)
+    }
+
+    fn hold(&mut self, held: Held) -> io::Result<()> {
+        let free = self.links.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.links.len());
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, index as u64);
+        let watched = self.epoll.add(held.bell.as_fd(), event);
+        if free.is_none() {
+            self.links.push(None);
+        }
+        self.links[index] = Some(held);
+        if watched.is_err() {
+            // A link whose end would not be seen is none.
+            self.leave(index);
+        }
+        Ok(watched?)
+    }
+
+    /// The other end has rung, or has gone.
+    fn handle_bell(&mut self, index: usize) {
+        let bell = self.links.get(index).and_then(Option::as_ref);
+        if bell.is_some_and(|held| !sys::hear(&held.bell)) {
+            self.leave(index);
+        }
+    }
+
+    /// The other end has gone, or goes on without this one. What came from it can still be read.
+    fn leave(&mut self, index: usize) {
+        let Some(held) = self.links.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        let _ = self.epoll.delete(held.bell.as_fd());
+        if let Some(source) = held.source {
+            self.inbox.end(source);
+        }
+        if let (Some(out), Some(outbox)) = (held.out, &mut self.outbox) {
+            let lost = outbox.remove(out);
+            if self.role == Role::Client {
+                self.unanswered.extend(lost);
+            }
+        }
+    }
+
+    /// Those whose links are over, and who may have another.
+    fn report_over(&mut self) {
+        for peer in std::mem::take(&mut self.inbox.over) {
+            self.control.say_left(peer);
+        }
+    }
+
+    /// Leaves those that give back what they do not have.
+    fn handle_liars(&mut self) {
+        let liars = self
+            .outbox
+            .as_mut()
+            .map(|outbox| std::mem::take(&mut outbox.liars))
+            .unwrap_or_default();
+        let lies = |held: &&Held| {
+            let replies = held.replies.as_ref();
+            replies.is_some_and(|replies| !replies.liars.is_empty())
+                || held.out.is_some_and(|out| liars.contains(&out))
+        };
+        for index in 0..self.links.len() {
+            if let Some(held) = self.links[index].as_ref().filter(lies) {
+                sys::hang_up(&held.bell);
+                self.leave(index);
+            }
+        }
+    }
+
+    fn place_of(&self, out: PeerIndex) -> Option<usize> {
+        let is_it = |held: &Option<Held>| held.as_ref().is_some_and(|held| held.out == Some(out));
+        self.links.iter().position(is_it)
+    }
+
+    /// Goes on without those that have kept the publisher waiting for too long; returns when the next one will have.
+    fn part_with_slow(&mut self) -> Option<Duration> {
+        let patience = self.patience?;
+        let (slow, next) = self.outbox.as_ref()?.slow(Instant::now(), patience);
+        // Without them there may be room: that is looked at first.
+        let next = if slow.is_empty() {
+            next
+        } else {
+            Some(Duration::ZERO)
+        };
+        for out in slow {
+            if let Some(outbox) = &mut self.outbox {
+                outbox.part(out);
+            }
+            let place = self.place_of(out);
+            if let Some(held) = place.and_then(|index| self.links[index].as_mut()) {
+                held.is_parted = true;
+                self.control.say_left(held.peer);
+            }
+        }
+        next
+    }
+
+    /// Where the replies to a client go, that the source of this place and name is.
+    pub(crate) fn replies_to(&mut self, source: usize, publisher: u64) -> Option<&mut Outbox> {
+        let mut links = self.links.iter_mut().flatten();
+        let found = links.find(|held| held.source == Some(source) && held.peer == publisher);
+        found?.replies.as_mut()
+    }
+
+    /// What is readable when there is news.
+    pub(crate) fn epoll(&self) -> Arc<Epoll> {
+        Arc::clone(&self.epoll)
+    }
+
+    /// Somebody waits on [`Endpoint::epoll`] himself: it is readable when there is something, from now on.
+    pub(crate) fn note_watched(&mut self) {
+        if self.check().is_ok() && !std::mem::replace(&mut self.is_watched, true) {
+            self.look_now(Some(Duration::ZERO));
+            if !self.inbox.sleep() {
+                let _ = self.own_bell.write(1);
+            }
+        }
+    }
+
+    pub(crate) fn when_full(&self) -> WhenFull {
+        self.options.when_full
+    }
+
+    /// Participants that are linked with this one.
+    pub(crate) fn count_peers(&mut self) -> usize {
+        self.look();
+        self.peers().count()
+    }
+
+    fn peers(&self) -> impl Iterator<Item = &Held> {
+        self.links.iter().flatten().filter(|held| !held.is_parted)
+    }
+
+    /// Found nothing: takes what news there is, and where somebody waits on [`Endpoint::epoll`] himself, says that we sleep. True: there
+    /// may be something after all.
+    #[inline]
+    pub(crate) fn is_mistaken(&mut self) -> bool {
+        if !self.is_watched {
+            return self.look() && self.inbox.has_some();
+        }
+        self.look_now(Some(Duration::ZERO));
+        !self.inbox.sleep()
+    }
+
+    /// When a wait that begins now is over, as the options say.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.timeout.map(|timeout| Instant::now() + timeout)
+    }
+}
+
+/// What a participant's user has: one thread at a time.
+pub(crate) type Shared = RefCell<Endpoint>;

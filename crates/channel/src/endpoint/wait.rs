@@ -1,0 +1,142 @@
+//! Waiting: looks for a while, then says so and sleeps.
+
+use std::time::{Duration, Instant};
+
+use millrace_shm::spin::Spinner;
+use nix::sys::epoll::{EpollEvent, EpollTimeout};
+
+use super::{Endpoint, NEWS_MAX};
+use crate::outbox::Outbox;
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum For {
+    Message,
+    Room,
+    Peers,
+}
+
+impl Endpoint {
+    /// Waits until so many participants are linked with this one. False: not in time.
+    pub(crate) fn wait_for_peers(&mut self, count: usize, timeout: Duration) -> bool {
+        let deadline = Some(Instant::now() + timeout);
+        let has_enough = |endpoint: &mut Endpoint| endpoint.peers().count() >= count;
+        self.check().is_ok() && self.wait(For::Peers, deadline, has_enough)
+    }
+
+    /// Waits until there is a message. False: not in time.
+    pub(crate) fn wait_for_message(&mut self, deadline: Option<Instant>) -> bool {
+        self.wait(For::Message, deadline, |endpoint| {
+            endpoint.inbox.has_some() || !endpoint.unanswered.is_empty()
+        })
+    }
+
+    /// Waits until `done`, which is asked whenever something has been given back or somebody has come or gone. False: not in time.
+    pub(crate) fn wait_for_room(
+        &mut self,
+        deadline: Option<Instant>,
+        done: impl FnMut(&mut Endpoint) -> bool,
+    ) -> bool {
+        self.wait(For::Room, deadline, done)
+    }
+
+    fn wait(
+        &mut self,
+        what: For,
+        deadline: Option<Instant>,
+        mut done: impl FnMut(&mut Endpoint) -> bool,
+    ) -> bool {
+        loop {
+            if self.spin_until(&mut done) {
+                return true;
+            }
+            if self.is_behind {
+                self.look_now(Some(Duration::ZERO));
+            }
+            // What came before that is said is seen now; what comes later rings.
+            if !self.sleep(what) {
+                self.look_now(Some(Duration::ZERO));
+                self.outbox.iter_mut().for_each(Outbox::collect_all);
+            } else if !done(self) {
+                let now = Instant::now();
+                let slow = if what == For::Room {
+                    self.part_with_slow()
+                } else {
+                    None
+                };
+                let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+                let timeout = [left, slow, self.control.retry_in(now)]
+                    .into_iter()
+                    .flatten()
+                    .min();
+                let mut news = [EpollEvent::empty(); NEWS_MAX];
+                let count = self.await_news(&mut news, timeout);
+                if what == For::Message && done(self) {
+                    self.is_behind = true;
+                } else {
+                    self.take_news(&news[..count]);
+                }
+            }
+            self.wake();
+            if done(self) {
+                return true;
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return false;
+            }
+        }
+    }
+
+    fn spin_until(&mut self, done: &mut impl FnMut(&mut Endpoint) -> bool) -> bool {
+        if done(self) {
+            return true;
+        }
+        let spinner = std::mem::replace(&mut self.spinner, Spinner::new());
+        let mut is_done = false;
+        if let Some(mut spin) = spinner.begin_for_bytes(u64::MAX, self.links.len()) {
+            while spin.go_on() {
+                if done(self) {
+                    spin.hit();
+                    is_done = true;
+                    break;
+                }
+            }
+        }
+        self.spinner = spinner;
+        is_done
+    }
+
+    fn sleep(&mut self, what: For) -> bool {
+        match (what, &mut self.outbox) {
+            (For::Peers, _) => true,
+            (For::Message, _) => self.inbox.sleep(),
+            (For::Room, Some(outbox)) => {
+                outbox.publish();
+                outbox.sleep()
+            }
+            (For::Room, None) => {
+                let mut links = self.links.iter_mut().flatten();
+                links.all(|held| held.replies.as_mut().is_none_or(Outbox::sleep))
+            }
+        }
+    }
+
+    fn wake(&self) {
+        self.inbox.wake();
+        let replies = self
+            .links
+            .iter()
+            .flatten()
+            .filter_map(|held| held.replies.as_ref());
+        self.outbox.iter().chain(replies).for_each(Outbox::wake);
+    }
+}
+
+/// Rounded up, so that nobody wakes before its time.
+pub(super) fn epoll_timeout(timeout: Option<Duration>) -> EpollTimeout {
+    let Some(timeout) = timeout else {
+        return EpollTimeout::NONE;
+    };
+    let millis = timeout.as_nanos().div_ceil(1_000_000);
+    EpollTimeout::try_from(u32::try_from(millis).unwrap_or(u32::MAX)).unwrap_or(EpollTimeout::MAX)
+}

@@ -1,0 +1,428 @@
+//! The publisher's side: which subscribers get a message, what is on its way to whom, and what comes back. Its links and its pool are its
+//! only I/O.
+//!
+//! A message is a *flight* from its publication until the last subscriber that it went to has given it back. All of this is private memory:
+//! a subscriber that dies, or lies about what it gives back, is removed, and what it had comes home.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use millrace_shm::link::{Descriptor, Lie, MESSAGE_BYTES_MAX, PublishEnd, flags};
+use millrace_shm::pool::{Buffer, Pool};
+
+use crate::WhenFull;
+use crate::routes::{Group, PeerIndex};
+use crate::sys::{self, WithheldFd};
+use crate::tickets::{Out, Tickets};
+
+mod choose;
+mod flights;
+mod leaving;
+
+use flights::{Flight, Flights};
+
+/// So many tickets of one link go out before those that came back are looked at again: they lie sixteen in a line, which the subscriber
+/// writes, and each look takes that away from it.
+const COLLECT_AFTER: usize = 32;
+
+/// A subscriber that messages go to.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) id: u64,
+    /// Its group; zero: it sees every message.
+    pub(crate) group: u64,
+    pub(crate) end: PublishEnd,
+    /// A byte on it wakes the subscriber; its end of file is the subscriber's death.
+    pub(crate) bell: Arc<WithheldFd>,
+    tickets: Tickets,
+    /// Those that came back are looked at when so many are out.
+    collect_at: usize,
+    /// Messages before the next one were not sent to it.
+    has_gap: bool,
+    dropped: u64,
+    skipped: u64,
+    redelivered: u64,
+    /// Since when it has had no room and given nothing back.
+    full_since: Option<Instant>,
+    is_dirty: bool,
+    /// It gets no more, and may still read what it has.
+    is_parted: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(id: u64, group: u64, end: PublishEnd, bell: Arc<WithheldFd>) -> Peer {
+        let slots = end.link().slots();
+        Peer {
+            id,
+            group,
+            end,
+            bell,
+            tickets: Tickets::new(slots),
+            collect_at: COLLECT_AFTER,
+            has_gap: false,
+            dropped: 0,
+            skipped: 0,
+            redelivered: 0,
+            full_since: None,
+            is_dirty: false,
+            is_parted: false,
+        }
+    }
+}
+
+/// A message that waits for another member of its group, because the one that had it has died.
+#[derive(Debug, Clone, Copy)]
+struct Orphan {
+    flight: u32,
+    /// The dead one may have worked on it.
+    was_taken: bool,
+}
+
+/// Why a message cannot go now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hindrance {
+    /// Nobody is there.
+    NoReceiver,
+    /// A subscriber has no room, or the pool has none.
+    Full,
+}
+
+/// What is said of a message when it is pushed: its key; its number, if it is not to be the next; its marks.
+pub(crate) type Details = (Option<u64>, Option<u64>, u8);
+
+/// How an outbox behaves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OutboxOptions {
+    pub(crate) when_full: WhenFull,
+    pub(crate) redeliver: bool,
+}
+
+/// A pool, and who its messages go to.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    options: OutboxOptions,
+    flights: Flights,
+    peers: Vec<Option<Peer>>,
+    /// Places of those without a group.
+    singles: Vec<PeerIndex>,
+    groups: Vec<(Group, VecDeque<Orphan>)>,
+    /// Bytes that one subscriber may have out: who is slow never has what the others need.
+    share: u64,
+    sequence: u64,
+    dropped: u64,
+    /// Peers that lied: to be removed.
+    pub(crate) liars: Vec<PeerIndex>,
+    /// Of the message at hand.
+    targets: Vec<(PeerIndex, Option<u16>)>,
+    dirty: Vec<PeerIndex>,
+}
+
+impl Outbox {
+    pub(crate) fn new(pool: Pool, options: OutboxOptions) -> Outbox {
+        Outbox {
+            share: pool.bytes(),
+            options,
+            flights: Flights::new(pool),
+            peers: Vec::new(),
+            singles: Vec::new(),
+            groups: Vec::new(),
+            sequence: 0,
+            dropped: 0,
+            liars: Vec::new(),
+            targets: Vec::new(),
+            dirty: Vec::new(),
+        }
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.flights.pool
+    }
+
+    pub(crate) fn pool_mut(&mut self) -> &mut Pool {
+        &mut self.flights.pool
+    }
+
+    /// Messages given up, by whatever cause.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    pub(crate) fn peers(&self) -> impl Iterator<Item = (PeerIndex, &Peer)> {
+        let all = self.peers.iter().enumerate();
+        all.filter_map(|(index, peer)| Some((index, peer.as_ref()?)))
+    }
+
+    /// A subscriber has come.
+    pub(crate) fn add(&mut self, mut peer: Peer) -> PeerIndex {
+        if self.options.when_full == WhenFull::DropOldest {
+            peer.tickets.note_positions();
+        }
+        let free = self.peers.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.peers.len());
+        if peer.group == 0 {
+            self.singles.push(index);
+        } else {
+            self.group_of(peer.group).0.add(peer.id, index);
+        }
+        if free.is_some() {
+            self.peers[index] = Some(peer);
+        } else {
+            self.peers.push(Some(peer));
+        }
+        self.share_out();
+        index
+    }
+
+    fn share_out(&mut self) {
+        let count = self.peers.iter().flatten().count().max(1);
+        self.share = self.pool().bytes() / count as u64;
+    }
+
+    fn group_of(&mut self, name: u64) -> &mut (Group, VecDeque<Orphan>) {
+        let found = self.groups.iter().position(|(group, _)| group.name == name);
+        let place = found.unwrap_or_else(|| {
+            self.groups.push((Group::new(name), VecDeque::new()));
+            self.groups.len() - 1
+        });
+        &mut self.groups[place]
+    }
+
+    /// Takes what a subscriber has given back.
+    #[inline]
+    fn collect(&mut self, index: PeerIndex) {
+        let Some(peer) = self.peers[index].as_mut() else {
+            return;
+        };
+        while let Some(ticket) = peer.end.collect() {
+            peer.full_since = None;
+            let Some(out) = peer.tickets.take(ticket) else {
+                return self.liars.push(index);
+            };
+            peer.tickets.bytes -= self.flights.settle(out.flight);
+            if let Some(bucket) = out.bucket {
+                came(&mut self.groups, peer, bucket);
+            }
+        }
+    }
+
+    /// Takes what all subscribers have given back.
+    pub(crate) fn collect_all(&mut self) {
+        for index in 0..self.peers.len() {
+            if self.peers[index].is_some() {
+                self.collect(index);
+            }
+        }
+        self.place_orphans();
+    }
+
+    /// Memory for a message.
+    #[inline]
+    pub(crate) fn loan(&mut self, bytes: usize) -> Result<Buffer, Hindrance> {
+        if let Some(buffer) = self.flights.pool.take(bytes) {
+            return Ok(buffer);
+        }
+        self.loan_scarce(bytes)
+    }
+
+    #[cold]
+    fn loan_scarce(&mut self, bytes: usize) -> Result<Buffer, Hindrance> {
+        self.collect_all();
+        if bytes > MESSAGE_BYTES_MAX.min(self.pool().longest_bytes()) {
+            // Nobody has to make room for what never has any.
+            return Err(Hindrance::Full);
+        }
+        loop {
+            if let Some(buffer) = self.flights.pool.take(bytes) {
+                return Ok(buffer);
+            }
+            let peers = self.peers();
+            let greediest = peers.max_by_key(|(_, peer)| peer.tickets.bytes);
+            let greediest = greediest.map(|(index, _)| index);
+            let may_take = self.options.when_full == WhenFull::DropOldest;
+            if !may_take || !greediest.is_some_and(|index| self.take_back(index)) {
+                break;
+            }
+        }
+        let now = Instant::now();
+        for peer in self.peers.iter_mut().flatten() {
+            if peer.tickets.count() != 0 {
+                peer.full_since.get_or_insert(now);
+            }
+        }
+        Err(Hindrance::Full)
+    }
+
+    /// Takes the oldest message back that this subscriber has not read. False: there is none.
+    fn take_back(&mut self, index: PeerIndex) -> bool {
+        let Some(peer) = self.peers[index].as_mut() else {
+            return false;
+        };
+        let found = match peer.end.take_back() {
+            Ok(Some(position)) => peer.tickets.take_at(position).ok_or(Lie),
+            Ok(None) => return false,
+            Err(Lie) => Err(Lie),
+        };
+        let Ok(out) = found else {
+            self.liars.push(index);
+            return false;
+        };
+        peer.dropped += 1;
+        self.dropped += 1;
+        peer.tickets.bytes -= self.flights.settle(out.flight);
+        if let Some(bucket) = out.bucket {
+            came(&mut self.groups, peer, bucket);
+        }
+        true
+    }
+
+    /// Sends a message to whom it concerns; seen after [`Outbox::publish`]. Returns its number, or the buffer when it cannot go now.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        buffer: Buffer,
+        (key, sequence, marks): Details,
+    ) -> Result<u64, (Buffer, Hindrance)> {
+        let memory = buffer.memory_bytes();
+        if let ([single], true) = (self.singles.as_slice(), self.groups.is_empty())
+            && let single = *single
+            && self.has_room(single, memory)
+        {
+            let number = self.number(sequence);
+            let flight = self.flights.add(Flight {
+                buffer: Some(buffer),
+                holders: 1,
+                sequence: number,
+                key: None,
+            });
+            self.write(single, flight, None, marks);
+            return Ok(number);
+        }
+        if let Err(hindrance) = self.choose(memory, key) {
+            return Err((buffer, hindrance));
+        }
+        let has_receivers = !self.singles.is_empty()
+            || self
+                .groups
+                .iter()
+                .any(|(group, _)| !group.members.is_empty());
+        if !has_receivers && self.must_wait() {
+            return Err((buffer, Hindrance::NoReceiver));
+        }
+        let number = self.number(sequence);
+        if self.targets.is_empty() {
+            self.dropped += u64::from(!has_receivers);
+            self.flights.pool.give_back(buffer);
+            return Ok(number);
+        }
+        let flight = self.flights.add(Flight {
+            buffer: Some(buffer),
+            holders: self.targets.len() as u32,
+            sequence: number,
+            key,
+        });
+        for place in 0..self.targets.len() {
+            let (index, bucket) = self.targets[place];
+            self.write(index, flight, bucket, marks);
+        }
+        Ok(number)
+    }
+
+    /// The number of a message that goes out.
+    #[inline]
+    fn number(&mut self, given: Option<u64>) -> u64 {
+        given.unwrap_or_else(|| {
+            self.sequence += 1;
+            self.sequence - 1
+        })
+    }
+
+    /// Writes a message's descriptor for a subscriber that has room.
+    #[inline]
+    fn write(&mut self, index: PeerIndex, number: u32, bucket: Option<u16>, marks: u8) {
+        let flight = self.flights.get(number);
+        let (Some(peer), Some(buffer)) = (self.peers[index].as_mut(), &flight.buffer) else {
+            return;
+        };
+        let out = Out {
+            flight: number,
+            position: peer.end.tail(),
+            bucket,
+        };
+        let Some(ticket) = peer.tickets.give(out) else {
+            return;
+        };
+        peer.tickets.bytes += buffer.memory_bytes();
+        let gap = if std::mem::take(&mut peer.has_gap) {
+            flags::GAP
+        } else {
+            0
+        };
+        peer.end.push(&Descriptor {
+            line: buffer.line(),
+            bytes: buffer.bytes(),
+            flags: marks | gap,
+            ticket,
+            sequence: flight.sequence,
+        });
+        if marks & flags::REDELIVERED != 0 {
+            peer.redelivered += 1;
+        }
+        if !std::mem::replace(&mut peer.is_dirty, true) {
+            self.dirty.push(index);
+        }
+        if let Some(bucket) = bucket {
+            let group = peer.group;
+            self.group_of(group).0.went(bucket);
+        }
+    }
+
+    /// Lets the subscribers see what was pushed.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        while let Some(index) = self.dirty.pop() {
+            if let Some(peer) = self.peers[index].as_mut() {
+                peer.is_dirty = false;
+                if peer.dropped | peer.redelivered != 0 {
+                    peer.end.tell(peer.dropped, peer.skipped, peer.redelivered);
+                }
+                if peer.end.publish() {
+                    sys::ring(&peer.bell);
+                }
+            }
+        }
+    }
+
+    /// Says to all subscribers that the publisher sleeps until they give something back. False: some have.
+    pub(crate) fn sleep(&mut self) -> bool {
+        let mut peers = self.peers.iter_mut().flatten();
+        let sleeps = peers.all(|peer| peer.end.sleep());
+        if !sleeps {
+            self.wake();
+        }
+        sleeps
+    }
+
+    /// Says that it sleeps no more.
+    pub(crate) fn wake(&self) {
+        self.peers.iter().flatten().for_each(|peer| peer.end.wake());
+    }
+
+    /// Messages that are on their way to somebody.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.flights.count()
+    }
+}
+
+/// A message of a bucket has come back from a peer.
+fn came(groups: &mut [(Group, VecDeque<Orphan>)], peer: &Peer, bucket: u16) {
+    let group = groups
+        .iter_mut()
+        .find(|(group, _)| group.name == peer.group);
+    if let Some((group, _)) = group {
+        group.came(bucket, peer.id);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! Which subscribers get a message, and whether they have room.
+
+use std::time::Instant;
+
+use millrace_shm::link::flags;
+use millrace_shm::pool::Buffer;
+
+use super::{COLLECT_AFTER, Hindrance, Outbox, Peer};
+use crate::WhenFull;
+use crate::routes::{Group, PeerIndex, Turn};
+
+impl Outbox {
+    /// Whether this subscriber can be sent a message that takes so much memory.
+    #[inline]
+    pub(super) fn has_room(&mut self, index: PeerIndex, memory: u64) -> bool {
+        let is_due = |peer: &Peer| peer.tickets.count() >= peer.collect_at;
+        if self.peers[index].as_ref().is_some_and(is_due) {
+            self.collect(index);
+            if let Some(peer) = self.peers[index].as_mut() {
+                peer.collect_at = peer.tickets.count() + COLLECT_AFTER;
+            }
+        }
+        self.is_room(index, memory) || {
+            self.collect(index);
+            self.is_room(index, memory)
+        }
+    }
+
+    #[inline]
+    fn is_room(&self, index: PeerIndex, memory: u64) -> bool {
+        self.peers[index].as_ref().is_some_and(|peer| {
+            let tickets = &peer.tickets;
+            tickets.has_free() && (tickets.bytes + memory <= self.share || tickets.count() == 0)
+        })
+    }
+
+    /// Finds out who gets a message, into `targets`.
+    pub(super) fn choose(&mut self, memory: u64, key: Option<u64>) -> Result<(), Hindrance> {
+        self.targets.clear();
+        if self.groups.iter().any(|(_, orphans)| !orphans.is_empty()) {
+            // Before anybody is chosen: it could take the room that one of the chosen has.
+            self.place_orphans();
+        }
+        for place in 0..self.singles.len() {
+            self.choose_peer(self.singles[place], None, memory)?;
+        }
+        for place in 0..self.groups.len() {
+            if self.groups[place].0.members.is_empty() {
+                continue;
+            }
+            if !self.groups[place].1.is_empty() && self.must_wait() {
+                return Err(Hindrance::Full);
+            }
+            let (member, bucket) = self.choose_member(place, key)?;
+            self.choose_peer(member, bucket, memory)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn must_wait(&self) -> bool {
+        matches!(self.options.when_full, WhenFull::Block | WhenFull::Fail)
+    }
+
+    /// Adds a subscriber to the targets if it has room, or makes room, or passes it over, as the user wants it.
+    fn choose_peer(
+        &mut self,
+        index: PeerIndex,
+        bucket: Option<u16>,
+        memory: u64,
+    ) -> Result<(), Hindrance> {
+        if self.has_room(index, memory) {
+            self.targets.push((index, bucket));
+            return Ok(());
+        }
+        if self.must_wait() {
+            if let Some(peer) = self.peers[index].as_mut() {
+                peer.full_since.get_or_insert_with(Instant::now);
+            }
+            return Err(Hindrance::Full);
+        }
+        if self.options.when_full == WhenFull::DropOldest {
+            while self.take_back(index) {
+                if self.has_room(index, memory) {
+                    self.targets.push((index, bucket));
+                    return Ok(());
+                }
+            }
+        }
+        if let Some(peer) = self.peers[index].as_mut() {
+            peer.dropped += 1;
+            peer.skipped += 1;
+            peer.has_gap = true;
+            self.dropped += 1;
+            // Onlookers learn of it with the next publication, also where nothing goes to this one.
+            if !std::mem::replace(&mut peer.is_dirty, true) {
+                self.dirty.push(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Which member of a group gets a message.
+    fn choose_member(
+        &mut self,
+        place: usize,
+        key: Option<u64>,
+    ) -> Result<(PeerIndex, Option<u16>), Hindrance> {
+        if let Some(key) = key {
+            return self.choose_owner(place, Group::bucket(key));
+        }
+        for member in 0..self.groups[place].0.members.len() {
+            self.collect(self.groups[place].0.members[member].1);
+        }
+        let group = &self.groups[place].0;
+        let count = group.members.len();
+        let load = |index: PeerIndex| {
+            let peer = self.peers[index].as_ref();
+            peer.map_or(usize::MAX, |peer| peer.tickets.count())
+        };
+        let in_turn = (0..count).map(|step| group.members[(group.next + step) % count].1);
+        let chosen = in_turn.min_by_key(|index| load(*index));
+        let chosen = chosen.ok_or(Hindrance::NoReceiver)?;
+        let group = &mut self.groups[place].0;
+        group.next = (group.next + 1) % count;
+        Ok((chosen, None))
+    }
+
+    fn choose_owner(
+        &mut self,
+        place: usize,
+        bucket: u16,
+    ) -> Result<(PeerIndex, Option<u16>), Hindrance> {
+        let mut turn = self.groups[place].0.turn(bucket);
+        if let Turn::Moving(owner) = turn {
+            if let Some(index) = self.groups[place].0.place(owner) {
+                self.collect(index);
+            }
+            turn = self.groups[place].0.turn(bucket);
+        }
+        let owner = match turn {
+            Turn::Go(owner) => owner,
+            Turn::Moving(owner) if !self.must_wait() => owner,
+            Turn::Moving(owner) => {
+                let index = self.groups[place].0.place(owner);
+                if let Some(peer) = index.and_then(|index| self.peers[index].as_mut()) {
+                    peer.full_since.get_or_insert_with(Instant::now);
+                }
+                return Err(Hindrance::Full);
+            }
+            Turn::Nobody => return Err(Hindrance::NoReceiver),
+        };
+        let index = self.groups[place].0.place(owner);
+        Ok((index.ok_or(Hindrance::NoReceiver)?, Some(bucket)))
+    }
+
+    /// Gives what dead members of groups had to living ones, as far as these have room.
+    pub(super) fn place_orphans(&mut self) {
+        for place in 0..self.groups.len() {
+            while let Some(orphan) = self.groups[place].1.front().copied() {
+                if self.groups[place].0.members.is_empty() {
+                    break;
+                }
+                let flight = self.flights.get(orphan.flight);
+                let memory = flight.buffer.as_ref().map_or(0, Buffer::memory_bytes);
+                let Ok((member, bucket)) = self.choose_member(place, flight.key) else {
+                    break;
+                };
+                if !self.has_room(member, memory) {
+                    break;
+                }
+                self.groups[place].1.pop_front();
+                let marks = if orphan.was_taken {
+                    flags::REDELIVERED
+                } else {
+                    0
+                };
+                self.write(member, orphan.flight, bucket, marks);
+            }
+        }
+        self.publish();
+    }
+}

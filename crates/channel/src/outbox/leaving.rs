@@ -1,0 +1,130 @@
+//! Subscribers that go, and those that the publisher goes on without.
+
+use std::time::{Duration, Instant};
+
+use millrace_shm::link::Lie;
+
+use super::{Orphan, Outbox};
+use crate::routes::PeerIndex;
+use crate::sys;
+use crate::tickets::Out;
+
+impl Outbox {
+    /// A subscriber gets no more: it sees that its link is over when it has read what it has, and that comes back when it says so, or when
+    /// it goes. The others of its group get that too, where it is to be delivered again.
+    pub(crate) fn part(&mut self, index: PeerIndex) {
+        self.collect(index);
+        self.publish();
+        let Some(peer) = self.peers[index].as_mut().filter(|peer| !peer.is_parted) else {
+            return;
+        };
+        peer.is_parted = true;
+        peer.full_since = None;
+        sys::say_no_more(&peer.bell);
+        let (id, group) = (peer.id, peer.group);
+        if group == 0 {
+            self.singles.retain(|single| *single != index);
+            return;
+        }
+        let out = if self.options.redeliver {
+            peer.tickets.all()
+        } else {
+            Vec::new()
+        };
+        // It may still read all of it.
+        let taken = Ok(peer.end.tail());
+        self.group_of(group).0.remove(id);
+        for out in &out {
+            self.flights.hold(out.flight);
+        }
+        self.orphan(group, &out, taken);
+    }
+
+    /// A subscriber has gone. What it had comes back, or waits for another member of its group. Returns the sequences of what nobody will
+    /// have read then.
+    pub(crate) fn remove(&mut self, index: PeerIndex) -> Vec<u64> {
+        let Some(mut peer) = self.peers.get_mut(index).and_then(Option::take) else {
+            return Vec::new();
+        };
+        self.share_out();
+        let slots = peer.end.link().slots() as usize;
+        let back: Vec<u16> = std::iter::from_fn(|| peer.end.collect())
+            .take(slots)
+            .collect();
+        for out in back
+            .into_iter()
+            .filter_map(|ticket| peer.tickets.take(ticket))
+        {
+            self.flights.settle(out.flight);
+        }
+        let left = peer.tickets.take_all();
+        self.singles.retain(|single| *single != index);
+        self.dirty.retain(|dirty| *dirty != index);
+        // Whoever has its place next is another.
+        self.liars.retain(|liar| *liar != index);
+        let is_member = peer.group != 0 && !peer.is_parted;
+        if is_member {
+            self.group_of(peer.group).0.remove(peer.id);
+        }
+        if is_member && self.options.redeliver {
+            self.orphan(peer.group, &left, peer.end.taken());
+            return Vec::new();
+        }
+        if peer.is_parted && peer.group != 0 && self.options.redeliver {
+            // Another member has got it already.
+            for out in left {
+                self.flights.settle(out.flight);
+            }
+            return Vec::new();
+        }
+        left.into_iter()
+            .map(|out| self.give_up(out.flight))
+            .collect()
+    }
+
+    /// What a member of a group had waits for another one. `taken`: how far it says that it has read.
+    fn orphan(&mut self, group: u64, out: &[Out], taken: Result<u32, Lie>) {
+        let mut orphans: Vec<Orphan> = out
+            .iter()
+            .map(|out| Orphan {
+                flight: out.flight,
+                was_taken: taken
+                    .is_ok_and(|taken| out.position.wrapping_sub(taken).cast_signed() < 0),
+            })
+            .collect();
+        let flights = &self.flights;
+        orphans.sort_by_key(|orphan| flights.get(orphan.flight).sequence);
+        let waiting = &mut self.group_of(group).1;
+        orphans.extend(waiting.drain(..));
+        waiting.extend(orphans);
+        self.place_orphans();
+    }
+
+    fn give_up(&mut self, flight: u32) -> u64 {
+        let sequence = self.flights.get(flight).sequence;
+        self.dropped += 1;
+        self.flights.settle(flight);
+        sequence
+    }
+
+    /// Subscribers that have had no room, and given nothing back, for longer than that; and how long it is until the next one will have.
+    pub(crate) fn slow(
+        &self,
+        now: Instant,
+        patience: Duration,
+    ) -> (Vec<PeerIndex>, Option<Duration>) {
+        let mut slow = Vec::new();
+        let mut next: Option<Duration> = None;
+        for (index, peer) in self.peers().filter(|(_, peer)| !peer.is_parted) {
+            let Some(since) = peer.full_since else {
+                continue;
+            };
+            let age = now.saturating_duration_since(since);
+            match patience.checked_sub(age) {
+                None | Some(Duration::ZERO) => slow.push(index),
+                Some(left) => next = Some(next.map_or(left, |next| next.min(left))),
+            }
+        }
+        (slow, next)
+    }
+}

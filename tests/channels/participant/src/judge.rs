@@ -1,0 +1,189 @@
+//! Reads what all have written down, and says what cannot be.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use crate::Failure;
+use crate::body::KEYS;
+use crate::ledger::{self, AGAIN};
+
+/// A publisher that meant well.
+struct Sender {
+    published: u64,
+    begun: u64,
+    /// It has come to its end in good order.
+    is_survivor: bool,
+}
+
+/// A subscriber: what it has read, in this order.
+struct Receiver {
+    id: u64,
+    runs: Vec<[u64; 3]>,
+    is_survivor: bool,
+}
+
+struct Record {
+    senders: HashMap<u64, Sender>,
+    receivers: Vec<Receiver>,
+    hostile: Vec<u64>,
+}
+
+impl Record {
+    fn read(directory: &Path) -> Result<Record, Failure> {
+        let ids = |kind: &str| -> Result<Vec<u64>, Failure> {
+            let all = ledger::all(directory, kind)?;
+            Ok(all.into_iter().map(|(id, _)| id).collect())
+        };
+        let (ended_senders, ended_receivers) =
+            (ids("end-of-publisher")?, ids("end-of-subscriber")?);
+        let mut senders = HashMap::new();
+        for (id, path) in ledger::all(directory, "publisher")? {
+            let words = ledger::words(&path)?;
+            let word = |at: usize| words.get(at).copied().unwrap_or(0);
+            let sender = Sender {
+                published: word(0),
+                begun: word(1),
+                is_survivor: ended_senders.contains(&id),
+            };
+            senders.insert(id, sender);
+        }
+        let mut receivers = Vec::new();
+        for (id, path) in ledger::all(directory, "subscriber")? {
+            let words = ledger::words(&path)?;
+            receivers.push(Receiver {
+                id,
+                runs: words.as_chunks().0.to_vec(),
+                is_survivor: ended_receivers.contains(&id),
+            });
+        }
+        Ok(Record {
+            senders,
+            receivers,
+            hostile: ids("hostile")?,
+        })
+    }
+
+    /// Every subscriber has every message of each publisher, in order, from where they met.
+    fn judge_all(&self, wrong: &mut Vec<String>) {
+        for receiver in &self.receivers {
+            let mut next: HashMap<u64, u64> = HashMap::new();
+            for [publisher, first, count] in &receiver.runs {
+                let expected = next.entry(*publisher).or_insert(*first);
+                if expected != first {
+                    wrong.push(format!(
+                        "{:016x} has {first} of {publisher:016x}, not {expected}",
+                        receiver.id
+                    ));
+                }
+                *expected = first + count;
+            }
+            for (publisher, next) in next {
+                let Some(sender) = self.senders.get(&publisher) else {
+                    wrong.extend(
+                        (!self.hostile.contains(&publisher))
+                            .then(|| format!("{publisher:016x} is unknown")),
+                    );
+                    continue;
+                };
+                if next > sender.begun {
+                    wrong.push(format!(
+                        "{publisher:016x} began {}, and {next} were read",
+                        sender.begun
+                    ));
+                }
+                if receiver.is_survivor && next < sender.published {
+                    let (id, published) = (receiver.id, sender.published);
+                    wrong.push(format!(
+                        "{id:016x} has {next} of {published} of {publisher:016x}"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Of a group one has each message: of those who were killed so many may be missing on each link, and be marked.
+    fn judge_group(
+        &self,
+        (redeliver, in_order): (bool, bool),
+        slots: u64,
+        wrong: &mut Vec<String>,
+    ) {
+        let killed = self
+            .receivers
+            .iter()
+            .filter(|receiver| !receiver.is_survivor)
+            .count() as u64;
+        for (publisher, sender) in &self.senders {
+            let mut times = vec![0_u8; sender.begun as usize];
+            for receiver in &self.receivers {
+                let mut newest = [None; KEYS as usize];
+                let its = receiver
+                    .runs
+                    .iter()
+                    .filter(|[whose, ..]| whose == publisher);
+                for number in its.flat_map(|[_, first, count]| *first..first + count) {
+                    let (is_again, number) = (number & AGAIN != 0, number & !AGAIN);
+                    let Some(times) = times.get_mut(number as usize) else {
+                        wrong.push(format!("{publisher:016x} never sent {number}"));
+                        continue;
+                    };
+                    // Twice where nothing is delivered again, or neither of two says so.
+                    let is_doubled =
+                        *times & 1 != 0 && (!redeliver || !is_again && *times & 2 == 0);
+                    if is_doubled || is_again && !redeliver {
+                        wrong.push(format!(
+                            "{number} of {publisher:016x} was read twice, at last by {:016x}",
+                            receiver.id
+                        ));
+                    }
+                    *times |= if is_again { 3 } else { 1 };
+                    let newest = &mut newest[(number % KEYS) as usize];
+                    if in_order && !is_again && newest.is_some_and(|newest| newest > number) {
+                        wrong.push(format!(
+                            "{:016x} has {number} of {publisher:016x} after a later one",
+                            receiver.id
+                        ));
+                    }
+                    *newest = (*newest).max(Some(number));
+                }
+            }
+            let published = &times[..sender.published as usize];
+            let missing = published.iter().filter(|times| **times == 0).count() as u64;
+            let allowed = if redeliver && sender.is_survivor {
+                0
+            } else {
+                slots * killed
+            };
+            if missing > allowed {
+                wrong.push(format!(
+                    "{missing} of {} of {publisher:016x} are missing",
+                    published.len()
+                ));
+            }
+        }
+    }
+}
+
+/// `rule`: `all` see every message; of a group one does, `once`, or more often where dead members' messages are to `redeliver`; where they
+/// have keys, `redeliver-keyed`, in order.
+pub fn judge(directory: &Path, rule: &str, slots: u64) -> Result<(), Failure> {
+    let record = Record::read(directory)?;
+    let mut wrong = Vec::new();
+    match rule {
+        "all" => record.judge_all(&mut wrong),
+        _ => {
+            let redeliver = rule.starts_with("redeliver");
+            // Without keys, what a dead member had comes to another one after later messages.
+            let in_order = rule != "redeliver";
+            record.judge_group((redeliver, in_order), slots, &mut wrong);
+        }
+    }
+    let read = record.receivers.iter().flat_map(|receiver| &receiver.runs);
+    println!("{}", read.map(|[_, _, count]| count).sum::<u64>());
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let count = wrong.len();
+    wrong.truncate(8);
+    Err(format!("{count} findings: {}", wrong.join("; ")).into())
+}
