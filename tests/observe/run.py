@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Looks at programs under Millrace with `ps`, `top` and `dump`; see README.md.
+"""Looks at programs under Millrace with `ps`, `top`, `dump` and `channels`; see README.md.
 
     tests/observe/run.py [--millrace PATH] [NAME ...]
 """
@@ -27,6 +27,7 @@ from typing import Any
 
 sys.dont_write_bytecode = True
 
+import channels  # noqa: E402
 import pcapng  # noqa: E402
 from traffic import content  # noqa: E402
 
@@ -62,7 +63,7 @@ class Site:
             self.port = probe.getsockname()[1]
         try:
             file = self.directory / "agent.toml"
-            file.write_text(configuration)
+            file.write_text(f'metrics = "{self.directory}/metrics.sock"\n{configuration}')
             self.start([self.millrace, "agent", "--socket", self.environment["MILLRACE_AGENT"], "--config", str(file)])
             self.until(lambda: self.ask("ps").returncode == 0, "the agent answers")
             self.traffic("server")
@@ -108,6 +109,14 @@ class Site:
         """Runs the command to its end."""
         argv = [self.millrace, *arguments]
         return subprocess.run(argv, env=self.environment, capture_output=True, text=True, timeout=WAIT_S, **how)
+
+    def metrics(self) -> str:
+        """What the agent tells Prometheus."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(WAIT_S)
+            connection.connect(str(self.directory / "metrics.sock"))
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            return b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
 
     def connections(self) -> dict[int, dict[str, Any]]:
         """What `ps --json` says, by the port of the end that connected."""
@@ -431,6 +440,10 @@ def system_calls(site: Site) -> None:
         quiet, windows = quiet_windows(trace)
         print(f"figure: {role}: no system call in {quiet} of {windows} times 250 messages each way")
         assert quiet > 0, trace.read_text()[-2000:]
+
+
+for _test in channels.TESTS:
+    test(_test)
 
 
 def main() -> int:

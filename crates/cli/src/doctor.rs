@@ -227,11 +227,12 @@ fn check_agent(found: &Found) -> Vec<Finding> {
         answerer,
     } = found;
     let mut findings = vec![good(format!(
-        "an agent answers at {} (version {}, user {}, {} programs)",
+        "an agent answers at {} (version {}, user {}, {} programs, {} participants of channels)",
         socket.display(),
         status.version,
         answerer.uid,
-        status.clients
+        status.clients,
+        status.participants
     ))];
     if status.version != env!("CARGO_PKG_VERSION") {
         findings.push(mind(

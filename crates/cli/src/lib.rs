@@ -12,6 +12,7 @@ mod agent;
 mod background;
 mod bench;
 mod cdi;
+mod channels;
 mod doctor;
 mod dump;
 mod listing;
@@ -45,6 +46,7 @@ const EXAMPLES: &str = "Examples:
   millrace run -- redis-benchmark -q        and its client
   millrace ps                               which connections there are, which road they take, and why
   millrace top                              the same, live, with rates
+  millrace channels                         who sends messages to whom by name, of programs written for that
   millrace dump redis -w redis.pcapng       what passes in shared memory, for Wireshark
   millrace bench run --quick                how the roads of this machine compare
   sudo millrace cdi install                 containers get it by --device millrace.dev/socket=all
@@ -62,6 +64,7 @@ enum Command {
     Agent(agent::AgentArguments),
     Ps(ps::PsArguments),
     Top(top::TopArguments),
+    Channels(channels::ChannelsArguments),
     Dump(dump::DumpArguments),
     Doctor(doctor::DoctorArguments),
     Bench(bench::BenchArguments),
@@ -85,6 +88,7 @@ fn dispatch(arguments: Vec<OsString>) -> u8 {
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Ps(arguments) => ps::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
+        Command::Channels(arguments) => channels::run(&arguments),
         Command::Dump(arguments) => dump::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),

@@ -145,12 +145,22 @@ impl<'a> Line<'a> {
 /// `redis-server/4711`, or `-` for an end that nobody has offered.
 pub(crate) fn who(end: Option<&EndReport>) -> String {
     end.map_or("-".to_owned(), |end| {
-        // A pod's name, or a container's number as engines shorten it.
-        let number = end.container.as_deref().and_then(|number| number.get(..12));
-        let place = end.pod_name.as_deref().or(number);
-        let place = place.map_or(String::new(), |place| format!("@{place}"));
-        format!("{}/{}{place}", end.program, end.pid)
+        let container = end.container.as_deref();
+        program_at(&end.program, end.pid, end.pod_name.as_deref(), container)
     })
+}
+
+/// `redis-server/4711@shop/cache-0`: with a pod's name, or a container's number as engines shorten it.
+pub(crate) fn program_at(
+    program: &str,
+    pid: i32,
+    pod: Option<&str>,
+    container: Option<&str>,
+) -> String {
+    let number = container.and_then(|number| number.get(..12));
+    let place = pod.or(number);
+    let place = place.map_or(String::new(), |place| format!("@{place}"));
+    format!("{program}/{pid}{place}")
 }
 
 /// Why an end is on its road. On the ring: why one of its directions is not, should that be so.

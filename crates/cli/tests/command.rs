@@ -406,6 +406,27 @@ fn ps_and_doctor_say_what_is_there() {
 }
 
 #[test]
+fn channels_says_that_there_are_none_and_what_an_agent_does_not_know() {
+    let room = Room::new();
+    let listed = room.output(&["channels"]);
+    assert_eq!(listed.status.code(), Some(1), "there is no agent");
+    let _agent = room.start_agent();
+    let listed = room.output(&["channels"]);
+    assert!(
+        listed.status.success() && listed.stdout.is_empty(),
+        "{listed:?}"
+    );
+    assert!(text(&listed.stderr).contains("takes part"), "{listed:?}");
+    let listed = room.output(&["channels", "--json"]);
+    assert_eq!(
+        text(&listed.stdout),
+        "{\"truncated\":false,\"channels\":[]}"
+    );
+    let help = room.output(&["channels", "--help"]);
+    assert!(text(&help.stdout).contains("Examples:"), "{help:?}");
+}
+
+#[test]
 fn an_agent_without_descriptors_turns_programs_away_and_does_not_spin() {
     let room = Room::new();
     let mut child = Command::new("sh")

@@ -1,5 +1,6 @@
 //! `millrace top`: what `millrace ps` shows, live, with rates.
 
+mod channels;
 mod rates;
 mod screen;
 mod terminal;
@@ -11,6 +12,7 @@ use clap::Args;
 
 use crate::ps::{self, FILTERS};
 use crate::table::{Table, human_seconds};
+use channels::ChannelRates;
 use rates::{Rates, Row, Sort, View};
 use screen::Choice;
 
@@ -21,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// SENT/s and RECV/s are bytes per second, MSG/s messages per second, as the end on the left sees them: the one that connected,
 /// where that is known. RING is the share of these bytes that took shared memory. ROAD and WHY are as in `millrace ps`.
+/// Channels have a table of their own below, where there are any: what is sent in them, which is more than once what is published
+/// where several receive it.
 /// Where the output is no terminal, or with --count, tables are printed one after the other.
 #[derive(Debug, Args)]
 #[command(after_help = KEYS)]
@@ -67,6 +71,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(arguments: &TopArguments) -> anyhow::Result<u8> {
     let mut watch = Watch {
         rates: Rates::default(),
+        channels: ChannelRates::default(),
         choice: Choice::new(&arguments.filter, arguments.sort, arguments.reverse),
     };
     // An agent that is not there at all is said at once, in plain text.
@@ -87,6 +92,7 @@ pub(crate) fn run(arguments: &TopArguments) -> anyhow::Result<u8> {
 /// What is watched, and how.
 struct Watch {
     rates: Rates,
+    channels: ChannelRates,
     choice: Choice,
 }
 
@@ -95,6 +101,9 @@ impl Watch {
     fn look(&mut self) -> anyhow::Result<()> {
         let found = ps::find_agent()?;
         let report = millrace_agent::connections(&found.socket, PATIENCE)?;
+        // An agent that is older than channels has none.
+        let channels = millrace_agent::channels(&found.socket, PATIENCE).unwrap_or_default();
+        self.channels.update(&channels, report.now_ns);
         self.rates.update(report);
         Ok(())
     }
@@ -111,7 +120,7 @@ fn print(watch: &mut Watch, interval: Duration, count: u64) -> anyhow::Result<u8
         due += interval;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         watch.look()?;
-        let mut text = render(&watch.view());
+        let mut text = render(&watch.view()) + &channels::render(watch.channels.rows());
         if number > 0 {
             text.insert(0, '\n');
         }

@@ -7,6 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
 
+use super::channels::{self, ChannelRow};
 use super::rates::{Row, Sort, View};
 use crate::listing::Filter;
 use crate::table::{human_seconds, human_short};
@@ -139,19 +140,26 @@ impl Choice {
 }
 
 /// Draws everything. `trouble`: why there is no newer report.
-pub(super) fn draw(frame: &mut Frame<'_>, view: &View, choice: &mut Choice, trouble: Option<&str>) {
+pub(super) fn draw(
+    frame: &mut Frame<'_>,
+    (view, channels): (&View, &[ChannelRow]),
+    choice: &mut Choice,
+    trouble: Option<&str>,
+) {
     let parts = Layout::vertical([
         Constraint::Length(2),
         Constraint::Min(2),
+        Constraint::Length(channels::height(channels.len(), frame.area().height)),
         Constraint::Length(1),
     ]);
-    let [head, body, foot] = parts.areas(frame.area());
+    let [head, body, below, foot] = parts.areas(frame.area());
     frame.render_widget(Paragraph::new(summary(view, choice, trouble)), head);
     // A heading takes the first line.
     let room = usize::from(body.height.saturating_sub(1));
     choice.top = choice.top.min(view.rows.len().saturating_sub(room));
     let shown = view.rows.iter().skip(choice.top).take(room);
     draw_table(frame, body, shown);
+    channels::draw(frame, below, channels);
     frame.render_widget(Paragraph::new(help(choice)), foot);
 }
 
@@ -330,7 +338,7 @@ mod tests {
         let view = rates.view(&choice.filter(), choice.sort, choice.reversed);
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal
-            .draw(|frame| draw(frame, &view, choice, None))
+            .draw(|frame| draw(frame, (&view, &[]), choice, None))
             .unwrap();
         let cells = terminal.backend().buffer().content();
         cells

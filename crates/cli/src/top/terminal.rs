@@ -68,10 +68,10 @@ pub(super) fn show(watch: &mut Watch, interval: Duration) -> anyhow::Result<u8> 
             trouble = refresh(watch);
             view = watch.view();
         }
-        let choice = &mut watch.choice;
+        let (choice, channels) = (&mut watch.choice, watch.channels.rows());
         screen
             .terminal
-            .draw(|frame| draw(frame, &view, choice, trouble.as_deref()))?;
+            .draw(|frame| draw(frame, (&view, channels), choice, trouble.as_deref()))?;
         let wish = match wait(&signals, due)? {
             Happened::Nothing => Wish::Draw,
             Happened::Keys => take_keys(watch)?,
