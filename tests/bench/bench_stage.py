@@ -62,10 +62,13 @@ class Stage:
         """A command line of `millrace bench`."""
         return [self.millrace, "bench", *words]
 
-    def bench(self, *words: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs it to its end; programs are looked for in `path` first."""
-        environment = dict(os.environ, PATH=f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"])
-        return subprocess.run(self.command(*words), capture_output=True, text=True, timeout=LIMIT_S, env=environment)
+    def bench(
+        self, *words: str, path: Path | None = None, program: str | None = None, environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs it, or another `program`, to its end; programs are looked for in `path` first."""
+        own = dict(os.environ, PATH=f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"])
+        command = [program or self.millrace, "bench", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=own | (environment or {}))
 
     def program(self, name: str, script: str) -> Path:
         """A directory with a program that is found before the machine's own, as which the script calls `{real}`."""

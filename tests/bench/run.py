@@ -31,6 +31,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench_stage import ANSWER, LIMIT_S, MEASURED, QUICK, Stage, alive, counted, limited, splicing_programs  # noqa: E402
 from harness import isolate, road as roads  # noqa: E402
 
+ROOT = Path(__file__).resolve().parents[2]
+# What channels are measured against, which is not built with Millrace.
+PEERS = ROOT / "target/xtask/millrace-peers"
+BUILD_PEERS = shlex.split(
+    "cargo build --quiet --profile xtask --manifest-path crates/bench/peers/Cargo.toml --target-dir target"
+)
 # Cases that do not mind others beside them, most of which wait most of the time.
 WORKERS = 4
 SPLICED = [
@@ -101,6 +107,30 @@ def every_road_is_measured(stage: Stage) -> None:
             assert (trial["ring_share"] or 0) > 0.5 if name.startswith("millrace-") else trial["ring_share"] is None, trial
     assert "on the kernel's road" not in done.stdout and "most bytes took" not in done.stdout, done.stdout
     assert "millrace-dnat against dnat" in done.stdout, done.stdout
+
+
+def messages_are_measured(stage: Stage) -> None:
+    """Channels and their peers on their own roads, where the program is there that speaks with all of them."""
+    peers = {"PATH": f"{PEERS.parent}:{os.environ['PATH']}"}
+    # On a processor each: two that spin on the same one answer each other once in a slice of time.
+    options = ["--repeat", "1", "--time", "0.3"]
+    done = stage.bench("run", "channels", *options, *stage.out("messages"), environment=peers)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = stage.results("messages")
+    cells = {(cell["scenario"].split("/")[1], cell["road"]): cell["trials"] for cell in results["cells"]}
+    roads_of = {road: [case for case, other in cells if other == road] for _, road in cells}
+    everything = ["round-trip", "one-way", "fan-in", "work", "waking"]
+    assert all(roads_of[road] == everything for road in ("channel", "iceoryx2", "seqpacket", "pipe")), roads_of
+    assert (roads_of["bare-line"], roads_of["eventfd"]) == (["round-trip"], ["waking"]), roads_of
+    for (case, road), trials in cells.items():
+        trial = next(trial for trial in trials if trial["outcome"] == "counts")
+        assert trial["value"] > 0 and f"{road} {case}" in trial["commands"]["client"], trial
+        assert any("no message was lost" in note for note in trial["notes"]) == (case in ("fan-in", "work")), trial
+        assert (trial["histogram"] is not None) == (case in ("round-trip", "waking")), trial
+    alone = shutil.copy(stage.millrace, stage.directory)
+    done = stage.bench("run", "channels", *stage.out("nothing"), program=alone, environment={"PATH": os.defpath + ":/usr/sbin"})
+    told = "there is no millrace-peers here (in a checkout of Millrace: make peers)"
+    assert done.returncode == 1 and told in done.stderr, done.stdout + done.stderr
 
 
 def bytes_by_the_kernel_are_told(stage: Stage) -> None:
@@ -586,6 +616,7 @@ BESIDE: list[Case] = [
 ALONE: list[Case] = [
     ("idle connections are accounted for", idle_connections_are_accounted_for),
     ("every road is measured", every_road_is_measured),
+    ("messages are measured", messages_are_measured),
     ("a stranger on its processors makes a trial void", a_stranger_on_its_processors_makes_a_trial_void),
     ("equal builds have no difference", equal_builds_have_no_difference),
     ("a slower build is found", a_slower_build_is_found),
@@ -616,11 +647,14 @@ def main() -> int:
     parser.add_argument("--millrace", default=roads.UNDER.split()[0], help="the program to test")
     parser.add_argument("cases", nargs="*", metavar="CASE", help="beginnings of their names")
     options = parser.parse_args()
+    wanted = tuple(options.cases) or ("",)
+    if not isolate.is_inside() and "messages are measured".startswith(wanted):
+        # In there is no network.
+        subprocess.run(BUILD_PEERS, check=True, cwd=ROOT)
     isolate.ensure()
     if not isolate.is_inside():
         print("0 passed, 0 failed, 1 skipped: network namespaces need root")
         return 0
-    wanted = tuple(options.cases) or ("",)
     beside, alone = ([case for case in cases if case[0].startswith(wanted)] for cases in (BESIDE, ALONE))
     with tempfile.TemporaryDirectory(prefix="millrace-bench-test-") as name:
         directory = Path(name)

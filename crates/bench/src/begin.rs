@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use crate::isolate;
 use crate::machine;
 use crate::processors;
+use crate::programs::Lack;
 use crate::results::{self, Outcome, Plan, Results, Trial};
 use crate::roads::Road;
 use crate::run::Request;
@@ -104,8 +105,14 @@ pub(crate) fn roads_here(roads: &[Road], missing: &mut Vec<String>) -> Vec<Road>
 
 /// What of a scenario can be run, if something can; what is missing goes to `missing`.
 pub(crate) fn with_programs(scenario: &Scenario, missing: &mut Vec<String>) -> Option<Scenario> {
-    let left_out = |name: &str, (program, package): (&str, &str)| {
-        format!("{name} is left out: there is no {program} here (on Debian: apt install {package})")
+    let left_out = |name: &str, lack: Lack<'_>| {
+        let Lack {
+            program,
+            place,
+            verb,
+            what,
+        } = lack;
+        format!("{name} is left out: there is no {program} here ({place}: {verb} {what})")
     };
     if let Some(lack) = scenario.server.missing() {
         missing.push(left_out(&scenario.name, lack));

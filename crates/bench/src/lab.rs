@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::isolate;
 use crate::machine;
 use crate::process::{Memory, Program};
+use crate::programs;
 use crate::readers::WRK_SCRIPT;
 use crate::roads::Road;
 use crate::scenario::{End, fill};
@@ -138,7 +139,7 @@ impl Lab {
             let sockmap = Sockmap::of_namespace(&namespace)?;
             self.sockmaps.insert(road.name.clone(), sockmap);
         }
-        if road.accelerated && !self.agents.contains_key(&self.socket(road)) {
+        if (road.accelerated || road.agent) && !self.agents.contains_key(&self.socket(road)) {
             self.start_agent(road)?;
         }
         Ok(())
@@ -165,15 +166,17 @@ impl Lab {
     /// The agent of a road that has one, and the memory that it had in the beginning.
     pub(crate) fn agent(&self, road: &Road) -> Option<(&Program, Memory)> {
         let agent = self.agents.get(&self.socket(road));
-        let agent = agent.filter(|_| road.accelerated)?;
+        let agent = agent.filter(|_| road.accelerated || road.agent)?;
         Some((&agent.program, agent.memory))
     }
 
     /// Words that every command may have.
     pub(crate) fn words(&self) -> BTreeMap<String, String> {
+        let peers = programs::peers().unwrap_or_default();
         BTreeMap::from([
             ("millrace".to_owned(), self.millrace.display().to_string()),
             ("wrk_script".to_owned(), wrk_script().display().to_string()),
+            ("peers".to_owned(), peers.display().to_string()),
         ])
     }
 
@@ -209,8 +212,10 @@ impl Lab {
             command.env_remove(name);
         }
         command.env("LC_ALL", "C");
-        if road.accelerated {
+        if road.accelerated || road.agent {
             command.env("MILLRACE_AGENT", self.socket(road));
+        }
+        if road.accelerated {
             if let Some(build) = &road.build {
                 command.env("MILLRACE_LIBRARY", &build.library);
             }

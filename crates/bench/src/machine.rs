@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::markdown;
 use crate::processors::Processors;
-use crate::programs::find_program;
+use crate::programs::{PEERS, find_program};
 use crate::results::Fact;
 
 /// The arguments that make the programs of the benchmarks tell their version.
@@ -20,6 +20,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("iperf3", "--version"),
     ("pgbench", "--version"),
     ("ovs-vswitchd", "--version"),
+    (PEERS, "--version"),
     ("rustc", "--version"),
 ];
 

@@ -1,8 +1,25 @@
 //! Where the programs of scenarios are.
 
+use std::env;
 use std::path::{Path, PathBuf};
 
-/// Looks in PATH, in the directories of system programs, and in those of PostgreSQL's versions.
+/// Channels, and what they are measured against: a program of the project's own that is not built with it, as it has other libraries in it.
+pub(crate) const PEERS: &str = "millrace-peers";
+
+/// A program that is not here, and what brings it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lack<'a> {
+    /// As `redis-server`.
+    pub program: &'a str,
+    /// Where the command is given, as `on Debian`.
+    pub place: &'a str,
+    /// What is to be done there: `apt install`, `make`.
+    pub verb: &'a str,
+    /// Of the command, the package or the target.
+    pub what: &'a str,
+}
+
+/// Looks in PATH, in the directories of system programs, in those of PostgreSQL's versions, and beside this program.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -10,21 +27,42 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     if let Ok(versions) = Path::new("/usr/lib/postgresql").read_dir() {
         places.extend(versions.flatten().map(|version| version.path().join("bin")));
     }
+    let own = env::current_exe().ok();
+    places.extend(own.and_then(|own| own.parent().map(Path::to_owned)));
     places
         .into_iter()
         .map(|place| place.join(name))
         .find(|program| program.is_file())
 }
 
-/// Of command lines, the first whose program is not here: the program, and what brings it on Debian. The name of the package stands beside
-/// a command where it is not that of the program. What begins with a word of the suite's own is ours.
+/// Where `millrace-peers` is.
+#[must_use]
+pub fn peers() -> Option<PathBuf> {
+    find_program(PEERS)
+}
+
+/// Of command lines, the first whose program is not here. The name of the package stands beside a command where it is not that of the
+/// program. What begins with a word of the suite's own is ours, and here, but for the peers of channels.
 pub fn missing<'a>(
     commands: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
-) -> Option<(&'a str, &'a str)> {
+) -> Option<Lack<'a>> {
     commands.into_iter().find_map(|(command, package)| {
         let program = program_of(command);
+        if program == "{peers}" {
+            return peers().is_none().then_some(Lack {
+                program: PEERS,
+                place: "in a checkout of Millrace",
+                verb: "make",
+                what: "peers",
+            });
+        }
         let is_ours = program.starts_with('{');
-        (!is_ours && find_program(program).is_none()).then(|| (program, package.unwrap_or(program)))
+        (!is_ours && find_program(program).is_none()).then(|| Lack {
+            program,
+            place: "on Debian",
+            verb: "apt install",
+            what: package.unwrap_or(program),
+        })
     })
 }
 

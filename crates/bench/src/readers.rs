@@ -1,6 +1,7 @@
 //! What the load generators print, and what is seen of programs that idle, as figures.
 
 use anyhow::{Context, Error, Result, ensure};
+use serde::Deserialize;
 
 use crate::load::Outcome;
 use crate::results::{self, Idle};
@@ -37,6 +38,11 @@ const BY_NAME: &[(&str, Figure)] = &[
     (
         "millrace-load-first-byte",
         Figure::Printed(millrace_load_first_byte),
+    ),
+    ("millrace-peers", Figure::Printed(millrace_peers)),
+    (
+        "millrace-peers-median",
+        Figure::Printed(millrace_peers_median),
     ),
     ("result-line", Figure::Printed(result_line)),
     ("idle-memory", Figure::Seen(idle_memory)),
@@ -194,6 +200,38 @@ pub fn millrace_load_first_byte(text: &str) -> Result<Reading> {
     })
 }
 
+/// What of the line of `millrace-peers ask` is read here.
+#[derive(Deserialize)]
+struct Messages {
+    rate: f64,
+    sent: u64,
+    latency: Option<results::Latency>,
+    notes: Vec<String>,
+}
+
+/// `millrace-peers ask`: messages in a second. Processor time is that of its whole run, and so are the messages that it is divided by.
+pub fn millrace_peers(text: &str) -> Result<Reading> {
+    let line = text.lines().find(|line| line.starts_with('{'));
+    let line = line.context("millrace-peers printed no JSON")?;
+    let messages: Messages = serde_json::from_str(line)?;
+    Ok(Reading {
+        value: messages.rate,
+        operations: messages.sent as f64,
+        whole_latency: messages.latency,
+        notes: messages.notes,
+        ..Reading::default()
+    })
+}
+
+/// The same: the median, of round trips or of the way to somebody who slept.
+pub fn millrace_peers_median(text: &str) -> Result<Reading> {
+    let reading = millrace_peers(text)?;
+    Ok(Reading {
+        value: median(reading.whole_latency.as_ref())?,
+        ..reading
+    })
+}
+
 fn median(latency: Option<&results::Latency>) -> Result<f64> {
     let median = latency.and_then(|latency| latency.percentiles.iter().find(|(at, _)| *at == 50.0));
     let (_, median_ns) = median.context("too few round trips for a median")?;
@@ -292,6 +330,22 @@ Summary:
           avg       min       p50       p95       p99       max
         0.034     0.016     0.023     0.055     0.071     1.087
 ";
+
+    #[test]
+    fn millrace_peers_gives_rates_and_medians() {
+        let latency = r#"{"count":4000,"min_ns":1,"max_ns":9,"mean_ns":5.0,"deviation_ns":1.0,"percentiles":[[50.0,5],[99.0,8]]}"#;
+        let line = |latency: &str| {
+            format!(
+                r#"{{"rate":2e6,"sent":5000,"latency":{latency},"notes":["even"],"shares":[]}}"#
+            )
+        };
+        let reading = millrace_peers_median(&line(latency)).unwrap();
+        assert_eq!((reading.value, reading.operations), (5.0, 5000.0));
+        assert_eq!(reading.notes, ["even"]);
+        assert_eq!(millrace_peers(&line("null")).unwrap().value, 2e6);
+        assert!(millrace_peers_median(&line("null")).is_err());
+        assert!(millrace_peers("nothing").is_err());
+    }
 
     #[test]
     fn redis_benchmark_gives_rate_and_percentiles() {

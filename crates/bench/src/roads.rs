@@ -24,7 +24,16 @@ const FILES: &[(&str, &str)] = &[
     ("ovs-user", include_str!("../roads/ovs-user.toml")),
     ("sockmap", include_str!("../roads/sockmap.toml")),
     ("smc", include_str!("../roads/smc.toml")),
+    ("channel", include_str!("../roads/channel.toml")),
+    ("iceoryx2", include_str!("../roads/iceoryx2.toml")),
+    ("seqpacket", include_str!("../roads/seqpacket.toml")),
+    ("pipe", include_str!("../roads/pipe.toml")),
+    ("bare-ring", include_str!("../roads/bare-ring.toml")),
+    ("bare-line", include_str!("../roads/bare-line.toml")),
+    ("eventfd", include_str!("../roads/eventfd.toml")),
 ];
+/// Where none are named.
+pub const DEFAULT: [&str; 2] = ["loopback", "millrace-loopback"];
 /// What the name of a road begins with that is another one with Millrace above it.
 const ABOVE: &str = "millrace-";
 
@@ -51,6 +60,10 @@ pub struct Road {
     pub bind: String,
     /// It is a Unix socket.
     pub unix: bool,
+    /// How messages go between two programs that are written for it; its socket is where they meet. None: it is for bytes of any program.
+    pub transport: Option<String>,
+    /// Its programs ask an agent by themselves.
+    pub agent: bool,
     /// Its connections are spliced by BPF programs.
     pub sockmap: bool,
     /// Both programs are started by this one, which puts something else in the place of TCP.
@@ -89,7 +102,7 @@ pub fn all() -> Vec<Road> {
 /// # Errors
 /// There is no such road, or the file is no road.
 pub fn choose(names: &[String]) -> Result<Vec<Road>> {
-    let default = ["loopback".to_owned(), "millrace-loopback".to_owned()];
+    let default = DEFAULT.map(str::to_owned);
     let names = if names.is_empty() { &default } else { names };
     let mut known = all();
     let own: BTreeSet<&String> = names.iter().filter(|name| is_file(name)).collect();
@@ -231,9 +244,12 @@ mod tests {
     #[test]
     fn every_road_is_known_by_its_name() {
         let names: Vec<String> = all().into_iter().map(|road| road.name).collect();
-        assert_eq!(choose(&names).unwrap().len(), 2 * FILES.len() - 3);
+        let of_messages = all().into_iter().filter(|road| road.transport.is_some());
+        let bare = ["unix", "sockmap", "smc"].map(str::to_owned).into_iter();
+        let bare: Vec<String> = bare.chain(of_messages.map(|road| road.name)).collect();
+        assert_eq!(choose(&names).unwrap().len(), 2 * FILES.len() - bare.len());
         assert!(names.contains(&"millrace-vxlan".to_owned()));
-        for bare in ["unix", "sockmap", "smc"] {
+        for bare in bare {
             assert!(!names.contains(&format!("{ABOVE}{bare}")));
         }
     }

@@ -7,11 +7,13 @@
 //! | `{bind}`, `{host}`, `{port}`, `{path}` | where the server listens, where the client finds it; the path is a Unix socket's |
 //! | `{listen}`, `{address}` | the same, for either kind of socket, as `millrace load` has them |
 //! | `{port_behind}` | of a program behind the server |
+//! | `{transport}` | how messages go: such a scenario takes the roads that have one, and no others |
 //! | `{dir}` | a directory of the server's own, with the scenario's files |
 //! | `{seconds}`, `{whole_seconds}`, `{count}` | the length of a trial, and operations that take as long |
 //! | `{record}` | options of `millrace load`: a trial's length, and its files |
+//! | `{histogram}` | a file for a histogram of latencies, which is kept with the results |
 //! | `{wrk_script}` | a script by which wrk prints what `result-line` reads |
-//! | `{millrace}` | this program |
+//! | `{millrace}`, `{peers}` | this program; `millrace-peers`, beside it or in PATH |
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +22,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::programs;
+use crate::programs::{self, Lack};
 use crate::readers::{self, Figure};
 use crate::results::Unit;
 use crate::roads::Road;
@@ -43,6 +45,7 @@ const FILES: &[(&str, &str)] = &[
     ("mixed", include_str!("../scenarios/mixed.toml")),
     ("idle", include_str!("../scenarios/idle.toml")),
     ("proxy", include_str!("../scenarios/proxy.toml")),
+    ("channels", include_str!("../scenarios/channels.toml")),
 ];
 
 /// Words of the suite's own, which no parameter can be called.
@@ -54,13 +57,16 @@ const WORDS: &[&str] = &[
     "listen",
     "address",
     "port_behind",
+    "transport",
     "dir",
     "seconds",
     "whole_seconds",
     "count",
     "record",
+    "histogram",
     "wrk_script",
     "millrace",
+    "peers",
 ];
 
 /// A set of values of parameters: every combination of them is measured.
@@ -79,6 +85,9 @@ pub struct Scenario {
     pub title: String,
     /// What is measured, and what a reader has to know of it.
     pub about: String,
+    /// On which roads, the baseline first, where none are named; none: on loopback and Millrace there.
+    #[serde(default)]
+    pub roads: Vec<String>,
     /// The program that answers.
     pub server: Server,
     /// What is measured on it.
@@ -140,6 +149,9 @@ pub struct Case {
     pub beside: Vec<Beside>,
     /// The Debian package that has it.
     pub package: Option<String>,
+    /// On these roads only; none: on all that the programs can take.
+    #[serde(default)]
+    pub roads: Vec<String>,
     /// Where the figure comes from: one of [`readers::by_name`].
     pub read: String,
     /// What the figure counts.
@@ -152,6 +164,13 @@ pub struct Case {
 }
 
 impl Scenario {
+    /// Whether one of its cases can be measured on a road.
+    #[must_use]
+    pub fn takes(&self, road: &Road) -> bool {
+        let is_taken = |case: &Case| case.on(road).is_some();
+        self.server.on(road).is_some() && self.cases.iter().any(is_taken)
+    }
+
     /// Reads a scenario. `name` is a file's name without `.toml`.
     ///
     /// # Errors
@@ -185,7 +204,7 @@ fn on<'a>(road: &Road, tcp: &'a str, unix: Option<&'a str>) -> Option<&'a str> {
 impl Server {
     /// Its programs that are not here, see [`programs::missing`].
     #[must_use]
-    pub fn missing(&self) -> Option<(&str, &str)> {
+    pub fn missing(&self) -> Option<Lack<'_>> {
         let behind = self.behind.iter().map(|command| (command.as_str(), None));
         let own = (self.command.as_str(), self.package.as_deref());
         programs::missing([own].into_iter().chain(behind))
@@ -194,14 +213,17 @@ impl Server {
     /// How it is started on a road. None: it cannot take that one.
     #[must_use]
     pub fn on(&self, road: &Road) -> Option<&str> {
-        on(road, &self.command, self.unix.as_deref())
+        match road.transport {
+            Some(_) => Some(&self.command),
+            None => on(road, &self.command, self.unix.as_deref()),
+        }
     }
 }
 
 impl Case {
     /// Its programs that are not here, see [`programs::missing`].
     #[must_use]
-    pub fn missing(&self) -> Option<(&str, &str)> {
+    pub fn missing(&self) -> Option<Lack<'_>> {
         let beside = self
             .beside
             .iter()
@@ -213,7 +235,13 @@ impl Case {
     /// How the client is started on a road. None: it cannot take that one.
     #[must_use]
     pub fn on(&self, road: &Road) -> Option<&str> {
-        on(road, &self.client, self.unix.as_deref())
+        let is_its = self.roads.is_empty() || self.roads.contains(&road.base);
+        let is_of_messages = self.client.contains("{transport}");
+        match &road.transport {
+            _ if !is_its || road.transport.is_some() != is_of_messages => None,
+            Some(_) => Some(&self.client),
+            None => on(road, &self.client, self.unix.as_deref()),
+        }
     }
 
     fn check(&self) -> Result<()> {

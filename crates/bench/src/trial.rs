@@ -63,6 +63,8 @@ impl<'a> Pair<'a> {
     ) -> Result<Pair<'a>> {
         let directory = lab.directory(&format!("{}-{}", scenario.name, road.name))?;
         let socket = directory.join("socket");
+        // The last round's server may have left it; nobody listens there.
+        let _ = fs::remove_file(&socket);
         let mut words = lab.words();
         let [port, behind] = ports(index);
         let more = [
@@ -73,6 +75,7 @@ impl<'a> Pair<'a> {
             ("path", socket.display().to_string()),
             ("address", road.address(&road.host, port, &socket)),
             ("listen", road.address(&road.bind, port, &socket)),
+            ("transport", road.transport.clone().unwrap_or_default()),
             ("dir", directory.display().to_string()),
             ("seconds", plan.seconds.to_string()),
             ("whole_seconds", plan.seconds.ceil().to_string()),
@@ -380,16 +383,19 @@ impl<'a> Raw<'a> {
         ];
         fs::create_dir_all(results.join(RAW))?;
         let [histogram, trace] = [&names[0], &names[1]].map(|name| path_of(results, name));
+        let histogram = histogram?;
         let record = [
             "--time",
             &words["seconds"],
             "--json",
             "--histogram",
-            &histogram?,
+            &histogram,
             "--trace",
             &trace?,
         ];
         words.insert("record".to_owned(), shlex::try_join(record)?);
+        let quoted = shlex::try_quote(&histogram)?.into_owned();
+        words.insert("histogram".to_owned(), quoted);
         Ok(Raw { results, names })
     }
 

@@ -27,6 +27,11 @@ struct File {
     /// It is a Unix socket.
     #[serde(default)]
     unix: bool,
+    /// How messages go; it is for programs that know it, which meet at a Unix socket.
+    transport: Option<String>,
+    /// Its programs ask an agent by themselves.
+    #[serde(default)]
+    agent: bool,
     /// Connections within the server's namespace are spliced.
     #[serde(default)]
     sockmap: bool,
@@ -89,7 +94,8 @@ pub(super) fn read(name: &str, place: &str, text: &str) -> Result<Road> {
             return Err(wrong(namespace.span(), what));
         }
     }
-    if !file.unix && file.host.is_none() {
+    let unix = file.unix || file.transport.is_some();
+    if !unix && file.host.is_none() {
         let what = "`host` is missing: the address at which the client finds the server";
         return Err(wrong(0..0, what.to_owned()));
     }
@@ -111,7 +117,9 @@ pub(super) fn read(name: &str, place: &str, text: &str) -> Result<Road> {
         client: file.client.into_inner(),
         bind: file.bind.map_or_else(|| host.clone(), Spanned::into_inner),
         host,
-        unix: file.unix,
+        unix,
+        transport: file.transport,
+        agent: file.agent,
         sockmap: file.sockmap,
         run_by: file.run_by,
         module: file.module,

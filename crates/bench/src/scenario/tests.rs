@@ -78,6 +78,28 @@ fn parameters_are_told_to_a_program_and_are_the_same_in_every_grid() {
 }
 
 #[test]
+fn cases_of_messages_take_the_roads_of_messages_and_no_others() {
+    let (channels, redis) = (&choose(&["channels".to_owned()]).unwrap()[0], &all()[3]);
+    assert_eq!(redis.name, "redis");
+    for road in crate::roads::all() {
+        let is_of_messages = road.transport.is_some();
+        assert_eq!(channels.takes(&road), is_of_messages, "{}", road.name);
+        assert_eq!(redis.takes(&road), !is_of_messages, "{}", road.name);
+    }
+    // What a case names is there.
+    let roads: Vec<String> = crate::roads::all()
+        .into_iter()
+        .map(|road| road.name)
+        .collect();
+    let named = channels.cases.iter().flat_map(|case| &case.roads);
+    assert!(
+        named
+            .chain(&channels.roads)
+            .all(|name| roads.contains(name))
+    );
+}
+
+#[test]
 fn mistakes_are_told_with_what_there_is() {
     let told = |word: &str| choose(&[word.to_owned()]).unwrap_err().to_string();
     assert!(told("reddis").contains("redis"));

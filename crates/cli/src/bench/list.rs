@@ -41,5 +41,5 @@ pub(super) fn run(_: &ListArguments) -> Result<u8> {
 /// The program that is not there, with its package.
 fn missing(scenario: &Scenario, case: &Case) -> Option<String> {
     let lack = scenario.server.missing().or_else(|| case.missing());
-    lack.map(|(program, package)| format!("no {program}: apt install {package}"))
+    lack.map(|lack| format!("no {}: {} {}", lack.program, lack.verb, lack.what))
 }

@@ -12,7 +12,8 @@ use millrace_bench::roads::Road;
 use millrace_bench::run::{Progress, Request};
 use millrace_bench::stats::PAIRS_FOR_A_VERDICT;
 use millrace_bench::{
-    Pinning, carried, compare, figures, isolate, machine, process, roads, run, scenario, sys,
+    Pinning, carried, compare, figures, isolate, machine, process, programs, roads, run, scenario,
+    sys,
 };
 
 use super::report;
@@ -114,10 +115,29 @@ fn expand(scenarios: &[String], roads: &[String]) -> (Vec<String>, Vec<String>) 
     }
 }
 
+/// The roads that are named; where none are, those of the scenarios that are named and have roads of their own.
+fn roads_of(scenarios: &[String], named: Vec<String>) -> Result<Vec<String>> {
+    let mut roads = named;
+    if roads.is_empty() && !scenarios.is_empty() {
+        for scenario in scenario::choose(scenarios)? {
+            let default = roads::DEFAULT.map(str::to_owned).to_vec();
+            let its = if scenario.roads.is_empty() {
+                default
+            } else {
+                scenario.roads
+            };
+            let new = its.into_iter().filter(|road| !roads.contains(road));
+            roads.extend(new.collect::<Vec<_>>());
+        }
+    }
+    Ok(roads)
+}
+
 pub(super) fn run(arguments: &RunArguments) -> Result<u8> {
     let how = &arguments.how;
     // Mistakes are told before anything is set up.
     let (scenarios, roads) = expand(&arguments.scenarios, &how.roads);
+    let roads = roads_of(&scenarios, roads)?;
     let request = how.request(&scenarios, roads::choose(&roads)?)?;
     if let Some(status) = enter(&request)? {
         return Ok(status);
@@ -199,6 +219,8 @@ impl Measuring {
             }
         }
         self.pin.processors()?;
+        let is_of_messages = roads.iter().any(|road| road.transport.is_some());
+        let peers = is_of_messages.then(programs::peers).flatten();
         let repeats = self.repeat.unwrap_or(if self.quick { 3 } else { 10 });
         ensure!(
             self.max_time.is_none() || repeats as usize >= PAIRS_FOR_A_VERDICT,
@@ -222,7 +244,7 @@ impl Measuring {
                 .clone()
                 .unwrap_or_else(|| PathBuf::from(format!("millrace-bench-{}", machine::today()))),
             anew: self.anew,
-            build: [env::current_exe().ok(), locate::library().ok()]
+            build: [env::current_exe().ok(), locate::library().ok(), peers]
                 .into_iter()
                 .flatten()
                 .collect(),
@@ -382,6 +404,24 @@ mod tests {
         assert_eq!(fitting("1/2  redis", 10), "1/2  red…");
         assert_eq!(fitting("µs µs µs", 6), "µs µ…");
         assert_eq!(fitting("redis", 0), "…");
+    }
+
+    #[test]
+    fn a_scenario_with_roads_of_its_own_is_measured_on_them() {
+        let roads = |scenarios: &[&str], named: &[&str]| {
+            let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+            let scenarios: Vec<String> = owned(scenarios);
+            roads_of(&scenarios, owned(named)).unwrap()
+        };
+        let its = roads(&["channels"], &[]);
+        assert!(its.contains(&"iceoryx2".to_owned()) && roads::choose(&its).is_ok());
+        assert_eq!(roads(&["channels"], &["pipe"]), ["pipe"]);
+        assert_eq!(roads(&["redis/get"], &[]), roads::DEFAULT);
+        assert_eq!(
+            roads(&["redis", "channels"], &[])[..3],
+            ["loopback", "millrace-loopback", "iceoryx2"]
+        );
+        assert!(roads(&[], &[]).is_empty());
     }
 
     #[test]
