@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Fuzzes message formats, streams, rings with a hostile peer, and the agent, led by what an input reaches.
+"""Fuzzes message formats, streams, rings and channels with a hostile peer, and the agent, led by what an input reaches.
 
     tests/fuzz/run.py [--seconds N] [--seed N] [--only TARGET]
     tests/fuzz/run.py --only TARGET --input FILE
@@ -21,8 +21,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 BUILT = HERE.parents[1] / "target/fuzz"
-TARGETS = ("codec", "stream", "ring", "agent")
-LONGEST = {"codec": 256, "stream": 4096, "ring": 4096, "agent": 1024}
+TARGETS = ("codec", "stream", "ring", "publisher", "subscriber", "agent")
+LONGEST = {"codec": 256, "stream": 4096, "ring": 4096, "publisher": 1024, "subscriber": 1024, "agent": 1024}
 COUNTERS = (
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",

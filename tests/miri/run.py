@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CRATES = ("millrace-shm", "millrace-stream", "millrace-wire")
+CRATES = ("millrace-shm", "millrace-stream", "millrace-wire", "millrace-channel")
 INSTALL = ["toolchain", "install", "nightly", "--profile", "minimal", "--component", "miri", "--component", "rust-src"]
 # The memory of files is mapped for good, and its addresses go through numbers, as the kernel's do.
 FLAGS = "-Zmiri-disable-isolation -Zmiri-ignore-leaks -Zmiri-permissive-provenance"

@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """Old and new together: agents and libraries of this version and of one that is two versions ahead.
 
-    tests/skew/run.py [--millrace PATH]
+    tests/skew/run.py [--millrace PATH] [CASE ...]
 
 `millrace-wire` built with the feature `ahead` speaks two further versions of the control protocol, in which messages have more fields.
 Every mixture of agent, server's library and client's library brings a conversation to the ring, with every byte compared; agents of either
 version take the other's place meanwhile; and programs whose bytes the agent brings back to the kernel's road see what they see without
-Millrace. Exits with 0 when all was so.
+Millrace. Participants of channels talk in every mixture, too; those that have no version in common with the agent (the feature `apart`), or
+lay out links in another way (`relaid`), are told so. Exits with 0 when all was so.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import cases, isolate, road  # noqa: E402
 from harness.process import Process, ProgramFailed  # noqa: E402
 
-AHEAD = road.REPOSITORY / "target/ahead"
+import channels  # noqa: E402
+
+AHEAD, APART, RELAID = (road.REPOSITORY / "target" / feature for feature in ("ahead", "apart", "relaid"))
 BUILT = road.REPOSITORY / "target/traps"
 TALK = road.REPOSITORY / "tests/containers/talk.c"
 # The agent works for these, which ask it from two processes.
@@ -38,12 +41,19 @@ SOON_S = 10.0
 PORT = "7100"
 
 
-def build_ahead() -> Path:
-    """The program that is ahead, with its library beside it."""
-    cargo = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--profile", "xtask", "--target-dir", str(AHEAD)]
-    what = ["--package", "millrace-cli", "--package", "millrace-preload", "--features", "millrace-wire/ahead"]
-    subprocess.run([*cargo, *what], cwd=road.REPOSITORY, check=True)
-    return AHEAD / "xtask/millrace"
+def build(directory: Path, *packages: str) -> None:
+    """What stands for another version, by the feature of the directory's name."""
+    cargo = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--profile", "xtask", "--target-dir", str(directory)]
+    # The one with the feature is named as well: not all of the others need it themselves.
+    what = [word for package in ("millrace-wire", *packages) for word in ("--package", package)]
+    subprocess.run([*cargo, *what, "--features", f"millrace-wire/{directory.name}"], cwd=road.REPOSITORY, check=True)
+
+
+def build_all() -> None:
+    """Programs with their libraries beside them, and one library alone."""
+    build(AHEAD, "millrace-cli", "millrace-preload", "millrace-channel-c")
+    build(APART, "millrace-cli", "millrace-channel-c")
+    build(RELAID, "millrace-channel-c")
 
 
 def _wait_for(what: str, holds: Callable[[], bool]) -> None:
@@ -68,11 +78,16 @@ class Stage:
         log = self.place / f"program-{next(self._count)}"
         return Process([str(word) for word in command], log, environment={"MILLRACE_AGENT": str(self.socket)})
 
-    def agent(self, millrace: Path) -> Process:
+    def agent(self, millrace: Path, log: str = "error") -> Process:
         """An agent, which answers."""
-        agent = self.start(millrace, "agent", "--socket", self.socket, "--log", "error")
+        agent = self.start(millrace, "agent", "--socket", self.socket, "--log", log)
         _wait_for("an agent", self.socket.exists)
         return agent
+
+    @staticmethod
+    def wait_for(what: str, holds: Callable[[], bool]) -> None:
+        """Waits for something that comes soon."""
+        _wait_for(what, holds)
 
     def talks(self, millrace: Path, talk: Path) -> Process:
         """A conversation that is on the ring. A server that has slept asks for a new agent a second after it was woken: not the first."""
@@ -134,9 +149,13 @@ def main() -> int:
     """Plays all; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace", help="the program to test")
-    now = parser.parse_args().millrace.resolve()
+    parser.add_argument("names", nargs="*", metavar="CASE", help="parts of the names of those to play")
+    arguments = parser.parse_args()
+    now = arguments.millrace.resolve()
+    if not channels.library(now).exists():
+        parser.error(f"{channels.library(now)} is missing: it is built from crates/channel-c")
     if not isolate.is_inside():
-        build_ahead()
+        build_all()
         BUILT.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cc", "-O1", "-o", BUILT / "talk", TALK], check=True)
     isolate.ensure()
@@ -153,6 +172,8 @@ def main() -> int:
     for trap, (agent, millrace) in itertools.product(TRAPS, ((now, ahead), (ahead, now))):
         what = f"{trap}: agent {names[agent]}, programs {names[millrace]}"
         plays[what] = lambda place, which=(trap, program, agent, millrace): recalls(place, *which)  # type: ignore[misc]
+    plays |= channels.plays(Stage, now, ahead, APART / "xtask/millrace", channels.library(RELAID / "xtask/millrace"))
+    plays = {what: play for what, play in plays.items() if all(name in what for name in arguments.names)}
     failed = 0
     for what, play in plays.items():
         try:

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use millrace_agent::{Agent, Config, Options};
 use millrace_wire::{
-    End, Family, Grow, Hello, MAX_BYTES, Mode, Offer, Query, Recall, SEGMENT_VERSION, Take,
-    ToAgent, VERSION_MAX, VERSION_MIN, Withdraw,
+    CHANNEL_ABI, ChannelName, End, Family, Grow, Hello, Holds, Left, MAX_BYTES, Mode, Offer, Open,
+    Query, Ready, Recall, Role, SEGMENT_VERSION, Take, ToAgent, VERSION_MAX, VERSION_MIN, Withdraw,
 };
 
 use crate::{Choices, sys};
@@ -127,8 +127,36 @@ fn message(kind: u8, site: &Site, choices: &mut Choices<'_>) -> ToAgent {
             fd: site.ends[usize::from(choices.byte()) & 1].as_raw_fd(),
             sends: choices.byte() & 1 == 1,
         }),
-        _ if choices.byte() & 1 == 1 => ToAgent::Query(Query::Connections),
-        _ => ToAgent::Query(Query::Status),
+        _ => match choices.byte() & 7 {
+            0 | 1 => ToAgent::Query(Query::Connections),
+            2 => ToAgent::Query(Query::Status),
+            3 => ToAgent::Query(Query::Channels),
+            4 | 5 => ToAgent::Open(open(choices)),
+            6 => ToAgent::Ready(Ready { link: offer_id }),
+            _ if offer_id & 2 == 0 => ToAgent::Left(Left { peer: offer_id }),
+            _ => ToAgent::Holds(Holds { peer: offer_id }),
+        },
+    }
+}
+
+/// One who takes part in one of two channels.
+fn open(choices: &mut Choices<'_>) -> Open {
+    let what = choices.byte();
+    let role = Role::from_u8(what & 3).unwrap_or(Role::Server);
+    let name = if what & 4 == 0 { "news" } else { "ask" };
+    Open {
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
+        abi: CHANNEL_ABI,
+        role,
+        overwrites: what & 8 != 0,
+        pool: (role.sends() && what & 0x30 == 0x30).then_some(u32::from(what)),
+        id: u64::from(what >> 6),
+        group: u64::from(choices.byte() & 1),
+        pool_bytes: if role.sends() { 65_536 } else { 0 },
+        slots: 2 << (choices.byte() & 7),
+        peers: u32::from(choices.byte() & 1),
+        name: ChannelName::new(name).expect("a name"),
     }
 }
 

@@ -2,8 +2,12 @@
 
 pub mod agent;
 pub mod codec;
+mod messages;
+pub mod publisher;
 pub mod ring;
+mod site;
 pub mod stream;
+pub mod subscriber;
 mod sys;
 
 /// Bytes that decide; zeros when there are no more.
@@ -24,6 +28,11 @@ impl Choices<'_> {
 
     fn word(&mut self) -> u64 {
         (0..8).fold(0, |word, _| word << 8 | u64::from(self.byte()))
+    }
+
+    /// Less than `count`, of which there is one at least.
+    fn below(&mut self, count: usize) -> usize {
+        usize::from(self.byte()) % count
     }
 
     /// From 1 to 16 384, of any magnitude.

@@ -1,10 +1,11 @@
-//! Copies to and from rings, the word that a gate is, and the agent's socket.
+//! Copies to and from rings and pools, words of shared memory, and the agent's socket.
 
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use millrace_shm::Mapping;
 use millrace_shm::gate::GateWord;
 use millrace_shm::segment::Segment;
 
@@ -34,6 +35,52 @@ pub(crate) fn read(
 pub(crate) fn gate_word(gate: &GateWord) -> &AtomicU64 {
     // SAFETY: the gate is one 64-bit atomic word, and transparent.
     unsafe { &*std::ptr::from_ref(gate).cast() }
+}
+
+/// The word of four bytes at `offset`.
+pub(crate) fn word(memory: &Mapping, offset: usize) -> &AtomicU32 {
+    assert!(offset.is_multiple_of(4) && offset < memory.bytes());
+    // SAFETY: inside the mapping, as just asserted: it is of whole pages.
+    let place = unsafe { memory.base().add(offset) };
+    // SAFETY: an atomic, aligned, and mapped as long as `memory`.
+    unsafe { place.cast::<AtomicU32>().as_ref() }
+}
+
+/// `bytes` bytes from `start` on.
+pub(crate) fn copy_out(memory: &Mapping, start: usize, bytes: usize) -> Vec<u8> {
+    assert!(start + bytes <= memory.bytes());
+    let mut copy = vec![0; bytes];
+    // SAFETY: inside the mapping, as just asserted.
+    let from = unsafe { memory.base().add(start) };
+    // SAFETY: so many bytes are mapped there, and so long is the copy.
+    unsafe { std::ptr::copy(from.as_ptr(), copy.as_mut_ptr(), bytes) };
+    copy
+}
+
+/// Writes these bytes from `start` on.
+pub(crate) fn copy_in(memory: &Mapping, start: usize, bytes: &[u8]) {
+    assert!(start + bytes.len() <= memory.bytes());
+    // SAFETY: inside the mapping, as just asserted.
+    let to = unsafe { memory.base().add(start) };
+    // SAFETY: so many bytes are mapped there, for writing.
+    unsafe { std::ptr::copy(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+}
+
+/// Waits for a connection, whatever signals come meanwhile.
+pub(crate) fn accept(listener: &OwnedFd) -> Result<OwnedFd> {
+    loop {
+        let (address, bytes) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: nobody wants the address.
+        let fd = unsafe { libc::accept4(listener.as_raw_fd(), address, bytes, libc::SOCK_CLOEXEC) };
+        if fd >= 0 {
+            // SAFETY: the kernel has just made it for us.
+            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+        let error = Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
 }
 
 /// Connects to a socket of sequenced packets; its calls do not wait.
