@@ -11,7 +11,7 @@ use millrace_agent::{Agent, Config, Options};
 use millrace_shm::pool;
 use millrace_wire::{MAX_BYTES, Opened, ToAgent, ToClient, VERSION_MAX};
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind,
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
     listen, recv, sendmsg, socket,
 };
 
@@ -114,7 +114,8 @@ fn listener(path: &Path) -> OwnedFd {
 
 /// Waits for a program that takes part, and says that it does; gives a publisher a pool.
 fn take_in(listener: &OwnedFd) -> RawFd {
-    let program = accept(listener.as_raw_fd()).unwrap();
+    // Processes of other tests are started meanwhile.
+    let program = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC).unwrap();
     let mut buffer = [0; MAX_BYTES];
     let count = recv(program, &mut buffer, MsgFlags::empty()).unwrap();
     let Ok(ToAgent::Open(open)) = ToAgent::parse(&buffer[..count]) else {
