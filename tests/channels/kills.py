@@ -158,7 +158,8 @@ class Round:
     def _judge(self) -> list[str]:
         if not self.scenario.rule:
             return self._judge_requests()
-        argv = [str(self.program), "judge", str(self.place), self.scenario.rule, str(SLOTS)]
+        may_miss = SLOTS * self.killed["subscriber"]
+        argv = [str(self.program), "judge", str(self.place), self.scenario.rule, str(may_miss)]
         judged = subprocess.run(argv, capture_output=True, text=True, check=False)
         self.messages = int(judged.stdout or 0)
         wrong = [judged.stderr.strip()] if judged.returncode else []

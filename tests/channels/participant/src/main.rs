@@ -1,7 +1,7 @@
 //! Participants of channels that write down what they do, so that those who are killed have said it, and a judge who reads that.
 //!
 //!     participant ROLE DIRECTORY NAME [GROUP|- [redeliver] [keyed] [patient|hasty]]
-//!     participant judge DIRECTORY all|once|redeliver|redeliver-keyed SLOTS
+//!     participant judge DIRECTORY all|once|redeliver|redeliver-keyed MAY_MISS
 //!
 //! `publisher`, `subscriber`, `client` and `server` do their work until SIGTERM, then finish it and end with 0; they end with 1, and say
 //! why, when a message is not what it must be. `hostile-ROLE` scribbles over all memory that it shares with others.
@@ -61,8 +61,8 @@ impl Order {
 fn main() -> Result<(), Failure> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    if let ["judge", directory, rule, slots] = words[..] {
-        return judge::judge(directory.as_ref(), rule, slots.parse()?);
+    if let ["judge", directory, rule, may_miss] = words[..] {
+        return judge::judge(directory.as_ref(), rule, may_miss.parse()?);
     }
     let [role, directory, name, ref rest @ ..] = words[..] else {
         return Err("participant ROLE DIRECTORY NAME [GROUP [redeliver]]".into());
