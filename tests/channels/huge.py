@@ -44,7 +44,7 @@ def _more_huge_pages() -> Iterator[int]:
 
 
 def _module(library: Path) -> ModuleType:
-    os.environ["MILLRACE_LIBRARY"] = str(library)
+    os.environ["MILLRACE_CHANNEL_LIBRARY"] = str(library)
     spec = importlib.util.spec_from_file_location("millrace", MODULE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -27,7 +27,7 @@ def library(millrace: Path) -> Path:
 
 def _start(stage: Any, which: Path, role: str, name: str) -> Process:
     """Starts one side, with the library at that path."""
-    started: Process = stage.start("env", f"MILLRACE_LIBRARY={which}", sys.executable, PARTICIPANT, role, name)
+    started: Process = stage.start("env", f"MILLRACE_CHANNEL_LIBRARY={which}", sys.executable, PARTICIPANT, role, name)
     return started
 
 
@@ -74,15 +74,19 @@ def mixture(stage: Any, agent: Path, speaker: Path, listener: Path) -> None:
         talk.end()
 
 
-def succession(stage: Any, agents: tuple[Path, ...], which: Path) -> None:
-    """Agents of other versions come: they learn of those who are there, and bring newcomers together."""
+def succession(stage: Any, agents: tuple[Path, ...], which: Path, stranger: Path) -> None:
+    """Agents of other versions come: they learn of those who are there, and bring newcomers together, but for one, `stranger`, with which
+    nobody has a version in common."""
     first, *others = agents
     agent = stage.agent(first)
     try:
         with Conversation(stage, "lasting", which, which) as lasting:
             for number, other in enumerate(others):
                 agent.stop()
-                agent = stage.agent(other)
+                agent = stage.agent(other, log="warn")
+                if other == stranger:
+                    stage.wait_for("somebody who is refused", lambda: bool(_refusals(agent)))  # noqa: B023
+                    continue
                 pids = {side.pid for side in lasting.sides}
                 stage.wait_for("those who are there", lambda other=other, pids=pids: pids <= _listed(stage, other))
                 with Conversation(stage, f"new{number}", which, which) as talk:
@@ -92,6 +96,11 @@ def succession(stage: Any, agents: tuple[Path, ...], which: Path) -> None:
         agent.stop()
 
 
+def _refusals(agent: Process) -> list[str]:
+    said = agent.output.read_text() + agent.errors.read_text()
+    return [line for line in said.splitlines() if "refused a participant: this agent speaks versions" in line]
+
+
 def refusal(stage: Any, agent: Path, which: Path, good: Path) -> None:
     """A library that the agent has nothing in common with: it says so at once, so does the agent, and others go on."""
     with stage.agent(agent, log="warn") as serving:
@@ -99,9 +108,8 @@ def refusal(stage: Any, agent: Path, which: Path, good: Path) -> None:
             outcome = _start(stage, which, role, "refused").wait(SOON_S)
             if outcome.code != 1 or NOTHING_IN_COMMON not in outcome.tail():
                 raise ProgramFailed(f"{role}: ended with {outcome.code}: {outcome.tail()}")
-        said = serving.output.read_text() + serving.errors.read_text()
-        if "refused a participant: this agent speaks versions" not in said:
-            raise ProgramFailed(f"the agent said: {said}")
+        if not _refusals(serving):
+            raise ProgramFailed(f"the agent said: {serving.output.read_text()}{serving.errors.read_text()}")
         with Conversation(stage, "good", good, good) as talk:
             talk.end()
 
@@ -115,8 +123,10 @@ def plays(stage: Callable[[Path], Any], now: Path, ahead: Path, apart: Path, rel
         libraries = library(speaker), library(listener)
         all_of[what] = lambda place, agent=agent, libraries=libraries: mixture(stage(place), agent, *libraries)  # type: ignore[misc]
     for millrace in names:
-        what = f"channels: agents now, ahead, now; participants {names[millrace]}"
-        all_of[what] = lambda place, which=library(millrace): succession(stage(place), (now, ahead, now), which)  # type: ignore[misc]
+        what = f"channels: agents now, ahead, apart, now; participants {names[millrace]}"
+        order = now, ahead, apart, now
+        which = library(millrace)
+        all_of[what] = lambda place, which=which, order=order: succession(stage(place), order, which, apart)  # type: ignore[misc]
     refusals = {
         "agent now, a library that is apart": (now, library(apart), library(now)),
         "agent apart, the library of now": (apart, library(now), library(apart)),

@@ -14,7 +14,7 @@
     print(client.receive())
 
 Options are those of `struct millrace_options` by name: agent, group, pool_bytes, slots, when_full, timeout_ms, patience_ms, redeliver.
-A call that fails raises OSError with the error number that millrace.h names. MILLRACE_LIBRARY says where the library is, if the
+A call that fails raises OSError with the error number that millrace.h names. MILLRACE_CHANNEL_LIBRARY says where the library is, if the
 system does not know it.
 """
 
@@ -25,7 +25,7 @@ import errno
 import os
 from ctypes import POINTER, byref, c_char_p, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
-_library = ctypes.CDLL(os.environ.get("MILLRACE_LIBRARY", "libmillrace.so"))
+_library = ctypes.CDLL(os.environ.get("MILLRACE_CHANNEL_LIBRARY", "libmillrace.so"))
 _library.millrace_error.restype = c_char_p
 
 BLOCK, FAIL, DROP_OLDEST, DROP_NEWEST = range(4)

@@ -111,6 +111,9 @@ fn python_sends_and_receives() {
     python.arg(here.join("tests/every.py"));
     python.env("PYTHONPATH", here.join("python"));
     python.env("PYTHONDONTWRITEBYTECODE", "1");
-    python.env("MILLRACE_LIBRARY", install_library(directory.path()));
+    python.env(
+        "MILLRACE_CHANNEL_LIBRARY",
+        install_library(directory.path()),
+    );
     run_with_agent(directory.path(), &mut python);
 }

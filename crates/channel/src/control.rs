@@ -15,6 +15,9 @@ const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// An agent that has gone is looked for again after this time, and after twice as long each time, up to the other.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
+/// The same of one that did not want us.
+const REFUSED_MIN: Duration = Duration::from_secs(1);
+const REFUSED_MAX: Duration = Duration::from_secs(60);
 
 /// A message of the agent, with what came with it.
 pub(crate) type Incoming = (ToClient, Vec<WithheldFd>);
@@ -30,9 +33,7 @@ pub(crate) struct Control {
     pool: Option<WithheldFd>,
     version: u16,
     retry_at: Instant,
-    retry_after: Duration,
-    /// The agent does not want us.
-    is_refused: bool,
+    last_pause: Duration,
 }
 
 impl Control {
@@ -45,8 +46,7 @@ impl Control {
             pool: None,
             version: VERSION_MIN,
             retry_at: Instant::now(),
-            retry_after: RETRY_MIN,
-            is_refused: false,
+            last_pause: Duration::ZERO,
         };
         let connected =
             sys::connect_to_agent(&control.path).and_then(|socket| control.introduce(socket, &[]));
@@ -91,7 +91,7 @@ impl Control {
     pub(crate) fn note_opened(&mut self, opened: &Opened) {
         self.version = opened.version;
         self.open.id = opened.id;
-        self.retry_after = RETRY_MIN;
+        self.last_pause = Duration::ZERO;
     }
 
     /// What to watch, while there is a connection.
@@ -145,22 +145,25 @@ impl Control {
         Ok(Some((message, descriptors)))
     }
 
-    /// The agent does not want us, and will not be asked again.
+    /// The agent does not want us. Another one may, or this one, one day.
     pub(crate) fn note_refused(&mut self) {
-        self.is_refused = true;
-        self.socket = None;
+        self.look_again_after((self.last_pause * 2).clamp(REFUSED_MIN, REFUSED_MAX));
     }
 
     /// The agent has gone.
     pub(crate) fn note_gone(&mut self) {
+        self.look_again_after((self.last_pause * 2).clamp(RETRY_MIN, RETRY_MAX));
+    }
+
+    fn look_again_after(&mut self, pause: Duration) {
         self.socket = None;
-        self.retry_at = Instant::now() + self.retry_after;
-        self.retry_after = (self.retry_after * 2).min(RETRY_MAX);
+        self.retry_at = Instant::now() + pause;
+        self.last_pause = pause;
     }
 
     /// How long until the agent is looked for again; `None`: it is there.
     pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
-        let is_missing = self.socket.is_none() && !self.is_refused;
+        let is_missing = self.socket.is_none();
         is_missing.then(|| self.retry_at.saturating_duration_since(now))
     }
 

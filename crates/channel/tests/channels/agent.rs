@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use millrace_agent::{Agent, Config, Options};
 use millrace_shm::pool;
-use millrace_wire::{MAX_BYTES, Opened, ToAgent, ToClient, VERSION_MAX};
+use millrace_wire::{MAX_BYTES, Open, Opened, Refusal, Refused, ToAgent, ToClient, VERSION_MAX};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
     listen, recv, sendmsg, socket,
@@ -77,6 +77,19 @@ impl Running {
         })
     }
 
+    /// In its place, one that refuses one program, and ends.
+    pub(crate) fn refuse_one(path: &Path) -> JoinHandle<()> {
+        let listener = listener(path);
+        let path = path.to_owned();
+        std::thread::spawn(move || {
+            let (program, _) = hear_out(&listener);
+            let reason = Refusal::NotAllowed;
+            say(program, &ToClient::Refused(Refused { reason }), &[]);
+            std::fs::remove_file(path).unwrap();
+            nix::unistd::close(program).unwrap();
+        })
+    }
+
     /// In its place, one that takes in one program, and leaves it to the test what is said to that; see [`say`].
     pub(crate) fn take_in_one(path: &Path) -> JoinHandle<RawFd> {
         let listener = listener(path);
@@ -112,15 +125,21 @@ fn listener(path: &Path) -> OwnedFd {
     listener
 }
 
-/// Waits for a program that takes part, and says that it does; gives a publisher a pool.
-fn take_in(listener: &OwnedFd) -> RawFd {
-    // Processes of other tests are started meanwhile.
+/// Waits for a program that wants to take part.
+fn hear_out(listener: &OwnedFd) -> (RawFd, Open) {
+    // Programs of other tests are started meanwhile.
     let program = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC).unwrap();
     let mut buffer = [0; MAX_BYTES];
     let count = recv(program, &mut buffer, MsgFlags::empty()).unwrap();
     let Ok(ToAgent::Open(open)) = ToAgent::parse(&buffer[..count]) else {
         panic!("it begins with something else");
     };
+    (program, open)
+}
+
+/// Says to a program that it takes part; gives a publisher a pool.
+fn take_in(listener: &OwnedFd) -> RawFd {
+    let (program, open) = hear_out(listener);
     let pool = (open.pool_bytes != 0).then(|| pool::create(open.pool_bytes).unwrap().0);
     let opened = ToClient::Opened(Opened {
         version: VERSION_MAX,

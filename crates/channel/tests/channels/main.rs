@@ -226,6 +226,24 @@ fn a_pool_that_a_dying_agent_left_unsealed_is_good_for_the_next() {
 }
 
 #[test]
+fn who_was_refused_by_an_agent_asks_again() {
+    let mut agent = Running::start();
+    let channel = channel(&agent, "refused");
+    let publisher = channel.publisher().unwrap();
+    agent.stop();
+    let refusing = Running::refuse_one(agent.path());
+    while !refusing.is_finished() {
+        assert!(!publisher.wait_for_subscribers(1, A_WHILE));
+    }
+    refusing.join().unwrap();
+    agent.start_again();
+    let subscriber = channel.subscriber().unwrap();
+    assert!(publisher.wait_for_subscribers(1, SOON));
+    send(&publisher, 1);
+    assert_eq!(number(&subscriber), 1);
+}
+
+#[test]
 fn who_keeps_all_waiting_is_left_and_comes_back() {
     let agent = Running::start();
     let channel = channel(&agent, "slow").slots(4).patience(Some(A_WHILE));
