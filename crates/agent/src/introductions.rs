@@ -280,7 +280,8 @@ impl Server {
         }
         let party = |end: &PairedEnd| {
             let client = self.clients.get(&end.client)?;
-            Some(Party::new(client.tenant, self.pods.of_client(client)))
+            let pod = self.pods.of_client(client);
+            Some(Party::new(client.tenant, pod.as_deref()))
         };
         let parties = [party(&ends[0]), party(&ends[1])];
         // Who is gone needs no permission.

@@ -31,6 +31,7 @@ mod growth;
 mod http;
 mod introductions;
 mod metrics;
+mod naming;
 mod netlink;
 mod offers;
 mod packet_rules;

@@ -3,6 +3,7 @@
 
 use serde::Deserialize;
 
+use crate::naming::{fits, is_pattern, name_of};
 use crate::tenant::Tenant;
 
 /// `[join]` of the configuration.
@@ -39,13 +40,13 @@ impl JoinConfig {
     /// What is wrong with it.
     pub(crate) fn validate(&self) -> Result<(), String> {
         let pairs = self.allow.iter().chain(&self.deny);
-        let wrong = pairs.flatten().find(|pattern| {
-            let fixed = pattern.strip_suffix('*').unwrap_or(pattern);
-            pattern.is_empty() || fixed.contains('*')
-        });
+        let wrong = pairs
+            .flatten()
+            .find(|pattern| !is_pattern(pattern, &["nobody"]));
         wrong.map_or(Ok(()), |pattern| {
             Err(format!(
-                "join has the pattern {pattern:?}; it must be a name, or the beginning of names and a `*`"
+                "join has the pattern {pattern:?}; it must be `*` or `nobody`, or begin with pod/, container/ or user/ and have a `*` \
+                 at its end at most"
             ))
         })
     }
@@ -85,29 +86,23 @@ pub(crate) struct Party {
 
 impl Party {
     /// `pod`: `NAMESPACE/NAME`, where that is known.
-    pub(crate) fn new(tenant: Tenant, pod: Option<String>) -> Party {
-        let name = match tenant {
-            Tenant::Pod(_) => pod,
-            // As in `container 0123456789ab`.
-            other => Some(other.to_string().replace(' ', "/")),
-        };
-        Party { tenant, name }
+    pub(crate) fn new(tenant: Tenant, pod: Option<&str>) -> Party {
+        Party {
+            tenant,
+            name: name_of(tenant, pod),
+        }
     }
 
     fn is_meant(&self, pattern: &str, unknown: bool) -> bool {
-        let Some(name) = &self.name else {
-            return unknown || pattern == "*";
-        };
-        match pattern.strip_suffix('*') {
-            Some(beginning) => name.starts_with(beginning),
-            None => name == pattern,
+        match &self.name {
+            Some(name) => fits(pattern, name),
+            None => unknown || pattern == "*",
         }
     }
 
     fn namespace(&self) -> Option<&str> {
-        let is_pod = matches!(self.tenant, Tenant::Pod(_));
-        let name = self.name.as_deref().filter(|_| is_pod)?;
-        Some(name.split_once('/')?.0)
+        let pod = self.name.as_deref()?.strip_prefix("pod/")?;
+        Some(pod.split_once('/')?.0)
     }
 }
 
@@ -116,7 +111,7 @@ mod tests {
     use super::*;
 
     fn pod(number: u8, name: &str) -> Party {
-        Party::new(Tenant::Pod([number; 16]), Some(name.to_owned()))
+        Party::new(Tenant::Pod([number; 16]), Some(name))
     }
 
     fn config(text: &str) -> JoinConfig {
@@ -161,7 +156,7 @@ mod tests {
         let [shop, pay, db] = [pod(1, "shop/web-0"), pod(2, "pay/web-0"), pod(3, "db/main")];
         let user = Party::new(Tenant::User(1000), None);
         let rules = config(
-            "within = 'tenant'\nallow = [['shop/*', 'db/main'], ['user/1000', '*']]\ndeny = [['pay/*', '*']]",
+            "within = 'tenant'\nallow = [['pod/shop/*', 'pod/db/main'], ['user/1000', '*']]\ndeny = [['pod/pay/*', '*']]",
         );
         for (pair, joined) in [
             ([&shop, &db], true),
@@ -170,6 +165,8 @@ mod tests {
             ([&user, &db], true),
             ([&pay, &user], false),
             ([&pay, &pay], false),
+            // A pod that is called like a user is not that user.
+            ([&pod(4, "user/1000"), &db], false),
         ] {
             assert_eq!(rules.may_join(pair), joined, "{pair:?}");
         }
@@ -180,9 +177,9 @@ mod tests {
 
     #[test]
     fn patterns_that_mean_nothing_are_refused() {
-        for pattern in ["", "a*b", "**"] {
+        for pattern in ["", "user/a*b", "**", "shop/*", "pod", "cgroup:/x"] {
             let config = JoinConfig {
-                allow: vec![["x".to_owned(), pattern.to_owned()]],
+                allow: vec![["*".to_owned(), pattern.to_owned()]],
                 ..JoinConfig::default()
             };
             assert!(config.validate().unwrap_err().contains(pattern));

@@ -4,9 +4,10 @@
 use millrace_wire::{ChannelName, Open};
 use serde::Deserialize;
 
+use crate::naming::{fits, is_pattern, name_of};
 use crate::tenant::Tenant;
 
-/// What patterns that mean control groups begin with.
+/// What patterns that mean control groups begin with; a path follows.
 const CGROUP: &str = "cgroup:";
 
 /// A `[[channel]]` of the configuration.
@@ -60,7 +61,7 @@ impl ChannelRule {
             ));
         }
         let mut patterns = self.send.iter().chain(&self.receive);
-        let wrong = patterns.find(|pattern| !is_pattern(pattern));
+        let wrong = patterns.find(|pattern| !is_pattern(pattern, &["cgroup:/"]));
         wrong.map_or(Ok(()), |pattern| {
             Err(format!(
                 "channel {:?} has the pattern {pattern:?}; it must be `*`, or begin with pod/, container/, user/ or cgroup:/ \
@@ -68,19 +69,6 @@ impl ChannelRule {
                 self.name
             ))
         })
-    }
-}
-
-fn is_pattern(pattern: &str) -> bool {
-    let fixed = pattern.strip_suffix('*').unwrap_or(pattern);
-    let kinds = ["pod/", "container/", "user/", "cgroup:/"];
-    pattern == "*" || !fixed.contains('*') && kinds.iter().any(|kind| fixed.starts_with(kind))
-}
-
-fn fits(pattern: &str, text: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(beginning) => text.starts_with(beginning),
-        None => text == pattern,
     }
 }
 
@@ -112,7 +100,7 @@ pub(crate) fn find(
 
 impl Applicant<'_> {
     fn is_meant(&self, patterns: &[String]) -> bool {
-        let name = self.name();
+        let name = name_of(self.tenant, self.pod.as_deref());
         let asks = patterns.iter().any(|pattern| pattern.starts_with(CGROUP));
         let group = asks.then(|| group_in(&(self.groups)()?)).flatten();
         patterns
@@ -121,17 +109,6 @@ impl Applicant<'_> {
                 Some(pattern) => group.as_ref().is_some_and(|group| fits(pattern, group)),
                 None => pattern == "*" || name.as_ref().is_some_and(|name| fits(pattern, name)),
             })
-    }
-
-    /// As rules call it. The kind comes first, so that no pod's name passes for something else. `None`: a pod whose name is not known, or
-    /// one that cannot be told.
-    fn name(&self) -> Option<String> {
-        match self.tenant {
-            Tenant::Pod(_) => self.pod.as_ref().map(|pod| format!("pod/{pod}")),
-            Tenant::Nobody => None,
-            // As in `container 0123456789ab`.
-            other => Some(other.to_string().replace(' ', "/")),
-        }
     }
 }
 
