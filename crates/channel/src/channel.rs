@@ -1,5 +1,6 @@
 //! How to take part in a channel.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -112,7 +113,7 @@ impl Channel {
     }
 
     /// Of all subscribers that name the same group, one gets each message: the one that the message's key belongs to, or else the one with
-    /// the fewest outstanding. Without a group, a subscriber gets every message.
+    /// the fewest outstanding. Without a group, a subscriber gets every message. Its name is one as channels have.
     #[must_use]
     pub fn group(mut self, group: &str) -> Channel {
         self.group = Some(group.to_owned());
@@ -153,32 +154,22 @@ impl Channel {
 
     fn endpoint(&self, role: Role) -> Result<Endpoint, Error> {
         let name = ChannelName::new(&self.name).map_err(Error::Name)?;
+        let wrong = |option, value: &dyn Display, wanted| {
+            Error::Option(format!("{option} is {value}; it must be {wanted}"))
+        };
         if !is_slot_count(self.slots) {
             let wanted = "a power of two from 2 to 32768";
-            return Err(Error::Option(format!(
-                "slots is {}; it must be {wanted}",
-                self.slots
-            )));
+            return Err(wrong("slots", &self.slots, wanted));
         }
         if role.sends() && !is_pool_size(self.pool_bytes) {
             let wanted = "a multiple of 65536 up to 4294967296";
-            let what = format!("pool_bytes is {}; it must be {wanted}", self.pool_bytes);
-            return Err(Error::Option(what));
+            return Err(wrong("pool_bytes", &self.pool_bytes, wanted));
         }
-        Endpoint::open(self, role, name)
-    }
-
-    /// The group as the protocol has it: a hash of its name (FNV-1a, 64 bits), never zero. Servers that name none are one
-    /// group all the same.
-    pub(crate) fn group_number(&self, role: Role) -> u64 {
-        let name = match (&self.group, role) {
-            (Some(name), _) => name,
-            (None, Role::Server) => "",
-            (None, _) => return 0,
-        };
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        let group = self.group.as_ref().map(|group| {
+            let wanted = "a name such as channels have";
+            ChannelName::new(group).map_err(|_| wrong("group", group, wanted))
         });
-        hash.max(1)
+        let group = group.transpose()?;
+        Endpoint::open(self, role, name, group)
     }
 }

@@ -98,6 +98,7 @@ impl Endpoint {
         channel: &Channel,
         role: Role,
         name: ChannelName,
+        group: Option<ChannelName>,
     ) -> Result<Endpoint, Error> {
         let kernel = |what| move |error: io::Error| Error::Kernel(what, error);
         let guard = ForkGuard::new().map_err(kernel("a page that children do not inherit"))?;
@@ -118,11 +119,11 @@ impl Endpoint {
             overwrites: channel.when_full == WhenFull::DropOldest,
             pool: None,
             id: 0,
-            group: channel.group_number(role),
             pool_bytes: if role.sends() { channel.pool_bytes } else { 0 },
             slots: channel.slots,
             peers: 0,
             name,
+            group,
         };
         let path = channel.agent.clone().unwrap_or_else(agent_socket);
         let (control, opened) = Control::open(path, open)?;

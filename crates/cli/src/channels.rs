@@ -179,8 +179,7 @@ impl Line<'_> {
                 .as_ref()
                 .map_or("-".to_owned(), |flow| value(flow).to_string())
         };
-        // The groups' names are not known here; few digits tell them apart.
-        let group = self.receiver.and_then(|end| end.group.as_ref()?.get(..6));
+        let group = self.receiver.and_then(|end| end.group.as_deref());
         vec![
             self.channel.name.clone(),
             self.channel.kind.clone(),
@@ -238,7 +237,7 @@ pub(crate) mod tests {
             pod: None,
             pod_name: None,
             id: format!("{pid:016x}"),
-            group: (role == "subscriber").then(|| "abcdef0123456789".to_owned()),
+            group: (role == "subscriber").then(|| "workers".to_owned()),
             age_s: 75,
             pool_bytes: 0,
             huge: false,
@@ -305,7 +304,7 @@ pub(crate) mod tests {
     #[test]
     fn each_link_has_one_line_and_so_has_who_has_none() {
         let expected = [
-            "news messages user/7 a-publisher/1 a-subscriber/2 abcdef 5 500 - 3 4 1 2 9",
+            "news messages user/7 a-publisher/1 a-subscriber/2 workers 5 500 - 3 4 1 2 9",
             "news messages user/7 a-publisher/3 - - - - - - - - - 75",
         ];
         assert_eq!(shown(&news(5)), expected);
@@ -317,7 +316,7 @@ pub(crate) mod tests {
         let ends = &mut report.channels[0].ends;
         ends.drain(..2);
         ends[0].links[0].peer = None;
-        let expected = ["news messages user/7 - a-subscriber/2 abcdef 5 500 - 3 4 1 2 9"];
+        let expected = ["news messages user/7 - a-subscriber/2 workers 5 500 - 3 4 1 2 9"];
         assert_eq!(shown(&report), expected);
     }
 

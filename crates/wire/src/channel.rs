@@ -155,8 +155,6 @@ pub struct Open {
     pub pool: Option<u32>,
     /// What an earlier agent called it; 0: none did.
     pub id: u64,
-    /// A hash of the group's name, for subscribers and servers; 0: no group.
-    pub group: u64,
     /// The size of a publisher's pool, and of a client's own one and of each that replies to it come in; of others 0.
     pub pool_bytes: u64,
     /// Messages that may be outstanding on a link. It gets the smaller number of both ends'.
@@ -165,6 +163,25 @@ pub struct Open {
     pub peers: u32,
     /// The channel.
     pub name: ChannelName,
+    /// Of subscribers or servers: whom it shares messages with.
+    pub group: Option<ChannelName>,
+}
+
+impl Open {
+    /// The group as links have it: a hash of its name (FNV-1a, 64 bits), never zero; 0: none. Servers that name none are one group all the
+    /// same.
+    #[must_use]
+    pub fn group_number(&self) -> u64 {
+        let name = match (&self.group, self.role) {
+            (Some(name), _) => name.as_str(),
+            (None, Role::Server) => "",
+            (None, _) => return 0,
+        };
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        hash.max(1)
+    }
 }
 
 /// "I have a link with this participant already." It does not get another.
@@ -285,7 +302,7 @@ pub struct Linked {
     pub two_way: bool,
     /// The receiver's end.
     pub end: LinkEnd,
-    /// The group of the one that subscribes; 0: none.
+    /// [`Open::group_number`] of the one that subscribes.
     pub group: u64,
     /// The size of the pool that the peer publishes from, to this one; 0: it does not publish.
     pub peer_pool_bytes: u64,

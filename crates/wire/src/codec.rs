@@ -17,8 +17,8 @@ mod channel;
 /// The first four bytes of every message: "CRLM" on the wire.
 pub const MAGIC: u32 = 0x4d4c_5243;
 
-/// No message is longer than this. The longest, `Open`, has 113 bytes; the rest is room to grow.
-pub const MAX_BYTES: usize = 128;
+/// No message is longer than this. The longest, `Open`, has 174 bytes; the rest is room to grow.
+pub const MAX_BYTES: usize = 256;
 
 const HELLO: u16 = 1;
 const OFFER: u16 = 2;

@@ -152,11 +152,11 @@ fn open(choices: &mut Choices<'_>) -> Open {
         overwrites: what & 8 != 0,
         pool: (role.sends() && what & 0x30 == 0x30).then_some(u32::from(what)),
         id: u64::from(what >> 6),
-        group: u64::from(choices.byte() & 1),
         pool_bytes: if role.sends() { 65_536 } else { 0 },
         slots: 2 << (choices.byte() & 7),
         peers: u32::from(choices.byte() & 1),
         name: ChannelName::new(name).expect("a name"),
+        group: (choices.byte() & 1 != 0).then(|| ChannelName::new("workers").expect("a name")),
     }
 }
 

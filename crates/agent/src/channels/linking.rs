@@ -170,7 +170,7 @@ impl Server {
             overwrites: open.overwrites,
             two_way,
             end: LinkEnd::Subscribes,
-            group: other.group,
+            group: other.group_number(),
             peer_pool_bytes: open.pool_bytes,
             own_pool_bytes: replies.unwrap_or(0),
             peer_pid: self.pid_of(pair[0]),

@@ -140,11 +140,11 @@ mod tests {
             overwrites: false,
             pool: None,
             id: 0,
-            group: 0,
             pool_bytes: 65_536,
             slots: 2,
             peers: 0,
             name: ChannelName::new(name).unwrap(),
+            group: None,
         }
     }
 

@@ -63,7 +63,7 @@ pub struct ChannelEndReport {
     pub pod_name: Option<String>,
     /// What the agent calls it, in hexadecimal.
     pub id: String,
-    /// A hash of its group's name, in hexadecimal.
+    /// Its group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Seconds since it came.
@@ -216,7 +216,7 @@ impl Server {
             pod,
             pod_name,
             id: hexadecimal(member.id),
-            group: (open.group != 0).then(|| hexadecimal(open.group)),
+            group: open.group.map(|group| group.to_string()),
             age_s: since.elapsed().as_secs(),
             pool_bytes: open.pool_bytes,
             huge: *huge,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use millrace_agent::{ChannelRule, ChannelsReport, Config, QuotaConfig};
 use millrace_shm::pool::PoolView;
-use millrace_wire::{Left, Open, Refusal, Role, ToAgent, ToClient, Unsupported};
+use millrace_wire::{ChannelName, Left, Open, Refusal, Role, ToAgent, ToClient, Unsupported};
 use nix::sys::socket::{MsgFlags, send};
 use nix::sys::stat::fstat;
 use participant::{POOL_BYTES, ask, come, open};
@@ -80,7 +80,7 @@ fn a_server_is_ready_before_its_client_hears_of_it() {
     let agent = Running::start(Config::default());
     let client = come(&agent, "ask/me", Role::Client);
     let group = Open {
-        group: 77,
+        group: Some(ChannelName::new("workers").unwrap()),
         slots: 4,
         ..open("ask/me", Role::Server)
     };

@@ -28,11 +28,11 @@ pub(super) fn open(name: &str, role: Role) -> Open {
         overwrites: false,
         pool: None,
         id: 0,
-        group: 0,
         pool_bytes: if role.sends() { POOL_BYTES } else { 0 },
         slots: 16,
         peers: 0,
         name: ChannelName::new(name).unwrap(),
+        group: None,
     }
 }
 

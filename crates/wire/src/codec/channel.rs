@@ -33,14 +33,18 @@ impl Open {
         let flags = bit(self.overwrites, OVERWRITES) | bit(self.pool.is_some(), HAS_POOL);
         w.put(&[self.role as u8, flags]);
         w.put(&self.id.to_le_bytes());
-        w.put(&self.group.to_le_bytes());
         w.put(&self.pool_bytes.to_le_bytes());
         w.put(&self.slots.to_le_bytes());
         w.put(&self.peers.to_le_bytes());
         w.put(&self.pool.unwrap_or(0).to_le_bytes());
-        let (name, length) = self.name.to_bytes();
-        w.put(&[length]);
-        w.put(&name);
+        let no_group = ([0; ChannelName::BYTES_MAX], 0);
+        for (name, length) in [
+            self.name.to_bytes(),
+            self.group.map_or(no_group, ChannelName::to_bytes),
+        ] {
+            w.put(&[length]);
+            w.put(&name);
+        }
         w.length
     }
 
@@ -49,8 +53,7 @@ impl Open {
         let (version_min, version_max, abi) = (r.u16()?, r.u16()?, r.u16()?);
         let role = Role::from_u8(r.u8()?).ok_or(ParseError::Value("role"))?;
         let flags = r.u8()?;
-        let (id, group) = (r.u64()?, r.u64()?);
-        let pool_bytes = r.u64()?;
+        let (id, pool_bytes) = (r.u64()?, r.u64()?);
         if role.sends() != is_pool_size(pool_bytes) || !role.sends() && pool_bytes != 0 {
             return Err(ParseError::Value("pool_bytes"));
         }
@@ -59,8 +62,17 @@ impl Open {
             return Err(ParseError::Value("flags"));
         }
         let (slots, peers, pool) = (r.slots()?, r.u32()?, r.u32()?);
-        let length = r.u8()?;
-        let name = ChannelName::of_bytes(r.take()?, length).ok_or(ParseError::Value("name"))?;
+        let mut name = |what| {
+            let (length, bytes) = (r.u8()?, r.take()?);
+            let is_none = length == 0 && bytes == [0; ChannelName::BYTES_MAX];
+            let name = ChannelName::of_bytes(bytes, length);
+            if name.is_none() && !is_none {
+                return Err(ParseError::Value(what));
+            }
+            Ok(name)
+        };
+        let (name, group) = (name("name")?, name("group")?);
+        let name = name.ok_or(ParseError::Value("name"))?;
         Ok(Open {
             version_min,
             version_max,

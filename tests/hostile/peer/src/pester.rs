@@ -157,7 +157,6 @@ fn any_participant(id: u64, random: &mut Random) -> Open {
         overwrites: random.strikes(2),
         pool: (role.sends() && random.strikes(2)).then(|| random.below(64) as u32),
         id,
-        group: id & 1,
         pool_bytes: if role.sends() {
             random.pick(&[65_536, 1 << 20, 4 << 30])
         } else {
@@ -166,6 +165,9 @@ fn any_participant(id: u64, random: &mut Random) -> Open {
         slots: random.pick(&[2, 256, 32_768]),
         peers: random.pick(&[0, 0, 1, 5, u32::MAX]),
         name: ChannelName::new(name).expect("it is a name"),
+        group: random
+            .strikes(2)
+            .then(|| ChannelName::new("workers").expect("it is a name")),
     }
 }
 

@@ -29,11 +29,11 @@ impl Random {
             overwrites: self.below(2) == 1,
             pool: (role.sends() && self.below(2) == 1).then(|| self.word()),
             id: self.next(),
-            group: self.next(),
             pool_bytes: if role.sends() { pool_bytes } else { 0 },
             slots: 2 << self.below(15),
             peers: self.word(),
             name: self.name(),
+            group: (self.below(2) == 1).then(|| self.name()),
         }
     }
 
@@ -68,11 +68,11 @@ fn publisher() -> Open {
         overwrites: true,
         pool: None,
         id: 3,
-        group: 0,
         pool_bytes: 65_536,
         slots: 16,
         peers: 1,
         name: ChannelName::new("a/b").unwrap(),
+        group: Some(ChannelName::new("w").unwrap()),
     }
 }
 
@@ -102,11 +102,12 @@ fn names_are_short_and_harmless() {
 fn the_bytes_of_open_are_fixed_and_later_versions_may_append() {
     let open = ToAgent::Open(publisher());
     let (mut buffer, length) = encoded(open);
-    let mut expected = [0; 117];
+    let mut expected = [0; 174];
     expected[..20]
         .copy_from_slice(b"CRLM\x02\x00\x08\x00\x02\x00\x02\x00\x01\x00\x00\x01\x03\x00\x00\x00");
-    (expected[34], expected[40], expected[44]) = (1, 16, 1);
-    expected[52..56].copy_from_slice(b"\x03a/b");
+    (expected[26], expected[32], expected[36]) = (1, 16, 1);
+    expected[44..48].copy_from_slice(b"\x03a/b");
+    expected[109..111].copy_from_slice(b"\x01w");
     assert_eq!(buffer[..length], expected);
     buffer[4] = 9;
     assert_eq!(ToAgent::parse(&buffer[..length + 11]), Ok(open));
@@ -139,13 +140,15 @@ fn impossible_participants_are_refused_by_field() {
     for slots in [0, 1, 3, SLOTS_MAX * 2] {
         refused(Open { slots, ..open }, "slots");
     }
-    // The role, and the name: no letter, one byte behind the name, too long.
+    // The role, and the names: no letter, one byte behind the name, none where one must be, too long.
     for (at, value, field) in [
         (14, 4, "role"),
-        (53, b' ', "name"),
-        (64, 1, "name"),
-        (52, 0, "name"),
-        (52, 65, "name"),
+        (45, b' ', "name"),
+        (56, 1, "name"),
+        (44, 0, "name"),
+        (44, 65, "name"),
+        (109, 0, "group"),
+        (110, b'-', "group"),
     ] {
         let (mut buffer, length) = encoded(ToAgent::Open(open));
         buffer[at] = value;
