@@ -42,6 +42,8 @@ const EAGER_WAIT_MS: u64 = 20;
 const EAGER_WAIT_SHORT_MS: u64 = 2;
 /// …unless so many introductions in a row were waited for in vain: the other ends are not under Millrace.
 const EAGER_VAIN_MAX: u32 = 100;
+/// Milliseconds that a fork waits for a segment, from when it was asked for.
+const SEGMENT_WAIT_MS: u64 = 20;
 static EAGER_VAIN: AtomicU32 = AtomicU32::new(0);
 /// Descriptors of ours are at or above this number where the limit allows.
 const HIGH_DESCRIPTOR: c_int = 900;
@@ -323,6 +325,20 @@ pub(crate) fn take(socket: &'static Socket) {
     }
 }
 
+/// Waits for a segment that was asked for just now.
+pub(crate) fn await_segment(socket: &Socket) {
+    let is_offered = || socket.phase.load(Acquire) == phase::OFFERED;
+    if !is_offered() {
+        return;
+    }
+    let taken_at_ns = with_client(|client| client.taken_at_ns(socket)).unwrap_or(0);
+    let deadline = taken_at_ns + SEGMENT_WAIT_MS * 1_000_000;
+    while is_offered() && kernel::monotonic_ns() < deadline {
+        glance();
+        millrace_shm::sys::yield_now();
+    }
+}
+
 /// Looks whether the agent has sent anything, at the cost of a load when it has not.
 #[inline]
 pub(crate) fn glance() {
@@ -417,7 +433,12 @@ pub(crate) fn forget_parent() {
 
 /// Keeps introductions away until [`resume_introductions`], so that a fork copies no half-made state.
 pub(crate) fn stop_introductions() {
-    std::mem::forget((MOVING.lock(), CLIENT.lock()));
+    let (moving, mut client) = (MOVING.lock(), CLIENT.lock());
+    // What came later the parent could not use while the child has the connection, too, and the other end would wait for it in vain.
+    if let Some(client) = client.as_mut().and_then(|client| client.as_mut()) {
+        client.untake_all();
+    }
+    std::mem::forget((moving, client));
 }
 
 /// See [`stop_introductions`].

@@ -52,8 +52,8 @@ pub(super) struct Client {
 pub(super) struct Offered {
     /// The descriptor that it was made for.
     pub(super) fd: c_int,
-    /// We have said that we want the segment: it may come at any time.
-    pub(super) taken: bool,
+    /// When we said that we want the segment, which may come at any time; zero: not yet.
+    pub(super) taken_at_ns: u64,
 }
 
 impl Client {
@@ -210,7 +210,7 @@ impl Client {
             socket.offer_id.store(0, Relaxed);
             return Ok(());
         }
-        self.offers.insert(offer_id, Offered { fd, taken: false });
+        self.offers.insert(offer_id, Offered { fd, taken_at_ns: 0 });
         if self.send(&ToAgent::Offer(offer)) {
             return Ok(());
         }
@@ -227,13 +227,39 @@ impl Client {
     /// Asks for the segment of a connection of which the agent knows the other end, if we could use it now.
     pub(super) fn take(&mut self, socket: &'static Socket) {
         let offer_id = socket.offer_id.load(Relaxed);
-        let Some(offered) = self.offers.get(&offer_id).filter(|offered| !offered.taken) else {
+        let Some(offered) = self
+            .offers
+            .get(&offer_id)
+            .filter(|offered| offered.taken_at_ns == 0)
+        else {
             return;
         };
         let fd = offered.fd;
         if socket.is_held_alone() && self.send(&ToAgent::Take(Take { offer_id })) {
-            self.offers.insert(offer_id, Offered { fd, taken: true });
+            let taken_at_ns = kernel::monotonic_ns();
+            self.offers.insert(offer_id, Offered { fd, taken_at_ns });
             socket.matched.store(false, Relaxed);
+        }
+    }
+
+    /// When the segment of a connection was asked for that has not come yet; zero: it was not.
+    pub(super) fn taken_at_ns(&self, socket: &Socket) -> u64 {
+        let offered = self.offers.get(&socket.offer_id.load(Relaxed));
+        offered.map_or(0, |offered| offered.taken_at_ns)
+    }
+
+    /// Takes back what was asked for and has not come: the connections may be offered again.
+    pub(super) fn untake_all(&mut self) {
+        let taken = self.offers.iter().filter(|(_, it)| it.taken_at_ns != 0);
+        let taken: Vec<(u64, c_int)> = taken.map(|(id, it)| (*id, it.fd)).collect();
+        for (offer_id, fd) in taken {
+            let Some(socket) = offered(fd, offer_id) else {
+                continue;
+            };
+            if pass(socket, phase::OFFERED, phase::FRESH) {
+                socket.offer_id.store(0, Relaxed);
+                self.withdraw(offer_id);
+            }
         }
     }
 

@@ -80,7 +80,10 @@ fn note_given(earlier: u32, token: u32, rows: impl Iterator<Item = &'static Row>
 fn join_introduced() {
     for fd in table::all() {
         if let Some(socket) = table::socket(fd).filter(|socket| !socket.is_attached()) {
-            socket.is_joined_now(fd);
+            client::await_segment(socket);
+            if socket.phase.load(Acquire) == phase::PAIRED {
+                socket.is_joined_now(fd);
+            }
         }
     }
 }
