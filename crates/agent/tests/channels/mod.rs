@@ -98,7 +98,8 @@ fn a_server_is_ready_before_its_client_hears_of_it() {
     server.ready(far.news.link);
     let near = client.joined();
     assert!(millrace_shm::pool::is_sealed(replies.as_fd(), POOL_BYTES));
-    assert_eq!((near.news.group, near.news.peer), (77, server.opened.id));
+    let expected = (group.group_number(), server.opened.id);
+    assert_eq!((near.news.group, near.news.peer), expected);
     assert_eq!(inode(near.peer_pool.as_ref().unwrap()), inode(replies));
     assert_eq!(
         inode(far.peer_pool.as_ref().unwrap()),
