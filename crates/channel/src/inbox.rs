@@ -126,13 +126,16 @@ impl Inbox {
         }
     }
 
+    /// The next message of the publisher whose turn it is, if it has not had that yet.
+    #[inline(always)]
+    pub(crate) fn pop_in_turn(&mut self) -> Option<Taken> {
+        self.left = self.left.checked_sub(1)?;
+        self.pop_from(self.turn)
+    }
+
     /// The next message, of each publisher in turn.
-    #[inline]
     pub(crate) fn pop(&mut self) -> Option<Taken> {
-        if self.left != 0
-            && let Some(taken) = self.pop_from(self.turn)
-        {
-            self.left -= 1;
+        if let Some(taken) = self.pop_in_turn() {
             return Some(taken);
         }
         for _ in 0..self.sources.len() {
@@ -150,7 +153,7 @@ impl Inbox {
         None
     }
 
-    #[inline]
+    #[inline(always)]
     fn pop_from(&mut self, index: usize) -> Option<Taken> {
         let source = self.sources.get_mut(index)?.as_mut()?;
         if source.is_liar {
@@ -201,7 +204,7 @@ impl Inbox {
     }
 
     /// Where a message lies. None: its publisher is another's place now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bytes(&self, taken: &Taken) -> Option<Bytes<'_>> {
         let source = self.source(taken.source)?;
         let is_its = source.id == taken.publisher;
@@ -209,7 +212,7 @@ impl Inbox {
     }
 
     /// Gives a message back. False: it has been given back before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&mut self, taken: &Taken) -> bool {
         let Some(source) = self.sources.get_mut(taken.source).and_then(Option::as_mut) else {
             return false;

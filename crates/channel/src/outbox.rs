@@ -206,6 +206,18 @@ impl Outbox {
         }
     }
 
+    /// Whether it pays to look for room again: each look takes a line from the subscriber that writes there, and of all that it gives
+    /// back one by one, half, or enough, is waited for. Where there are others, it pays at once.
+    pub(crate) fn has_much_back(&self) -> bool {
+        let ([single], true) = (self.singles.as_slice(), self.groups.is_empty()) else {
+            return true;
+        };
+        self.peers[*single].as_ref().is_none_or(|peer| {
+            let much = (peer.tickets.count() / 2).min(COLLECT_AFTER);
+            peer.end.has_back(much as u32)
+        })
+    }
+
     /// Takes what all subscribers have given back.
     pub(crate) fn collect_all(&mut self) {
         for index in 0..self.peers.len() {
@@ -276,28 +288,42 @@ impl Outbox {
         true
     }
 
-    /// Sends a message to whom it concerns; seen after [`Outbox::publish`]. Returns its number, or the buffer when it cannot go now.
+    /// The subscriber that gets everything, if there is only one, and it has room for a message that takes so much memory.
     #[inline]
+    pub(crate) fn single(&mut self, memory: u64) -> Option<PeerIndex> {
+        let ([single], true) = (self.singles.as_slice(), self.groups.is_empty()) else {
+            return None;
+        };
+        let single = *single;
+        self.has_room(single, memory).then_some(single)
+    }
+
+    /// As [`Outbox::push`], to one that [`Outbox::single`] has found for it.
+    #[inline]
+    pub(crate) fn push_to(
+        &mut self,
+        single: PeerIndex,
+        buffer: Buffer,
+        (_, sequence, marks): Details,
+    ) -> u64 {
+        let number = self.number(sequence);
+        let flight = self.flights.add(Flight {
+            buffer: Some(buffer),
+            holders: 1,
+            sequence: number,
+            key: None,
+        });
+        self.write(single, flight, None, marks);
+        number
+    }
+
+    /// Sends a message to whom it concerns; seen after [`Outbox::publish`]. Returns its number, or the buffer when it cannot go now.
     pub(crate) fn push(
         &mut self,
         buffer: Buffer,
         (key, sequence, marks): Details,
     ) -> Result<u64, (Buffer, Hindrance)> {
         let memory = buffer.memory_bytes();
-        if let ([single], true) = (self.singles.as_slice(), self.groups.is_empty())
-            && let single = *single
-            && self.has_room(single, memory)
-        {
-            let number = self.number(sequence);
-            let flight = self.flights.add(Flight {
-                buffer: Some(buffer),
-                holders: 1,
-                sequence: number,
-                key: None,
-            });
-            self.write(single, flight, None, marks);
-            return Ok(number);
-        }
         if let Err(hindrance) = self.choose(memory, key) {
             return Err((buffer, hindrance));
         }

@@ -66,7 +66,7 @@ impl Deref for Loan<'_> {
 }
 
 impl DerefMut for Loan<'_> {
-    #[inline]
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
         let memory = match &self.memory {
             Memory::Own(memory) => memory,
@@ -78,19 +78,24 @@ impl DerefMut for Loan<'_> {
 }
 
 impl Drop for Loan<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            let mut endpoint = self.owner.borrow_mut();
-            if let Some(outbox) = endpoint.outbox_for(self.client()) {
-                outbox.pool_mut().give_back(buffer);
-            }
+            give_back(self.owner, self.client(), buffer);
         }
     }
 }
 
+/// Not a method: a loan that nobody has the address of stays in registers.
+#[inline(never)]
+fn give_back(owner: &Shared, client: Option<(usize, u64)>, buffer: Buffer) {
+    if let Some(outbox) = owner.borrow_mut().outbox_for(client) {
+        outbox.pool_mut().give_back(buffer);
+    }
+}
+
 impl<'a> Loan<'a> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(owner: &'a Shared, memory: &'a PoolMemory, buffer: Buffer) -> Loan<'a> {
         Loan {
             owner,
@@ -120,6 +125,7 @@ impl<'a> Loan<'a> {
     }
 
     /// Of a reply: to whom.
+    #[inline(always)]
     pub(crate) fn client(&self) -> Option<(usize, u64)> {
         match self.memory {
             Memory::Own(_) => None,
@@ -128,25 +134,38 @@ impl<'a> Loan<'a> {
     }
 
     /// Sends it, or returns it with the cause.
-    #[inline]
-    pub(crate) fn push(self, details: Details) -> Result<u64, PushError<Loan<'a>>> {
-        self.push_if(details, true)
+    #[inline(always)]
+    pub(crate) fn push(self, (key, sequence, marks): Details) -> Result<u64, PushError<Loan<'a>>> {
+        self.push_if(key, sequence, marks, true)
     }
 
-    #[inline]
-    fn push_if(mut self, details: Details, may_wait: bool) -> Result<u64, PushError<Loan<'a>>> {
+    #[inline(always)]
+    fn push_if(
+        mut self,
+        key: Option<u64>,
+        sequence: Option<u64>,
+        marks: u8,
+        may_wait: bool,
+    ) -> Result<u64, PushError<Loan<'a>>> {
         let Some(buffer) = self.buffer.take() else {
             // A loan that was pushed or detached exists no more.
             unreachable!("a loan without memory");
         };
         let client = self.client();
         let mut endpoint = self.owner.borrow_mut();
-        let pushed = endpoint.push(client, buffer, details, may_wait);
+        let mut left = None;
+        let details = (key, sequence, marks);
+        let pushed = endpoint.push(client, buffer, (details, may_wait), &mut left);
         drop(endpoint);
-        pushed.map_err(|(buffer, error)| {
-            self.buffer = Some(buffer);
-            PushError { loan: self, error }
-        })
+        match (pushed, left) {
+            (Some(number), _) => Ok(number),
+            (None, Some((buffer, error))) => {
+                self.buffer = Some(buffer);
+                Err(PushError { loan: self, error })
+            }
+            // What could not be pushed is left.
+            (None, None) => unreachable!("a loan without memory"),
+        }
     }
 
     /// Makes the message shorter. A longer one is left as it is.
@@ -168,6 +187,12 @@ impl<'a> Loan<'a> {
     }
 }
 
+/// What is in there where there is nothing else.
+#[cold]
+pub(crate) fn taken_from(cause: &mut Option<Error>) -> Error {
+    cause.take().unwrap_or(Error::Full)
+}
+
 impl Publisher {
     pub(crate) fn new(endpoint: Endpoint) -> Publisher {
         let memory = endpoint
@@ -187,10 +212,14 @@ impl Publisher {
     ///
     /// # Errors
     /// [`Error::TooLong`]; [`Error::TimedOut`], or [`Error::Full`] where nobody waits.
-    #[inline]
+    #[inline(always)]
     pub fn loan(&self, bytes: usize) -> Result<Loan<'_>, Error> {
-        let buffer = self.endpoint.borrow_mut().loan(None, bytes)?;
-        Ok(Loan::new(&self.endpoint, &self.memory, buffer))
+        let mut cause = None;
+        let found = self.endpoint.borrow_mut().loan(None, bytes, &mut cause);
+        match found {
+            Some(buffer) => Ok(Loan::new(&self.endpoint, &self.memory, buffer)),
+            None => Err(taken_from(&mut cause)),
+        }
     }
 
     /// As [`Publisher::loan`], but never waits.
@@ -205,7 +234,7 @@ impl Publisher {
 
     /// Brings a loan back that was detached from this publisher. One of another's is of no use here: writing to it, or pushing it, panics.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn attach(&self, loan: DetachedLoan) -> Loan<'_> {
         Loan::new(&self.endpoint, &self.memory, loan.buffer)
     }
@@ -215,7 +244,7 @@ impl Publisher {
     ///
     /// # Errors
     /// With the loan: [`Error::TimedOut`]; where nobody waits, [`Error::Full`] or [`Error::NoReceiver`].
-    #[inline]
+    #[inline(always)]
     pub fn push<'a>(&'a self, loan: Loan<'a>) -> Result<u64, PushError<Loan<'a>>> {
         loan.push((None, None, 0))
     }
@@ -224,7 +253,7 @@ impl Publisher {
     ///
     /// # Errors
     /// As [`Publisher::push`].
-    #[inline]
+    #[inline(always)]
     pub fn push_keyed<'a>(&'a self, loan: Loan<'a>, key: u64) -> Result<u64, PushError<Loan<'a>>> {
         loan.push((Some(key), None, 0))
     }
@@ -239,7 +268,7 @@ impl Publisher {
         loan: Loan<'a>,
         key: Option<u64>,
     ) -> Result<u64, PushError<Loan<'a>>> {
-        loan.push_if((key, None, 0), false)
+        loan.push_if(key, None, 0, false)
     }
 
     /// Lets the subscribers see what was pushed, and wakes those that sleep.

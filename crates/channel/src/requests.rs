@@ -12,6 +12,7 @@ use nix::sys::epoll::Epoll;
 use crate::endpoint::{Endpoint, Shared};
 use crate::inbox::Taken;
 use crate::pending::Pending;
+use crate::publisher::taken_from;
 use crate::{DetachedLoan, DetachedMessage, Error, Loan, Message, PushError};
 
 /// Sends requests to servers, each to one, and gets their replies. Of one thread at a time.
@@ -54,8 +55,12 @@ impl Client {
     /// As [`crate::Publisher::loan`].
     #[inline]
     pub fn loan(&self, bytes: usize) -> Result<Loan<'_>, Error> {
-        let buffer = self.endpoint.borrow_mut().loan(None, bytes)?;
-        Ok(Loan::new(&self.endpoint, &self.memory, buffer))
+        let mut cause = None;
+        let found = self.endpoint.borrow_mut().loan(None, bytes, &mut cause);
+        match found {
+            Some(buffer) => Ok(Loan::new(&self.endpoint, &self.memory, buffer)),
+            None => Err(taken_from(&mut cause)),
+        }
     }
 
     /// Sends a request, to be seen after the next [`Client::publish`]; returns its number, which its reply has too. With a key: to the
@@ -224,7 +229,9 @@ impl<'a> Request<'a> {
     pub fn loan(&self, bytes: usize) -> Result<Loan<'a>, Error> {
         let client = self.client();
         let mut endpoint = self.owner.borrow_mut();
-        let buffer = endpoint.loan(Some(client), bytes)?;
+        let mut cause = None;
+        let buffer = endpoint.loan(Some(client), bytes, &mut cause);
+        let buffer = buffer.ok_or_else(|| taken_from(&mut cause))?;
         let outbox = endpoint.outbox_for(Some(client)).ok_or(Error::Gone)?;
         let memory = Arc::clone(outbox.pool().memory());
         drop(endpoint);

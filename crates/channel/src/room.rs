@@ -1,13 +1,20 @@
 //! How a participant sends: memory and room, waited for or not.
+//!
+//! What every message goes through hands its result on in registers, and leaves the cause of a failure in a place of its own: a result with
+//! everything in it goes by memory, and the processor waits for each word of it that was written in parts and is read as a whole.
 
 use std::time::Duration;
 
 use millrace_shm::link::MESSAGE_BYTES_MAX;
 use millrace_shm::pool::Buffer;
+use millrace_shm::spin;
 
 use crate::endpoint::Endpoint;
 use crate::outbox::{Details, Hindrance, Outbox};
 use crate::{Error, WhenFull};
+
+/// So long is waited for much room rather than for some, in nanoseconds.
+const MUCH_NS: u64 = 2_000;
 
 /// Whom messages go to: everybody, or one client, by the place of its source and its name.
 type Client = Option<(usize, u64)>;
@@ -32,7 +39,6 @@ impl Endpoint {
     }
 
     /// Memory for a message of `bytes` bytes, if there is some now.
-    #[inline]
     pub(crate) fn try_loan(&mut self, client: Client, bytes: usize) -> Result<Buffer, Error> {
         self.check()?;
         let outbox = self.outbox_for(client).ok_or(Error::Gone)?;
@@ -49,15 +55,38 @@ impl Endpoint {
         }
     }
 
-    /// As [`Endpoint::try_loan`]; waits for it where it is one to wait.
-    #[inline]
-    pub(crate) fn loan(&mut self, client: Client, bytes: usize) -> Result<Buffer, Error> {
-        match self.try_loan(client, bytes) {
+    /// As [`Endpoint::try_loan`]; waits for it where it is one to wait. `None`: the cause is in `cause`.
+    #[inline(always)]
+    pub(crate) fn loan(
+        &mut self,
+        client: Client,
+        bytes: usize,
+        cause: &mut Option<Error>,
+    ) -> Option<Buffer> {
+        if client.is_none()
+            && self.check().is_ok()
+            && let Some(outbox) = &mut self.outbox
+            && let Some(buffer) = outbox.pool_mut().take(bytes)
+        {
+            return Some(buffer);
+        }
+        self.loan_or_wait(client, bytes, cause)
+    }
+
+    #[inline(never)]
+    fn loan_or_wait(
+        &mut self,
+        client: Client,
+        bytes: usize,
+        cause: &mut Option<Error>,
+    ) -> Option<Buffer> {
+        let found = match self.try_loan(client, bytes) {
             Err(Error::Full) if self.when_full() == WhenFull::Block => {
                 self.wait_for_memory(client, bytes)
             }
             other => other,
-        }
+        };
+        found.map_err(|error| *cause = Some(error)).ok()
     }
 
     #[cold]
@@ -75,14 +104,43 @@ impl Endpoint {
         found
     }
 
-    /// Sends a message, or gives its memory back with the cause. `may_wait`: until there is room, where it is one to wait.
-    #[inline]
+    /// Sends a message; returns its number. `None`: its memory is in `left`, with the cause. `may_wait`: until there is room, where it is
+    /// one to wait.
+    #[inline(always)]
     pub(crate) fn push(
         &mut self,
         client: Client,
         buffer: Buffer,
-        details: Details,
-        may_wait: bool,
+        (details, may_wait): (Details, bool),
+        left: &mut Option<(Buffer, Error)>,
+    ) -> Option<u64> {
+        if client.is_none()
+            && self.check().is_ok()
+            && let Some(outbox) = &mut self.outbox
+            && let Some(single) = outbox.single(buffer.memory_bytes())
+        {
+            return Some(outbox.push_to(single, buffer, details));
+        }
+        self.push_or_leave(client, buffer, (details, may_wait), left)
+    }
+
+    #[inline(never)]
+    fn push_or_leave(
+        &mut self,
+        client: Client,
+        buffer: Buffer,
+        how: (Details, bool),
+        left: &mut Option<(Buffer, Error)>,
+    ) -> Option<u64> {
+        let pushed = self.push_to_any(client, buffer, how);
+        pushed.map_err(|failed| *left = Some(failed)).ok()
+    }
+
+    fn push_to_any(
+        &mut self,
+        client: Client,
+        buffer: Buffer,
+        (details, may_wait): (Details, bool),
     ) -> Result<u64, (Buffer, Error)> {
         if let Err(error) = self.check() {
             return Err((buffer, error));
@@ -109,9 +167,20 @@ impl Endpoint {
         buffer: Buffer,
         details: Details,
     ) -> Result<u64, (Buffer, Error)> {
+        // What is not seen does not come back.
+        if let Some(outbox) = self.outbox_for(client) {
+            outbox.publish();
+        }
         let deadline = self.deadline();
+        let began = spin::clock();
         let mut state = Err((buffer, Error::TimedOut));
         self.wait_for_room(deadline, |endpoint| {
+            let outbox = endpoint.outbox_for(client);
+            if outbox.is_some_and(|outbox| !outbox.has_much_back())
+                && spin::clock().wrapping_sub(began) < spin::cycles(MUCH_NS)
+            {
+                return false;
+            }
             // Taken out for a moment: it is put back whatever happens.
             let Err((buffer, cause)) = std::mem::replace(&mut state, Ok(0)) else {
                 return true;

@@ -40,7 +40,7 @@ impl fmt::Debug for Message<'_> {
 }
 
 impl Drop for Message<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         let mut endpoint = self.owner.borrow_mut();
         if endpoint.check().is_ok() {
@@ -50,7 +50,7 @@ impl Drop for Message<'_> {
 }
 
 impl<'a> Message<'a> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(owner: &'a Shared, taken: Taken) -> Message<'a> {
         Message { owner, taken }
     }
@@ -68,7 +68,7 @@ impl<'a> Message<'a> {
     }
 
     /// Copies bytes from `offset` on, until `target` is full or the message ends; returns how many. In a forked child: none.
-    #[inline]
+    #[inline(always)]
     pub fn copy_to(&self, offset: usize, target: &mut [u8]) -> usize {
         let endpoint = self.owner.borrow();
         if endpoint.check().is_err() {
@@ -138,9 +138,16 @@ impl<'a> Message<'a> {
 
 impl Endpoint {
     /// The next message. None: there is none now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<Taken> {
         self.check().ok()?;
+        if let Some(taken) = self.inbox.pop_in_turn() {
+            return Some(taken);
+        }
+        self.pop_of_any()
+    }
+
+    fn pop_of_any(&mut self) -> Option<Taken> {
         loop {
             if let Some(taken) = self.inbox.pop() {
                 return Some(taken);
@@ -174,7 +181,7 @@ impl Subscriber {
     }
 
     /// The next message. None: there is none now.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&self) -> Option<Message<'_>> {
         let taken = self.endpoint.borrow_mut().pop()?;
         Some(self.attach(DetachedMessage(taken)))
@@ -200,6 +207,7 @@ impl Subscriber {
 
     /// Brings a message back that was detached.
     #[must_use]
+    #[inline(always)]
     pub fn attach(&self, message: DetachedMessage) -> Message<'_> {
         Message::new(&self.endpoint, message.0)
     }

@@ -65,37 +65,45 @@ pub fn is_sealed(fd: BorrowedFd<'_>, bytes: u64) -> bool {
         && sys::has_seals(fd.as_raw_fd(), wanted)
 }
 
-/// A part of a pool, for one message, that nobody else uses.
+/// A part of a pool, for one message, that nobody else uses. Two words, which functions hand on in registers.
 #[derive(Debug)]
 pub struct Buffer {
     place: Place,
-    bytes: u32,
-    /// Whose it is.
-    pool: u32,
+    /// The message's length in bytes, and above that the number of the pool.
+    what: u64,
 }
 
 impl Buffer {
     /// Where it begins, in units of [`LINE_BYTES`].
     #[must_use]
+    #[inline]
     pub fn line(&self) -> u32 {
-        self.place.line
+        self.place.line()
     }
 
     /// The message's length in bytes.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> u32 {
-        self.bytes
+        self.what as u32
+    }
+
+    /// Whose it is.
+    #[inline]
+    fn pool(&self) -> u32 {
+        (self.what >> 32) as u32
     }
 
     /// Bytes of memory that it takes.
     #[must_use]
+    #[inline]
     pub fn memory_bytes(&self) -> u64 {
         self.place.memory_bytes()
     }
 
     /// Makes the message shorter. A longer one is left as it is.
     pub fn truncate(&mut self, bytes: u32) {
-        self.bytes = self.bytes.min(bytes);
+        self.what -= u64::from(self.bytes().saturating_sub(bytes));
     }
 }
 
@@ -135,9 +143,9 @@ impl PoolMemory {
 
     #[inline]
     fn place(&self, buffer: &Buffer) -> (NonNull<u8>, usize) {
-        assert_eq!(buffer.pool, self.number);
-        let start = buffer.place.line as usize * LINE_BYTES;
-        let bytes = buffer.bytes as usize;
+        assert_eq!(buffer.pool(), self.number);
+        let start = buffer.line() as usize * LINE_BYTES;
+        let bytes = buffer.bytes() as usize;
         assert!(start + bytes <= self.mapping.bytes());
         // SAFETY: just asserted.
         let place = unsafe { self.mapping.base().add(start) };
@@ -201,11 +209,8 @@ impl Pool {
             let start = self.memory.mapping.base().as_ptr();
             sys::will_write(start.wrapping_add(line as usize * LINE_BYTES));
         }
-        Some(Buffer {
-            place,
-            bytes: u32::try_from(bytes).ok()?,
-            pool: self.memory.number,
-        })
+        let what = u64::from(self.memory.number) << 32 | bytes as u64;
+        Some(Buffer { place, what })
     }
 
     /// Gives a buffer back.
@@ -214,7 +219,7 @@ impl Pool {
     /// When it is of another pool.
     #[inline]
     pub fn give_back(&mut self, buffer: Buffer) {
-        assert_eq!(buffer.pool, self.memory.number);
+        assert_eq!(buffer.pool(), self.memory.number);
         self.places.give_back(buffer.place);
     }
 

@@ -100,15 +100,28 @@ impl PublishEnd {
     /// The next ticket that the subscriber has given back. Any number: whether it was out, its owner has to check.
     #[inline]
     pub fn collect(&mut self) -> Option<u16> {
-        let entry = self.link.release_entry(self.direction, self.release_head);
         // Acquire: pairs with the Release in `SubscribeEnd::release`; the subscriber's reads of the message come before it.
-        let entry = entry.load(Ordering::Acquire);
-        let is_of_lap = (entry >> 31 != 0) == self.link.lap(self.release_head);
-        if !is_of_lap {
-            return None;
-        }
+        let ticket = self.released(self.release_head, Ordering::Acquire)?;
         self.release_head = self.release_head.wrapping_add(1);
-        Some((entry & 0xffff) as u16)
+        Some(ticket)
+    }
+
+    /// Whether at least `count` tickets have come back that were not collected, of at least as many that are out.
+    #[inline]
+    #[must_use]
+    pub fn has_back(&self, count: u32) -> bool {
+        let last = self.release_head.wrapping_add(count).wrapping_sub(1);
+        // Relaxed: only whether there is one; `collect` loads it again.
+        count == 0 || self.released(last, Ordering::Relaxed).is_some()
+    }
+
+    /// The ticket that came back at `position`, if one has.
+    #[inline]
+    fn released(&self, position: u32, order: Ordering) -> Option<u16> {
+        let entry = self.link.release_entry(self.direction, position);
+        let entry = entry.load(order);
+        let is_there = (entry >> 31 != 0) == self.link.lap(position);
+        is_there.then_some((entry & 0xffff) as u16)
     }
 
     /// Descriptors that the subscriber says it has taken, as a free-running count. None: it says what cannot be.
@@ -163,10 +176,7 @@ impl PublishEnd {
     pub fn sleep(&mut self) -> bool {
         let words = self.link.words(self.direction);
         sleep::say_asleep(&words.publisher_asleep);
-        let entry = self.link.release_entry(self.direction, self.release_head);
-        // Relaxed: only whether there is one; `collect` loads it again.
-        let entry = entry.load(Ordering::Relaxed);
-        let is_there = (entry >> 31 != 0) == self.link.lap(self.release_head);
+        let is_there = self.has_back(1);
         if is_there {
             self.wake();
         }

@@ -4,6 +4,8 @@
 //! back waits in its class's list and is the next to go out, since it is likeliest to be in the cache. Only when nothing is left are
 //! extents without a message taken back from their classes: who is in which extent is found out then, and counted nowhere.
 
+use std::num::NonZeroU64;
+
 /// Bytes of an extent; the pool's size is a multiple of it.
 const EXTENT_BYTES: u64 = super::POOL_STEP_BYTES;
 const LINE: u64 = super::LINE_BYTES as u64;
@@ -18,17 +20,34 @@ const CLASSES: usize = SMALL_CLASSES + 9;
 /// processor's cache.
 const APART: std::ops::RangeInclusive<u32> = 4..=256;
 
-/// What is given to one message.
+/// What is given to one message, in one word: the line where it begins, above that its class, and the highest bit, so that it is never
+/// zero.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) line: u32,
-    class: u8,
-}
+pub(super) struct Place(NonZeroU64);
 
 impl Place {
+    const CLASS_SHIFT: u32 = 32;
+    const SOME: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
+
+    #[inline]
+    fn new(line: u32, class: usize) -> Place {
+        Place(Place::SOME | u64::from(line) | (class as u64) << Place::CLASS_SHIFT)
+    }
+
+    #[inline]
+    pub(super) fn line(&self) -> u32 {
+        self.0.get() as u32
+    }
+
+    #[inline]
+    fn class(&self) -> usize {
+        usize::from((self.0.get() >> Place::CLASS_SHIFT) as u8)
+    }
+
     /// Bytes of memory that it takes.
+    #[inline]
     pub(super) fn memory_bytes(&self) -> u64 {
-        match usize::from(self.class) {
+        match self.class() {
             class if class < SMALL_CLASSES => u64::from(stride(class)) * LINE,
             class => u64::from(run_extents(class)) * EXTENT_BYTES,
         }
@@ -36,12 +55,14 @@ impl Place {
 }
 
 /// Lines between two buffers of a class that shares extents.
+#[inline]
 fn stride(class: usize) -> u32 {
     let lines = 1 << class;
     lines + u32::from(APART.contains(&lines))
 }
 
 /// Extents of a buffer of a class that does not.
+#[inline]
 fn run_extents(class: usize) -> u32 {
     1 << (class - SMALL_CLASSES)
 }
@@ -103,9 +124,9 @@ impl Places {
             }
             Extent::Run => EXTENT_BYTES,
         });
-        let lists = self.free.iter().zip(0..CLASSES as u8);
+        let lists = self.free.iter().zip(0..);
         let free =
-            lists.map(|(list, class)| list.len() as u64 * Place { line: 0, class }.memory_bytes());
+            lists.map(|(list, class)| list.len() as u64 * Place::new(0, class).memory_bytes());
         divided.sum::<u64>() - free.sum::<u64>()
     }
 
@@ -116,22 +137,19 @@ impl Places {
             Some(line) => line,
             None => self.refill(class)?,
         };
-        Some(Place {
-            line,
-            class: class as u8,
-        })
+        Some(Place::new(line, class))
     }
 
     /// The line that a message of this class will begin at in a few turns.
     #[inline]
     pub(super) fn soon(&self, place: &Place) -> Option<u32> {
-        let free = &self.free[usize::from(place.class)];
+        let free = &self.free[place.class()];
         free.get(free.len().wrapping_sub(SOON)).copied()
     }
 
     #[inline]
     pub(super) fn give_back(&mut self, place: Place) {
-        self.free[usize::from(place.class)].push(place.line);
+        self.free[place.class()].push(place.line());
     }
 
     /// More buffers for a class; returns the first of them.
@@ -216,10 +234,7 @@ mod tests {
             .chain([1 << 20, (1 << 24) - 1, 1 << 24])
         {
             let class = class_of(bytes);
-            let place = Place {
-                line: 0,
-                class: class as u8,
-            };
+            let place = Place::new(0, class);
             assert!(place.memory_bytes() >= bytes as u64, "{bytes}");
             assert!(
                 place.memory_bytes() <= (2 * bytes as u64).max(64) + 64,
@@ -260,7 +275,7 @@ mod tests {
                 continue;
             };
             let range = |place: &Place| {
-                let start = u64::from(place.line) * LINE;
+                let start = u64::from(place.line()) * LINE;
                 start..start + place.memory_bytes()
             };
             let new = range(&place);

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use millrace_channel::{Channel, DetachedLoan, Error, Message, Publisher, Subscriber};
+use millrace_channel::{Channel, DetachedLoan, Error, Loan, Message, Publisher, Subscriber};
 
 use super::{Sink, Source, Transport};
 use crate::head::{HEAD_BYTES, Head};
@@ -109,12 +109,10 @@ impl Source for Sending {
     #[inline]
     fn push(&mut self, head: &Head) -> Result<bool> {
         let publisher = self.publisher.as_ref().context("it has finished")?;
-        let mut loan = match self.prepared.take() {
-            Some(prepared) => publisher.attach(prepared),
-            None => publisher.loan(self.bytes)?,
-        };
-        head.write_to(&mut loan[..HEAD_BYTES]);
-        publisher.push(loan).map_err(Error::from)?;
+        match self.prepared.take() {
+            Some(prepared) => send(publisher, publisher.attach(prepared), head)?,
+            None => send(publisher, publisher.loan(self.bytes)?, head)?,
+        }
         Ok(true)
     }
 
@@ -138,6 +136,14 @@ impl Source for Sending {
         self.publisher = None;
         Ok(())
     }
+}
+
+/// Writes into a loan and pushes it.
+#[inline(always)]
+fn send<'a>(publisher: &'a Publisher, mut loan: Loan<'a>, head: &Head) -> Result<(), Error> {
+    head.write_to(&mut loan[..HEAD_BYTES]);
+    publisher.push(loan)?;
+    Ok(())
 }
 
 impl Receiving {
