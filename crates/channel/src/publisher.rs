@@ -104,6 +104,21 @@ impl<'a> Loan<'a> {
         }
     }
 
+    /// Memory that the owner publishes from, waited for as its options say.
+    #[inline(always)]
+    pub(crate) fn of_own(
+        owner: &'a Shared,
+        memory: &'a PoolMemory,
+        bytes: usize,
+    ) -> Result<Loan<'a>, Error> {
+        let mut cause = None;
+        let found = owner.borrow_mut().loan(None, bytes, &mut cause);
+        match found {
+            Some(buffer) => Ok(Loan::new(owner, memory, buffer)),
+            None => Err(taken_from(&mut cause)),
+        }
+    }
+
     pub(crate) fn of_reply(
         owner: &'a Shared,
         memory: Arc<PoolMemory>,
@@ -164,7 +179,7 @@ impl<'a> Loan<'a> {
                 Err(PushError { loan: self, error })
             }
             // What could not be pushed is left.
-            (None, None) => unreachable!("a loan without memory"),
+            (None, None) => unreachable!("neither sent nor left"),
         }
     }
 
@@ -214,12 +229,7 @@ impl Publisher {
     /// [`Error::TooLong`]; [`Error::TimedOut`], or [`Error::Full`] where nobody waits.
     #[inline(always)]
     pub fn loan(&self, bytes: usize) -> Result<Loan<'_>, Error> {
-        let mut cause = None;
-        let found = self.endpoint.borrow_mut().loan(None, bytes, &mut cause);
-        match found {
-            Some(buffer) => Ok(Loan::new(&self.endpoint, &self.memory, buffer)),
-            None => Err(taken_from(&mut cause)),
-        }
+        Loan::of_own(&self.endpoint, &self.memory, bytes)
     }
 
     /// As [`Publisher::loan`], but never waits.

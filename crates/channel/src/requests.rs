@@ -55,12 +55,7 @@ impl Client {
     /// As [`crate::Publisher::loan`].
     #[inline]
     pub fn loan(&self, bytes: usize) -> Result<Loan<'_>, Error> {
-        let mut cause = None;
-        let found = self.endpoint.borrow_mut().loan(None, bytes, &mut cause);
-        match found {
-            Some(buffer) => Ok(Loan::new(&self.endpoint, &self.memory, buffer)),
-            None => Err(taken_from(&mut cause)),
-        }
+        Loan::of_own(&self.endpoint, &self.memory, bytes)
     }
 
     /// Sends a request, to be seen after the next [`Client::publish`]; returns its number, which its reply has too. With a key: to the
