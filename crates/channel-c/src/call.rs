@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use millrace_channel::{Channel, Error, Loan, Message, WhenFull};
+use millrace_channel::{Channel, Error, Message, WhenFull};
 
 /// `struct millrace_options`.
 #[repr(C)]
@@ -49,7 +49,7 @@ pub(crate) struct MillraceMessage {
 const REDELIVERED: u32 = 1;
 
 impl MillraceLoan {
-    pub(crate) fn of(loan: &mut Loan<'_>) -> MillraceLoan {
+    pub(crate) fn of(loan: &mut [u8]) -> MillraceLoan {
         MillraceLoan {
             data: loan.as_mut_ptr().cast(),
             bytes: loan.len(),

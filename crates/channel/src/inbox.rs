@@ -213,16 +213,15 @@ impl Inbox {
 
     /// Gives a message back. False: it has been given back before.
     #[inline(always)]
-    pub(crate) fn release(&mut self, taken: &Taken) -> bool {
-        let Some(source) = self.sources.get_mut(taken.source).and_then(Option::as_mut) else {
+    pub(crate) fn release(&mut self, index: usize, publisher: u64, ticket: u16) -> bool {
+        let Some(source) = self.sources.get_mut(index).and_then(Option::as_mut) else {
             return false;
         };
-        let ticket = taken.descriptor.ticket;
         let is_held = source.held.get_mut(usize::from(ticket));
         let Some(is_held) = is_held.filter(|is_held| **is_held) else {
             return false;
         };
-        if source.id != taken.publisher {
+        if source.id != publisher {
             return false;
         }
         *is_held = false;
@@ -231,7 +230,7 @@ impl Inbox {
             sys::ring(&source.bell);
         }
         if source.is_ended {
-            self.bury(taken.source);
+            self.bury(index);
         }
         true
     }

@@ -39,6 +39,7 @@ mod control;
 mod endpoint;
 mod error;
 mod inbox;
+mod loan;
 mod outbox;
 mod pending;
 mod publisher;
@@ -51,7 +52,8 @@ mod tickets;
 
 pub use channel::{Channel, WhenFull};
 pub use error::{Error, PushError};
+pub use loan::{DetachedLoan, Loan, OfClient, Own, Purse, ReplyLoan};
 pub use millrace_shm::link::MESSAGE_BYTES_MAX;
-pub use publisher::{DetachedLoan, Loan, Publisher};
+pub use publisher::Publisher;
 pub use requests::{Answer, Client, Lost, Request, Server};
 pub use subscriber::{DetachedMessage, Message, Subscriber};

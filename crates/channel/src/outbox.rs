@@ -20,7 +20,7 @@ mod choose;
 mod flights;
 mod leaving;
 
-use flights::{Flight, Flights};
+use flights::{Flights, Sent};
 
 /// So many tickets of one link go out before those that came back are looked at again: they lie sixteen in a line, which the subscriber
 /// writes, and each look takes that away from it.
@@ -88,8 +88,35 @@ pub(crate) enum Hindrance {
     Full,
 }
 
-/// What is said of a message when it is pushed: its key; its number, if it is not to be the next; its marks.
-pub(crate) type Details = (Option<u64>, Option<u64>, u8);
+/// What is said of a message when it is pushed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Details {
+    pub(crate) key: Option<u64>,
+    /// Its number, if that is not to be the next.
+    pub(crate) sequence: Option<u64>,
+    pub(crate) marks: u8,
+}
+
+impl Details {
+    /// Of the next message.
+    #[inline(always)]
+    pub(crate) fn of_next(key: Option<u64>) -> Details {
+        Details {
+            key,
+            sequence: None,
+            marks: 0,
+        }
+    }
+
+    /// Of the reply to the request of this number.
+    pub(crate) fn of_reply(request: u64, marks: u8) -> Details {
+        Details {
+            key: None,
+            sequence: Some(request),
+            marks,
+        }
+    }
+}
 
 /// How an outbox behaves.
 #[derive(Debug, Clone, Copy)]
@@ -304,16 +331,13 @@ impl Outbox {
         &mut self,
         single: PeerIndex,
         buffer: Buffer,
-        (_, sequence, marks): Details,
+        sequence: Option<u64>,
+        marks: u8,
     ) -> u64 {
         let number = self.number(sequence);
-        let flight = self.flights.add(Flight {
-            buffer: Some(buffer),
-            holders: 1,
-            sequence: number,
-            key: None,
-        });
-        self.write(single, flight, None, marks);
+        let sent = Sent::new(&buffer, number, marks);
+        let flight = self.flights.add(buffer, 1, number, None);
+        self.write(single, flight, None, sent);
         number
     }
 
@@ -321,10 +345,9 @@ impl Outbox {
     pub(crate) fn push(
         &mut self,
         buffer: Buffer,
-        (key, sequence, marks): Details,
+        details: Details,
     ) -> Result<u64, (Buffer, Hindrance)> {
-        let memory = buffer.memory_bytes();
-        if let Err(hindrance) = self.choose(memory, key) {
+        if let Err(hindrance) = self.choose(buffer.memory_bytes(), details.key) {
             return Err((buffer, hindrance));
         }
         let has_receivers = !self.singles.is_empty()
@@ -335,21 +358,18 @@ impl Outbox {
         if !has_receivers && self.must_wait() {
             return Err((buffer, Hindrance::NoReceiver));
         }
-        let number = self.number(sequence);
+        let number = self.number(details.sequence);
         if self.targets.is_empty() {
             self.dropped += u64::from(!has_receivers);
             self.flights.pool.give_back(buffer);
             return Ok(number);
         }
-        let flight = self.flights.add(Flight {
-            buffer: Some(buffer),
-            holders: self.targets.len() as u32,
-            sequence: number,
-            key,
-        });
+        let sent = Sent::new(&buffer, number, details.marks);
+        let holders = self.targets.len() as u32;
+        let flight = self.flights.add(buffer, holders, number, details.key);
         for place in 0..self.targets.len() {
             let (index, bucket) = self.targets[place];
-            self.write(index, flight, bucket, marks);
+            self.write(index, flight, bucket, sent);
         }
         Ok(number)
     }
@@ -365,33 +385,32 @@ impl Outbox {
 
     /// Writes a message's descriptor for a subscriber that has room.
     #[inline]
-    fn write(&mut self, index: PeerIndex, number: u32, bucket: Option<u16>, marks: u8) {
-        let flight = self.flights.get(number);
-        let (Some(peer), Some(buffer)) = (self.peers[index].as_mut(), &flight.buffer) else {
+    fn write(&mut self, index: PeerIndex, flight: u32, bucket: Option<u16>, sent: Sent) {
+        let Some(peer) = self.peers[index].as_mut() else {
             return;
         };
         let out = Out {
-            flight: number,
+            flight,
             position: peer.end.tail(),
             bucket,
         };
         let Some(ticket) = peer.tickets.give(out) else {
             return;
         };
-        peer.tickets.bytes += buffer.memory_bytes();
+        peer.tickets.bytes += sent.memory_bytes;
         let gap = if std::mem::take(&mut peer.has_gap) {
             flags::GAP
         } else {
             0
         };
         peer.end.push(&Descriptor {
-            line: buffer.line(),
-            bytes: buffer.bytes(),
-            flags: marks | gap,
+            line: sent.line,
+            bytes: sent.bytes,
+            flags: sent.marks | gap,
             ticket,
-            sequence: flight.sequence,
+            sequence: sent.sequence,
         });
-        if marks & flags::REDELIVERED != 0 {
+        if sent.marks & flags::REDELIVERED != 0 {
             peer.redelivered += 1;
         }
         if !std::mem::replace(&mut peer.is_dirty, true) {

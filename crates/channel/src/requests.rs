@@ -11,9 +11,10 @@ use nix::sys::epoll::Epoll;
 
 use crate::endpoint::{Endpoint, Shared};
 use crate::inbox::Taken;
+use crate::loan::taken_from;
+use crate::outbox::Details;
 use crate::pending::Pending;
-use crate::publisher::taken_from;
-use crate::{DetachedLoan, DetachedMessage, Error, Loan, Message, PushError};
+use crate::{DetachedLoan, DetachedMessage, Error, Loan, Message, PushError, ReplyLoan};
 
 /// Sends requests to servers, each to one, and gets their replies. Of one thread at a time.
 #[derive(Debug)]
@@ -69,7 +70,7 @@ impl Client {
         loan: Loan<'a>,
         key: Option<u64>,
     ) -> Result<u64, PushError<Loan<'a>>> {
-        let number = loan.push((key, None, 0))?;
+        let number = loan.push(key, true)?;
         self.pending.borrow_mut().add(number);
         Ok(number)
     }
@@ -221,7 +222,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// As [`crate::Publisher::loan`]; [`Error::Gone`]: the client has gone.
-    pub fn loan(&self, bytes: usize) -> Result<Loan<'a>, Error> {
+    pub fn loan(&self, bytes: usize) -> Result<ReplyLoan<'a>, Error> {
         let client = self.client();
         let mut endpoint = self.owner.borrow_mut();
         let mut cause = None;
@@ -230,7 +231,7 @@ impl<'a> Request<'a> {
         let outbox = endpoint.outbox_for(Some(client)).ok_or(Error::Gone)?;
         let memory = Arc::clone(outbox.pool().memory());
         drop(endpoint);
-        Ok(Loan::of_reply(self.owner, memory, buffer, client))
+        Ok(ReplyLoan::of_reply(self.owner, memory, buffer, client))
     }
 
     /// Replies. The reply is published before the request is given back: a server that is killed between the two leaves a request that is
@@ -238,13 +239,13 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// As [`crate::Publisher::push`]; [`Error::Gone`]: the client has gone, and needs no reply.
-    pub fn reply(mut self, loan: Loan<'a>) -> Result<(), Error> {
+    pub fn reply(mut self, loan: ReplyLoan<'a>) -> Result<(), Error> {
         if loan.client() != Some(self.client()) {
             return Err(Error::Option(
                 "the loan is for another client's reply".to_owned(),
             ));
         }
-        loan.push((None, Some(self.taken.sequence), 0))?;
+        loan.push_reply(self.taken.sequence)?;
         self.is_answered = true;
         let mut endpoint = self.owner.borrow_mut();
         if let Some(outbox) = endpoint.outbox_for(Some(self.client())) {
@@ -286,7 +287,10 @@ impl Drop for Request<'_> {
         if let Ok(buffer) = endpoint.try_loan(Some(client), 0)
             && let Some(outbox) = endpoint.outbox_for(Some(client))
         {
-            match outbox.push(buffer, (None, Some(self.taken.sequence), flags::NO_REPLY)) {
+            match outbox.push(
+                buffer,
+                Details::of_reply(self.taken.sequence, flags::NO_REPLY),
+            ) {
                 Ok(_) => outbox.publish(),
                 Err((buffer, _)) => outbox.pool_mut().give_back(buffer),
             }
@@ -329,12 +333,17 @@ impl Server {
 
     /// Brings the loan of a reply back that was detached. None: the client has gone, and the loan with it.
     #[must_use]
-    pub fn attach_loan(&self, loan: DetachedLoan) -> Option<Loan<'_>> {
+    pub fn attach_loan(&self, loan: DetachedLoan) -> Option<ReplyLoan<'_>> {
         let client = loan.client?;
         let mut endpoint = self.endpoint.borrow_mut();
         let outbox = endpoint.outbox_for(Some(client))?;
         let memory = Arc::clone(outbox.pool().memory());
-        Some(Loan::of_reply(&self.endpoint, memory, loan.buffer, client))
+        Some(ReplyLoan::of_reply(
+            &self.endpoint,
+            memory,
+            loan.buffer,
+            client,
+        ))
     }
 
     /// Waits until at least `count` clients are there. False: not in time.

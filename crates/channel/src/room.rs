@@ -17,7 +17,7 @@ use crate::{Error, WhenFull};
 const MUCH_NS: u64 = 2_000;
 
 /// Whom messages go to: everybody, or one client, by the place of its source and its name.
-type Client = Option<(usize, u64)>;
+pub(crate) type Client = Option<(usize, u64)>;
 
 impl From<Hindrance> for Error {
     fn from(hindrance: Hindrance) -> Error {
@@ -119,9 +119,14 @@ impl Endpoint {
             && let Some(outbox) = &mut self.outbox
             && let Some(single) = outbox.single(buffer.memory_bytes())
         {
-            return Some(outbox.push_to(single, buffer, details));
+            return Some(outbox.push_to(single, buffer, details.sequence, details.marks));
         }
-        self.push_or_leave(client, buffer, (details, may_wait), left)
+        let Details {
+            key,
+            sequence,
+            marks,
+        } = details;
+        self.push_or_leave(client, buffer, (key, sequence), (marks, may_wait), left)
     }
 
     #[inline(never)]
@@ -129,10 +134,16 @@ impl Endpoint {
         &mut self,
         client: Client,
         buffer: Buffer,
-        how: (Details, bool),
+        (key, sequence): (Option<u64>, Option<u64>),
+        (marks, may_wait): (u8, bool),
         left: &mut Option<(Buffer, Error)>,
     ) -> Option<u64> {
-        let pushed = self.push_to_any(client, buffer, how);
+        let details = Details {
+            key,
+            sequence,
+            marks,
+        };
+        let pushed = self.push_to_any(client, buffer, (details, may_wait));
         pushed.map_err(|failed| *left = Some(failed)).ok()
     }
 

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use millrace_shm::link::flags;
-use millrace_shm::pool::Buffer;
 
+use super::flights::Sent;
 use super::{COLLECT_AFTER, Hindrance, Outbox, Peer};
 use crate::WhenFull;
 use crate::routes::{Group, PeerIndex, Turn};
@@ -160,21 +160,24 @@ impl Outbox {
                 if self.groups[place].0.members.is_empty() {
                     break;
                 }
-                let flight = self.flights.get(orphan.flight);
-                let memory = flight.buffer.as_ref().map_or(0, Buffer::memory_bytes);
-                let Ok((member, bucket)) = self.choose_member(place, flight.key) else {
-                    break;
-                };
-                if !self.has_room(member, memory) {
-                    break;
-                }
-                self.groups[place].1.pop_front();
                 let marks = if orphan.was_taken {
                     flags::REDELIVERED
                 } else {
                     0
                 };
-                self.write(member, orphan.flight, bucket, marks);
+                let flight = self.flights.get(orphan.flight);
+                let Some(buffer) = &flight.buffer else {
+                    break;
+                };
+                let sent = Sent::new(buffer, flight.sequence, marks);
+                let Ok((member, bucket)) = self.choose_member(place, flight.key) else {
+                    break;
+                };
+                if !self.has_room(member, sent.memory_bytes) {
+                    break;
+                }
+                self.groups[place].1.pop_front();
+                self.write(member, orphan.flight, bucket, sent);
             }
         }
         self.publish();

@@ -13,6 +13,29 @@ pub(super) struct Flight {
     pub(super) key: Option<u64>,
 }
 
+/// What its subscribers are told of a message. Read from the message's record, it would have to wait until that is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent {
+    pub(super) line: u32,
+    pub(super) bytes: u32,
+    pub(super) memory_bytes: u64,
+    pub(super) sequence: u64,
+    pub(super) marks: u8,
+}
+
+impl Sent {
+    #[inline(always)]
+    pub(super) fn new(buffer: &Buffer, sequence: u64, marks: u8) -> Sent {
+        Sent {
+            line: buffer.line(),
+            bytes: buffer.bytes(),
+            memory_bytes: buffer.memory_bytes(),
+            sequence,
+            marks,
+        }
+    }
+}
+
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Flights {
@@ -45,13 +68,33 @@ impl Flights {
         self.list[number as usize].holders += 1;
     }
 
-    #[inline]
-    pub(super) fn add(&mut self, flight: Flight) -> u32 {
-        if let Some(number) = self.free.pop() {
-            self.list[number as usize] = flight;
-            return number;
-        }
-        self.list.push(flight);
+    /// A message goes to so many.
+    #[inline(always)]
+    pub(super) fn add(
+        &mut self,
+        buffer: Buffer,
+        holders: u32,
+        sequence: u64,
+        key: Option<u64>,
+    ) -> u32 {
+        let number = self.free.pop().unwrap_or_else(|| self.make_more());
+        // Field by field: a record that is made elsewhere first has to be written before it can be copied.
+        let flight = &mut self.list[number as usize];
+        flight.buffer = Some(buffer);
+        flight.holders = holders;
+        flight.sequence = sequence;
+        flight.key = key;
+        number
+    }
+
+    #[cold]
+    fn make_more(&mut self) -> u32 {
+        self.list.push(Flight {
+            buffer: None,
+            holders: 0,
+            sequence: 0,
+            key: None,
+        });
         self.list.len() as u32 - 1
     }
 

@@ -73,7 +73,7 @@ impl World {
             .bytes_mut(&mut buffer)
             .copy_from_slice(&number.to_le_bytes());
         self.outbox
-            .push(buffer, (key, None, 0))
+            .push(buffer, Details::of_next(key))
             .map_err(|(buffer, hindrance)| {
                 self.outbox.pool_mut().give_back(buffer);
                 hindrance
@@ -94,7 +94,8 @@ impl World {
     }
 
     fn release(&mut self, id: u64, taken: &Taken) {
-        assert!(self.inboxes.get_mut(&id).unwrap().1.release(taken));
+        let inbox = &mut self.inboxes.get_mut(&id).unwrap().1;
+        assert!(inbox.release(taken.source, taken.publisher, taken.descriptor.ticket));
     }
 
     fn read(&mut self, id: u64) -> Option<u64> {
@@ -369,7 +370,7 @@ fn a_slow_subscriber_keeps_no_more_than_its_share() {
     let bytes = 60_000;
     for _ in 0..100 {
         let buffer = world.outbox.loan(bytes).unwrap();
-        world.outbox.push(buffer, (None, None, 0)).unwrap();
+        world.outbox.push(buffer, Details::of_next(None)).unwrap();
         world.outbox.publish();
         assert!(world.read(2).is_some(), "the fast one is not held up");
     }

@@ -106,7 +106,8 @@ impl Source for Sending {
         Ok(())
     }
 
-    #[inline]
+    // A head that goes by memory has to be written there first, behind the last message.
+    #[inline(always)]
     fn push(&mut self, head: &Head) -> Result<bool> {
         let publisher = self.publisher.as_ref().context("it has finished")?;
         match self.prepared.take() {
