@@ -214,6 +214,15 @@ impl Link {
         }
     }
 
+    /// Asks for the line of a descriptor that will be written soon. Its subscriber has read there last.
+    #[inline]
+    fn will_write(&self, direction: u32, position: u32) {
+        #[cfg(not(loom))]
+        sys::will_write(std::ptr::from_ref(self.slot(direction, position)).cast());
+        #[cfg(loom)]
+        let _ = (direction, position);
+    }
+
     #[inline]
     fn release_entry(&self, direction: u32, position: u32) -> &AtomicU32 {
         let index = (position & (self.slots - 1)) as usize;

@@ -5,6 +5,11 @@ use std::sync::Arc;
 use crate::atomic::Ordering;
 use crate::link::{Descriptor, Link, sleep};
 
+/// Descriptors in a cache line.
+const SLOTS_OF_LINE: u32 = 4;
+/// How many descriptors ahead their line is asked for: two lines.
+const AHEAD: u32 = 2 * SLOTS_OF_LINE;
+
 /// The subscriber's words say what cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lie;
@@ -74,6 +79,10 @@ impl PublishEnd {
         } else {
             // Release: pairs with the Acquire in `SubscribeEnd::pop`, which comes here only after the first of the batch.
             slot.what.store(what, Ordering::Release);
+        }
+        if self.tail.is_multiple_of(SLOTS_OF_LINE) {
+            self.link
+                .will_write(self.direction, self.tail.wrapping_add(AHEAD));
         }
         self.tail = self.tail.wrapping_add(1);
         self.messages += 1;

@@ -80,7 +80,7 @@ fn class_of(bytes: usize) -> usize {
 }
 
 /// How many turns ahead memory is asked for.
-const SOON: usize = 4;
+const SOON: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
