@@ -425,6 +425,9 @@ impl Outbox {
     /// Lets the subscribers see what was pushed.
     #[inline]
     pub(crate) fn publish(&mut self) {
+        for (group, _) in &mut self.groups {
+            group.is_counted = false;
+        }
         while let Some(index) = self.dirty.pop() {
             if let Some(peer) = self.peers[index].as_mut() {
                 peer.is_dirty = false;

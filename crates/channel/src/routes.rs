@@ -40,6 +40,8 @@ pub(crate) struct Group {
     buckets: Vec<Bucket>,
     /// Where the search for the least loaded begins.
     pub(crate) next: usize,
+    /// What its members have given back has been counted since the last publication: a batch is shared out by what was known when it began.
+    pub(crate) is_counted: bool,
 }
 
 impl Group {
@@ -49,6 +51,7 @@ impl Group {
             members: Vec::new(),
             buckets: Vec::new(),
             next: 0,
+            is_counted: false,
         }
     }
 

@@ -60,7 +60,7 @@ pub(crate) fn will_write(place: *const u8) {
     // SAFETY: it changes nothing and never faults; processors that do not know it pass it over.
     unsafe {
         core::arch::asm!("prefetchw byte ptr [{}]", in(reg) place,
-            options(nomem, nostack, preserves_flags));
+            options(nostack, preserves_flags, readonly));
     }
     #[cfg(any(not(target_arch = "x86_64"), miri))]
     let _ = place;

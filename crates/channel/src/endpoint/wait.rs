@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use millrace_shm::spin::Spinner;
+use millrace_shm::spin::{self, Spinner};
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
 use super::{Endpoint, NEWS_MAX};
@@ -58,6 +58,7 @@ impl Endpoint {
                 self.look_now(Some(Duration::ZERO));
                 self.outbox.iter_mut().for_each(Outbox::collect_all);
             } else if !done(self) {
+                let began = spin::clock();
                 let now = Instant::now();
                 let slow = if what == For::Room {
                     self.part_with_slow()
@@ -71,7 +72,11 @@ impl Endpoint {
                     .min();
                 let mut news = [EpollEvent::empty(); NEWS_MAX];
                 let count = self.await_news(&mut news, timeout);
-                if what == For::Message && done(self) {
+                let is_done = done(self);
+                if is_done {
+                    self.spinner.slept(began);
+                }
+                if what == For::Message && is_done {
                     self.is_behind = true;
                 } else {
                     self.take_news(&news[..count]);

@@ -52,7 +52,9 @@ impl Outbox {
                 return Err(Hindrance::Full);
             }
             let (member, bucket) = self.choose_member(place, key)?;
-            self.choose_peer(member, bucket, memory)?;
+            let chosen = self.choose_peer(member, bucket, memory);
+            self.groups[place].0.is_counted &= chosen.is_ok();
+            chosen?;
         }
         Ok(())
     }
@@ -108,8 +110,10 @@ impl Outbox {
         if let Some(key) = key {
             return self.choose_owner(place, Group::bucket(key));
         }
-        for member in 0..self.groups[place].0.members.len() {
-            self.collect(self.groups[place].0.members[member].1);
+        if !std::mem::replace(&mut self.groups[place].0.is_counted, true) {
+            for member in 0..self.groups[place].0.members.len() {
+                self.collect(self.groups[place].0.members[member].1);
+            }
         }
         let group = &self.groups[place].0;
         let count = group.members.len();
@@ -174,6 +178,7 @@ impl Outbox {
                     break;
                 };
                 if !self.has_room(member, sent.memory_bytes) {
+                    self.groups[place].0.is_counted = false;
                     break;
                 }
                 self.groups[place].1.pop_front();

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::atomic::Ordering;
-use crate::link::{Descriptor, Link, sleep};
+use crate::link::sleep::{self, Sleeper};
+use crate::link::{Descriptor, Link};
 
 /// Descriptors in a cache line.
 const SLOTS_OF_LINE: u32 = 4;
@@ -27,6 +28,7 @@ pub struct PublishEnd {
     release_head: u32,
     messages: u64,
     bytes: u64,
+    sleeper: Sleeper,
 }
 
 impl PublishEnd {
@@ -36,7 +38,8 @@ impl PublishEnd {
     /// When the link has no such direction.
     #[must_use]
     pub fn new(link: Arc<Link>, direction: u32) -> PublishEnd {
-        sleep::say_awake(&link.words(direction).publisher_asleep);
+        let sleeper = Sleeper::default();
+        sleeper.say_awake(&link.words(direction).publisher_asleep);
         PublishEnd {
             link,
             direction,
@@ -45,6 +48,7 @@ impl PublishEnd {
             release_head: 0,
             messages: 0,
             bytes: 0,
+            sleeper,
         }
     }
 
@@ -184,7 +188,7 @@ impl PublishEnd {
     /// Says that the publisher sleeps until a ticket comes back. False: one has, or may have, and it must not.
     pub fn sleep(&mut self) -> bool {
         let words = self.link.words(self.direction);
-        sleep::say_asleep(&words.publisher_asleep);
+        self.sleeper.say_asleep(&words.publisher_asleep);
         let is_there = self.has_back(1);
         if is_there {
             self.wake();
@@ -194,6 +198,7 @@ impl PublishEnd {
 
     /// Says that it sleeps no more.
     pub fn wake(&self) {
-        sleep::say_awake(&self.link.words(self.direction).publisher_asleep);
+        let words = self.link.words(self.direction);
+        self.sleeper.say_awake(&words.publisher_asleep);
     }
 }

@@ -3,28 +3,23 @@
 //! One end says that it sleeps, and then looks once more; the other publishes, and then looks whether somebody sleeps. Between the two
 //! steps each needs a barrier, so that at least one sees the other. The sleeper has time, the other has not: where the kernel lets it, the
 //! sleeper has it make a barrier in the threads of all processes that asked for that (`membarrier(2)`, `MEMBARRIER_CMD_GLOBAL_EXPEDITED`),
-//! and then the other needs none of its own.
+//! and then the other needs none of its own. That interrupts every processor that runs one of them: who sleeps often leaves the barriers to
+//! the other.
 
 #[cfg(not(loom))]
 use std::sync::atomic::compiler_fence;
 
 use crate::atomic::{AtomicU32, Ordering, fence};
 #[cfg(not(loom))]
-use crate::sys;
+use crate::{spin, sys};
 
 /// The end sleeps. The other takes this back when it rings.
 const ASLEEP: u32 = 1;
-/// The end makes the barrier for both.
+/// The end that is awake will make the barrier for both before it sleeps.
 const BARRIER: u32 = 2;
-
-/// What the end says that is awake.
-fn awake() -> u32 {
-    #[cfg(not(loom))]
-    if sys::gets_barriers() {
-        return BARRIER;
-    }
-    0
-}
+/// Who sleeps again within this time, in nanoseconds, sleeps often.
+#[cfg(not(loom))]
+const OFTEN_NS: u64 = 1_000_000;
 
 /// After something was published: whether its reader sleeps and has to be woken. It is told so once.
 #[inline]
@@ -32,7 +27,8 @@ pub(super) fn must_ring(word: &AtomicU32) -> bool {
     let mut now = 0;
     #[cfg(not(loom))]
     if sys::gets_barriers() {
-        // The processor may look before others see what was published: then the sleeper's barrier comes between, and it sees it.
+        // The processor may look before others see what was published: then the sleeper's barrier comes between, and it sees it. What
+        // this finds may be old; without its bit nothing depends on it.
         compiler_fence(Ordering::SeqCst);
         now = word.load(Ordering::Relaxed);
     }
@@ -45,18 +41,45 @@ pub(super) fn must_ring(word: &AtomicU32) -> bool {
     now & ASLEEP != 0 && word.fetch_and(!ASLEEP, Ordering::Relaxed) & ASLEEP != 0
 }
 
-/// Before the last look: says that the end sleeps.
-pub(super) fn say_asleep(word: &AtomicU32) {
-    word.store(ASLEEP | awake(), Ordering::Relaxed);
-    // SeqCst: pairs with that in `must_ring`.
-    fence(Ordering::SeqCst);
+/// An end that sleeps now and then.
+#[derive(Debug, Default)]
+pub(super) struct Sleeper {
+    /// When, of [`spin::clock`], it last went to sleep.
     #[cfg(not(loom))]
-    if sys::gets_barriers() {
-        sys::make_barriers();
+    last: u64,
+    sleeps_often: bool,
+}
+
+impl Sleeper {
+    /// Before the last look: says that the end sleeps.
+    pub(super) fn say_asleep(&mut self, word: &AtomicU32) {
+        let before = word.load(Ordering::Relaxed);
+        word.store(ASLEEP, Ordering::Relaxed);
+        // SeqCst: pairs with that in `must_ring`.
+        fence(Ordering::SeqCst);
+        #[cfg(not(loom))]
+        {
+            if before & BARRIER != 0 {
+                sys::make_barriers();
+            }
+            let now = spin::clock();
+            self.sleeps_often = now.wrapping_sub(self.last) < spin::cycles(OFTEN_NS);
+            self.last = now;
+        }
+        #[cfg(loom)]
+        let _ = before;
+    }
+
+    /// Says that the end is awake.
+    pub(super) fn say_awake(&self, word: &AtomicU32) {
+        let leaves_barriers = self.sleeps_often || !gets_barriers();
+        word.store(if leaves_barriers { 0 } else { BARRIER }, Ordering::Relaxed);
     }
 }
 
-/// Says that the end is awake.
-pub(super) fn say_awake(word: &AtomicU32) {
-    word.store(awake(), Ordering::Relaxed);
+fn gets_barriers() -> bool {
+    #[cfg(loom)]
+    return false;
+    #[cfg(not(loom))]
+    sys::gets_barriers()
 }

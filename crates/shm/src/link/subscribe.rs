@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::atomic::Ordering;
-use crate::link::{Descriptor, Link, sleep};
+use crate::link::sleep::{self, Sleeper};
+use crate::link::{Descriptor, Link};
 
 /// What [`SubscribeEnd::pop`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,7 @@ pub struct SubscribeEnd {
     head: u32,
     /// Where the next released ticket goes. Free-running.
     release_tail: u32,
+    sleeper: Sleeper,
 }
 
 impl SubscribeEnd {
@@ -34,13 +36,15 @@ impl SubscribeEnd {
     /// When the link has no such direction.
     #[must_use]
     pub fn new(link: Arc<Link>, direction: u32, overwrites: bool) -> SubscribeEnd {
-        sleep::say_awake(&link.words(direction).subscriber_asleep);
+        let sleeper = Sleeper::default();
+        sleeper.say_awake(&link.words(direction).subscriber_asleep);
         SubscribeEnd {
             link,
             direction,
             overwrites,
             head: 0,
             release_tail: 0,
+            sleeper,
         }
     }
 
@@ -174,7 +178,7 @@ impl SubscribeEnd {
     /// Says that the subscriber sleeps until something is published. False: something has been, and it must not.
     pub fn sleep(&mut self) -> bool {
         let words = self.link.words(self.direction);
-        sleep::say_asleep(&words.subscriber_asleep);
+        self.sleeper.say_asleep(&words.subscriber_asleep);
         let is_there = self.has_some();
         if is_there {
             self.wake();
@@ -184,6 +188,7 @@ impl SubscribeEnd {
 
     /// Says that it sleeps no more.
     pub fn wake(&self) {
-        sleep::say_awake(&self.link.words(self.direction).subscriber_asleep);
+        let words = self.link.words(self.direction);
+        self.sleeper.say_awake(&words.subscriber_asleep);
     }
 }
