@@ -52,7 +52,7 @@ mod tickets;
 
 pub use channel::{Channel, WhenFull};
 pub use error::{Error, PushError};
-pub use loan::{DetachedLoan, Loan, OfClient, Own, Purse, ReplyLoan};
+pub use loan::{DetachedLoan, Lender, Loan, OfClient, Own, ReplyLoan};
 pub use millrace_shm::link::MESSAGE_BYTES_MAX;
 pub use publisher::Publisher;
 pub use requests::{Answer, Client, Lost, Request, Server};

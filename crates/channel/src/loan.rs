@@ -16,9 +16,9 @@ use crate::room::Client;
 use crate::{Error, PushError};
 
 /// Memory for a message, to be written in place. Given back when dropped.
-pub struct Loan<'a, P: Purse = Own<'a>> {
+pub struct Loan<'a, L: Lender = Own<'a>> {
     owner: &'a Shared,
-    purse: P,
+    lender: L,
     /// There until it is pushed or detached, which ends the loan.
     buffer: Option<Buffer>,
 }
@@ -26,15 +26,15 @@ pub struct Loan<'a, P: Purse = Own<'a>> {
 /// Memory for a reply.
 pub type ReplyLoan<'a> = Loan<'a, OfClient>;
 
-/// What a loan is paid from.
-pub trait Purse: sealed::Purse {}
+/// Whose memory a loan is of.
+pub trait Lender: sealed::Lender {}
 
-impl<P: sealed::Purse> Purse for P {}
+impl<L: sealed::Lender> Lender for L {}
 
 mod sealed {
     use super::{Client, PoolMemory};
 
-    pub trait Purse {
+    pub trait Lender {
         fn memory(&self) -> &PoolMemory;
         fn client(&self) -> Client;
     }
@@ -51,7 +51,7 @@ pub struct OfClient {
     client: (usize, u64),
 }
 
-impl sealed::Purse for Own<'_> {
+impl sealed::Lender for Own<'_> {
     #[inline(always)]
     fn memory(&self) -> &PoolMemory {
         self.0
@@ -63,7 +63,7 @@ impl sealed::Purse for Own<'_> {
     }
 }
 
-impl sealed::Purse for OfClient {
+impl sealed::Lender for OfClient {
     fn memory(&self) -> &PoolMemory {
         &self.memory
     }
@@ -81,7 +81,7 @@ pub struct DetachedLoan {
     pub(crate) client: Client,
 }
 
-impl<P: Purse> fmt::Debug for Loan<'_, P> {
+impl<L: Lender> fmt::Debug for Loan<'_, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loan")
             .field("buffer", &self.buffer)
@@ -89,31 +89,31 @@ impl<P: Purse> fmt::Debug for Loan<'_, P> {
     }
 }
 
-impl<P: Purse> Deref for Loan<'_, P> {
+impl<L: Lender> Deref for Loan<'_, L> {
     type Target = [u8];
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        let memory = self.purse.memory();
+        let memory = self.lender.memory();
         let bytes = self.buffer.as_ref().map(|buffer| memory.bytes(buffer));
         bytes.unwrap_or_default()
     }
 }
 
-impl<P: Purse> DerefMut for Loan<'_, P> {
+impl<L: Lender> DerefMut for Loan<'_, L> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
-        let memory = self.purse.memory();
+        let memory = self.lender.memory();
         let bytes = self.buffer.as_mut().map(|buffer| memory.bytes_mut(buffer));
         bytes.unwrap_or_default()
     }
 }
 
-impl<P: Purse> Drop for Loan<'_, P> {
+impl<L: Lender> Drop for Loan<'_, L> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            give_back(self.owner, self.purse.client(), buffer);
+            give_back(self.owner, self.lender.client(), buffer);
         }
     }
 }
@@ -131,7 +131,7 @@ impl<'a> Loan<'a> {
     pub(crate) fn new(owner: &'a Shared, memory: &'a PoolMemory, buffer: Buffer) -> Loan<'a> {
         Loan {
             owner,
-            purse: Own(memory),
+            lender: Own(memory),
             buffer: Some(buffer),
         }
     }
@@ -167,7 +167,7 @@ impl<'a> ReplyLoan<'a> {
     ) -> ReplyLoan<'a> {
         Loan {
             owner,
-            purse: OfClient { memory, client },
+            lender: OfClient { memory, client },
             buffer: Some(buffer),
         }
     }
@@ -178,11 +178,11 @@ impl<'a> ReplyLoan<'a> {
     }
 }
 
-impl<'a, P: Purse> Loan<'a, P> {
+impl<'a, L: Lender> Loan<'a, L> {
     /// Of a reply: to whom.
     #[inline(always)]
     pub(crate) fn client(&self) -> Client {
-        self.purse.client()
+        self.lender.client()
     }
 
     #[inline(always)]

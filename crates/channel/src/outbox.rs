@@ -134,8 +134,8 @@ pub(crate) struct Outbox {
     /// Places of those without a group.
     singles: Vec<PeerIndex>,
     groups: Vec<(Group, VecDeque<Orphan>)>,
-    /// Bytes that one subscriber may have out: who is slow never has what the others need.
-    share: u64,
+    /// Bytes that subscribers have out, those of each counted.
+    out_bytes: u64,
     sequence: u64,
     dropped: u64,
     /// Peers that lied: to be removed.
@@ -148,7 +148,7 @@ pub(crate) struct Outbox {
 impl Outbox {
     pub(crate) fn new(pool: Pool, options: OutboxOptions) -> Outbox {
         Outbox {
-            share: pool.bytes(),
+            out_bytes: 0,
             options,
             flights: Flights::new(pool),
             peers: Vec::new(),
@@ -197,13 +197,7 @@ impl Outbox {
         } else {
             self.peers.push(Some(peer));
         }
-        self.share_out();
         index
-    }
-
-    fn share_out(&mut self) {
-        let count = self.peers.iter().flatten().count().max(1);
-        self.share = self.pool().bytes() / count as u64;
     }
 
     fn group_of(&mut self, name: u64) -> &mut (Group, VecDeque<Orphan>) {
@@ -226,7 +220,9 @@ impl Outbox {
             let Some(out) = peer.tickets.take(ticket) else {
                 return self.liars.push(index);
             };
-            peer.tickets.bytes -= self.flights.settle(out.flight);
+            let bytes = self.flights.settle(out.flight);
+            peer.tickets.bytes -= bytes;
+            self.out_bytes -= bytes;
             if let Some(bucket) = out.bucket {
                 came(&mut self.groups, peer, bucket);
             }
@@ -308,7 +304,9 @@ impl Outbox {
         };
         peer.dropped += 1;
         self.dropped += 1;
-        peer.tickets.bytes -= self.flights.settle(out.flight);
+        let bytes = self.flights.settle(out.flight);
+        peer.tickets.bytes -= bytes;
+        self.out_bytes -= bytes;
         if let Some(bucket) = out.bucket {
             came(&mut self.groups, peer, bucket);
         }
@@ -398,6 +396,7 @@ impl Outbox {
             return;
         };
         peer.tickets.bytes += sent.memory_bytes;
+        self.out_bytes += sent.memory_bytes;
         let gap = if std::mem::take(&mut peer.has_gap) {
             flags::GAP
         } else {

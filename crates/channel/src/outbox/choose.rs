@@ -26,11 +26,14 @@ impl Outbox {
         }
     }
 
+    /// A subscriber may have half of what the others leave: in balance all have as much, and whoever comes finds some, also where those
+    /// before have taken all that they may and give nothing back. One message it may have in any case.
     #[inline]
     fn is_room(&self, index: PeerIndex, memory: u64) -> bool {
         self.peers[index].as_ref().is_some_and(|peer| {
             let tickets = &peer.tickets;
-            tickets.has_free() && (tickets.bytes + memory <= self.share || tickets.count() == 0)
+            let is_its = tickets.bytes + self.out_bytes + 2 * memory <= self.pool().bytes();
+            tickets.has_free() && (is_its || tickets.count() == 0)
         })
     }
 

@@ -46,7 +46,7 @@ impl Outbox {
         let Some(mut peer) = self.peers.get_mut(index).and_then(Option::take) else {
             return Vec::new();
         };
-        self.share_out();
+        self.out_bytes -= peer.tickets.bytes;
         let slots = peer.end.link().slots() as usize;
         let back: Vec<u16> = std::iter::from_fn(|| peer.end.collect())
             .take(slots)
