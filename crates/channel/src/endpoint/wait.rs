@@ -40,6 +40,7 @@ impl Endpoint {
         self.wait(For::Room, deadline, done)
     }
 
+    /// `done` is not asked again after it has said so: what it was waiting for, it has.
     fn wait(
         &mut self,
         what: For,
@@ -54,42 +55,54 @@ impl Endpoint {
                 self.look_now(Some(Duration::ZERO));
             }
             // What came before that is said is seen now; what comes later rings.
-            if !self.sleep(what) {
+            let mut is_done = false;
+            if self.sleep(what) {
+                is_done = done(self) || self.sleep_until(what, deadline, &mut done);
+            } else {
                 self.look_now(Some(Duration::ZERO));
                 self.outbox.iter_mut().for_each(Outbox::collect_all);
-            } else if !done(self) {
-                let began = spin::clock();
-                let now = Instant::now();
-                let slow = if what == For::Room {
-                    self.part_with_slow()
-                } else {
-                    None
-                };
-                let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
-                let timeout = [left, slow, self.control.retry_in(now)]
-                    .into_iter()
-                    .flatten()
-                    .min();
-                let mut news = [EpollEvent::empty(); NEWS_MAX];
-                let count = self.await_news(&mut news, timeout);
-                let is_done = done(self);
-                if is_done {
-                    self.spinner.slept(began);
-                }
-                if what == For::Message && is_done {
-                    self.is_behind = true;
-                } else {
-                    self.take_news(&news[..count]);
-                }
             }
             self.wake();
-            if done(self) {
+            if is_done || done(self) {
                 return true;
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return false;
             }
         }
+    }
+
+    /// Waits for news, and asks once more.
+    fn sleep_until(
+        &mut self,
+        what: For,
+        deadline: Option<Instant>,
+        done: &mut impl FnMut(&mut Endpoint) -> bool,
+    ) -> bool {
+        let began = spin::clock();
+        let now = Instant::now();
+        let slow = if what == For::Room {
+            self.part_with_slow()
+        } else {
+            None
+        };
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+        let timeout = [left, slow, self.control.retry_in(now)]
+            .into_iter()
+            .flatten()
+            .min();
+        let mut news = [EpollEvent::empty(); NEWS_MAX];
+        let count = self.await_news(&mut news, timeout);
+        let is_done = done(self);
+        if is_done {
+            self.spinner.slept(began);
+        }
+        if what == For::Message && is_done {
+            self.is_behind = true;
+        } else {
+            self.take_news(&news[..count]);
+        }
+        is_done
     }
 
     fn spin_until(&mut self, done: &mut impl FnMut(&mut Endpoint) -> bool) -> bool {

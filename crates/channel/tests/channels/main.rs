@@ -150,6 +150,32 @@ fn who_waits_is_woken() {
     reader.join().unwrap();
 }
 
+/// Of the short ones there is memory for two and room for one; of the long ones, memory for one.
+#[test]
+fn who_waits_for_room_or_memory_gets_it_once() {
+    let agent = Running::start();
+    let channel = channel(&agent, "narrow").pool_bytes(65_536);
+    let publisher = channel.publisher().unwrap();
+    let reader = std::thread::spawn(move || {
+        let subscriber = channel.subscriber().unwrap();
+        for wanted in 0..200 {
+            let message = subscriber.receive().unwrap();
+            assert_eq!(message.sequence(), wanted);
+            // Longer than anybody looks for room.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    assert!(publisher.wait_for_subscribers(1, SOON));
+    for wanted in 0..200 {
+        let bytes = if wanted % 20 < 10 { 20_000 } else { 40_000 };
+        let loan = publisher.loan(bytes).unwrap();
+        assert_eq!(publisher.push(loan).unwrap(), wanted);
+        publisher.publish();
+    }
+    reader.join().unwrap();
+    assert!(publisher.drain(SOON));
+}
+
 #[test]
 fn a_descriptor_says_when_there_is_something() {
     let agent = Running::start();
