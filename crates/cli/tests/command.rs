@@ -216,8 +216,10 @@ fn an_agent_in_the_background_inherits_no_descriptor() {
     assert!(status.success());
     let agent = room.agent().expect("an agent answers");
     for entry in fs::read_dir(format!("/proc/{agent}/fd")).unwrap() {
-        let link = fs::read_link(entry.unwrap().path()).unwrap();
-        assert!(!link.ends_with("open"), "{link:?}");
+        // The agent may close that of our question meanwhile; what it has inherited stays.
+        if let Ok(link) = fs::read_link(entry.unwrap().path()) {
+            assert!(!link.ends_with("open"), "{link:?}");
+        }
     }
 }
 

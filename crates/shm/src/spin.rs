@@ -237,7 +237,7 @@ impl Spin<'_> {
 
 /// The processor's time stamp counter.
 #[inline]
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 pub fn clock() -> u64 {
     // SAFETY: every x86-64 processor has the instruction.
     unsafe { core::arch::x86_64::_rdtsc() }
@@ -245,12 +245,18 @@ pub fn clock() -> u64 {
 
 /// The processor's virtual counter.
 #[inline]
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 pub fn clock() -> u64 {
     let count: u64;
     // SAFETY: readable from user space on Linux.
     unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack)) };
     count
+}
+
+/// Nanoseconds: Miri knows no such instruction.
+#[cfg(miri)]
+pub fn clock() -> u64 {
+    sys::monotonic_ns()
 }
 
 /// Turns nanoseconds into ticks of [`clock`].
@@ -287,7 +293,7 @@ pub fn processor() -> u32 {
     (number + 1).max(0).cast_unsigned()
 }
 
-// Miri knows neither the counter nor processors.
+// Miri knows no processors, and has no time slices.
 #[cfg(all(test, not(miri)))]
 mod tests {
     use std::sync::Mutex;
