@@ -59,6 +59,7 @@ impl Sleeper {
         fence(Ordering::SeqCst);
         #[cfg(not(loom))]
         {
+            // Whoever has found the bit has no barrier of its own. After this nobody finds it any more, and only after this is it left out.
             if before & BARRIER != 0 {
                 sys::make_barriers();
             }
