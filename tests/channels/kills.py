@@ -19,6 +19,8 @@ from site_of_channels import READY_S, Site, descriptors, holds_back_term, until
 
 FINISH_S = 60.0
 STOPPED_S = 0.3
+AGAIN_S = 0.12
+"""In this time participants have come again to the next agent."""
 SLOTS = 64
 """As the participants have it."""
 
@@ -91,14 +93,21 @@ class Round:
         for _ in range(faults):
             time.sleep(0.0005 * 200 ** self.source.random())
             if self.scenario.harms_agent and self.source.random() < 0.15:
-                self.site.restart_agent()
-                self.done["agents killed"] += 1
+                self._kill_agent()
                 continue
             self._harm(self.source.choice([it for it in self.living if it not in witnesses]))
             if wrong := self._ended_early():
                 return wrong
+        if self.scenario.harms_agent:
+            # They leave while they come again to the next one.
+            self._kill_agent()
+            time.sleep(AGAIN_S * self.source.random())
         wrong = self._finish() or self._judge()
         return wrong or self.site.left_behind(before)
+
+    def _kill_agent(self) -> None:
+        self.site.restart_agent()
+        self.done["agents killed"] += 1
 
     def _harm(self, victim: Process) -> None:
         role = self.living[victim]

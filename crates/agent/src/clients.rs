@@ -10,6 +10,7 @@ use std::time::Instant;
 use millrace_shm::board::{Board, HEADER_BYTES, Row, RowView, holders, state};
 use millrace_wire::{MAX_BYTES, Mode, ToClient, VERSION_MIN};
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     ControlMessage, MsgFlags, SockaddrStorage, UnixCredentials, sendmsg, sockopt,
 };
@@ -166,6 +167,12 @@ impl Client {
     /// The kernel says by a descriptor which process it is.
     pub(crate) fn has_pidfd(&self) -> bool {
         self.has_pidfd
+    }
+
+    /// It has closed its end, whatever it said before.
+    pub(crate) fn has_left(&self) -> bool {
+        let mut socket = [PollFd::new(self.socket.as_fd(), PollFlags::empty())];
+        poll(&mut socket, PollTimeout::ZERO) != Ok(0)
     }
 
     /// A descriptor of the process, readable when that has ended. `None`: it has, or the kernel has no such thing.

@@ -26,6 +26,7 @@ pub(crate) type Incoming = (ToClient, Vec<WithheldFd>);
 #[derive(Debug)]
 pub(crate) struct Control {
     path: PathBuf,
+    /// Above the pool, and so closed before it: whoever cannot find that can tell that we are gone.
     socket: Option<WithheldFd>,
     /// What was said first, and will be said again to the next agent.
     open: Open,

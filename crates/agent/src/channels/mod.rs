@@ -163,20 +163,24 @@ impl Server {
     }
 
     fn refuse_participant(&mut self, id: ClientId, open: &Open, reason: Refusal) {
-        self.metrics.clients_refused += 1;
-        self.channels.refused[reason as usize] += 1;
-        // Of one that is being killed not all can be seen any more.
-        let client = self.clients.get(&id);
-        let client = client.filter(|client| proof::is_alive(client.pid.cast_unsigned()));
-        if let (Some(client), true) = (client, self.log_limit.allows()) {
-            warn!(
-                pid = client.pid,
-                tenant = self.pods.tenant_name(client),
-                channel = open.name.as_str(),
-                role = open.role.as_str(),
-                reason = reason.as_str(),
-                "refused a participant"
-            );
+        // Of one that is being killed, or has left since it asked, not all can be seen any more.
+        let is_there = |client: &&Client| {
+            let pid = client.pid.cast_unsigned();
+            !client.has_left() && (pid == 0 || proof::is_alive(pid))
+        };
+        if let Some(client) = self.clients.get(&id).filter(is_there) {
+            self.metrics.clients_refused += 1;
+            self.channels.refused[reason as usize] += 1;
+            if self.log_limit.allows() {
+                warn!(
+                    pid = client.pid,
+                    tenant = self.pods.tenant_name(client),
+                    channel = open.name.as_str(),
+                    role = open.role.as_str(),
+                    reason = reason.as_str(),
+                    "refused a participant"
+                );
+            }
         }
         self.send(id, ToClient::Refused(Refused { reason }), None);
         self.doomed.push(id);

@@ -46,6 +46,22 @@ fn messages_of_the_client_itself_come_through() {
 }
 
 #[test]
+fn a_client_has_left_although_its_messages_are_unread() {
+    let (client, theirs) = connected();
+    send_all(&theirs, b"hello");
+    assert!(!client.has_left());
+    drop(theirs);
+    // Another test's child holds a copy between its fork and its exec.
+    while !client.has_left() {
+        std::thread::yield_now();
+    }
+    assert!(matches!(
+        client.receive(&mut [0; MAX_BYTES]),
+        Incoming::Message(5)
+    ));
+}
+
+#[test]
 fn messages_of_another_process_over_the_same_socket_do_not() {
     let (client, theirs) = connected();
     let status = std::process::Command::new("sh")
