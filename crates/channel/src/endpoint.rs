@@ -1,6 +1,7 @@
 //! What every participant has: the agent's socket, links with others, and a way to wait for either.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -18,13 +19,18 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd::geteuid;
 
 use crate::control::{Control, Incoming};
-use crate::inbox::{Inbox, Source};
+use crate::inbox::{Inbox, Source, Taken};
 use crate::outbox::{Outbox, OutboxOptions, Peer};
 use crate::routes::PeerIndex;
 use crate::sys::{self, ForkGuard, WithheldFd};
 use crate::{Channel, Error, WhenFull};
 
+mod alarm;
+mod backlog;
+mod leaving;
 mod wait;
+
+use alarm::Alarm;
 
 /// The socket of root's agent.
 const ROOT_SOCKET: &str = "/run/millrace/agent.sock";
@@ -34,6 +40,8 @@ const LOOK_NS: u64 = 1_000_000;
 const CONTROL: u64 = u64::MAX;
 /// That of the bell that a participant rings itself.
 const OWN: u64 = u64::MAX - 1;
+/// That of the alarm.
+const RETRY: u64 = u64::MAX - 2;
 /// So many are taken at a time.
 const NEWS_MAX: usize = 32;
 
@@ -48,6 +56,8 @@ struct Held {
     source: Option<usize>,
     /// A server's: where the replies go.
     replies: Option<Outbox>,
+    /// Requests that get no reply, while there is no room to say so.
+    owed: VecDeque<Taken>,
     /// The other gets no more from here, and has not gone yet.
     is_parted: bool,
 }
@@ -61,12 +71,12 @@ pub(crate) struct Endpoint {
     guard: ForkGuard,
     /// Rung where there is something already when somebody begins to wait himself.
     own_bell: EventFd,
+    /// Goes off when it is time to look for the agent again, for somebody who waits himself.
+    alarm: Alarm,
     links: Vec<Option<Held>>,
     /// Of a publisher or client.
     pub(crate) outbox: Option<Outbox>,
     pub(crate) inbox: Inbox,
-    /// Requests that nobody will answer.
-    pub(crate) unanswered: Vec<u64>,
     options: OutboxOptions,
     pub(crate) timeout: Option<Duration>,
     patience: Option<Duration>,
@@ -130,6 +140,7 @@ impl Endpoint {
         let options = OutboxOptions {
             when_full: channel.when_full,
             redeliver: channel.redeliver,
+            is_answered: role == Role::Client,
         };
         let outbox = match control.pool() {
             Some(fd) => {
@@ -146,10 +157,10 @@ impl Endpoint {
             epoll: Arc::new(epoll),
             guard,
             own_bell,
+            alarm: Alarm::default(),
             links: Vec::new(),
             outbox,
             inbox: Inbox::default(),
-            unanswered: Vec::new(),
             options,
             timeout: channel.timeout,
             patience: channel.patience,
@@ -230,6 +241,7 @@ impl Endpoint {
                 OWN => {
                     let _ = self.own_bell.read();
                 }
+                RETRY => self.alarm.quiet(),
                 index => self.handle_bell(index as usize),
             }
         }
@@ -239,6 +251,10 @@ impl Endpoint {
         let peers = || links.iter().flatten().map(|held| held.peer).collect();
         if self.control.retry(peers) {
             let _ = self.watch_control();
+        }
+        self.work_off();
+        if self.is_watched {
+            self.watch_for_own();
         }
     }
 
@@ -289,11 +305,27 @@ impl Endpoint {
             out: None,
             source: None,
             replies: None,
+            owed: VecDeque::new(),
             is_parted: false,
         };
-        if linked.peer_pool_bytes != 0 {
-            let fd = descriptors.next().ok_or_else(incomplete)?;
-            let view = PoolView::attach(fd.as_fd(), linked.peer_pool_bytes)?;
+        let bell = Arc::clone(&held.bell);
+        let peer = |group, direction| {
+            let end = PublishEnd::new(Arc::clone(&link), direction);
+            Peer::new(linked.peer, group, end, Arc::clone(&bell))
+        };
+        // First what can fail: a link that is half there would not be seen to end.
+        let mut mapped = |bytes: u64| {
+            let fd = (bytes != 0).then(|| descriptors.next().ok_or_else(incomplete));
+            fd.transpose()
+        };
+        let (theirs, own) = (
+            mapped(linked.peer_pool_bytes)?,
+            mapped(linked.own_pool_bytes)?,
+        );
+        let view = theirs.map(|fd| PoolView::attach(fd.as_fd(), linked.peer_pool_bytes));
+        let own = own.map(|fd| Pool::attach(fd.as_fd(), linked.own_pool_bytes));
+        let (view, own) = (view.transpose()?, own.transpose()?);
+        if let Some(view) = view {
             let end = SubscribeEnd::new(
                 Arc::clone(&link),
                 u32::from(publishes),
@@ -302,15 +334,8 @@ impl Endpoint {
             let source = Source::new(linked.peer, end, view, Arc::clone(&held.bell));
             held.source = Some(self.inbox.add(source));
         }
-        let bell = Arc::clone(&held.bell);
-        let peer = |group, direction| {
-            let end = PublishEnd::new(Arc::clone(&link), direction);
-            Peer::new(linked.peer, group, end, Arc::clone(&bell))
-        };
-        if linked.own_pool_bytes != 0 {
-            let fd = descriptors.next().ok_or_else(incomplete)?;
-            let pool = Pool::attach(fd.as_fd(), linked.own_pool_bytes)?;
-            let mut replies = Outbox::new(pool, self.options);
+        if let Some(pool) = own {
+            let mut replies = Outbox::new(pool, self.options.of_replies());
             replies.add(peer(0, 1));
             held.replies = Some(replies);
             self.control.say_ready(linked.link);
@@ -345,78 +370,6 @@ impl Endpoint {
         }
     }
 
-    /// The other end has gone, or goes on without this one. What came from it can still be read.
-    fn leave(&mut self, index: usize) {
-        let Some(held) = self.links.get_mut(index).and_then(Option::take) else {
-            return;
-        };
-        let _ = self.epoll.delete(held.bell.as_fd());
-        if let Some(source) = held.source {
-            self.inbox.end(source);
-        }
-        if let (Some(out), Some(outbox)) = (held.out, &mut self.outbox) {
-            let lost = outbox.remove(out);
-            if self.role == Role::Client {
-                self.unanswered.extend(lost);
-            }
-        }
-    }
-
-    /// Those whose links are over, and who may have another.
-    fn report_over(&mut self) {
-        for peer in std::mem::take(&mut self.inbox.over) {
-            self.control.say_left(peer);
-        }
-    }
-
-    /// Leaves those that give back what they do not have.
-    fn handle_liars(&mut self) {
-        let liars = self
-            .outbox
-            .as_mut()
-            .map(|outbox| std::mem::take(&mut outbox.liars))
-            .unwrap_or_default();
-        let lies = |held: &&Held| {
-            let replies = held.replies.as_ref();
-            replies.is_some_and(|replies| !replies.liars.is_empty())
-                || held.out.is_some_and(|out| liars.contains(&out))
-        };
-        for index in 0..self.links.len() {
-            if let Some(held) = self.links[index].as_ref().filter(lies) {
-                sys::hang_up(&held.bell);
-                self.leave(index);
-            }
-        }
-    }
-
-    fn place_of(&self, out: PeerIndex) -> Option<usize> {
-        let is_it = |held: &Option<Held>| held.as_ref().is_some_and(|held| held.out == Some(out));
-        self.links.iter().position(is_it)
-    }
-
-    /// Goes on without those that have kept the publisher waiting for too long; returns when the next one will have.
-    fn part_with_slow(&mut self) -> Option<Duration> {
-        let patience = self.patience?;
-        let (slow, next) = self.outbox.as_ref()?.slow(Instant::now(), patience);
-        // Without them there may be room: that is looked at first.
-        let next = if slow.is_empty() {
-            next
-        } else {
-            Some(Duration::ZERO)
-        };
-        for out in slow {
-            if let Some(outbox) = &mut self.outbox {
-                outbox.part(out);
-            }
-            let place = self.place_of(out);
-            if let Some(held) = place.and_then(|index| self.links[index].as_mut()) {
-                held.is_parted = true;
-                self.control.say_left(held.peer);
-            }
-        }
-        next
-    }
-
     /// Where the replies to a client go, that the source of this place and name is.
     pub(crate) fn replies_to(&mut self, source: usize, publisher: u64) -> Option<&mut Outbox> {
         let mut links = self.links.iter_mut().flatten();
@@ -434,9 +387,14 @@ impl Endpoint {
         if self.check().is_ok() && !std::mem::replace(&mut self.is_watched, true) {
             self.look_now(Some(Duration::ZERO));
             if !self.inbox.sleep() {
-                let _ = self.own_bell.write(1);
+                self.ring_own();
             }
         }
+    }
+
+    /// Has somebody who waits on [`Endpoint::epoll`] himself look again.
+    fn ring_own(&self) {
+        let _ = self.own_bell.write(1);
     }
 
     pub(crate) fn when_full(&self) -> WhenFull {

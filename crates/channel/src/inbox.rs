@@ -214,18 +214,9 @@ impl Inbox {
     /// Gives a message back. False: it has been given back before.
     #[inline(always)]
     pub(crate) fn release(&mut self, index: usize, publisher: u64, ticket: u16) -> bool {
-        let Some(source) = self.sources.get_mut(index).and_then(Option::as_mut) else {
+        let Some(source) = self.let_go(index, publisher, ticket) else {
             return false;
         };
-        let is_held = source.held.get_mut(usize::from(ticket));
-        let Some(is_held) = is_held.filter(|is_held| **is_held) else {
-            return false;
-        };
-        if source.id != publisher {
-            return false;
-        }
-        *is_held = false;
-        source.held_count -= 1;
         if source.end.release(ticket) {
             sys::ring(&source.bell);
         }
@@ -233,6 +224,26 @@ impl Inbox {
             self.bury(index);
         }
         true
+    }
+
+    /// Lets go of a message without giving it back: to its publisher it was not worked on when the link is over.
+    pub(crate) fn abandon(&mut self, taken: &Taken) {
+        let (index, ticket) = (taken.source, taken.descriptor.ticket);
+        self.let_go(index, taken.publisher, ticket);
+        self.bury(index);
+    }
+
+    /// The source of a message that the user has, and has no more then.
+    #[inline(always)]
+    fn let_go(&mut self, index: usize, publisher: u64, ticket: u16) -> Option<&mut Source> {
+        let source = self.sources.get_mut(index)?.as_mut()?;
+        let is_held = source.held.get_mut(usize::from(ticket))?;
+        if !*is_held || source.id != publisher {
+            return None;
+        }
+        *is_held = false;
+        source.held_count -= 1;
+        Some(source)
     }
 
     /// Whether a message waits.

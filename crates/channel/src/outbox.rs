@@ -12,14 +12,17 @@ use millrace_shm::link::{Descriptor, Lie, MESSAGE_BYTES_MAX, PublishEnd, flags};
 use millrace_shm::pool::{Buffer, Pool};
 
 use crate::WhenFull;
+use crate::pending::{NOBODY, Pending};
 use crate::routes::{Group, PeerIndex};
 use crate::sys::{self, WithheldFd};
 use crate::tickets::{Out, Tickets};
 
 mod choose;
+mod details;
 mod flights;
 mod leaving;
 
+pub(crate) use details::{Details, Hindrance, OutboxOptions};
 use flights::{Flights, Sent};
 
 /// So many tickets of one link go out before those that came back are looked at again: they lie sixteen in a line, which the subscriber
@@ -79,52 +82,6 @@ struct Orphan {
     was_taken: bool,
 }
 
-/// Why a message cannot go now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hindrance {
-    /// Nobody is there.
-    NoReceiver,
-    /// A subscriber has no room, or the pool has none.
-    Full,
-}
-
-/// What is said of a message when it is pushed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Details {
-    pub(crate) key: Option<u64>,
-    /// Its number, if that is not to be the next.
-    pub(crate) sequence: Option<u64>,
-    pub(crate) marks: u8,
-}
-
-impl Details {
-    /// Of the next message.
-    #[inline(always)]
-    pub(crate) fn of_next(key: Option<u64>) -> Details {
-        Details {
-            key,
-            sequence: None,
-            marks: 0,
-        }
-    }
-
-    /// Of the reply to the request of this number.
-    pub(crate) fn of_reply(request: u64, marks: u8) -> Details {
-        Details {
-            key: None,
-            sequence: Some(request),
-            marks,
-        }
-    }
-}
-
-/// How an outbox behaves.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct OutboxOptions {
-    pub(crate) when_full: WhenFull,
-    pub(crate) redeliver: bool,
-}
-
 /// A pool, and who its messages go to.
 #[derive(Debug)]
 pub(crate) struct Outbox {
@@ -138,6 +95,8 @@ pub(crate) struct Outbox {
     out_bytes: u64,
     sequence: u64,
     dropped: u64,
+    /// Messages that have no answer yet, where they get one.
+    pub(crate) pending: Option<Pending>,
     /// Peers that lied: to be removed.
     pub(crate) liars: Vec<PeerIndex>,
     /// Of the message at hand.
@@ -156,6 +115,7 @@ impl Outbox {
             groups: Vec::new(),
             sequence: 0,
             dropped: 0,
+            pending: options.is_answered.then(Pending::default),
             liars: Vec::new(),
             targets: Vec::new(),
             dirty: Vec::new(),
@@ -168,6 +128,13 @@ impl Outbox {
 
     pub(crate) fn pool_mut(&mut self) -> &mut Pool {
         &mut self.flights.pool
+    }
+
+    /// A message for whoever gets everything was given up by who sends it.
+    pub(crate) fn note_dropped(&mut self) {
+        for single in 0..self.singles.len() {
+            self.skip(self.singles[single]);
+        }
     }
 
     /// Messages given up, by whatever cause.
@@ -304,6 +271,9 @@ impl Outbox {
         };
         peer.dropped += 1;
         self.dropped += 1;
+        if let Some(pending) = &mut self.pending {
+            pending.give_up(self.flights.get(out.flight).sequence, peer.id);
+        }
         let bytes = self.flights.settle(out.flight);
         peer.tickets.bytes -= bytes;
         self.out_bytes -= bytes;
@@ -360,6 +330,10 @@ impl Outbox {
         if self.targets.is_empty() {
             self.dropped += u64::from(!has_receivers);
             self.flights.pool.give_back(buffer);
+            if let Some(pending) = &mut self.pending {
+                pending.went(number, NOBODY);
+                pending.give_up(number, NOBODY);
+            }
             return Ok(number);
         }
         let sent = Sent::new(&buffer, number, details.marks);
@@ -415,8 +389,11 @@ impl Outbox {
         if !std::mem::replace(&mut peer.is_dirty, true) {
             self.dirty.push(index);
         }
+        let (id, group) = (peer.id, peer.group);
+        if let Some(pending) = &mut self.pending {
+            pending.went(sent.sequence, id);
+        }
         if let Some(bucket) = bucket {
-            let group = peer.group;
             self.group_of(group).0.went(bucket);
         }
     }

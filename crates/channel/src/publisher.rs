@@ -150,9 +150,11 @@ impl Publisher {
         self.endpoint.borrow().id()
     }
 
-    /// A descriptor that is readable when somebody has come or gone. Then call any other function.
+    /// A descriptor that is readable when somebody has come or gone, or when what a dead member of a group had can go to another one. Then
+    /// call any other function.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.endpoint.borrow_mut().note_watched();
         self.epoll.0.as_fd()
     }
 }

@@ -12,9 +12,9 @@ use nix::sys::epoll::Epoll;
 use crate::endpoint::{Endpoint, Shared};
 use crate::inbox::Taken;
 use crate::loan::taken_from;
-use crate::outbox::Details;
+use crate::outbox::Outbox;
 use crate::pending::Pending;
-use crate::{DetachedLoan, DetachedMessage, Error, Loan, Message, PushError, ReplyLoan};
+use crate::{DetachedLoan, DetachedMessage, Error, Loan, Message, PushError, ReplyLoan, WhenFull};
 
 /// Sends requests to servers, each to one, and gets their replies. Of one thread at a time.
 #[derive(Debug)]
@@ -22,7 +22,6 @@ pub struct Client {
     endpoint: Shared,
     epoll: Arc<Epoll>,
     memory: Arc<PoolMemory>,
-    pending: RefCell<Pending>,
 }
 
 /// This request gets no reply: its server has died or let it fall. It may have done what it was asked.
@@ -46,7 +45,6 @@ impl Client {
             memory: memory.expect("a client has a pool"),
             epoll: endpoint.epoll(),
             endpoint: RefCell::new(endpoint),
-            pending: RefCell::default(),
         }
     }
 
@@ -70,9 +68,14 @@ impl Client {
         loan: Loan<'a>,
         key: Option<u64>,
     ) -> Result<u64, PushError<Loan<'a>>> {
-        let number = loan.push(key, true)?;
-        self.pending.borrow_mut().add(number);
-        Ok(number)
+        loan.push(key, true)
+    }
+
+    /// Does something with the requests that have no answer yet.
+    fn with_pending<T>(&self, work: impl FnOnce(&mut Pending) -> T) -> Option<T> {
+        let mut endpoint = self.endpoint.borrow_mut();
+        let pending = endpoint.outbox.as_mut()?.pending.as_mut();
+        pending.map(work)
     }
 
     /// Brings a loan back that was detached from this client, as [`crate::Publisher::attach`].
@@ -101,24 +104,19 @@ impl Client {
             let Some(taken) = taken else {
                 break;
             };
-            let is_awaited = self.pending.borrow_mut().answer(taken.sequence);
+            let (request, server) = (taken.sequence, taken.publisher);
+            let is_awaited = self.with_pending(|pending| pending.answer(request, server));
             let message = Message::new(&self.endpoint, taken);
-            if !is_awaited {
+            if is_awaited != Some(true) {
                 continue;
             }
             if taken.descriptor.flags & flags::NO_REPLY != 0 {
-                let request = taken.sequence;
                 return Some(Err(Lost { request }));
             }
             return Some(Ok(message));
         }
-        let mut endpoint = self.endpoint.borrow_mut();
-        while let Some(request) = endpoint.unanswered.pop() {
-            if self.pending.borrow_mut().answer(request) {
-                return Some(Err(Lost { request }));
-            }
-        }
-        None
+        let request = self.with_pending(Pending::next_lost)??;
+        Some(Err(Lost { request }))
     }
 
     /// The next answer to any request, waited for as long as the options say.
@@ -161,7 +159,8 @@ impl Client {
     /// Requests that have no answer yet.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.pending.borrow().count()
+        let count = self.with_pending(|pending| pending.count());
+        count.unwrap_or(0)
     }
 
     /// Waits until at least `count` servers are there. False: not in time.
@@ -245,9 +244,19 @@ impl<'a> Request<'a> {
                 "the loan is for another client's reply".to_owned(),
             ));
         }
-        loan.push_reply(self.taken.sequence)?;
-        self.is_answered = true;
+        let pushed = loan.push_reply(self.taken.sequence);
+        let pushed = pushed.map_err(|failed| failed.error);
         let mut endpoint = self.owner.borrow_mut();
+        let drops = !matches!(endpoint.when_full(), WhenFull::Block | WhenFull::Fail);
+        match pushed {
+            Ok(_) => self.is_answered = true,
+            // Dropped. Its client is told so when there is room, as of a request that is let fall.
+            Err(Error::Full) if drops => endpoint
+                .outbox_for(Some(self.client()))
+                .into_iter()
+                .for_each(Outbox::note_dropped),
+            Err(error) => return Err(error),
+        }
         if let Some(outbox) = endpoint.outbox_for(Some(self.client())) {
             outbox.publish();
         }
@@ -281,19 +290,10 @@ impl Drop for Request<'_> {
         if self.is_answered {
             return;
         }
-        let client = self.client();
-        let mut endpoint = self.owner.borrow_mut();
-        // Where there is no room even for that, the client's own patience has to end it.
-        if let Ok(buffer) = endpoint.try_loan(Some(client), 0)
-            && let Some(outbox) = endpoint.outbox_for(Some(client))
-        {
-            match outbox.push(
-                buffer,
-                Details::of_reply(self.taken.sequence, flags::NO_REPLY),
-            ) {
-                Ok(_) => outbox.publish(),
-                Err((buffer, _)) => outbox.pool_mut().give_back(buffer),
-            }
+        if let Some(message) = self.message.take() {
+            // It is given back when its client has been told.
+            let DetachedMessage(request) = message.detach();
+            self.owner.borrow_mut().let_fall(request);
         }
     }
 }

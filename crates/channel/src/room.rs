@@ -94,11 +94,15 @@ impl Endpoint {
         let deadline = self.deadline();
         let mut found = Err(Error::TimedOut);
         self.wait_for_room(deadline, |endpoint| {
-            match endpoint.outbox_for(client).map(|outbox| outbox.loan(bytes)) {
-                Some(Ok(buffer)) => found = Ok(buffer),
-                Some(Err(_)) => return false,
-                None => found = Err(Error::Gone),
-            }
+            let Some(outbox) = endpoint.outbox_for(client) else {
+                found = Err(Error::Gone);
+                return true;
+            };
+            let Ok(buffer) = outbox.loan(bytes) else {
+                return false;
+            };
+            outbox.forgive();
+            found = Ok(buffer);
             true
         });
         found
@@ -203,6 +207,9 @@ impl Endpoint {
             state = outbox
                 .push(buffer, details)
                 .map_err(|(buffer, _)| (buffer, cause));
+            if state.is_ok() {
+                outbox.forgive();
+            }
             state.is_ok()
         });
         state

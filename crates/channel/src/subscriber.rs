@@ -180,7 +180,7 @@ impl Endpoint {
             if let Some(taken) = self.inbox.pop() {
                 return Ok(taken);
             }
-            if !self.wait_for_message(deadline) || !self.unanswered.is_empty() {
+            if !self.wait_for_message(deadline) || self.has_lost() {
                 return Err(Error::TimedOut);
             }
         }

@@ -7,6 +7,7 @@ use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
 use super::{Endpoint, NEWS_MAX};
 use crate::outbox::Outbox;
+use crate::pending::Pending;
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +28,17 @@ impl Endpoint {
     /// Waits until there is a message. False: not in time.
     pub(crate) fn wait_for_message(&mut self, deadline: Option<Instant>) -> bool {
         self.wait(For::Message, deadline, |endpoint| {
-            endpoint.inbox.has_some() || !endpoint.unanswered.is_empty()
+            endpoint.inbox.has_some() || endpoint.has_lost()
         })
+    }
+
+    /// Whether there is a request that nobody will answer.
+    pub(crate) fn has_lost(&self) -> bool {
+        let pending = self
+            .outbox
+            .as_ref()
+            .and_then(|outbox| outbox.pending.as_ref());
+        pending.is_some_and(Pending::has_lost)
     }
 
     /// Waits until `done`, which is asked whenever something has been given back or somebody has come or gone. False: not in time.
@@ -126,8 +136,8 @@ impl Endpoint {
 
     fn sleep(&mut self, what: For) -> bool {
         match (what, &mut self.outbox) {
-            (For::Peers, _) => true,
-            (For::Message, _) => self.inbox.sleep(),
+            (For::Peers, _) => self.backlog_sleeps(),
+            (For::Message, _) => self.inbox.sleep() && self.backlog_sleeps(),
             (For::Room, Some(outbox)) => {
                 outbox.publish();
                 outbox.sleep()

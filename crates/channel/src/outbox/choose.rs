@@ -40,7 +40,7 @@ impl Outbox {
     /// Finds out who gets a message, into `targets`.
     pub(super) fn choose(&mut self, memory: u64, key: Option<u64>) -> Result<(), Hindrance> {
         self.targets.clear();
-        if self.groups.iter().any(|(_, orphans)| !orphans.is_empty()) {
+        if self.has_orphans() {
             // Before anybody is chosen: it could take the room that one of the chosen has.
             self.place_orphans();
         }
@@ -54,7 +54,7 @@ impl Outbox {
             if !self.groups[place].1.is_empty() && self.must_wait() {
                 return Err(Hindrance::Full);
             }
-            let (member, bucket) = self.choose_member(place, key)?;
+            let (member, bucket) = self.choose_member(place, key, memory)?;
             let chosen = self.choose_peer(member, bucket, memory);
             self.groups[place].0.is_counted &= chosen.is_ok();
             chosen?;
@@ -74,13 +74,14 @@ impl Outbox {
         memory: u64,
     ) -> Result<(), Hindrance> {
         if self.has_room(index, memory) {
+            if let Some(peer) = self.peers[index].as_mut() {
+                peer.full_since = None;
+            }
             self.targets.push((index, bucket));
             return Ok(());
         }
         if self.must_wait() {
-            if let Some(peer) = self.peers[index].as_mut() {
-                peer.full_since.get_or_insert_with(Instant::now);
-            }
+            self.note_full(index);
             return Err(Hindrance::Full);
         }
         if self.options.when_full == WhenFull::DropOldest {
@@ -91,6 +92,12 @@ impl Outbox {
                 }
             }
         }
+        self.skip(index);
+        Ok(())
+    }
+
+    /// A message is given up that was for this subscriber.
+    pub(super) fn skip(&mut self, index: PeerIndex) {
         if let Some(peer) = self.peers[index].as_mut() {
             peer.dropped += 1;
             peer.skipped += 1;
@@ -101,14 +108,28 @@ impl Outbox {
                 self.dirty.push(index);
             }
         }
-        Ok(())
     }
 
-    /// Which member of a group gets a message.
+    /// This subscriber holds up what is for it, from now on or since it was first said.
+    fn note_full(&mut self, index: PeerIndex) {
+        if let Some(peer) = self.peers[index].as_mut() {
+            peer.full_since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Nobody holds anything up any more.
+    pub(crate) fn forgive(&mut self) {
+        for peer in self.peers.iter_mut().flatten() {
+            peer.full_since = None;
+        }
+    }
+
+    /// Which member of a group gets a message: the least loaded, or of those that have room if that one has none.
     fn choose_member(
         &mut self,
         place: usize,
         key: Option<u64>,
+        memory: u64,
     ) -> Result<(PeerIndex, Option<u16>), Hindrance> {
         if let Some(key) = key {
             return self.choose_owner(place, Group::bucket(key));
@@ -125,8 +146,12 @@ impl Outbox {
             peer.map_or(usize::MAX, |peer| peer.tickets.count())
         };
         let in_turn = (0..count).map(|step| group.members[(group.next + step) % count].1);
-        let chosen = in_turn.min_by_key(|index| load(*index));
-        let chosen = chosen.ok_or(Hindrance::NoReceiver)?;
+        let chosen = in_turn.clone().min_by_key(|index| load(*index));
+        let mut chosen = chosen.ok_or(Hindrance::NoReceiver)?;
+        if !self.is_room(chosen, memory) {
+            let others = in_turn.filter(|index| self.is_room(*index, memory));
+            chosen = others.min_by_key(|index| load(*index)).unwrap_or(chosen);
+        }
         let group = &mut self.groups[place].0;
         group.next = (group.next + 1) % count;
         Ok((chosen, None))
@@ -148,9 +173,8 @@ impl Outbox {
             Turn::Go(owner) => owner,
             Turn::Moving(owner) if !self.must_wait() => owner,
             Turn::Moving(owner) => {
-                let index = self.groups[place].0.place(owner);
-                if let Some(peer) = index.and_then(|index| self.peers[index].as_mut()) {
-                    peer.full_since.get_or_insert_with(Instant::now);
+                if let Some(index) = self.groups[place].0.place(owner) {
+                    self.note_full(index);
                 }
                 return Err(Hindrance::Full);
             }
@@ -158,6 +182,12 @@ impl Outbox {
         };
         let index = self.groups[place].0.place(owner);
         Ok((index.ok_or(Hindrance::NoReceiver)?, Some(bucket)))
+    }
+
+    /// Whether something that dead members of groups had waits for living ones.
+    pub(crate) fn has_orphans(&self) -> bool {
+        let mut groups = self.groups.iter();
+        groups.any(|(_, orphans)| !orphans.is_empty())
     }
 
     /// Gives what dead members of groups had to living ones, as far as these have room.
@@ -177,11 +207,13 @@ impl Outbox {
                     break;
                 };
                 let sent = Sent::new(buffer, flight.sequence, marks);
-                let Ok((member, bucket)) = self.choose_member(place, flight.key) else {
+                let chosen = self.choose_member(place, flight.key, sent.memory_bytes);
+                let Ok((member, bucket)) = chosen else {
                     break;
                 };
                 if !self.has_room(member, sent.memory_bytes) {
                     self.groups[place].0.is_counted = false;
+                    self.note_full(member);
                     break;
                 }
                 self.groups[place].1.pop_front();

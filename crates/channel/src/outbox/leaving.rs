@@ -40,11 +40,10 @@ impl Outbox {
         self.orphan(group, &out, taken);
     }
 
-    /// A subscriber has gone. What it had comes back, or waits for another member of its group. Returns the sequences of what nobody will
-    /// have read then.
-    pub(crate) fn remove(&mut self, index: PeerIndex) -> Vec<u64> {
+    /// A subscriber has gone. What it had comes back, waits for another member of its group, or will have been read by nobody.
+    pub(crate) fn remove(&mut self, index: PeerIndex) {
         let Some(mut peer) = self.peers.get_mut(index).and_then(Option::take) else {
-            return Vec::new();
+            return;
         };
         self.out_bytes -= peer.tickets.bytes;
         let slots = peer.end.link().slots() as usize;
@@ -68,18 +67,22 @@ impl Outbox {
         }
         if is_member && self.options.redeliver {
             self.orphan(peer.group, &left, peer.end.taken());
-            return Vec::new();
+            return;
         }
         if peer.is_parted && peer.group != 0 && self.options.redeliver {
             // Another member has got it already.
             for out in left {
                 self.flights.settle(out.flight);
             }
-            return Vec::new();
+            return;
         }
-        left.into_iter()
-            .map(|out| self.give_up(out.flight))
-            .collect()
+        for out in left {
+            self.dropped += 1;
+            if let Some(pending) = &mut self.pending {
+                pending.give_up(self.flights.get(out.flight).sequence, peer.id);
+            }
+            self.flights.settle(out.flight);
+        }
     }
 
     /// What a member of a group had waits for another one. `taken`: how far it says that it has read.
@@ -98,13 +101,6 @@ impl Outbox {
         orphans.extend(waiting.drain(..));
         waiting.extend(orphans);
         self.place_orphans();
-    }
-
-    fn give_up(&mut self, flight: u32) -> u64 {
-        let sequence = self.flights.get(flight).sequence;
-        self.dropped += 1;
-        self.flights.settle(flight);
-        sequence
     }
 
     /// Subscribers that have had no room, and given nothing back, for longer than that; and how long it is until the next one will have.

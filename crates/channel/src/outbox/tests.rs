@@ -1,6 +1,6 @@
 //! Outboxes and inboxes against each other, without an agent.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use super::*;
 use crate::inbox::{Inbox, Source, Taken};
 
 mod hostile;
+mod waiting;
 
 const POOL_BYTES: u64 = 1 << 20;
 
@@ -31,6 +32,7 @@ impl World {
         let options = OutboxOptions {
             when_full,
             redeliver,
+            is_answered: true,
         };
         World {
             outbox: Outbox::new(pool, options),
@@ -60,10 +62,17 @@ impl World {
         Arc::clone(peer.end.shared())
     }
 
-    /// The subscriber dies; its publisher hears of it.
+    /// The subscriber dies; its publisher hears of it. Returns the numbers of what nobody will have read.
     fn kill(&mut self, id: u64) -> Vec<u64> {
         let (index, _) = self.inboxes.remove(&id).unwrap();
-        self.outbox.remove(index)
+        self.outbox.remove(index);
+        self.lost()
+    }
+
+    /// Numbers of messages that were given up, and have not been told yet.
+    fn lost(&mut self) -> Vec<u64> {
+        let pending = self.outbox.pending.as_mut().unwrap();
+        std::iter::from_fn(|| pending.next_lost()).collect()
     }
 
     fn push(&mut self, number: u64, key: Option<u64>) -> Result<u64, Hindrance> {
@@ -106,6 +115,21 @@ impl World {
 
     fn read_all(&mut self, id: u64) -> Vec<u64> {
         std::iter::from_fn(|| self.read(id)).collect()
+    }
+
+    /// What these have, and what comes when they give that back.
+    fn read_all_of(&mut self, ids: &[u64]) -> Vec<u64> {
+        let mut all = Vec::new();
+        loop {
+            self.outbox.collect_all();
+            let before = all.len();
+            for id in ids {
+                all.extend(self.read_all(*id));
+            }
+            if all.len() == before {
+                return all;
+            }
+        }
     }
 
     fn assert_all_is_back(&mut self) {
@@ -239,6 +263,7 @@ fn messages_of_one_key_are_worked_on_in_order_and_none_is_lost() {
     let (mut members, mut last_id) = (vec![1], 1);
     let mut done: HashMap<u64, u64> = HashMap::new();
     let (mut number, mut held) = (0, Vec::<(u64, u64, Taken)>::new());
+    let mut missing = HashSet::new();
     for step in 0..if cfg!(miri) { 200 } else { 20_000 } {
         match next(100) {
             0 if members.len() < 5 => {
@@ -255,6 +280,7 @@ fn messages_of_one_key_are_worked_on_in_order_and_none_is_lost() {
                 // The number's low digits are its key; the rest counts.
                 let key = next(50);
                 if world.send(number * 100 + key, Some(key)).is_ok() {
+                    missing.insert(number * 100 + key);
                     number += 1;
                 }
             }
@@ -267,6 +293,7 @@ fn messages_of_one_key_are_worked_on_in_order_and_none_is_lost() {
             _ if !held.is_empty() => {
                 // Worked on: counts as done when it is given back, the oldest of each first.
                 let (id, message, taken) = held.remove(0);
+                missing.remove(&message);
                 let earlier = done.insert(message % 100, message / 100);
                 assert!(
                     earlier.is_none_or(|earlier| earlier < message / 100),
@@ -279,20 +306,15 @@ fn messages_of_one_key_are_worked_on_in_order_and_none_is_lost() {
     }
     assert!(!done.is_empty());
     for (id, message, taken) in held {
+        missing.remove(&message);
         let earlier = done.insert(message % 100, message / 100);
         assert!(earlier.is_none_or(|earlier| earlier < message / 100));
         world.release(id, &taken);
     }
-    loop {
-        world.outbox.collect_all();
-        let mut any = false;
-        for id in members.clone() {
-            any |= !world.read_all(id).is_empty();
-        }
-        if !any {
-            break;
-        }
+    for message in world.read_all_of(&members) {
+        missing.remove(&message);
     }
+    assert_eq!(missing, HashSet::new());
     world.assert_all_is_back();
 }
 
@@ -427,14 +449,7 @@ fn what_waits_for_one_group_does_not_take_the_room_of_a_message_that_goes_to_two
     world.kill(2);
     assert_eq!(world.send(4, None), Ok(4));
     for id in [3, 4] {
-        let mut got = Vec::new();
-        loop {
-            world.outbox.collect_all();
-            match world.read(id) {
-                Some(number) => got.push(number),
-                None => break,
-            }
-        }
+        let mut got = world.read_all_of(&[id]);
         got.sort_unstable();
         assert_eq!(got, [0, 1, 3, 4], "2 was the oldest");
     }

@@ -4,6 +4,7 @@ mod agent;
 mod forks;
 mod requests;
 mod sys;
+mod waiting;
 
 use std::time::{Duration, Instant};
 
