@@ -253,7 +253,7 @@ impl Server {
     }
 }
 
-fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
         .map(std::time::Duration::from)
         .unwrap_or_default();

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace_shm::link::{Descriptor, Lie, MESSAGE_BYTES_MAX, PublishEnd, flags};
+use millrace_shm::link::{Descriptor, Lie, MESSAGE_BYTES_MAX, PublishEnd, Troubles, flags};
 use millrace_shm::pool::{Buffer, Pool};
 
 use crate::WhenFull;
@@ -46,6 +46,8 @@ pub(crate) struct Peer {
     dropped: u64,
     skipped: u64,
     redelivered: u64,
+    /// Times that a message found no room here, and the publisher waited or was told so.
+    full: u64,
     /// Since when it has had no room and given nothing back.
     full_since: Option<Instant>,
     is_dirty: bool,
@@ -67,6 +69,7 @@ impl Peer {
             dropped: 0,
             skipped: 0,
             redelivered: 0,
+            full: 0,
             full_since: None,
             is_dirty: false,
             is_parted: false,
@@ -407,8 +410,13 @@ impl Outbox {
         while let Some(index) = self.dirty.pop() {
             if let Some(peer) = self.peers[index].as_mut() {
                 peer.is_dirty = false;
-                if peer.dropped | peer.redelivered != 0 {
-                    peer.end.tell(peer.dropped, peer.skipped, peer.redelivered);
+                if peer.dropped | peer.redelivered | peer.full != 0 {
+                    peer.end.tell(Troubles {
+                        dropped: peer.dropped,
+                        skipped: peer.skipped,
+                        redelivered: peer.redelivered,
+                        full: peer.full,
+                    });
                 }
                 if peer.end.publish() {
                     sys::ring(&peer.bell);

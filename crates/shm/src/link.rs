@@ -25,7 +25,7 @@ mod sleep;
 mod subscribe;
 
 pub use descriptor::{Descriptor, LINE_BYTES, MESSAGE_BYTES_MAX, flags};
-pub use publish::{Lie, PublishEnd};
+pub use publish::{Lie, PublishEnd, Troubles};
 pub use subscribe::{Popped, SubscribeEnd};
 
 /// Layout version, negotiated through the control protocol.
@@ -54,7 +54,9 @@ pub struct LinkWords {
     pub redelivered: AtomicU64,
     /// See [`LinkWords::messages`].
     pub skipped: AtomicU64,
-    padding_publisher: [u64; 11],
+    /// Publisher, a hint: times that a message found no room here, and its publisher waited or was told so.
+    pub full: AtomicU64,
+    padding_publisher: [u64; 10],
     /// Publisher: whether it sleeps until something is released; see `sleep.rs`.
     pub publisher_asleep: AtomicU32,
     padding_publisher_asleep: [u32; 31],
@@ -70,6 +72,7 @@ pub struct LinkWords {
 
 // Loom's words are of other sizes.
 const _: () = assert!(cfg!(loom) || size_of::<LinkWords>() == 512);
+const _: () = assert!(cfg!(loom) || std::mem::offset_of!(LinkWords, full) == 40);
 const _: () = assert!(cfg!(loom) || std::mem::offset_of!(LinkWords, publisher_asleep) == 128);
 const _: () = assert!(cfg!(loom) || std::mem::offset_of!(LinkWords, taken) == 256);
 const _: () = assert!(cfg!(loom) || std::mem::offset_of!(LinkWords, subscriber_asleep) == 384);
@@ -258,6 +261,8 @@ pub struct Counters {
     pub dropped: u64,
     /// Messages published once more after a worker's death.
     pub redelivered: u64,
+    /// Times that a message found no room, and its publisher waited or was told so.
+    pub full: u64,
     /// Messages that the subscriber has not taken.
     pub queued: u32,
     /// Messages that it has taken and not given back.
@@ -278,6 +283,7 @@ impl Link {
             bytes: words.bytes.load(Ordering::Relaxed),
             dropped: words.dropped.load(Ordering::Relaxed),
             redelivered: words.redelivered.load(Ordering::Relaxed),
+            full: words.full.load(Ordering::Relaxed),
             // The publisher's count, modulo what the subscriber's has.
             queued: within((messages as u32).wrapping_sub(taken)),
             held: within(taken.wrapping_sub(released)),

@@ -42,6 +42,8 @@ pub(super) struct Made {
     pub(super) directions: u32,
     /// Of the link, without pools.
     pub(super) bytes: u64,
+    /// Of the pool for replies, if there is one.
+    pub(super) replies_bytes: u64,
     pub(super) since: Instant,
     /// To look at its counters. `None`: it could not be mapped.
     pub(super) look: Option<Link>,
@@ -155,6 +157,7 @@ impl Server {
             key,
             directions: memory.directions,
             bytes: memory.bytes,
+            replies_bytes: replies.unwrap_or(0),
             since: now,
             // Without a mapping (there is a limit of them) the two get on as well; they are shown without counters.
             look: Link::attach(memory.link.as_fd(), slots, memory.directions).ok(),

@@ -21,6 +21,7 @@ pub(super) struct Totals {
     bytes: u64,
     dropped: u64,
     redelivered: u64,
+    full: u64,
 }
 
 impl Totals {
@@ -29,6 +30,7 @@ impl Totals {
         self.bytes = self.bytes.saturating_add(flow.bytes);
         self.dropped = self.dropped.saturating_add(flow.dropped);
         self.redelivered = self.redelivered.saturating_add(flow.redelivered);
+        self.full = self.full.saturating_add(flow.full);
     }
 }
 
@@ -129,7 +131,7 @@ impl Channels {
             series.push(("channel=\"(others)\"".to_owned(), sum));
         }
         type Value = fn(&Totals) -> u64;
-        let families: [(&str, &str, Value); 4] = [
+        let families: [(&str, &str, Value); 5] = [
             (
                 "channel_messages_total",
                 "Messages that were published on the channel, each for every subscriber that it went to, or requests that were sent.",
@@ -150,6 +152,11 @@ impl Channels {
                 "Messages that were published once more, after the death of who had them.",
                 |of| of.redelivered,
             ),
+            (
+                "channel_full_total",
+                "Times that a message found no room, and its publisher waited or was told so.",
+                |of| of.full,
+            ),
         ];
         for (name, help, value) in families {
             family(text, name, "counter", help);
@@ -167,6 +174,7 @@ impl Totals {
             bytes: other.bytes,
             dropped: other.dropped,
             redelivered: other.redelivered,
+            full: other.full,
             ..FlowReport::default()
         });
         self
@@ -207,6 +215,7 @@ mod tests {
             let flow = FlowReport {
                 messages: 10,
                 dropped: u64::from(number),
+                full: 2,
                 ..FlowReport::default()
             };
             channels.totals.entry(key).or_default().add(&flow);
@@ -218,6 +227,7 @@ mod tests {
             "millrace_channel_messages_total{channel=\"n149\",kind=\"requests\",scope=\"rule\"} 10\n",
             "millrace_channel_dropped_total{channel=\"n049\",kind=\"requests\",scope=\"user 49\"} 49\n",
             "millrace_channel_messages_total{channel=\"(others)\"} 500\n",
+            "millrace_channel_full_total{channel=\"(others)\"} 100\n",
             "millrace_channels_without_series 50\n",
             "millrace_channel_refused_total{reason=\"quota\"} 3\n",
             "millrace_channel_bytes 7\n",

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::matching::{Member, Tie};
 use super::names::{ChannelKey, Scope};
 use super::{Channels, Participant};
+use crate::answers::monotonic_ns;
 use crate::clients::Client;
 use crate::offers::ClientId;
 use crate::report::Holder;
@@ -22,6 +23,9 @@ const ENTRIES_MAX: usize = 100_000;
 /// The answer to `Query::Channels`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelsReport {
+    /// The agent's `CLOCK_MONOTONIC` in nanoseconds, to compute rates with. 0: it is older than this field.
+    #[serde(default)]
+    pub now_ns: u64,
     /// There was more than one answer holds.
     pub truncated: bool,
     /// The channels that somebody takes part in whom the caller may see.
@@ -93,6 +97,9 @@ pub struct ChannelLinkReport {
     pub received: Option<FlowReport>,
     /// Bytes of memory, without pools.
     pub bytes: u64,
+    /// The size of the pool that its replies are published from; 0: it has none.
+    #[serde(default)]
+    pub replies_bytes: u64,
     /// Seconds since it was made.
     pub age_s: u64,
 }
@@ -108,6 +115,9 @@ pub struct FlowReport {
     pub dropped: u64,
     /// Messages published once more, after the death of who had them.
     pub redelivered: u64,
+    /// Times that a message found no room, and its publisher waited or was told so.
+    #[serde(default)]
+    pub full: u64,
     /// Messages that wait to be taken.
     pub queued: u32,
     /// Messages that were taken and are in use.
@@ -121,6 +131,7 @@ impl FlowReport {
             bytes: counters.bytes,
             dropped: counters.dropped,
             redelivered: counters.redelivered,
+            full: counters.full,
             queued: counters.queued,
             held: counters.held,
         }
@@ -148,7 +159,10 @@ impl ChannelKey {
 
 impl Server {
     pub(crate) fn report_channels(&self, asker: ClientId) -> serde_json::Result<String> {
-        let mut report = ChannelsReport::default();
+        let mut report = ChannelsReport {
+            now_ns: monotonic_ns(),
+            ..ChannelsReport::default()
+        };
         let mut entries = 0;
         for (key, members) in self.channels.by_channel() {
             let mut ends = Vec::new();
@@ -252,6 +266,7 @@ impl Server {
             sent,
             received,
             bytes: made.map_or(0, |made| made.bytes),
+            replies_bytes: made.map_or(0, |made| made.replies_bytes),
             age_s: made.map_or(0, |made| made.since.elapsed().as_secs()),
         }
     }

@@ -15,6 +15,19 @@ const AHEAD: u32 = 2 * SLOTS_OF_LINE;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lie;
 
+/// What did not go as it should, in counts for onlookers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Troubles {
+    /// Messages given up.
+    pub dropped: u64,
+    /// Those of them that were never published.
+    pub skipped: u64,
+    /// Messages published once more after a worker's death.
+    pub redelivered: u64,
+    /// Times that a message found no room, and its publisher waited or was told so.
+    pub full: u64,
+}
+
 /// Puts descriptors in, and gets tickets back. What a ticket stands for, and which are out, is its owner's to know.
 #[derive(Debug)]
 pub struct PublishEnd {
@@ -176,13 +189,15 @@ impl PublishEnd {
         }
     }
 
-    /// Says, in the counters for onlookers, how many messages were given up, how many of them without having been published, and how many
-    /// were published once more.
-    pub fn tell(&self, dropped: u64, skipped: u64, redelivered: u64) {
+    /// Says, in the counters for onlookers, what did not go as it should.
+    pub fn tell(&self, troubles: Troubles) {
         let words = self.link.words(self.direction);
-        words.dropped.store(dropped, Ordering::Relaxed);
-        words.skipped.store(skipped, Ordering::Relaxed);
-        words.redelivered.store(redelivered, Ordering::Relaxed);
+        words.dropped.store(troubles.dropped, Ordering::Relaxed);
+        words.skipped.store(troubles.skipped, Ordering::Relaxed);
+        words
+            .redelivered
+            .store(troubles.redelivered, Ordering::Relaxed);
+        words.full.store(troubles.full, Ordering::Relaxed);
     }
 
     /// Says that the publisher sleeps until a ticket comes back. False: one has, or may have, and it must not.

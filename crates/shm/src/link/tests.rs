@@ -62,6 +62,24 @@ fn tickets_come_back_in_the_order_in_which_they_were_given_back() {
 }
 
 #[test]
+fn what_did_not_go_as_it_should_is_there_for_onlookers() {
+    let (publisher, subscriber) = ends(4, false);
+    publisher.tell(Troubles {
+        dropped: 1,
+        skipped: 2,
+        redelivered: 3,
+        full: 4,
+    });
+    let counters = subscriber.link().counters(0);
+    assert_eq!(
+        (counters.dropped, counters.redelivered, counters.full),
+        (1, 3, 4)
+    );
+    let skipped = &subscriber.link().words(0).skipped;
+    assert_eq!(skipped.load(Ordering::Relaxed), 2);
+}
+
+#[test]
 fn who_sleeps_is_woken_once() {
     let (mut publisher, mut subscriber) = ends(2, false);
     assert!(subscriber.sleep());
