@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 PARTICIPANT = Path(__file__).with_name("participant.py")
-HEADING = "CHANNEL KIND WHOSE FROM TO GROUP MSGS BYTES REPLIES QUEUED HELD DROPPED AGAIN AGE".split()
+HEADING = "CHANNEL KIND WHOSE FROM TO GROUP MSGS MSG/s BYTES BYTES/s REPLIES QUEUED HELD DROPS FULL AGAIN MEM AGE".split()
 DROP_NEWEST = 3
 
 Child = subprocess.Popen[str]
@@ -57,12 +57,12 @@ def who(child: Child) -> str:
     return f"{name}/{child.pid}"
 
 
-def rows(listing: str) -> dict[tuple[str, str, str], list[str]]:
-    """What a listing says, by channel and both ends: group, messages, bytes, replies, queued, held, dropped, again."""
+def rows(listing: str) -> dict[tuple[str, str, str], dict[str, str]]:
+    """What a listing says, by channel and both ends and by heading."""
     heading, *lines = (line.split() for line in listing.splitlines())
     assert heading == HEADING, heading
     assert all(len(line) == len(HEADING) for line in lines), lines
-    found = {(line[0], line[3], line[4]): line[5:13] for line in lines}
+    found = {(line[0], line[3], line[4]): dict(zip(HEADING, line, strict=True)) for line in lines}
     assert len(found) == len(lines), "a link is listed twice"
     return found
 
@@ -100,17 +100,22 @@ def channels(site: Any) -> None:
     name = {role: who(child) for role, child in all_of.items()}
     listed = rows(site.ask("channels").stdout)
     expected = {
-        ("news", name["writer"], name["reader"]): "- 10 1000 - 1 2 0 0",
-        ("news", name["writer"], name["worker"]): "workers 10 1000 - 10 0 0 0",
-        ("sums", name["client"], name["server"]): "- 5 50 5 0 0 0 0",
-        ("drops", name["flood"], name["stuck"]): "- 4 256 - 4 0 6 0",
-        ("news/alone", "-", name["alone"]): "- - - - - - - -",
+        ("news", name["writer"], name["reader"]): "- 10 0 1000 0 - 1 2 0 0",
+        ("news", name["writer"], name["worker"]): "workers 10 0 1000 0 - 10 0 0 0",
+        ("sums", name["client"], name["server"]): "- 5 0 50 0 5 0 0 0 0",
+        ("drops", name["flood"], name["stuck"]): "- 4 0 256 0 - 4 0 6 0",
+        ("news/alone", "-", name["alone"]): "- - - - - - - - - -",
     }
-    assert {place: " ".join(cells) for place, cells in listed.items()} == expected, listed
+    shown = "GROUP MSGS MSG/s BYTES BYTES/s REPLIES QUEUED HELD DROPS AGAIN".split()
+    assert {place: " ".join(row[column] for column in shown) for place, row in listed.items()} == expected, listed
+    for (channel, *_), row in listed.items():
+        assert row["FULL"] == "-" if channel == "news/alone" else row["FULL"].isdigit(), row
     check_filters(site, all_of, set(expected))
     check_json(site, all_of)
+    check_memory(site, all_of, {place[1:]: row["MEM"] for place, row in listed.items()})
     said = site.ask("doctor").stdout
     assert f"{len(all_of)} participants of channels" in said, said
+    check_rates(site)
 
 
 def check_filters(site: Any, all_of: dict[str, Child], every: set[tuple[str, str, str]]) -> None:
@@ -151,8 +156,46 @@ def check_json(site: Any, all_of: dict[str, Child]) -> None:
         for link in end["links"]:
             other = next(other for other in ends[link["peer_pid"]]["links"] if other["id"] == link["id"])
             assert (link["sent"], link["received"]) == (other["received"], other["sent"]), (link, other)
-    flow = {"messages": 5, "bytes": 50, "dropped": 0, "redelivered": 0, "queued": 0, "held": 0}
+    flow = {"messages": 5, "bytes": 50, "dropped": 0, "redelivered": 0, "full": 0, "queued": 0, "held": 0}
     assert client["links"][0]["sent"] == server["links"][0]["sent"] == flow, (client, server)
+
+
+def check_memory(site: Any, all_of: dict[str, Child], shown: dict[tuple[str, str], str]) -> None:
+    """The sender's pool and what the link has, as in JSON; all of it, each pool once, is what the agent has."""
+    answer = json.loads(site.ask("channels", "--json").stdout)
+    ends = [end for channel in answer["channels"] for end in channel["ends"]]
+    name = {child.pid: who(child) for child in all_of.values()}
+    pools = {name[end["pid"]]: end["pool_bytes"] for end in ends}
+    links = {(name[end["pid"]], name[link["peer_pid"]]): link for end in ends if end["pool_bytes"] for link in end["links"]}
+    bytes_ = {place: link["bytes"] + link["replies_bytes"] for place, link in links.items()}
+    expected = {place: str(pools[place[0]] + count) for place, count in bytes_.items()}
+    assert shown == expected | {("-", who(all_of["alone"])): "-"}, (shown, expected)
+    assert [link["replies_bytes"] for link in links.values() if link["received"]] == [1 << 20], links
+    assert sum(pools.values()) + sum(bytes_.values()) == series(site, "channel_bytes")[""]
+
+
+def check_rates(site: Any) -> None:
+    """What passes while one looks: in words, and from two answers in JSON."""
+    writer, reader = join(site, "publisher", "busy"), join(site, "subscriber", "busy")
+    meet(site, [writer], [reader])
+    tell(reader, "take 2000")
+    tell(writer, "send 2000 100 0.002")
+
+    def totals() -> tuple[int, int]:
+        answer = json.loads(site.ask("channels", "--json").stdout)
+        ends = [end for channel in answer["channels"] for end in channel["ends"] if end["pid"] == writer.pid]
+        return answer["now_ns"], ends[0]["links"][0]["sent"]["messages"]
+
+    before = totals()
+    (row,) = rows(site.ask("channels", "busy").stdout).values()
+    after = totals()
+    messages, bytes_ = int(row["MSG/s"]), int(row["BYTES/s"])
+    # Both are rounded down. A pause of 2 ms is never shorter, and the agent may be late with its look by as much again.
+    assert 0 < messages <= 1000 and 0 <= bytes_ - 100 * messages < 100, row
+    passed_ns, passed = (late - early for early, late in zip(before, after, strict=True))
+    assert passed_ns >= 500_000_000, "the table is of half a second"
+    assert 0 < passed * 1_000_000_000 / passed_ns <= 1000, (before, after)
+    assert site.line(writer) == site.line(reader) == "done"
 
 
 def series(site: Any, name: str) -> dict[str, int]:
@@ -179,6 +222,7 @@ def metrics_of_channels(site: Any) -> None:
     families = ("channel_messages_total", "channel_sent_bytes_total", "channel_dropped_total")
     for channel, counts in wanted.items():
         assert tuple(of_channel(site, family, channel) for family in families) == counts, channel
+        assert of_channel(site, "channel_full_total", channel) is not None, channel
     pools = 4 << 20
     links = series(site, "channel_bytes")[""] - pools
     assert 0 < links < pools, "three pools of senders, one for replies, and four links"

@@ -13,7 +13,8 @@ use millrace_wire::Query;
 
 use crate::listing::program_at;
 use crate::ps::{PATIENCE, find_agent};
-use crate::table::{Table, human_bytes, human_seconds};
+use crate::rates::{LinkRate, LinkRates};
+use crate::table::{Table, human_seconds, human_short};
 
 /// List the channels of programs that send messages by name, who takes part, and what goes from whom to whom.
 ///
@@ -21,13 +22,17 @@ use crate::table::{Table, human_bytes, human_seconds};
 /// and subscribers (KIND messages) or of clients and servers (requests). Each line is a link from one that sends to one that
 /// receives, or one who takes part and has no link. WHOSE is the tenant whose own the name is, or `rule` where the agent's
 /// configuration says who may take part. Subscribers of one GROUP share the messages among them; others get each message.
-/// QUEUED messages wait to be taken, HELD ones are in use by who took them; DROPPED ones were given up because a subscriber did
-/// not take them in time, and AGAIN counts those that were sent to another when who had them died. Root sees the channels of
-/// every user, others see their own.
+/// MSG/s and BYTES/s are of half a second, for which the command looks. QUEUED messages wait to be taken, HELD ones are in use
+/// by who took them; DROPS were given up because a subscriber did not take them in time. FULL counts how often a message found
+/// no room, and its sender waited or was told so; AGAIN, messages that were sent to another when who had them died. MEM is
+/// the sender's pool and what the link has of its own, with its pool for replies; a sender of several links has one pool, and
+/// each of their lines counts it. On a terminal numbers are short: 1.5K is 1536. Root sees the channels of every user, others
+/// see their own.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ChannelsArguments {
-    /// All that the agent says, for programs. Filters do not apply.
+    /// All that the agent says, for programs: counts since a link was made, and now_ns, to compute rates of two answers with.
+    /// Filters do not apply.
     #[arg(long)]
     json: bool,
     /// Only what all these words fit: a process number, a role, or a part of a channel's or program's name.
@@ -39,12 +44,15 @@ const EXAMPLES: &str = "Examples:
   millrace channels
   millrace channels upf/ worker             links of workers on channels whose names have upf/ in them
   millrace channels --json | jq '.channels[] | {name, participants: (.ends | length)}'
-  millrace top                              the same, live, with rates
+  millrace top                              channels live, below connections
 
 A name that two programs both use and that does not bring them together is each tenant's own: let the agent's configuration
 say who may send and receive there ([[channel]]).
 
 Exit status: 0; 1 when no agent answers, or one that is older than channels.";
+
+/// Between the two looks that rates are of.
+const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Prints the list.
 pub(crate) fn run(arguments: &ChannelsArguments) -> anyhow::Result<u8> {
@@ -56,7 +64,15 @@ pub(crate) fn run(arguments: &ChannelsArguments) -> anyhow::Result<u8> {
         writeln!(out, "{text}")?;
         return Ok(0);
     }
-    let report = look(&found.socket, PATIENCE)?;
+    let mut rates = LinkRates::default();
+    let mut report = look(&found.socket, PATIENCE)?;
+    // Where there is nobody, nothing is waited for.
+    if !report.channels.is_empty() {
+        rates.update(&report);
+        std::thread::sleep(INTERVAL);
+        report = look(&found.socket, PATIENCE)?;
+        rates.update(&report);
+    }
     let lines = lines(&report);
     if lines.is_empty() {
         eprintln!("millrace: no program that you may see takes part in a channel");
@@ -69,7 +85,7 @@ pub(crate) fn run(arguments: &ChannelsArguments) -> anyhow::Result<u8> {
         .collect();
     let fitting = lines.iter().filter(|line| line.fits(&words));
     let terminal = out.is_terminal();
-    out.write_all(render(fitting, terminal).as_bytes())?;
+    out.write_all(render(fitting, &rates, terminal).as_bytes())?;
     if report.truncated {
         eprintln!("millrace: there are more participants and links than are listed");
     }
@@ -147,6 +163,11 @@ fn lines_of(channel: &ChannelReport) -> Vec<Line<'_>> {
 }
 
 impl Line<'_> {
+    /// The number of its link.
+    pub(crate) fn id(&self) -> Option<&str> {
+        self.link?.id.as_deref()
+    }
+
     fn ends(&self) -> impl Iterator<Item = &ChannelEndReport> {
         self.sender.into_iter().chain(self.receiver)
     }
@@ -162,23 +183,26 @@ impl Line<'_> {
         })
     }
 
-    fn cells(&self, terminal: bool) -> Vec<String> {
-        let bytes = |count: u64| {
-            if terminal {
-                human_bytes(count)
-            } else {
-                count.to_string()
-            }
+    /// Bytes of what is there for it alone, and of the sender's pool. `None`: there is none that may be seen.
+    fn memory(&self) -> Option<u64> {
+        let pool = self.sender.map(|end| end.pool_bytes);
+        let link = self
+            .link
+            .map(|link| link.bytes.saturating_add(link.replies_bytes));
+        pool.into_iter().chain(link).reduce(u64::saturating_add)
+    }
+
+    fn cells(&self, rate: Option<LinkRate>, terminal: bool) -> Vec<String> {
+        let number = |count: Option<u64>| match count {
+            None => "-".to_owned(),
+            Some(count) if terminal => human_short(count),
+            Some(count) => count.to_string(),
         };
+        let of = |value: fn(&FlowReport) -> u64| number(self.flow.as_ref().map(value));
         let age_s = self.link.map_or_else(
             || self.ends().map(|end| end.age_s).max().unwrap_or(0),
             |link| link.age_s,
         );
-        let of = |value: fn(&FlowReport) -> u64| {
-            self.flow
-                .as_ref()
-                .map_or("-".to_owned(), |flow| value(flow).to_string())
-        };
         let group = self.receiver.and_then(|end| end.group.as_deref());
         vec![
             self.channel.name.clone(),
@@ -188,13 +212,16 @@ impl Line<'_> {
             who(self.receiver),
             group.unwrap_or("-").to_owned(),
             of(|flow| flow.messages),
-            self.flow.map_or("-".to_owned(), |flow| bytes(flow.bytes)),
-            self.back
-                .map_or("-".to_owned(), |back| back.messages.to_string()),
+            number(rate.map(|rate| rate.messages)),
+            of(|flow| flow.bytes),
+            number(rate.map(|rate| rate.bytes)),
+            number(self.back.map(|back| back.messages)),
             of(|flow| flow.queued.into()),
             of(|flow| flow.held.into()),
             of(|flow| flow.dropped),
+            of(|flow| flow.full),
             of(|flow| flow.redelivered),
+            number(self.memory()),
             if terminal {
                 human_seconds(age_s)
             } else {
@@ -211,14 +238,20 @@ fn who(end: Option<&ChannelEndReport>) -> String {
     })
 }
 
-fn render<'a>(lines: impl Iterator<Item = &'a Line<'a>>, terminal: bool) -> String {
-    let heading = [
-        "CHANNEL", "KIND", "WHOSE", "FROM", "TO", "GROUP", "MSGS", "BYTES", "REPLIES", "QUEUED",
-        "HELD", "DROPPED", "AGAIN", "AGE",
-    ];
-    let mut table = Table::new(&heading, &[6, 7, 8, 9, 10, 11, 12, 13]);
+/// What the columns are called.
+const HEADING: [&str; 18] = [
+    "CHANNEL", "KIND", "WHOSE", "FROM", "TO", "GROUP", "MSGS", "MSG/s", "BYTES", "BYTES/s",
+    "REPLIES", "QUEUED", "HELD", "DROPS", "FULL", "AGAIN", "MEM", "AGE",
+];
+
+fn render<'a>(
+    lines: impl Iterator<Item = &'a Line<'a>>,
+    rates: &LinkRates,
+    terminal: bool,
+) -> String {
+    let mut table = Table::new(&HEADING, &[6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]);
     for line in lines {
-        table.push(line.cells(terminal));
+        table.push(line.cells(rates.of(line), terminal));
     }
     table.render(terminal)
 }
@@ -239,7 +272,11 @@ pub(crate) mod tests {
             id: format!("{pid:016x}"),
             group: (role == "subscriber").then(|| "workers".to_owned()),
             age_s: 75,
-            pool_bytes: 0,
+            pool_bytes: if matches!(role, "publisher" | "client") {
+                1 << 20
+            } else {
+                0
+            },
             huge: false,
             slots: 16,
             links,
@@ -252,6 +289,7 @@ pub(crate) mod tests {
             bytes: messages * 100,
             dropped: 1,
             redelivered: 2,
+            full: 6,
             queued: 3,
             held: 4,
         }
@@ -269,12 +307,13 @@ pub(crate) mod tests {
             sent,
             received,
             bytes: 8192,
+            replies_bytes: 0,
             age_s: 9,
         }
     }
 
-    /// A publisher with one subscriber, and another one that has nobody.
-    pub(crate) fn news(messages: u64) -> ChannelsReport {
+    /// At that time a publisher with one subscriber, and another one that has nobody.
+    pub(crate) fn news(messages: u64, now_ns: u64) -> ChannelsReport {
         let flow = Some(flow(messages));
         let ends = vec![
             end("publisher", 1, vec![link(Some(2), flow, None)]),
@@ -288,6 +327,7 @@ pub(crate) mod tests {
             ends,
         };
         ChannelsReport {
+            now_ns,
             truncated: false,
             channels: vec![channel],
         }
@@ -297,26 +337,27 @@ pub(crate) mod tests {
         let lines = lines(report);
         lines
             .iter()
-            .map(|line| line.cells(false).join(" "))
+            .map(|line| line.cells(None, false).join(" "))
             .collect()
     }
 
     #[test]
     fn each_link_has_one_line_and_so_has_who_has_none() {
         let expected = [
-            "news messages user/7 a-publisher/1 a-subscriber/2 workers 5 500 - 3 4 1 2 9",
-            "news messages user/7 a-publisher/3 - - - - - - - - - 75",
+            "news messages user/7 a-publisher/1 a-subscriber/2 workers 5 - 500 - - 3 4 1 6 2 1056768 9",
+            "news messages user/7 a-publisher/3 - - - - - - - - - - - - 1048576 75",
         ];
-        assert_eq!(shown(&news(5)), expected);
+        assert_eq!(shown(&news(5, 0)), expected);
     }
 
     #[test]
     fn a_link_whose_sender_may_not_be_seen_is_listed_by_its_receiver() {
-        let mut report = news(5);
+        let mut report = news(5, 0);
         let ends = &mut report.channels[0].ends;
         ends.drain(..2);
         ends[0].links[0].peer = None;
-        let expected = ["news messages user/7 - a-subscriber/2 workers 5 500 - 3 4 1 2 9"];
+        let expected =
+            ["news messages user/7 - a-subscriber/2 workers 5 - 500 - - 3 4 1 6 2 8192 9"];
         assert_eq!(shown(&report), expected);
     }
 
@@ -337,23 +378,47 @@ pub(crate) mod tests {
                 vec![link(Some(1), Some(flow(6)), Some(flow(7)))],
             ),
         ];
-        let mut report = news(0);
+        let mut report = news(0, 0);
         report.channels[0].ends = ends;
+        for link in &mut report.channels[0].ends[0].links {
+            link.replies_bytes = 1 << 20;
+        }
         let lines = shown(&report);
         assert!(
-            lines[0].ends_with("a-client/1 a-server/2 - 7 700 6 3 4 1 2 9"),
+            lines[0].ends_with("a-client/1 a-server/2 - 7 - 700 - 6 3 4 1 6 2 2105344 9"),
             "{lines:?}"
         );
         assert!(
-            lines[1].ends_with("a-client/1 a-server/2 - - - - - - - - 9"),
+            lines[1].ends_with("a-client/1 a-server/2 - - - - - - - - - - - 2105344 9"),
             "{lines:?}"
         );
         assert_eq!(lines.len(), 2);
     }
 
     #[test]
+    fn a_terminal_of_160_columns_has_room_for_large_numbers() {
+        let mut rates = LinkRates::default();
+        let [before, mut report] = [news(7_000_000_000, 1), news(7_030_000_000, 1_000_000_001)];
+        rates.update(&before);
+        rates.update(&report);
+        let channel = &mut report.channels[0];
+        (channel.name, channel.scope) = ("upf/downlink".to_owned(), "user 1000".to_owned());
+        for end in &mut channel.ends {
+            end.program = "worker".to_owned();
+            end.pid += 1_000_000;
+        }
+        let text = render(lines(&report).iter(), &rates, true);
+        // All but the heading, in which there are marks for bold letters.
+        let mut lines = text.lines().skip(1);
+        assert!(lines.all(|line| line.len() <= 160), "{text}");
+        for shown in ["MSG/s", "BYTES/s", "29M", "2.8G", "1.0M"] {
+            assert!(text.contains(shown), "{shown}: {text}");
+        }
+    }
+
+    #[test]
     fn words_choose_lines_by_channel_program_role_and_process() {
-        let report = news(5);
+        let report = news(5, 0);
         let lines = lines(&report);
         let count = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();

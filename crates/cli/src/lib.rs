@@ -20,6 +20,7 @@ mod load;
 mod locate;
 mod manual;
 mod ps;
+mod rates;
 mod run;
 mod sys;
 mod table;

@@ -1,8 +1,6 @@
 //! Channels as `millrace top` shows them: one line for each, with rates from two reports. No I/O.
 
-use std::collections::HashMap;
-
-use millrace_agent::{ChannelsReport, FlowReport};
+use millrace_agent::ChannelsReport;
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Rect};
@@ -11,6 +9,7 @@ use ratatui::text::Line;
 use ratatui::widgets;
 
 use crate::channels::lines;
+use crate::rates::LinkRates;
 use crate::table::{Table, human_short};
 
 /// One channel. Counts of what has passed are per second.
@@ -28,19 +27,17 @@ pub(crate) struct ChannelRow {
     pub(crate) queued: u64,
 }
 
-/// What links had carried, by their numbers.
+/// The channels of the last report, with their rates.
 #[derive(Debug, Default)]
 pub(crate) struct ChannelRates {
-    at_ns: u64,
-    counts: HashMap<String, FlowReport>,
+    links: LinkRates,
     rows: Vec<ChannelRow>,
 }
 
 impl ChannelRates {
     /// Takes a report in. The rates of a link that is new are zero.
-    pub(crate) fn update(&mut self, report: &ChannelsReport, now_ns: u64) {
-        let passed_ns = now_ns.saturating_sub(self.at_ns);
-        let before = std::mem::take(&mut self.counts);
+    pub(crate) fn update(&mut self, report: &ChannelsReport) {
+        self.links.update(report);
         self.rows.clear();
         for channel in &report.channels {
             let ends = channel.ends.iter();
@@ -61,28 +58,19 @@ impl ChannelRates {
                 .iter()
                 .position(|channel| std::ptr::eq(channel, line.channel));
             let row = place.and_then(|place| self.rows.get_mut(place));
-            let (Some(row), Some(link)) = (row, line.link) else {
+            let (Some(row), Some(_)) = (row, line.link) else {
                 continue;
             };
             row.links += 1;
-            let (Some(id), Some(now)) = (&link.id, line.flow) else {
-                continue;
-            };
-            let then = *before.get(id).unwrap_or(&now);
-            self.counts.insert(id.clone(), now);
-            let rate = |count: fn(&FlowReport) -> u64| {
-                let passed = u128::from(count(&now).saturating_sub(count(&then)));
-                let rate = (passed * 1_000_000_000).checked_div(u128::from(passed_ns));
-                u64::try_from(rate.unwrap_or(0)).unwrap_or(u64::MAX)
-            };
-            row.messages = row.messages.saturating_add(rate(|flow| flow.messages));
-            row.bytes = row.bytes.saturating_add(rate(|flow| flow.bytes));
-            row.dropped = row.dropped.saturating_add(rate(|flow| flow.dropped));
-            row.queued = row.queued.saturating_add(now.queued.into());
+            let rate = self.links.of(&line).unwrap_or_default();
+            row.messages = row.messages.saturating_add(rate.messages);
+            row.bytes = row.bytes.saturating_add(rate.bytes);
+            row.dropped = row.dropped.saturating_add(rate.dropped);
+            let queued = line.flow.map_or(0, |flow| flow.queued);
+            row.queued = row.queued.saturating_add(queued.into());
         }
         self.rows
             .sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
-        self.at_ns = now_ns;
     }
 
     /// The busiest first.
@@ -177,9 +165,9 @@ mod tests {
     #[test]
     fn rates_are_what_came_between_two_reports() {
         let mut rates = ChannelRates::default();
-        rates.update(&news(100), 1_000_000_000);
+        rates.update(&news(100, 1_000_000_000));
         assert_eq!(rates.rows()[0].messages, 0);
-        rates.update(&news(300), 3_000_000_000);
+        rates.update(&news(300, 3_000_000_000));
         let [row] = rates.rows() else {
             panic!("{:?}", rates.rows());
         };
@@ -195,7 +183,7 @@ mod tests {
             ),
             "{text}"
         );
-        rates.update(&ChannelsReport::default(), 4_000_000_000);
+        rates.update(&ChannelsReport::default());
         assert_eq!(render(rates.rows()), "");
     }
 
@@ -229,8 +217,8 @@ mod tests {
     fn counts_that_go_back_and_clocks_that_stand_still_are_borne() {
         let mut rates = ChannelRates::default();
         for (count, now_ns) in [(u64::MAX / 100, 5), (3, 5), (u64::MAX / 100, 4)] {
-            rates.update(&news(count), now_ns);
-            assert_eq!(rates.rows()[0].messages, 0);
+            rates.update(&news(count, now_ns));
+            assert_eq!((rates.rows()[0].messages, rates.rows()[0].queued), (0, 3));
         }
     }
 }

@@ -103,7 +103,7 @@ impl Watch {
         let report = millrace_agent::connections(&found.socket, PATIENCE)?;
         // An agent that is older than channels has none.
         let channels = millrace_agent::channels(&found.socket, PATIENCE).unwrap_or_default();
-        self.channels.update(&channels, report.now_ns);
+        self.channels.update(&channels);
         self.rates.update(report);
         Ok(())
     }

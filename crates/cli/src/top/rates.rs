@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use millrace_agent::{ConnectionReport, ConnectionsReport};
 
 use crate::listing::{Filter, Flow, Line, ring_share, who};
+use crate::rates;
 
 /// What the lines are ordered by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -153,14 +154,10 @@ impl Rates {
 }
 
 fn per_second(flow: Flow, passed_ns: u64) -> Flow {
-    let rate = |count: u64| {
-        let rate = (u128::from(count) * 1_000_000_000).checked_div(u128::from(passed_ns));
-        u64::try_from(rate.unwrap_or(0)).unwrap_or(u64::MAX)
-    };
     Flow {
-        bytes: rate(flow.bytes),
-        messages: rate(flow.messages),
-        ring_bytes: rate(flow.ring_bytes),
+        bytes: rates::per_second(flow.bytes, passed_ns),
+        messages: rates::per_second(flow.messages, passed_ns),
+        ring_bytes: rates::per_second(flow.ring_bytes, passed_ns),
     }
 }
 
