@@ -105,6 +105,8 @@ pub(crate) struct Outbox {
     /// Of the message at hand.
     targets: Vec<(PeerIndex, Option<u16>)>,
     dirty: Vec<PeerIndex>,
+    /// Who had no room for what could not go last.
+    hindered_by: Option<PeerIndex>,
 }
 
 impl Outbox {
@@ -122,6 +124,7 @@ impl Outbox {
             liars: Vec::new(),
             targets: Vec::new(),
             dirty: Vec::new(),
+            hindered_by: None,
         }
     }
 
@@ -244,6 +247,7 @@ impl Outbox {
             let peers = self.peers();
             let greediest = peers.max_by_key(|(_, peer)| peer.tickets.bytes);
             let greediest = greediest.map(|(index, _)| index);
+            self.hindered_by = greediest;
             let may_take = self.options.when_full == WhenFull::DropOldest;
             if !may_take || !greediest.is_some_and(|index| self.take_back(index)) {
                 break;

@@ -45,6 +45,7 @@ impl Endpoint {
         match outbox.loan(bytes) {
             Ok(buffer) => Ok(buffer),
             Err(hindrance) => {
+                outbox.count_full();
                 let limit = MESSAGE_BYTES_MAX.min(outbox.pool().longest_bytes());
                 self.look_now(Some(Duration::ZERO));
                 if bytes > limit {
@@ -163,7 +164,11 @@ impl Endpoint {
         let Some(outbox) = self.outbox_for(client) else {
             return Err((buffer, Error::Gone));
         };
-        match outbox.push(buffer, details) {
+        let pushed = outbox.push(buffer, details);
+        if pushed.is_err() {
+            outbox.count_full();
+        }
+        match pushed {
             Ok(sequence) => Ok(sequence),
             Err((buffer, _)) if may_wait && self.when_full() == WhenFull::Block => {
                 self.wait_to_push(client, buffer, details)

@@ -103,17 +103,35 @@ impl Outbox {
             peer.skipped += 1;
             peer.has_gap = true;
             self.dropped += 1;
-            // Onlookers learn of it with the next publication, also where nothing goes to this one.
-            if !std::mem::replace(&mut peer.is_dirty, true) {
-                self.dirty.push(index);
-            }
+            // Also where nothing goes to this one.
+            self.note_dirty(index);
         }
     }
 
     /// This subscriber holds up what is for it, from now on or since it was first said.
     fn note_full(&mut self, index: PeerIndex) {
+        self.hindered_by = Some(index);
         if let Some(peer) = self.peers[index].as_mut() {
             peer.full_since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// The publisher waits for what could not go just now, or is told so. Onlookers learn of it.
+    pub(crate) fn count_full(&mut self) {
+        if let Some(index) = self.hindered_by.take()
+            && let Some(peer) = self.peers[index].as_mut()
+        {
+            peer.full += 1;
+            self.note_dirty(index);
+        }
+    }
+
+    /// Something is to be seen of this subscriber's link with the next publication.
+    fn note_dirty(&mut self, index: PeerIndex) {
+        if let Some(peer) = self.peers[index].as_mut()
+            && !std::mem::replace(&mut peer.is_dirty, true)
+        {
+            self.dirty.push(index);
         }
     }
 

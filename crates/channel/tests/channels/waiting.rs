@@ -347,3 +347,27 @@ fn who_waits_by_a_descriptor_finds_the_next_agent() {
     assert_eq!(heard, Some(5));
     restarting.join().unwrap();
 }
+
+#[test]
+fn how_often_there_was_no_room_is_counted_once_for_each_message() {
+    for when_full in [WhenFull::Block, WhenFull::Fail] {
+        let agent = Running::start();
+        let channel = channel(&agent, "full").slots(2).when_full(when_full);
+        let publisher = channel.timeout(A_WHILE).publisher().unwrap();
+        let subscriber = crate::channel(&agent, "full")
+            .slots(2)
+            .subscriber()
+            .unwrap();
+        assert!(publisher.wait_for_subscribers(1, SOON));
+        (0..2).for_each(|number| send(&publisher, number));
+        for _ in 0..3 {
+            assert!(publisher.send(&[0]).is_err());
+        }
+        publisher.publish();
+        let report = millrace_agent::channels(agent.path(), SOON).unwrap();
+        let mut links = report.channels[0].ends.iter().flat_map(|end| &end.links);
+        let sent = links.find_map(|link| link.sent).unwrap();
+        assert_eq!((sent.full, sent.dropped), (3, 0), "{when_full:?}");
+        assert_eq!(number(&subscriber), 0);
+    }
+}
