@@ -20,6 +20,7 @@ mod transport;
 mod trial;
 mod workload;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -30,6 +31,8 @@ use crate::options::Command;
 fn main() -> ExitCode {
     match options::read().and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("millrace-peers: {error:#}");
             ExitCode::FAILURE
@@ -37,14 +40,21 @@ fn main() -> ExitCode {
     }
 }
 
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind == Some(io::ErrorKind::BrokenPipe)
+}
+
 fn run(command: Command) -> Result<()> {
+    let mut out = io::stdout();
     match command {
-        Command::Help => print!("{}", options::HELP),
-        Command::Version => println!(
+        Command::Help => write!(out, "{}", options::HELP)?,
+        Command::Version => writeln!(
+            out,
             "millrace-peers {}, iceoryx2 {}",
             env!("CARGO_PKG_VERSION"),
             iceoryx2_version()
-        ),
+        )?,
         Command::List => {
             for kind in transport::ALL {
                 let workloads: Vec<&str> = kind
@@ -52,13 +62,14 @@ fn run(command: Command) -> Result<()> {
                     .iter()
                     .map(|workload| workload.name())
                     .collect();
-                println!(
+                writeln!(
+                    out,
                     "{:10}  {}\n{:10}  {}",
                     kind.name,
                     kind.about,
                     "",
                     workloads.join(", ")
-                );
+                )?;
             }
         }
         Command::Serve { path, processor } => {
@@ -76,7 +87,7 @@ fn run(command: Command) -> Result<()> {
             if let Some(path) = histogram {
                 outcome.write_histogram(&path)?;
             }
-            println!("{}", serde_json::to_string(&outcome)?);
+            writeln!(out, "{}", serde_json::to_string(&outcome)?)?;
         }
         Command::All(all) => table::all(&all)?,
     }

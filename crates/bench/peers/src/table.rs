@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -141,7 +142,7 @@ pub(crate) fn all(all: &All) -> Result<()> {
                 match ask(&server, cell, all) {
                     Ok(outcome) => {
                         if all.json {
-                            println!("{}", serde_json::to_string(&outcome)?);
+                            writeln!(io::stdout(), "{}", serde_json::to_string(&outcome)?)?;
                         }
                         cell.outcomes.push(outcome);
                     }
@@ -151,7 +152,7 @@ pub(crate) fn all(all: &All) -> Result<()> {
         }
     }
     if !all.json {
-        print!("{}", render(all, &cells));
+        write!(io::stdout(), "{}", render(all, &cells))?;
     }
     let failures: Vec<String> = cells
         .iter()

@@ -4,7 +4,7 @@
 //! steps each needs a barrier, so that at least one sees the other. The sleeper has time, the other has not: where the kernel lets it, the
 //! sleeper has it make a barrier in the threads of all processes that asked for that (`membarrier(2)`, `MEMBARRIER_CMD_GLOBAL_EXPEDITED`),
 //! and then the other needs none of its own. That interrupts every processor that runs one of them: who sleeps often leaves the barriers to
-//! the other.
+//! the other. `tests/barrier.rs` plays every interleaving of that.
 
 #[cfg(not(loom))]
 use std::sync::atomic::compiler_fence;
