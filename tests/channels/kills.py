@@ -33,7 +33,7 @@ class Scenario:
     senders: tuple[str, ...]
     receivers: tuple[str, ...]
     rule: str = ""
-    """For the judge of streams: `all`, `once`, `redeliver` or `redeliver-keyed`."""
+    """For the judge of streams, see `participant/src/judge.rs`."""
     options: tuple[str, ...] = ()
     harms_agent: bool = False
     hostile: tuple[str, ...] = ()
@@ -50,6 +50,10 @@ SCENARIOS = [
     Scenario("delivered again", PUBLISHERS, SUBSCRIBERS, "redeliver", (*GROUP, "redeliver")),
     Scenario("delivered again, by key", PUBLISHERS, SUBSCRIBERS, "redeliver-keyed", (*GROUP, "redeliver", "keyed")),
     Scenario("delivered again, by key, also what slow ones have", PUBLISHERS, SUBSCRIBERS, "redeliver-keyed", (*HASTY, "keyed")),
+    Scenario("drop-oldest", PUBLISHERS, SUBSCRIBERS, "drop-oldest", ("-", "drop-oldest")),
+    Scenario("drop-newest", PUBLISHERS, SUBSCRIBERS, "drop-newest", ("-", "drop-newest")),
+    Scenario("drop-oldest of a group, by key", PUBLISHERS, SUBSCRIBERS, "once-or-dropped", (*GROUP, "keyed", "drop-oldest")),
+    Scenario("drop-newest of a group", PUBLISHERS, SUBSCRIBERS, "once-or-dropped", (*GROUP, "drop-newest")),
     Scenario("requests", CLIENTS, SERVERS),
     Scenario("requests, delivered again, also what slow ones have", CLIENTS, SERVERS, options=HASTY),
     Scenario("messages, and the agent killed", PUBLISHERS, SUBSCRIBERS, "all", harms_agent=True),
@@ -74,6 +78,8 @@ class Round:
     living: dict[Process, str] = field(default_factory=dict)
     killed: Counter[str] = field(default_factory=Counter)
     messages: int = 0
+    dropped: int = 0
+    """Where publishers do not wait: for want of room."""
 
     def start(self, role: str) -> Process:
         """A participant."""
@@ -170,9 +176,14 @@ class Round:
         may_miss = SLOTS * self.killed["subscriber"]
         argv = [str(self.program), "judge", str(self.place), self.scenario.rule, str(may_miss)]
         judged = subprocess.run(argv, capture_output=True, text=True, check=False)
-        self.messages = int(judged.stdout or 0)
-        wrong = [judged.stderr.strip()] if judged.returncode else []
-        return wrong or ([] if self.messages else ["nothing was read"])
+        self.messages, dropped = map(int, judged.stdout.split() or (0, 0))
+        if judged.returncode:
+            return [judged.stderr.strip()]
+        if "drop" in self.scenario.rule:
+            self.dropped = dropped
+            if not dropped:
+                return ["nothing was dropped"]
+        return [] if self.messages else ["nothing was read"]
 
     def _judge_requests(self) -> list[str]:
         """Answers are lost where servers were killed, and nowhere else."""

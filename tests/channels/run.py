@@ -101,6 +101,7 @@ class Run:
                 wrong = turn.play(min(FAULTS, left))
                 self.done.update(turn.done)
                 self.done["messages"] += turn.messages
+                self.done.update({"messages dropped": turn.dropped} if turn.dropped else {})
                 if wrong:
                     return f"round {number}: {'; '.join(wrong)}"
                 shutil.rmtree(turn.place)

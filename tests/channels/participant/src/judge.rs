@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::Failure;
 use crate::body::KEYS;
 use crate::ledger::{self, AGAIN};
+use crate::{Failure, SLOTS};
 
 /// A publisher that meant well.
 struct Sender {
     published: u64,
     begun: u64,
-    /// It has come to its end in good order.
-    is_survivor: bool,
+    /// It has come to its end in good order, and has given up so many messages.
+    dropped: Option<u64>,
 }
 
 /// A subscriber: what it has read, in this order.
@@ -34,8 +34,11 @@ impl Record {
             let all = ledger::all(directory, kind)?;
             Ok(all.into_iter().map(|(id, _)| id).collect())
         };
-        let (ended_senders, ended_receivers) =
-            (ids("end-of-publisher")?, ids("end-of-subscriber")?);
+        let ended_receivers = ids("end-of-subscriber")?;
+        let mut ended_senders = HashMap::new();
+        for (id, path) in ledger::all(directory, "end-of-publisher")? {
+            ended_senders.insert(id, std::fs::read_to_string(path)?.parse()?);
+        }
         let mut senders = HashMap::new();
         for (id, path) in ledger::all(directory, "publisher")? {
             let words = ledger::words(&path)?;
@@ -43,7 +46,7 @@ impl Record {
             let sender = Sender {
                 published: word(0),
                 begun: word(1),
-                is_survivor: ended_senders.contains(&id),
+                dropped: ended_senders.get(&id).copied(),
             };
             senders.insert(id, sender);
         }
@@ -63,18 +66,21 @@ impl Record {
         })
     }
 
-    /// Every subscriber has every message of each publisher, in order, from where they met.
-    fn judge_all(&self, wrong: &mut Vec<String>) {
+    /// Every subscriber has every message of each publisher, in order, from where they met, but for those that were dropped. Of these there
+    /// are no more than their publisher says; and where the oldest ones are, the newest are not among them.
+    fn judge_all(&self, rule: &str, wrong: &mut Vec<String>) {
+        let mut missing: HashMap<u64, u64> = HashMap::new();
         for receiver in &self.receivers {
+            let id = receiver.id;
             let mut next: HashMap<u64, u64> = HashMap::new();
             for [publisher, first, count] in &receiver.runs {
                 let expected = next.entry(*publisher).or_insert(*first);
-                if expected != first {
+                if first < expected || rule == "all" && first != expected {
                     wrong.push(format!(
-                        "{:016x} has {first} of {publisher:016x}, not {expected}",
-                        receiver.id
+                        "{id:016x} has {first} of {publisher:016x}, not {expected}"
                     ));
                 }
+                *missing.entry(*publisher).or_default() += first.saturating_sub(*expected);
                 *expected = first + count;
             }
             for (publisher, next) in next {
@@ -85,29 +91,43 @@ impl Record {
                     );
                     continue;
                 };
-                if next > sender.begun {
+                let Sender {
+                    begun, published, ..
+                } = sender;
+                if next > *begun {
                     wrong.push(format!(
-                        "{publisher:016x} began {}, and {next} were read",
-                        sender.begun
+                        "{publisher:016x} began {begun}, and {next} were read"
                     ));
                 }
-                if receiver.is_survivor && next < sender.published {
-                    let (id, published) = (receiver.id, sender.published);
+                let may_lack = match rule {
+                    "all" => 0,
+                    // Nothing older can be taken back where a batch that is not published yet has all the room.
+                    "drop-oldest" => u64::from(SLOTS),
+                    _ => u64::MAX,
+                };
+                if receiver.is_survivor && next.saturating_add(may_lack) < *published {
                     wrong.push(format!(
                         "{id:016x} has {next} of {published} of {publisher:016x}"
                     ));
                 }
             }
         }
+        for (publisher, missing) in missing {
+            let sender = self.senders.get(&publisher);
+            let dropped = sender.and_then(|sender| sender.dropped);
+            if let Some(dropped) = dropped.filter(|dropped| missing > *dropped) {
+                wrong.push(format!(
+                    "{missing} of {publisher:016x} are missing, which dropped {dropped}"
+                ));
+            }
+        }
     }
 
-    /// Of a group one has each message, but for `may_miss` of one publisher.
-    fn judge_group(
-        &self,
-        (redeliver, in_order): (bool, bool),
-        may_miss: u64,
-        wrong: &mut Vec<String>,
-    ) {
+    /// Of a group one has each message, but for `may_miss` of one publisher, or, of one that survives, what it says that it has given up.
+    fn judge_group(&self, rule: &str, may_miss: u64, wrong: &mut Vec<String>) {
+        let redeliver = rule.starts_with("redeliver");
+        // Without keys, what a dead member had comes to another one after later messages.
+        let in_order = rule != "redeliver";
         for (publisher, sender) in &self.senders {
             let mut times = vec![0_u8; sender.begun as usize];
             for receiver in &self.receivers {
@@ -144,14 +164,16 @@ impl Record {
             }
             let published = &times[..sender.published as usize];
             let missing = published.iter().filter(|times| **times == 0).count() as u64;
-            let allowed = if redeliver && sender.is_survivor {
-                0
-            } else {
-                may_miss
+            let allowed = match (sender.dropped, rule) {
+                (Some(_), "redeliver" | "redeliver-keyed") => 0,
+                (Some(dropped), "once-or-dropped") => dropped,
+                // Nobody knows what it has dropped.
+                (None, "once-or-dropped") => u64::MAX,
+                (dropped, _) => may_miss.min(dropped.unwrap_or(may_miss)),
             };
             if missing > allowed {
                 wrong.push(format!(
-                    "{missing} of {} of {publisher:016x} are missing",
+                    "{missing} of {} of {publisher:016x} are missing, and {allowed} may be",
                     published.len()
                 ));
             }
@@ -159,23 +181,22 @@ impl Record {
     }
 }
 
-/// `rule`: `all` see every message; of a group one does, `once`, or more often where dead members' messages are to `redeliver`; where they
-/// have keys, `redeliver-keyed`, in order. `may_miss`: so many of one publisher's messages may have gone to members that were killed; these
-/// need not have come so far as to say that they were there.
+/// `rule`: `all` see every message, or those that were not dropped; of a group one does, `once`, or more often where dead members' messages
+/// are to `redeliver`; where they have keys, `redeliver-keyed`, in order. `may_miss`: so many of one publisher's messages may have gone to
+/// members that were killed; these need not have come so far as to say that they were there. Prints how many messages were read, and how
+/// many were given up that these cannot have had.
 pub fn judge(directory: &Path, rule: &str, may_miss: u64) -> Result<(), Failure> {
     let record = Record::read(directory)?;
     let mut wrong = Vec::new();
     match rule {
-        "all" => record.judge_all(&mut wrong),
-        _ => {
-            let redeliver = rule.starts_with("redeliver");
-            // Without keys, what a dead member had comes to another one after later messages.
-            let in_order = rule != "redeliver";
-            record.judge_group((redeliver, in_order), may_miss, &mut wrong);
-        }
+        "all" | "drop-oldest" | "drop-newest" => record.judge_all(rule, &mut wrong),
+        _ => record.judge_group(rule, may_miss, &mut wrong),
     }
     let read = record.receivers.iter().flat_map(|receiver| &receiver.runs);
-    println!("{}", read.map(|[_, _, count]| count).sum::<u64>());
+    let read: u64 = read.map(|[_, _, count]| count).sum();
+    let senders = record.senders.values();
+    let dropped = senders.filter_map(|sender| sender.dropped?.checked_sub(may_miss));
+    println!("{read} {}", dropped.sum::<u64>());
     if wrong.is_empty() {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! Participants of channels that write down what they do, so that those who are killed have said it, and a judge who reads that.
 //!
-//!     participant ROLE DIRECTORY NAME [GROUP|- [redeliver] [keyed] [patient|hasty]]
-//!     participant judge DIRECTORY all|once|redeliver|redeliver-keyed MAY_MISS
+//!     participant ROLE DIRECTORY NAME [GROUP|- [redeliver] [keyed] [patient|hasty] [drop-oldest|drop-newest]]
+//!     participant judge DIRECTORY all|drop-oldest|drop-newest|once|once-or-dropped|redeliver|redeliver-keyed MAY_MISS
 //!
 //! `publisher`, `subscriber`, `client` and `server` do their work until SIGTERM, then finish it and end with 0; they end with 1, and say
 //! why, when a message is not what it must be. `hostile-ROLE` scribbles over all memory that it shares with others.
@@ -18,7 +18,7 @@ mod stream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use millrace_channel::{Channel, Error};
+use millrace_channel::{Channel, Error, WhenFull};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -37,6 +37,10 @@ pub struct Order {
     pub directory: PathBuf,
     pub channel: Channel,
     pub stop: SignalFd,
+    /// Of a group one gets each message.
+    pub in_group: bool,
+    pub is_keyed: bool,
+    pub when_full: WhenFull,
 }
 
 impl Order {
@@ -78,19 +82,30 @@ fn main() -> Result<(), Failure> {
     if rest.contains(&"hasty") {
         channel = channel.patience(Some(Duration::from_millis(50)));
     }
-    if let Some(group) = rest.first().filter(|group| **group != "-") {
+    let group = rest.first().filter(|group| **group != "-");
+    if let Some(group) = group {
         channel = channel.group(group);
     }
-    channel = channel.redeliver(rest.contains(&"redeliver"));
+    let when_full = match rest.last() {
+        Some(&"drop-oldest") => WhenFull::DropOldest,
+        Some(&"drop-newest") => WhenFull::DropNewest,
+        _ => WhenFull::Block,
+    };
+    channel = channel
+        .redeliver(rest.contains(&"redeliver"))
+        .when_full(when_full);
     let signals = SigSet::from_iter([Signal::SIGTERM]);
     signals.thread_block()?;
     let order = Order {
         directory: directory.into(),
         channel,
         stop: SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?,
+        in_group: group.is_some(),
+        is_keyed: rest.contains(&"keyed"),
+        when_full,
     };
     match role {
-        "publisher" => stream::publish(&order, rest.contains(&"keyed")),
+        "publisher" => stream::publish(&order),
         "subscriber" => stream::subscribe(&order),
         "client" => requests::ask(&order),
         "server" => requests::serve(&order),

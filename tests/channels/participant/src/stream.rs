@@ -1,21 +1,27 @@
 //! Publishers and subscribers.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
-use millrace_channel::{Error, Publisher};
+use millrace_channel::{Error, Message, Publisher, WhenFull};
 
 use crate::body::{self, KEYS};
 use crate::ledger::{self, Read, Sent};
 use crate::{Failure, GLANCE, Order, PATIENCE};
 
-/// Publishes batches of any size, now and then with a rest, until it is stopped; then waits until all has come back.
-pub fn publish(order: &Order, is_keyed: bool) -> Result<(), Failure> {
+/// Publishes batches of any size, now and then with a rest, until it is stopped; then waits until all has come back, and says how many
+/// messages were given up.
+pub fn publish(order: &Order) -> Result<(), Failure> {
     let publisher = order.open(|channel| channel.clone().timeout(GLANCE).publisher())?;
     let id = publisher.id();
     let sent = Sent::create(&order.directory, id)?;
+    let note_end = || {
+        let dropped = publisher.dropped().to_string();
+        ledger::note_end(&order.directory, "publisher", id, &dropped)
+    };
     while !publisher.wait_for_subscribers(1, GLANCE) {
         if order.is_stopped() {
-            return Ok(ledger::note_end(&order.directory, "publisher", id, "")?);
+            return Ok(note_end()?);
         }
     }
     let mut next = 0;
@@ -24,7 +30,7 @@ pub fn publish(order: &Order, is_keyed: bool) -> Result<(), Failure> {
         let end = next + 1 + roll % 32;
         sent.note(next, end)?;
         for number in next..end {
-            send(&publisher, number, is_keyed)?;
+            send(&publisher, number, order)?;
         }
         publisher.publish();
         sent.note(end, end)?;
@@ -36,16 +42,22 @@ pub fn publish(order: &Order, is_keyed: bool) -> Result<(), Failure> {
     if !publisher.drain(PATIENCE) {
         return Err(format!("{id:016x}: not all came back").into());
     }
-    Ok(ledger::note_end(&order.directory, "publisher", id, "")?)
+    Ok(note_end()?)
 }
 
-fn send(publisher: &Publisher, number: u64, is_keyed: bool) -> Result<(), Failure> {
+fn send(publisher: &Publisher, number: u64, order: &Order) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     let is_over = |error: &Error| !matches!(error, Error::TimedOut) || Instant::now() > deadline;
+    let drops = order.when_full != WhenFull::Block;
     let whose = publisher.id();
     let mut loan = loop {
         match publisher.loan(body::bytes_of(whose, number)) {
             Ok(loan) => break loan,
+            // A subscriber without room is passed over; a pool without any is not.
+            Err(Error::Full) if drops && Instant::now() < deadline => {
+                publisher.publish();
+                std::thread::yield_now();
+            }
             Err(error) if is_over(&error) => {
                 return Err(format!("no memory for a message: {error}").into());
             }
@@ -54,12 +66,15 @@ fn send(publisher: &Publisher, number: u64, is_keyed: bool) -> Result<(), Failur
     };
     body::write(whose, number, &mut loan);
     loop {
-        let pushed = if is_keyed {
+        let pushed = if order.is_keyed {
             publisher.push_keyed(loan, number % KEYS)
         } else {
             publisher.push(loan)
         };
         match pushed {
+            Ok(counted) if counted != number => {
+                return Err(format!("{counted} is not the number of {number}").into());
+            }
             Ok(_) => return Ok(()),
             Err(failed) if is_over(&failed.error) => {
                 return Err(format!("no room: {}", failed.error).into());
@@ -69,11 +84,84 @@ fn send(publisher: &Publisher, number: u64, is_keyed: bool) -> Result<(), Failur
     }
 }
 
+/// What is known of one publisher: its last number, how many were missing since its first message, and how many were given up, as the
+/// first message said, and those after it.
+struct Gap {
+    last: u64,
+    missing: u64,
+    told_first: u64,
+    told: u64,
+}
+
+/// What is known of each publisher's numbers.
+struct Gaps<'a> {
+    order: &'a Order,
+    known: HashMap<u64, Gap>,
+}
+
+impl Gaps<'_> {
+    /// The number of a message. Where messages are dropped, numbers go up, and of those that are missing since the first the messages tell.
+    fn check(&mut self, number: u64, message: &Message<'_>) -> Result<u64, String> {
+        let (publisher, lost) = (message.publisher(), message.lost_before());
+        if self.order.when_full == WhenFull::Block {
+            return match lost {
+                0 => Ok(number),
+                _ => Err(format!("{publisher:016x}: {lost} were given up")),
+            };
+        }
+        let Some(gap) = self.known.get_mut(&publisher) else {
+            let first = Gap {
+                last: number,
+                missing: 0,
+                told_first: lost,
+                told: 0,
+            };
+            self.known.insert(publisher, first);
+            return Ok(number);
+        };
+        let last = gap.last;
+        let Some(missing) = number.checked_sub(last + 1) else {
+            return Err(format!("{publisher:016x}: {number} came after {last}"));
+        };
+        gap.last = number;
+        gap.missing += missing;
+        gap.told += lost;
+        // A message tells also of some that were given up after it. Others of the group have the rest.
+        if gap.told_first + gap.told >= gap.missing || self.order.in_group {
+            return Ok(number);
+        }
+        Err(format!(
+            "{publisher:016x}: {missing} are missing between {last} and {number}, {lost} were given up; in all {} and {}",
+            gap.missing, gap.told
+        ))
+    }
+
+    /// No more were said to be given up than can have been.
+    fn check_at_end(&self) -> Result<(), Failure> {
+        for (publisher, gap) in &self.known {
+            let after =
+                ledger::begun(&self.order.directory, *publisher)?.saturating_sub(gap.last + 1);
+            if gap.told > gap.missing + after {
+                let Gap { missing, told, .. } = gap;
+                return Err(format!(
+                    "{publisher:016x}: {missing} are missing, {after} at its end, and {told} were given up"
+                )
+                .into());
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Reads and checks until it is stopped and nothing comes any more.
 pub fn subscribe(order: &Order) -> Result<(), Failure> {
     let subscriber = order.open(millrace_channel::Channel::subscriber)?;
     let id = subscriber.id();
     let mut read = Read::create(&order.directory, id)?;
+    let mut gaps = Gaps {
+        order,
+        known: HashMap::new(),
+    };
     let mut bytes = Vec::new();
     let mut is_stopped = false;
     loop {
@@ -90,13 +178,8 @@ pub fn subscribe(order: &Order) -> Result<(), Failure> {
             let publisher = message.publisher();
             bytes.resize(message.len(), 0);
             message.copy_to(0, &mut bytes);
-            let checked = match (body::check(publisher, &bytes), message.lost_before()) {
-                (Ok(_), lost) if lost != 0 => {
-                    Err(format!("{publisher:016x}: {lost} were given up"))
-                }
-                (checked, _) => checked,
-            };
-            match checked {
+            let checked = body::check(publisher, &bytes);
+            match checked.and_then(|number| gaps.check(number, message)) {
                 Ok(number) => read.add(publisher, number, message.is_redelivered()),
                 Err(_) if ledger::is_hostile(&order.directory, publisher) => {}
                 Err(why) => return Err(why.into()),
@@ -106,5 +189,6 @@ pub fn subscribe(order: &Order) -> Result<(), Failure> {
         drop(held);
         is_stopped |= order.is_stopped();
     }
+    gaps.check_at_end()?;
     Ok(ledger::note_end(&order.directory, "subscriber", id, "")?)
 }
