@@ -15,16 +15,12 @@ from typing import Any
 
 from harness import road
 
-from site_of_channels import Site, until
+from site_of_channels import Lacking, Site, until
 
 RESERVED = Path("/proc/sys/vm/nr_hugepages")
 PAGES = 4
 POOL_BYTES = 4 << 20
 MODULE = road.REPOSITORY / "crates/channel-c/python/millrace.py"
-
-
-class Lacking(Exception):
-    """What this machine does not have."""
 
 
 def _meminfo(name: str) -> int:

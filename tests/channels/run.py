@@ -26,15 +26,17 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 from harness import isolate, road  # noqa: E402
 from harness.process import ProgramFailed  # noqa: E402
 
+import control_groups  # noqa: E402
 import huge  # noqa: E402
 import plane  # noqa: E402
 from kills import SCENARIOS, Round, Scenario  # noqa: E402
-from site_of_channels import Site  # noqa: E402
+from site_of_channels import Lacking, Site  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 PARTICIPANT = road.REPOSITORY / "target/channels/release/participant"
 USERPLANE = road.REPOSITORY / "target/xtask/userplane"
 HUGE = "pools of huge pages"
+CONTROL_GROUPS = "rules by control group"
 FAULTS = 20
 """Of a round."""
 
@@ -76,7 +78,7 @@ class Run:
         began = time.monotonic()
         try:
             wrong = case()
-        except huge.Lacking as lack:
+        except Lacking as lack:
             return self.skip(name, str(lack))
         except (ProgramFailed, subprocess.SubprocessError, plane.EngineFailed) as error:
             wrong = str(error)
@@ -140,6 +142,8 @@ def main() -> int:
                 run.play(name, case)
         if run.is_wanted(HUGE):
             run.play(HUGE, lambda: huge.case(options.millrace.resolve(), directory / "huge"))
+        if run.is_wanted(CONTROL_GROUPS):
+            run.play(CONTROL_GROUPS, lambda: control_groups.case(options.millrace.resolve(), PARTICIPANT, directory / "groups"))
         for scenario in SCENARIOS:
             if run.is_wanted(scenario.name):
                 run.play(scenario.name, lambda scenario=scenario: run.kill(scenario))

@@ -16,6 +16,10 @@ READY_S = 20.0
 STEP_S = 0.005
 
 
+class Lacking(Exception):
+    """What this machine does not have."""
+
+
 def until(condition: Callable[[], object], timeout_s: float = READY_S) -> bool:
     """Waits until a function's result is true; returns whether it came to that."""
     deadline = time.monotonic() + timeout_s
