@@ -7,12 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 PARTICIPANT = Path(__file__).with_name("participant.py")
 HEADING = "CHANNEL KIND WHOSE FROM TO GROUP MSGS MSG/s BYTES BYTES/s REPLIES QUEUED HELD DROPS FULL AGAIN MEM AGE".split()
 DROP_NEWEST = 3
+IDLE_S = 2.0
 
 Child = subprocess.Popen[str]
 
@@ -260,4 +262,65 @@ def top_of_channels(site: Any) -> None:
     assert last.splitlines()[1].split()[5:] == ["0", "0", "0", "0"], last
 
 
-TESTS = (channels, metrics_of_channels, top_of_channels)
+def spent(pid: int) -> tuple[int, int]:
+    """How often a process has given up the processor or lost it, and its processor time in ticks."""
+    status = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    switches = sum(int(count) for text in status for count in re.findall(r"ctxt_switches:\t(\d+)", text))
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return switches, int(words[11]) + int(words[12])
+
+
+def idle_channels(site: Any) -> None:
+    """Whoever waits sleeps: no processor time and no system call, of any participant or of the agent, and then all go on."""
+    waiting = {
+        "writer": (join(site, "publisher", "news"), "drain 1"),
+        "holder": (join(site, "subscriber", "news"), "take 1"),
+        "reader": (join(site, "subscriber", "news"), "take 1"),
+        "watcher": (join(site, "subscriber", "news"), "watch 1"),
+        "client": (join(site, "client", "sums"), "ask 1 10"),
+        "silent server": (join(site, "server", "sums"), ""),
+        "server": (join(site, "server", "more"), "serve 1"),
+        "silent client": (join(site, "client", "more"), ""),
+        "silent writer": (join(site, "publisher", "more"), ""),
+    }
+    child = {role: one for role, (one, _) in waiting.items()}
+    meet(site, [child["writer"]], [child["holder"], child["reader"], child["watcher"]])
+    meet(site, [child["client"]], [child["silent server"]])
+    meet(site, [child["silent client"]], [child["server"]])
+    order(site, child["writer"], "send 1 100 0")
+    for role in ("reader", "watcher"):
+        order(site, child[role], waiting[role][1])
+    order(site, child["holder"], "hold 1")
+    for one, what in waiting.values():
+        if what:
+            tell(one, what)
+    pids = {role: one.pid for role, one in child.items()} | {"agent": site.children[0].pid}
+
+    def look() -> dict[str, tuple[int, int]]:
+        return {role: spent(pid) for role, pid in pids.items()}
+
+    def rests() -> bool:
+        before = look()
+        time.sleep(IDLE_S / 10)
+        return look() == before
+
+    site.until(rests, "everybody sleeps")
+    before = look()
+    time.sleep(IDLE_S)
+    after = look()
+    assert before == after, {role: (before[role], after[role]) for role in pids if before[role] != after[role]}
+    # They have been waiting for something all the while.
+    order(site, child["silent server"], "serve 1")
+    order(site, child["silent client"], "ask 1 10")
+    assert site.line(child["client"]) == site.line(child["server"]) == "done"
+    with_news = join(site, "publisher", "news")
+    tell(with_news, "wait 3")
+    assert site.line(with_news) == "done"
+    order(site, with_news, "send 1 100 0")
+    for role in ("holder", "reader", "watcher"):
+        assert site.line(child[role]) == "done", role
+    child["holder"].kill()
+    assert site.line(child["writer"]) == "done"
+
+
+TESTS = (channels, metrics_of_channels, top_of_channels, idle_channels)

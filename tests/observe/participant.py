@@ -6,6 +6,8 @@
     send COUNT BYTES PAUSE      messages of so many bytes, with so many seconds between
     take COUNT                  messages, each given back
     hold COUNT                  messages, none of them given back
+    watch COUNT                 messages, each given back, waited for by an epoll set of its own
+    drain COUNT                 so many times until everything was given back
     ask COUNT BYTES             requests, each after the answer to the one before
     serve COUNT                 requests, each answered by its own bytes
 """
@@ -13,6 +15,7 @@
 from __future__ import annotations
 
 import ctypes
+import select
 import sys
 import time
 from pathlib import Path
@@ -24,6 +27,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "crates/channel-c/p
 import millrace  # noqa: E402
 
 PATIENCE_MS = 20_000
+
+
+def watch(end: Any) -> None:
+    """A message, waited for as a program does that waits for other things, too."""
+    with select.epoll() as own:
+        own.register(end.fileno(), select.EPOLLIN)
+        while end.pop() is None:
+            assert own.poll(PATIENCE_MS / 1000), "nothing came"
 
 
 def obey(end: Any, verb: str, count: int, rest: list[str], held: list[object]) -> None:
@@ -39,6 +50,10 @@ def obey(end: Any, verb: str, count: int, rest: list[str], held: list[object]) -
         elif verb == "hold":
             held.append(end._take("receive", ctypes.c_int64(PATIENCE_MS)))
             assert held[-1] is not None, "nothing came"
+        elif verb == "watch":
+            watch(end)
+        elif verb == "drain":
+            end.drain(PATIENCE_MS / 1000)
         elif verb == "ask":
             number = end.send(bytes(int(rest[0])))
             reply = end.receive()
