@@ -2,6 +2,7 @@
 
 mod agent;
 mod forks;
+mod groups;
 mod requests;
 mod sys;
 mod waiting;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use millrace_channel::{Channel, Error, Publisher, Subscriber, WhenFull};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use agent::Running;
 
@@ -195,6 +197,67 @@ fn a_descriptor_says_when_there_is_something() {
         send(&publisher, wanted);
         assert!(is_readable(SOON), "{wanted}");
         assert_eq!(subscriber.pop().unwrap().u64_at(0), Some(wanted));
+    }
+}
+
+/// Reads what `counts` publishers send one after another, so many each, by an epoll set of its own.
+fn read_by_epoll(channel: &Channel, trigger: EpollFlags, counts: &[u64]) {
+    let subscriber = channel.subscriber().unwrap();
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+    let event = EpollEvent::new(EpollFlags::EPOLLIN | trigger, 7);
+    epoll.add(subscriber.as_fd(), event).unwrap();
+    let timeout = EpollTimeout::try_from(SOON).unwrap();
+    for count in counts {
+        let mut next = 0;
+        loop {
+            while let Some(message) = subscriber.pop() {
+                assert_eq!(message.u64_at(0), Some(next));
+                next += 1;
+            }
+            if next == *count {
+                break;
+            }
+            let mut events = [EpollEvent::empty(); 4];
+            let woken = epoll.wait(&mut events, timeout).unwrap();
+            assert_eq!((woken, events[0].data()), (1, 7), "after {next} messages");
+        }
+    }
+    while subscriber.publishers() != 0 {
+        std::thread::yield_now();
+    }
+    // All of it was taken: nothing is left to tell.
+    assert!(subscriber.pop().is_none());
+    let mut events = [EpollEvent::empty(); 4];
+    let timeout = EpollTimeout::try_from(A_WHILE).unwrap();
+    assert_eq!(epoll.wait(&mut events, timeout).unwrap(), 0);
+}
+
+#[test]
+fn a_program_s_own_epoll_tells_of_every_message_by_level_and_by_edge() {
+    let agent = Running::start();
+    for (name, trigger) in [
+        ("level", EpollFlags::empty()),
+        ("edge", EpollFlags::EPOLLET),
+    ] {
+        let channel = channel(&agent, name).slots(16);
+        let counts = [3000, 1, 3000];
+        let reader = std::thread::spawn({
+            let channel = channel.clone();
+            move || read_by_epoll(&channel, trigger, &counts)
+        });
+        for count in counts {
+            let publisher = channel.publisher().unwrap();
+            assert!(publisher.wait_for_subscribers(1, SOON));
+            for number in 0..count {
+                send(&publisher, number);
+                // Now and then the reader has come to its end, or is about to.
+                if number % 64 == 0 {
+                    std::thread::sleep(Duration::from_micros(number % 500));
+                }
+            }
+            assert!(publisher.drain(SOON));
+        }
+        reader.join().unwrap();
     }
 }
 
