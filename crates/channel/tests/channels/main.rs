@@ -376,6 +376,42 @@ fn messages_that_are_held_can_be_given_back_in_any_order() {
     assert_eq!(last.u64_at(0), Some(8));
 }
 
+/// Batches for which there is no room, while some of those before them are unread: each message tells of those just before it.
+fn gaps_are_told(when_full: WhenFull) {
+    let agent = Running::start();
+    let channel = channel(&agent, "gaps").slots(4).when_full(when_full);
+    let publisher = channel.publisher().unwrap();
+    let subscriber = channel.subscriber().unwrap();
+    assert!(publisher.wait_for_subscribers(1, SOON) && subscriber.wait_for_publishers(1, SOON));
+    let mut next = 0;
+    let mut told = Vec::new();
+    let take = |next: &mut u64| {
+        let message = subscriber.pop()?;
+        let missing = message.sequence() - *next;
+        *next = message.sequence() + 1;
+        Some((message.sequence(), missing, message.lost_before()))
+    };
+    send(&publisher, 0);
+    told.extend(take(&mut next));
+    for batch in [6, 9, 9, 1] {
+        for _ in 0..batch {
+            publisher.push(publisher.loan(8).unwrap()).unwrap();
+        }
+        publisher.publish();
+        // One more than these had room, and is read when the next batch has left some out.
+        told.extend((0..3).filter_map(|_| take(&mut next)));
+    }
+    told.extend(std::iter::from_fn(|| take(&mut next)));
+    let is_right = told.iter().all(|(_, missing, lost)| missing == lost);
+    assert!(is_right, "{when_full:?}: number, missing, told: {told:?}");
+}
+
+#[test]
+fn a_message_tells_of_what_was_given_up_before_it_and_not_after() {
+    gaps_are_told(WhenFull::DropNewest);
+    gaps_are_told(WhenFull::DropOldest);
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_in_words() {
     let agent = Running::start();

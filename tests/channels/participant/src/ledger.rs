@@ -28,12 +28,6 @@ impl Sent {
     }
 }
 
-/// A publisher has not published this number, nor any above.
-pub fn begun(directory: &Path, publisher: u64) -> io::Result<u64> {
-    let words = words(&path(directory, "publisher", publisher))?;
-    Ok(words.get(1).copied().unwrap_or(0))
-}
-
 /// What a subscriber has read.
 pub struct Read {
     file: File,
