@@ -331,7 +331,9 @@ impl Endpoint {
                 u32::from(publishes),
                 linked.overwrites && !publishes,
             );
-            let source = Source::new(linked.peer, end, view, Arc::clone(&held.bell));
+            let bell = Arc::clone(&held.bell);
+            let has_all = self.role == Role::Subscriber && linked.group == 0;
+            let source = Source::new(linked.peer, end, view, bell, has_all);
             held.source = Some(self.inbox.add(source));
         }
         if let Some(pool) = own {

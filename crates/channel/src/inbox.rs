@@ -10,6 +10,9 @@ use crate::sys::{self, WithheldFd};
 /// Messages that are taken from one publisher before the others have their turn.
 const TURN_MESSAGES: u32 = 32;
 
+/// In the place of the last number, before the first message.
+const FIRST: u64 = u64::MAX;
+
 /// How many messages ahead memory is asked for.
 const AHEAD: u32 = 6;
 
@@ -30,17 +33,27 @@ pub(crate) struct Source {
     /// It wrote what cannot be: nothing of it is read any more.
     is_liar: bool,
     skipped_seen: u64,
+    /// Every message is for this subscriber: a number that is missing is one that it was not given.
+    has_all: bool,
 }
 
 impl Source {
-    pub(crate) fn new(id: u64, end: SubscribeEnd, pool: PoolView, bell: Arc<WithheldFd>) -> Source {
+    /// `has_all`: the publisher's messages are for this subscriber, one and all.
+    pub(crate) fn new(
+        id: u64,
+        end: SubscribeEnd,
+        pool: PoolView,
+        bell: Arc<WithheldFd>,
+        has_all: bool,
+    ) -> Source {
         let slots = end.link().slots() as usize;
         Source {
             id,
             end,
             pool,
             bell,
-            sequence: 0,
+            has_all,
+            sequence: FIRST,
             held: vec![false; slots],
             held_count: 0,
             is_ended: false,
@@ -176,12 +189,16 @@ impl Inbox {
         if let Some(later) = source.end.peek(AHEAD) {
             source.pool.will_read(&later);
         }
+        let last = source.sequence;
+        source.sequence = in_full(last, descriptor.sequence);
         let mut lost = u64::from(popped.lost);
-        // The mark of a message that was taken back is not seen. All of this is the publisher's word, and may be any number.
-        if descriptor.flags & flags::GAP != 0 || popped.lost != 0 {
+        // All of this is the publisher's word, and may be any number.
+        if source.has_all && last != FIRST {
+            lost = source.sequence.saturating_sub(last.wrapping_add(1));
+        } else if descriptor.flags & flags::GAP != 0 || popped.lost != 0 {
+            // The mark of a message that was taken back is not seen.
             lost = lost.saturating_add(source.newly_skipped());
         }
-        source.sequence = in_full(source.sequence, descriptor.sequence);
         let taken = Taken {
             source: index,
             publisher: source.id,
@@ -282,18 +299,22 @@ impl Source {
 
 /// The count nearest to `last` that ends in these 48 bits.
 fn in_full(last: u64, low: u64) -> u64 {
+    if last == FIRST {
+        return low;
+    }
     let apart = low.wrapping_sub(last) << 16;
     last.wrapping_add_signed(apart.cast_signed() >> 16)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::in_full;
+    use super::{FIRST, in_full};
 
     #[test]
     fn sequences_go_on_beyond_their_bits() {
         let full = (1_u64 << 48) - 1;
         assert_eq!(in_full(0, 5), 5);
+        assert_eq!(in_full(FIRST, 1 << 47), 1 << 47, "the first");
         assert_eq!(in_full(full - 2, full), full);
         assert_eq!(in_full(full, 0), 1 << 48);
         assert_eq!(in_full((7 << 48) + 3, 2), (7 << 48) + 2, "redelivered");

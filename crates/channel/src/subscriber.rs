@@ -133,7 +133,8 @@ impl<'a> Message<'a> {
         self.taken.is_redelivered()
     }
 
-    /// Messages of this publisher that were for this subscriber and were given up, since the last message.
+    /// Messages of this publisher that were for this subscriber and were given up, since the last message. In a group it may tell early of
+    /// some that were given up after this one.
     #[must_use]
     pub fn lost_before(&self) -> u64 {
         self.taken.lost

@@ -52,7 +52,7 @@ impl World {
         let end = SubscribeEnd::new(other, 0, overwrites);
         let view = PoolView::attach(self.memory.as_fd(), POOL_BYTES).unwrap();
         let mut inbox = Inbox::default();
-        inbox.add(Source::new(1, end, view, Arc::new(other_bell)));
+        inbox.add(Source::new(1, end, view, Arc::new(other_bell), group == 0));
         self.inboxes.insert(id, (index, inbox));
     }
 

@@ -108,7 +108,7 @@ impl Gaps<'_> {
             return Err(format!("{publisher:016x}: {number} came after {last}"));
         };
         // Others of the group have the rest.
-        if lost == missing || self.order.in_group && lost < missing {
+        if lost == missing || self.order.in_group {
             return Ok(number);
         }
         Err(format!(

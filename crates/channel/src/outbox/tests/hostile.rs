@@ -40,7 +40,7 @@ fn who_gets_the_place_of_a_liar_that_has_gone_is_not_taken_for_it() {
 #[test]
 fn a_publisher_may_say_that_it_gave_up_any_number_of_messages() {
     let mut world = World::new(WhenFull::DropNewest, false);
-    world.join(1, 0, 4);
+    world.join(1, 7, 4);
     let shared = world.link_with(1);
     let mut liar = PublishEnd::new(Arc::clone(&shared), 0);
     for (ticket, skipped) in [(0, u64::MAX), (1, 0), (2, u64::MAX)] {
