@@ -128,8 +128,8 @@ class InContainer(Stage):
 
 def clean_up() -> None:
     """What containers leave at places that are the machine's."""
-    for podman in PODMAN:
-        podman("rm", "--all", "--force", "--time", "0", check=False)
+    for engine in PODMAN:
+        engine("rm", "--all", "--force", "--time", "0", check=False)
         # An engine mounts its storage onto itself.
         subprocess.run(["umount", "--lazy", *MOUNTED], check=False, stderr=subprocess.DEVNULL)
         engines.remove_groups()
@@ -219,8 +219,16 @@ def _facts(stage: Stage) -> dict[str, str]:
     return dict(line.rsplit(" ", 1) for line in stage.said().splitlines() if not line.endswith(" us"))
 
 
-def _prepare_podman(root: Path, directory: Path) -> None:
+def lacking() -> str | None:
+    """Why there are no containers here."""
+    return next((f"there is no {name}" for name in ("podman", "runc") if not shutil.which(name)), None)
+
+
+def podman(directory: Path) -> engines.Podman:
     """An engine of this run's own, with an image."""
+    if PODMAN:
+        return PODMAN[0]
+    directory, root = directory / "plane", directory / "plane/root"
     engines.remove_groups()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm"], check=True)
     PODMAN.append(engines.Podman(directory / "engine", engines.configure(directory / "containers.conf")))
@@ -228,6 +236,7 @@ def _prepare_podman(root: Path, directory: Path) -> None:
     archive = directory / "image.tar"
     subprocess.run(["tar", "-C", str(root), "-cf", str(archive), "."], check=True)
     PODMAN[0].load(images.Image("userplane"), archive)
+    return PODMAN[0]
 
 
 def cases(
@@ -237,18 +246,17 @@ def cases(
     place = directory / "plane"
     place.mkdir()
     root = make_root(userplane, place / "root")
-    lacking = next((f"there is no {name}" for name in ("podman", "runc") if not shutil.which(name)), None)
 
     def play(name: str, make: Callable[..., Stage], rules: str, redeliver: bool, in_order: bool) -> str | None:
-        if make is InContainer and not PODMAN:
-            _prepare_podman(root, place)
+        if make is InContainer:
+            podman(directory)
         with Site(millrace, directory / name.replace(" ", "-").replace(",", ""), rules) as site:
             return Plane(site, make, root, redeliver, in_order).play(random.Random(f"{seed}/{name}"))
 
     for where, make, rules in (("namespaces", InNamespaces, ""), ("containers", InContainer, RULES)):
         for how, redeliver, in_order in (("", False, False), (", delivered again", True, False), (", in order", True, True)):
             name = f"user plane in {where}{how}"
-            yield name, partial(play, name, make, rules, redeliver, in_order), lacking if make is InContainer else None
+            yield name, partial(play, name, make, rules, redeliver, in_order), lacking() if make is InContainer else None
 
 
 __all__ += ["ProgramFailed"]

@@ -28,6 +28,7 @@ from harness.process import ProgramFailed  # noqa: E402
 
 import control_groups  # noqa: E402
 import huge  # noqa: E402
+import labels  # noqa: E402
 import plane  # noqa: E402
 from kills import SCENARIOS, Round, Scenario  # noqa: E402
 from site_of_channels import Lacking, Site  # noqa: E402
@@ -133,7 +134,9 @@ def main() -> int:
     directory.chmod(0o755)
     run = Run(options, directory)
     try:
-        for name, case, why_not in plane.cases(options.millrace.resolve(), USERPLANE, directory, options.seed):
+        millrace = options.millrace.resolve()
+        containers = (*plane.cases(millrace, USERPLANE, directory, options.seed), *labels.cases(millrace, directory))
+        for name, case, why_not in containers:
             if not run.is_wanted(name):
                 continue
             if why_not:

@@ -81,11 +81,11 @@ def hook_killed(stage: Stage, whole: bool) -> str | None:
     program = Path("/var/lib/millrace/millrace")
     SPECIFICATION.write_text(before.replace(f'"path": "{program}"', f'"path": "{hook}"'))
     try:
-        write_hook(hook, moments.observing(TRACE, [str(program), "cdi", "hook"]))
+        write_hook(hook, program, moments.observing(TRACE, [str(program)]))
         if "done" not in start_and_end(stage):
             return "the hook under observation made no container"
         for moment in chosen(whole):
-            write_hook(hook, moments.killing(moment, [str(program), "cdi", "hook"]))
+            write_hook(hook, program, moments.killing(moment, [str(program)]))
             there = (mounts(), sorted(files(Path("/var/lib/millrace"))))
             said = start_and_end(stage)
             if "done" not in said and "hook" not in said:
@@ -97,9 +97,9 @@ def hook_killed(stage: Stage, whole: bool) -> str | None:
     return None
 
 
-def write_hook(path: Path, command: list[str]) -> None:
-    """A hook that runs a command in place of the one that engines know."""
-    path.write_text(f"#!/bin/sh\nexec {' '.join(command)}\n")
+def write_hook(path: Path, program: Path, command: list[str]) -> None:
+    """A hook that runs a command in place of the one that engines know; those that keep labels are left alone."""
+    path.write_text(f'#!/bin/sh\n[ "$3" ] && exec {program} "$@"\nexec {" ".join(command)} "$@"\n')
     path.chmod(0o755)
 
 

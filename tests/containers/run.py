@@ -40,6 +40,7 @@ HARDENED = ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges",
 MAPPED = ("--uidmap=0:200000:65536", "--gidmap=0:200000:65536")
 VARIABLE = "millrace.dev/socket=variable"
 HOST = ("--network=host",)
+LABEL = "--annotation=millrace.dev/role=worker"
 POD = ("--pod=pair",)
 CASES = [
     BRIDGE,
@@ -51,7 +52,7 @@ CASES = [
     Case("from the host's network", Side(), Side(HOST)),
     Case("to the host's network", Side(HOST), Side(), "host"),
     Case("a published port", Side(("-p", f"7200:{PORT}")), Side(HOST), "published"),
-    Case("rootless, on the host's network", Side(), Side(HOST, engine="rootless")),
+    Case("rootless, on the host's network", Side(), Side((*HOST, LABEL), engine="rootless")),
     Case("rootless, by user-space NAT", Side(), Side(engine="rootless"), on_ring=False),
     Case("an image with LD_PRELOAD", Side(image="with-variable"), Side(image="with-variable")),
     Case("an image with a list of its own", Side(image="with-list"), Side(image="with-list")),

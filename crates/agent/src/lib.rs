@@ -10,7 +10,7 @@
 //! - `introductions`: from an offer to a pair; `offers`: who waits for whom, without I/O; `proof` and `sock_diag`: the kernel's facts;
 //! - `pairings`: who was introduced to whom; `recall`: bytes of a ring whose reader leaves go by the sender's kernel socket;
 //! - `segments`: memory for rings, and `quota`: who may have how much; `tenant`: whose a program is;
-//! - `channels`: those who send and receive messages by name, and have no connections;
+//! - `channels`: those who send and receive messages by name, and have no connections; `labels`: of containers, which rules go by;
 //! - `awaited`: programs for which an agent in the background stays;
 //! - `answers` and `report`: answers to `millrace ps`; `pods`: names of pods;
 //!   `roads`: which road, and why; `addresses`: of what was not offered;
@@ -30,6 +30,7 @@ mod distant;
 mod growth;
 mod http;
 mod introductions;
+mod labels;
 mod metrics;
 mod naming;
 mod netlink;
@@ -58,6 +59,7 @@ pub use channels::{
     ChannelEndReport, ChannelLinkReport, ChannelReport, ChannelRule, ChannelsReport, FlowReport,
 };
 pub use config::{Config, ConfigError, QuotaConfig};
+pub use labels::{LABELS_DIRECTORY, Labels, file_in as labels_file_in};
 pub use place::{CONTAINERS_DIRECTORY, PlaceError, ROOT_SOCKET, own_directory, socket_in};
 pub use proof::Capabilities;
 pub use query::{Answerer, AskError, ask, channels, connections, status, status_and_stay};

@@ -107,6 +107,14 @@ impl Containment {
         self.container.map(|bytes| hexadecimal(&bytes))
     }
 
+    /// The number of the container whose a program of this tenant is. `None`: it is in none, or what says so could be a user's own making.
+    pub(crate) fn container_of(&self, tenant: Tenant) -> Option<String> {
+        match tenant {
+            Tenant::Container(_) | Tenant::Pod(_) => self.container(),
+            Tenant::User(_) | Tenant::Nobody => None,
+        }
+    }
+
     /// The pod's unique id.
     pub(crate) fn pod(&self) -> Option<String> {
         let digits = hexadecimal(&self.pod?);
@@ -314,6 +322,26 @@ mod tests {
             Tenant::Container(_)
         ));
         assert_eq!(super::owner("", "/../x"), None);
+    }
+
+    #[test]
+    fn only_a_number_that_an_engine_has_given_says_which_container_it_is() {
+        let own = Containment::default();
+        let number = |path: &str, own: &Containment| {
+            let found = parse(path);
+            found.container_of(found.tenant(7, own, true))
+        };
+        let docker = format!("docker/{NUMBER}");
+        let pod = format!("kubepods/pod{POD}/{NUMBER}");
+        for path in [&docker, &pod] {
+            assert_eq!(number(path, &own).as_deref(), Some(NUMBER), "{path}");
+            assert_eq!(number(path, &parse(path)), None, "{path}");
+        }
+        let of_user = format!("user@7.service/libpod-{NUMBER}.scope");
+        assert_eq!(number(&of_user, &own), None);
+        assert_eq!(number("mycontainer", &own), None);
+        let given = Containment::told_by(&format!("0::/given/{NUMBER}\n"), |_, _| Some(7));
+        assert_eq!(given.container_of(given.tenant(7, &own, true)), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -26,6 +27,7 @@ use millrace_wire::{
 use tracing::{debug, warn};
 
 use crate::clients::Client;
+use crate::labels::{LABELS_DIRECTORY, Labels};
 use crate::offers::ClientId;
 use crate::proof;
 use crate::segments;
@@ -190,10 +192,15 @@ impl Server {
         let client = self.clients.get(&id).ok_or(Refusal::Other)?;
         let tenant = client.tenant;
         let groups = || client.process.as_ref()?.read("cgroup");
+        let labels = || {
+            let number = client.containment.container_of(tenant)?;
+            Labels::read(Path::new(LABELS_DIRECTORY), &number)
+        };
         let applicant = Applicant {
             tenant,
             pod: self.pods.of_client(client),
             groups: &groups,
+            labels: &labels,
         };
         let key = names::find(&self.config.channel, open, &applicant).ok_or(Refusal::NotAllowed)?;
         if open.peers > self.config.quota.channel_links_per_participant

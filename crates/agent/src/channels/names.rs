@@ -4,11 +4,14 @@
 use millrace_wire::{ChannelName, Open};
 use serde::Deserialize;
 
+use crate::labels::{self, Labels};
 use crate::naming::{fits, is_pattern, name_of};
 use crate::tenant::Tenant;
 
 /// What patterns that mean control groups begin with; a path follows.
 const CGROUP: &str = "cgroup:";
+/// What patterns that mean labels of containers begin with; `KEY=VALUE` follows.
+const LABEL: &str = "label:";
 
 /// A `[[channel]]` of the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -47,6 +50,8 @@ pub(crate) struct Applicant<'a> {
     pub(crate) pod: Option<String>,
     /// The text of its `/proc/PID/cgroup`, which is read only where a rule asks for it.
     pub(crate) groups: &'a dyn Fn() -> Option<String>,
+    /// The labels of its container, which are read only where a rule asks for one.
+    pub(crate) labels: &'a dyn Fn() -> Option<Labels>,
 }
 
 impl ChannelRule {
@@ -61,14 +66,23 @@ impl ChannelRule {
             ));
         }
         let mut patterns = self.send.iter().chain(&self.receive);
-        let wrong = patterns.find(|pattern| !is_pattern(pattern, &["cgroup:/"]));
-        wrong.map_or(Ok(()), |pattern| {
-            Err(format!(
-                "channel {:?} has the pattern {pattern:?}; it must be `*`, or begin with pod/, container/, user/ or cgroup:/ \
-                 and have a `*` at its end at most",
-                self.name
-            ))
-        })
+        let means_nothing = |pattern: &&String| match pattern.strip_prefix(LABEL) {
+            Some(pattern) => !labels::is_pattern(pattern),
+            None => !is_pattern(pattern, &["cgroup:/"]),
+        };
+        let Some(pattern) = patterns.find(means_nothing) else {
+            return Ok(());
+        };
+        let wanted = if pattern.starts_with(LABEL) {
+            "`label:KEY=VALUE`, of plain characters, the key at most 63 and the value at most 255, and have a `*` at its end at most; \
+             the key is without millrace.dev/"
+        } else {
+            "`*`, or begin with pod/, container/, user/, cgroup:/ or label: and have a `*` at its end at most"
+        };
+        Err(format!(
+            "channel {:?} has the pattern {pattern:?}; it must be {wanted}",
+            self.name
+        ))
     }
 }
 
@@ -101,14 +115,19 @@ pub(crate) fn find(
 impl Applicant<'_> {
     fn is_meant(&self, patterns: &[String]) -> bool {
         let name = name_of(self.tenant, self.pod.as_deref());
-        let asks = patterns.iter().any(|pattern| pattern.starts_with(CGROUP));
-        let group = asks.then(|| group_in(&(self.groups)()?)).flatten();
-        patterns
-            .iter()
-            .any(|pattern| match pattern.strip_prefix(CGROUP) {
-                Some(pattern) => group.as_ref().is_some_and(|group| fits(pattern, group)),
-                None => pattern == "*" || name.as_ref().is_some_and(|name| fits(pattern, name)),
-            })
+        let ask = |kind| patterns.iter().any(|pattern| pattern.starts_with(kind));
+        let asks_group = ask(CGROUP);
+        let group = asks_group.then(|| group_in(&(self.groups)()?)).flatten();
+        let labels = ask(LABEL).then(self.labels).flatten();
+        patterns.iter().any(|pattern| {
+            if let Some(pattern) = pattern.strip_prefix(CGROUP) {
+                group.as_ref().is_some_and(|group| fits(pattern, group))
+            } else if let Some(pattern) = pattern.strip_prefix(LABEL) {
+                labels.as_ref().is_some_and(|labels| labels.fit(pattern))
+            } else {
+                pattern == "*" || name.as_ref().is_some_and(|name| fits(pattern, name))
+            }
+        })
     }
 }
 
@@ -166,6 +185,11 @@ mod tests {
             tenant: who.0,
             pod: who.1.map(str::to_owned),
             groups: &|| Some("0::/system.slice/lb.service\n".to_owned()),
+            labels: &|| {
+                let is_contained = matches!(who.0, Tenant::Container(_) | Tenant::Pod(_));
+                let found = Labels::of_annotations([("millrace.dev/role", "worker-1")]);
+                is_contained.then_some(found)
+            },
         };
         find(rules, open, &applicant).map(|key| key.scope)
     }
@@ -233,6 +257,47 @@ mod tests {
     }
 
     #[test]
+    fn containers_are_meant_by_their_labels() {
+        let allows = |pattern: &str, tenant| {
+            let rule = ChannelRule {
+                name: "*".to_owned(),
+                send: vec!["user/9".to_owned(), pattern.to_owned()],
+                receive: Vec::new(),
+            };
+            rule.validate().unwrap();
+            scope_of(&[rule], (tenant, None), &open("x", Role::Client)).is_some()
+        };
+        for tenant in [Tenant::Container([1; 32]), Tenant::Pod([1; 16])] {
+            assert!(allows("label:role=worker-1", tenant));
+            assert!(allows("label:role=worker-*", tenant));
+            assert!(!allows("label:role=worker", tenant));
+            assert!(!allows("label:site=*", tenant));
+        }
+        for tenant in [USER.0, Tenant::Nobody] {
+            assert!(!allows("label:role=*", tenant));
+        }
+    }
+
+    #[test]
+    fn labels_are_read_only_where_a_rule_asks() {
+        let rules = rules("[[channel]]\nname = '*'\nsend = ['pod/*']\nreceive = ['label:a=b']");
+        let applicant = |labels| Applicant {
+            tenant: USER.0,
+            pod: None,
+            groups: &|| panic!("no rule asks"),
+            labels,
+        };
+        let send = find(
+            &rules,
+            &open("x", Role::Publisher),
+            &applicant(&|| panic!()),
+        );
+        assert_eq!(send, None);
+        let receive = find(&rules, &open("x", Role::Server), &applicant(&|| None));
+        assert_eq!(receive, None);
+    }
+
+    #[test]
     fn rules_that_mean_nothing_are_refused() {
         let wrong = |name: &str, pattern: &str| {
             let rule = ChannelRule {
@@ -245,11 +310,13 @@ mod tests {
         for name in ["", "a*b", "/x", "a b", "**"] {
             assert!(wrong(name, "*").contains("name"), "{name}");
         }
-        for pattern in ["", "core/lb", "user", "user/*0", "cgroup:x", "pod*", "**"] {
-            assert!(
-                wrong("x", pattern).contains(&format!("{pattern:?}")),
-                "{pattern}"
-            );
+        let others = ["", "core/lb", "user", "user/*0", "cgroup:x", "pod*", "**"];
+        let labels = ["label:", "label:*", "label:role", "label:=x", "label:a=*b"];
+        for pattern in others.into_iter().chain(labels) {
+            let error = wrong("x", pattern);
+            assert!(error.contains(&format!("{pattern:?}")), "{pattern}");
+            assert!(error.contains("label:"), "{pattern}");
         }
+        assert!(wrong("x", "label:role").contains("label:KEY=VALUE"));
     }
 }

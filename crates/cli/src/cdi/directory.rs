@@ -45,7 +45,7 @@ impl Directory {
     }
 
     /// Whoever can write to it, or to a directory above it, is in every container.
-    fn check_safe(&self) -> anyhow::Result<()> {
+    pub(super) fn check_safe(&self) -> anyhow::Result<()> {
         for path in self.0.ancestors() {
             let found = fs::symlink_metadata(path).with_context(|| path.display().to_string())?;
             let others_write = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
@@ -139,7 +139,7 @@ fn missing(what: &str, places: &[PathBuf]) -> anyhow::Error {
 }
 
 /// Makes a directory and those above it, for everybody to read: the umask is not to hide it from containers.
-fn make_directories(path: &Path) -> io::Result<()> {
+pub(super) fn make_directories(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }

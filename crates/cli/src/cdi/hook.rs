@@ -37,13 +37,19 @@ const STATE_BYTES_MAX: u64 = 16 << 20;
 
 /// Always 0: the container is to start.
 pub(crate) fn run() -> u8 {
-    let mut state = String::new();
-    let _ = io::stdin().take(STATE_BYTES_MAX).read_to_string(&mut state);
+    let state = state();
     if let Err(error) = root(&state).and_then(|root| preload(&root)) {
         // Engines show it when they are told to log much.
         eprintln!("millrace: this container is not accelerated: {error:#}");
     }
     0
+}
+
+/// What the engine says of the container, to every hook.
+pub(super) fn state() -> String {
+    let mut state = String::new();
+    let _ = io::stdin().take(STATE_BYTES_MAX).read_to_string(&mut state);
+    state
 }
 
 /// The container's root: the working directory (runc), or what its bundle says. Told by what is mounted there.

@@ -3,19 +3,20 @@
 //! What a container needs is one directory of the machine's, mounted read-only: the library, this program and the agent's socket
 //! ([`directory`]). A specification ([`spec`]) tells every container engine so, and names a hook ([`hook`]) that has the
 //! container's programs load the library, beside whatever its image has them load already. Which object that is depends on the
-//! image ([`images`]).
+//! image ([`images`]). Two more hooks keep the container's labels for the agent ([`labels`]).
 
 mod directory;
 mod hook;
 mod images;
+mod labels;
 mod spec;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use clap::{Args, Subcommand, ValueHint};
-use millrace_agent::{CONTAINERS_DIRECTORY, ROOT_SOCKET, socket_in};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use millrace_agent::{CONTAINERS_DIRECTORY, LABELS_DIRECTORY, ROOT_SOCKET, socket_in};
 
 use crate::table::Table;
 use directory::Directory;
@@ -62,7 +63,21 @@ enum Command {
     Remove(Removal),
     /// What container engines run while they make a container.
     #[command(hide = true)]
-    Hook,
+    Hook {
+        #[arg(default_value = "preload")]
+        step: Step,
+    },
+}
+
+/// What a hook does.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Step {
+    /// Has the container's programs load the library.
+    Preload,
+    /// Writes the container's labels for the agent.
+    Label,
+    /// Takes them away.
+    Unlabel,
 }
 
 #[derive(Debug, Args)]
@@ -118,7 +133,11 @@ pub(crate) fn run(arguments: &CdiArguments) -> anyhow::Result<u8> {
         Command::Install(place) => install(place),
         Command::List(place) => list(place),
         Command::Remove(removal) => remove(removal),
-        Command::Hook => Ok(hook::run()),
+        Command::Hook { step } => Ok(match step {
+            Step::Preload => hook::run(),
+            Step::Label => labels::write(),
+            Step::Unlabel => labels::remove(),
+        }),
     }
 }
 
@@ -260,6 +279,12 @@ fn remove(Removal { place, unless_used }: &Removal) -> anyhow::Result<u8> {
              agent that runs",
             directory.0.display()
         );
+    }
+    // Engines that look elsewhere are not the ones whose hooks write there.
+    if place.specifications == Path::new(SPECIFICATIONS)
+        && labels::clear(Path::new(LABELS_DIRECTORY))?
+    {
+        println!("{LABELS_DIRECTORY}: removed");
     }
     Ok(0)
 }

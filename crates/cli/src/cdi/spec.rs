@@ -30,6 +30,13 @@ pub(super) const DEVICES: [(&str, &str); 2] = [
     ),
 ];
 
+/// When engines run the program, and the words behind `millrace cdi hook`.
+const HOOKS: [(&str, &[&str]); 3] = [
+    ("createRuntime", &["label"]),
+    ("createContainer", &[]),
+    ("poststop", &["unlabel"]),
+];
+
 /// A device as container engines name it.
 pub(super) fn qualified(device: &str) -> String {
     format!("{KIND}={device}")
@@ -84,10 +91,14 @@ impl Specification {
     pub(super) fn of(directory: &Directory) -> Specification {
         let host_path = directory.0.to_string_lossy().into_owned();
         let program = directory.0.join(PROGRAM).to_string_lossy().into_owned();
-        let hook = Hook {
-            hook_name: "createContainer".to_owned(),
-            path: program,
-            args: ["millrace", "cdi", "hook"].map(str::to_owned).to_vec(),
+        let hook = |(when, words): (&str, &[&str])| Hook {
+            hook_name: when.to_owned(),
+            path: program.clone(),
+            args: ["millrace", "cdi", "hook"]
+                .iter()
+                .chain(words)
+                .map(|word| (*word).to_owned())
+                .collect(),
             // A hook without an environment of its own gets the image's, from some engines.
             env: vec!["MILLRACE=off".to_owned()],
         };
@@ -102,7 +113,7 @@ impl Specification {
                 device(
                     EVERY,
                     Edits {
-                        hooks: vec![hook],
+                        hooks: HOOKS.into_iter().map(hook).collect(),
                         ..Edits::default()
                     },
                 ),
@@ -166,6 +177,18 @@ mod tests {
         let read = Specification::parse(&written.to_json()).unwrap();
         assert_eq!(read, written);
         assert_eq!(read.directory().0, directory.0);
+        let hooks = read.devices[0].container_edits.hooks.iter();
+        let hooks: Vec<String> = hooks
+            .map(|hook| format!("{}: {} {}", hook.hook_name, hook.path, hook.args.join(" ")))
+            .collect();
+        assert_eq!(
+            hooks,
+            [
+                "createRuntime: /srv/mr/millrace millrace cdi hook label",
+                "createContainer: /srv/mr/millrace millrace cdi hook",
+                "poststop: /srv/mr/millrace millrace cdi hook unlabel",
+            ]
+        );
         let names: Vec<&str> = read
             .devices
             .iter()
