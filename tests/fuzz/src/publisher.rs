@@ -38,11 +38,13 @@ struct Kept {
 /// A subscriber that does as it should.
 struct Honest {
     subscriber: Subscriber,
-    side: Participant,
+    /// The agent's end of its connection.
+    _side: Participant,
     held: Vec<DetachedMessage>,
     /// Of one outside of the groups.
     expected: Option<Expected>,
-    /// The publisher goes on without it.
+    /// Its end of the bell, by which the publisher says that it goes on without it. The publisher sees its end when this is closed, too.
+    bell: OwnedFd,
     is_parted: bool,
 }
 
@@ -264,11 +266,9 @@ impl World {
 
     /// Whom the publisher has left: that is for those that had no room, where it does not bear that.
     fn note_parted(&mut self) {
-        for id in self.side.left() {
-            let parted = self.honest.iter_mut().find(|honest| honest.side.id == id);
-            parted
-                .into_iter()
-                .for_each(|honest| honest.is_parted = true);
+        self.side.hear_out();
+        for honest in &mut self.honest {
+            honest.is_parted |= sys::is_left(&honest.bell);
         }
     }
 
@@ -278,16 +278,17 @@ impl World {
         fresh.give_publisher(&self.side, side.id, group);
         let overwrites = self.when_full == WhenFull::DropOldest;
         fresh.give_subscriber(&side, self.side.id, &self.side.pool(), overwrites);
-        drop(fresh);
+        let bell = fresh.bells.into_iter().nth(1).expect("two of them");
         self.look();
         if is_watched {
             let _ = subscriber.as_fd();
         }
         let mut honest = Honest {
             subscriber,
-            side,
+            _side: side,
             held: Vec::new(),
             expected: (group == 0).then(|| Expected::new(self.drops())),
+            bell,
             is_parted: false,
         };
         honest.read(&self.log);

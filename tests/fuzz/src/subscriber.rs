@@ -119,7 +119,7 @@ impl World {
             }
         }
         // So that there is always room for more of them.
-        drop(self.side.left());
+        self.side.hear_out();
     }
 
     /// The next message is what it should be, and is kept. False: there is none.

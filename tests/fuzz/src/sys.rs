@@ -155,3 +155,14 @@ pub(crate) fn cookie(socket: &impl AsRawFd, option: i32) -> u64 {
     }
     value
 }
+
+/// Whether the other end of a pair of sockets says no more, or is gone.
+pub(crate) fn is_left(end: &OwnedFd) -> bool {
+    let mut socket = libc::pollfd {
+        fd: end.as_raw_fd(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: one entry, of ours.
+    unsafe { libc::poll(&raw mut socket, 1, 0) == 1 }
+}
