@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LOCK = Path(__file__).resolve().parents[2] / "target/packages.lock"
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Waits for others who use apt: where it is told to keep no archives, an update takes away those that somebody is installing."""
+    LOCK.parent.mkdir(exist_ok=True)
+    with open(LOCK, "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def missing(packages: Iterable[str]) -> list[str]:
@@ -32,10 +46,11 @@ def install(packages: Iterable[str]) -> None:
         return
     print(f"installing: {' '.join(absent)}", file=sys.stderr)
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")
-    subprocess.run(["apt-get", "update", "-qq"], check=True)
-    subprocess.run(
-        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *absent],
-        check=True,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-    )
+    with alone():
+        subprocess.run(["apt-get", "update", "-qq"], check=True)
+        subprocess.run(
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *absent],
+            check=True,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+        )

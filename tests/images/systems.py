@@ -53,8 +53,9 @@ def fetch(suite: str, architecture: str, names: list[str]) -> Path:
         f"APT::Architectures={architecture}", "APT::Sandbox::User=root",
     ]  # fmt: skip
     words = [word for option in options for word in ("-o", option)]
-    subprocess.run(["apt-get", *words, "-qq", "update"], check=True)
-    subprocess.run(["apt-get", *words, "-qq", "download", *names], cwd=apt, check=True)
+    with packages.alone():
+        subprocess.run(["apt-get", *words, "-qq", "update"], check=True)
+        subprocess.run(["apt-get", *words, "-qq", "download", *names], cwd=apt, check=True)
     fresh = apt / "root"
     for package in sorted(apt.glob("*.deb")):
         subprocess.run(["dpkg-deb", "-x", package, fresh], check=True)

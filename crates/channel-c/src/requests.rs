@@ -324,8 +324,11 @@ pub(crate) unsafe extern "C" fn millrace_server_reply(
         let number = unsafe { there(request) }?.number;
         // SAFETY: as above.
         let place = unsafe { there(loan) }?;
-        let detached = loans.take(place.number).ok_or_else(Failure::used)?;
         let asked = requests.take(number).ok_or_else(Failure::used)?;
+        let Some(detached) = loans.take(place.number) else {
+            requests.put_back(number, asked);
+            return Err(Failure::used());
+        };
         let asked = server.attach(asked);
         let mut lent = server
             .attach_loan(detached)

@@ -113,7 +113,8 @@ impl Channel {
     }
 
     /// Of all subscribers that name the same group, one gets each message: the one that the message's key belongs to, or else the one with
-    /// the fewest outstanding. Without a group, a subscriber gets every message. Its name is one as channels have.
+    /// the fewest outstanding. Without a group, a subscriber gets every message. Its name is one as channels have. All servers are one
+    /// group.
     #[must_use]
     pub fn group(mut self, group: &str) -> Channel {
         self.group = Some(group.to_owned());

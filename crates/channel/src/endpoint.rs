@@ -36,6 +36,8 @@ use alarm::Alarm;
 const ROOT_SOCKET: &str = "/run/millrace/agent.sock";
 /// The kernel is asked for news, by a participant that never waits, not more often than this.
 const LOOK_NS: u64 = 1_000_000;
+/// The group of all servers.
+const SERVERS: u64 = 1;
 /// The agent's token in the epoll set; links have their place's number.
 const CONTROL: u64 = u64::MAX;
 /// That of the bell that a participant rings itself.
@@ -210,9 +212,15 @@ impl Endpoint {
         let now = spin::clock();
         let is_due = now.wrapping_sub(self.looked_at) > spin::cycles(LOOK_NS);
         if is_due {
-            self.look_now(Some(Duration::ZERO));
+            self.look_again();
         }
         is_due
+    }
+
+    /// Takes what news there is, between other things.
+    pub(crate) fn look_again(&mut self) {
+        self.look_now(Some(Duration::ZERO));
+        self.rearm();
     }
 
     /// Waits for news so long (`None`: for ever), and takes it. In a child there are none: the set is its parent's, too.
@@ -253,9 +261,6 @@ impl Endpoint {
             let _ = self.watch_control();
         }
         self.work_off();
-        if self.is_watched {
-            self.watch_for_own();
-        }
     }
 
     fn handle_control(&mut self) {
@@ -343,7 +348,10 @@ impl Endpoint {
             self.control.say_ready(linked.link);
         }
         if publishes && let Some(outbox) = &mut self.outbox {
-            held.out = Some(outbox.add(peer(linked.group, 0)));
+            // A request goes to one server, in whatever groups they are.
+            let is_client = self.role == Role::Client;
+            let group = if is_client { SERVERS } else { linked.group };
+            held.out = Some(outbox.add(peer(group, 0)));
         }
         self.hold(held)
     }
@@ -387,10 +395,7 @@ impl Endpoint {
     /// Somebody waits on [`Endpoint::epoll`] himself: it is readable when there is something, from now on.
     pub(crate) fn note_watched(&mut self) {
         if self.check().is_ok() && !std::mem::replace(&mut self.is_watched, true) {
-            self.look_now(Some(Duration::ZERO));
-            if !self.inbox.sleep() {
-                self.ring_own();
-            }
+            self.look_again();
         }
     }
 
@@ -421,6 +426,7 @@ impl Endpoint {
             return self.look() && self.inbox.has_some();
         }
         self.look_now(Some(Duration::ZERO));
+        self.rearm_backlog();
         !self.inbox.sleep()
     }
 

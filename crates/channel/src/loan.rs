@@ -121,7 +121,10 @@ impl<L: Lender> Drop for Loan<'_, L> {
 /// Not a method, which would take the loan's address.
 #[inline(never)]
 fn give_back(owner: &Shared, client: Client, buffer: Buffer) {
-    if let Some(outbox) = owner.borrow_mut().outbox_for(client) {
+    let mut endpoint = owner.borrow_mut();
+    let outbox = endpoint.outbox_for(client);
+    // The client may have gone, and have come again to the same place.
+    if let Some(outbox) = outbox.filter(|outbox| outbox.pool().owns(&buffer)) {
         outbox.pool_mut().give_back(buffer);
     }
 }

@@ -77,14 +77,6 @@ impl Peer {
     }
 }
 
-/// A message that waits for another member of its group, because the one that had it has died.
-#[derive(Debug, Clone, Copy)]
-struct Orphan {
-    flight: u32,
-    /// The dead one may have worked on it.
-    was_taken: bool,
-}
-
 /// A pool, and who its messages go to.
 #[derive(Debug)]
 pub(crate) struct Outbox {
@@ -93,7 +85,8 @@ pub(crate) struct Outbox {
     peers: Vec<Option<Peer>>,
     /// Places of those without a group.
     singles: Vec<PeerIndex>,
-    groups: Vec<(Group, VecDeque<Orphan>)>,
+    /// With flights that wait for another member, since the one that had them has died.
+    groups: Vec<(Group, VecDeque<u32>)>,
     /// Bytes that subscribers have out, those of each counted.
     out_bytes: u64,
     sequence: u64,
@@ -107,6 +100,8 @@ pub(crate) struct Outbox {
     dirty: Vec<PeerIndex>,
     /// Who had no room for what could not go last.
     hindered_by: Option<PeerIndex>,
+    /// Since when somebody waits for room.
+    waited_since: Option<Instant>,
 }
 
 impl Outbox {
@@ -125,6 +120,7 @@ impl Outbox {
             targets: Vec::new(),
             dirty: Vec::new(),
             hindered_by: None,
+            waited_since: None,
         }
     }
 
@@ -173,7 +169,7 @@ impl Outbox {
         index
     }
 
-    fn group_of(&mut self, name: u64) -> &mut (Group, VecDeque<Orphan>) {
+    fn group_of(&mut self, name: u64) -> &mut (Group, VecDeque<u32>) {
         let found = self.groups.iter().position(|(group, _)| group.name == name);
         let place = found.unwrap_or_else(|| {
             self.groups.push((Group::new(name), VecDeque::new()));
@@ -247,17 +243,17 @@ impl Outbox {
             let peers = self.peers();
             let greediest = peers.max_by_key(|(_, peer)| peer.tickets.bytes);
             let greediest = greediest.map(|(index, _)| index);
-            self.hindered_by = greediest;
             let may_take = self.options.when_full == WhenFull::DropOldest;
             if !may_take || !greediest.is_some_and(|index| self.take_back(index)) {
                 break;
             }
         }
-        let now = Instant::now();
-        for peer in self.peers.iter_mut().flatten() {
-            if peer.tickets.count() != 0 {
-                peer.full_since.get_or_insert(now);
-            }
+        let peers = self
+            .peers()
+            .filter(|(_, peer)| peer.tickets.count() != 0 && !peer.is_parted);
+        let greediest = peers.max_by_key(|(_, peer)| peer.tickets.bytes);
+        if let Some((index, _)) = greediest {
+            self.note_full(index);
         }
         Err(Hindrance::Full)
     }
@@ -451,7 +447,7 @@ impl Outbox {
 }
 
 /// A message of a bucket has come back from a peer.
-fn came(groups: &mut [(Group, VecDeque<Orphan>)], peer: &Peer, bucket: u16) {
+fn came(groups: &mut [(Group, VecDeque<u32>)], peer: &Peer, bucket: u16) {
     let group = groups
         .iter_mut()
         .find(|(group, _)| group.name == peer.group);

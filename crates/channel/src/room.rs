@@ -3,8 +3,6 @@
 //! What every message goes through hands its result on in registers, and leaves the cause of a failure in a place of its own: a result with
 //! everything in it goes by memory, and the processor waits for each word of it that was written in parts and is read as a whole.
 
-use std::time::Duration;
-
 use millrace_shm::link::MESSAGE_BYTES_MAX;
 use millrace_shm::pool::Buffer;
 use millrace_shm::spin;
@@ -47,7 +45,7 @@ impl Endpoint {
             Err(hindrance) => {
                 outbox.count_full();
                 let limit = MESSAGE_BYTES_MAX.min(outbox.pool().longest_bytes());
-                self.look_now(Some(Duration::ZERO));
+                self.look_again();
                 if bytes > limit {
                     return Err(Error::TooLong { bytes, limit });
                 }
@@ -94,6 +92,7 @@ impl Endpoint {
     fn wait_for_memory(&mut self, client: Client, bytes: usize) -> Result<Buffer, Error> {
         let deadline = self.deadline();
         let mut found = Err(Error::TimedOut);
+        self.begin_wait(client);
         self.wait_for_room(deadline, |endpoint| {
             let Some(outbox) = endpoint.outbox_for(client) else {
                 found = Err(Error::Gone);
@@ -102,11 +101,23 @@ impl Endpoint {
             let Ok(buffer) = outbox.loan(bytes) else {
                 return false;
             };
-            outbox.forgive();
             found = Ok(buffer);
             true
         });
+        self.end_wait(client, found.is_ok());
         found
+    }
+
+    fn begin_wait(&mut self, client: Client) {
+        if let Some(outbox) = self.outbox_for(client) {
+            outbox.begin_wait();
+        }
+    }
+
+    fn end_wait(&mut self, client: Client, has_room: bool) {
+        if let Some(outbox) = self.outbox_for(client) {
+            outbox.end_wait(has_room);
+        }
     }
 
     /// Sends a message; returns its number. `None`: its memory is in `left`, with the cause. `may_wait`: until there is room, where it is
@@ -149,6 +160,9 @@ impl Endpoint {
             marks,
         };
         let pushed = self.push_to_any(client, buffer, (details, may_wait));
+        if self.has_lost() {
+            self.rearm();
+        }
         pushed.map_err(|failed| *left = Some(failed)).ok()
     }
 
@@ -161,7 +175,9 @@ impl Endpoint {
         if let Err(error) = self.check() {
             return Err((buffer, error));
         }
-        let Some(outbox) = self.outbox_for(client) else {
+        // The client may have gone, and have come again to the same place.
+        let outbox = self.outbox_for(client);
+        let Some(outbox) = outbox.filter(|outbox| outbox.pool().owns(&buffer)) else {
             return Err((buffer, Error::Gone));
         };
         let pushed = outbox.push(buffer, details);
@@ -174,7 +190,7 @@ impl Endpoint {
                 self.wait_to_push(client, buffer, details)
             }
             Err((buffer, hindrance)) => {
-                self.look_now(Some(Duration::ZERO));
+                self.look_again();
                 Err((buffer, hindrance.into()))
             }
         }
@@ -193,6 +209,7 @@ impl Endpoint {
         }
         let deadline = self.deadline();
         let began = spin::clock();
+        self.begin_wait(client);
         let mut state = Err((buffer, Error::TimedOut));
         self.wait_for_room(deadline, |endpoint| {
             let outbox = endpoint.outbox_for(client);
@@ -212,11 +229,9 @@ impl Endpoint {
             state = outbox
                 .push(buffer, details)
                 .map_err(|(buffer, _)| (buffer, cause));
-            if state.is_ok() {
-                outbox.forgive();
-            }
             state.is_ok()
         });
+        self.end_wait(client, state.is_ok());
         state
     }
 

@@ -61,8 +61,8 @@ impl Group {
     }
 
     /// A member has gone; what it had out is not out any more.
-    pub(crate) fn remove(&mut self, id: u64) {
-        self.members.retain(|(member, _)| *member != id);
+    pub(crate) fn remove(&mut self, id: u64, index: PeerIndex) {
+        self.members.retain(|member| *member != (id, index));
         for bucket in &mut self.buckets {
             if bucket.owner == id {
                 bucket.out = 0;
@@ -182,7 +182,7 @@ mod tests {
                 .zip(&after)
                 .all(|(a, b)| a == b || *b == 5 * 7919)
         );
-        group.remove(5 * 7919);
+        group.remove(5 * 7919, 5);
         assert_eq!(owners(&mut group), before);
     }
 
@@ -200,7 +200,7 @@ mod tests {
         group.came(bucket, 1);
         assert_eq!(group.turn(bucket), Turn::Go(2));
         group.went(bucket);
-        group.remove(2);
+        group.remove(2, 1);
         assert_eq!(group.turn(bucket), Turn::Go(1), "the dead has nothing out");
     }
 }

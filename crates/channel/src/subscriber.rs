@@ -58,6 +58,10 @@ fn give_back(owner: &Shared, source: usize, publisher: u64, ticket: u16) {
     let mut endpoint = owner.borrow_mut();
     if endpoint.check().is_ok() {
         endpoint.inbox.release(source, publisher, ticket);
+        // That was the last of one who has gone.
+        if !endpoint.inbox.over.is_empty() {
+            endpoint.report_over();
+        }
     }
 }
 

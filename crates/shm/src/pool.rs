@@ -213,6 +213,12 @@ impl Pool {
         Some(Buffer { place, what })
     }
 
+    /// Whether a buffer is of this pool.
+    #[must_use]
+    pub fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.pool() == self.memory.number
+    }
+
     /// Gives a buffer back.
     ///
     /// # Panics

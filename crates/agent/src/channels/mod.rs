@@ -124,7 +124,8 @@ impl Channels {
     /// What the participant is called from now on: what it says, unless that is another's.
     fn id_for(&mut self, said: u64) -> u64 {
         let mut id = said;
-        while id == 0 || self.matching.is_id_in_use(id) {
+        // None of those that mean nobody.
+        while id == 0 || id == u64::MAX || self.matching.is_id_in_use(id) {
             id = self.numbers.next();
         }
         id

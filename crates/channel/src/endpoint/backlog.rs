@@ -43,13 +43,16 @@ impl Endpoint {
             held.and_then(|held| Some((&mut held.owed, held.replies.as_mut()?)))
         else {
             // Its client has gone, or is left: to that it is lost, or another server's.
-            return self.inbox.abandon(&request);
+            self.inbox.abandon(&request);
+            return self.report_over();
         };
         if held.is_empty() && say_none(replies, request.sequence) {
             give_back(&mut self.inbox, &request);
         } else {
             held.push_back(request);
+            self.rearm();
         }
+        self.report_over();
     }
 
     /// Does what there was no room for.
@@ -76,9 +79,32 @@ impl Endpoint {
         all.all(Outbox::sleep)
     }
 
-    /// Somebody waits on [`Endpoint::epoll`] himself: he is woken when there is room for what waits, and when it is time to look for the
-    /// agent again.
-    pub(super) fn watch_for_own(&mut self) {
+    /// Takes what everybody has given back.
+    pub(super) fn collect_all(&mut self) {
+        let links = self.links.iter_mut().flatten();
+        let replies = links.filter_map(|held| held.replies.as_mut());
+        let all = self.outbox.iter_mut().chain(replies);
+        all.for_each(Outbox::collect_all);
+    }
+
+    pub(super) fn has_orphans(&self) -> bool {
+        self.outbox.as_ref().is_some_and(Outbox::has_orphans)
+    }
+
+    /// At the end of whatever may have heard a bell, or said that this end is awake: somebody who waits on [`Endpoint::epoll`] himself is
+    /// woken by what comes from now on, and at once where there is something.
+    pub(crate) fn rearm(&mut self) {
+        if !self.is_watched {
+            return;
+        }
+        if !self.inbox.sleep() || self.has_lost() {
+            self.ring_own();
+        }
+        self.rearm_backlog();
+    }
+
+    /// He is woken, too, when there is room for what waits, and when it is time to look for the agent again.
+    pub(super) fn rearm_backlog(&mut self) {
         if !self.backlog_sleeps() {
             self.ring_own();
         }

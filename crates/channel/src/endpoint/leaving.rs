@@ -22,14 +22,15 @@ impl Endpoint {
         if let (Some(out), Some(outbox)) = (held.out, &mut self.outbox) {
             outbox.remove(out);
         }
-        if held.is_parted {
-            // Not before: what it had could not come back to it over another link, and it could have one link after the other.
+        if held.is_parted && held.source.is_none() {
+            // Not before: with another link it would have another share of the pool. Where messages come from it, too, it is over when they
+            // were read.
             self.control.say_left(held.peer);
         }
     }
 
     /// Those whose links are over, and who may have another.
-    pub(super) fn report_over(&mut self) {
+    pub(crate) fn report_over(&mut self) {
         for peer in std::mem::take(&mut self.inbox.over) {
             self.control.say_left(peer);
         }
@@ -59,14 +60,13 @@ impl Endpoint {
         }
     }
 
-    /// Goes on without those that have kept the publisher waiting for too long; returns when the next one will have.
+    /// Goes on without those that have kept this one waiting, or what dead members had, for too long; returns when the next one will have.
     pub(super) fn part_with_slow(&mut self) -> Option<Duration> {
         let (patience, now) = (self.patience?, Instant::now());
-        let own = self
-            .outbox
-            .as_ref()
-            .map(|outbox| outbox.slow(now, patience));
-        let (slow, mut next) = own.unwrap_or_default();
+        let own = self.outbox.as_ref();
+        let own = own.filter(|outbox| outbox.is_waited() || outbox.has_orphans());
+        let own = own.map(|outbox| outbox.slow(now, patience));
+        let (slow, next) = own.unwrap_or_default();
         for held in self.links.iter_mut().flatten() {
             if let Some(out) = held.out.filter(|out| slow.contains(out)) {
                 held.is_parted = true;
@@ -76,21 +76,18 @@ impl Endpoint {
         // A client that takes no replies can read what it has, and its requests come back to it.
         let of_replies = |held: &Held| {
             let replies = held.replies.as_ref();
-            replies.map(|replies| replies.slow(now, patience))
+            let waited = replies.filter(|replies| replies.is_waited());
+            waited.map(|replies| replies.slow(now, patience))
         };
         let is_slow = |held: &Held| of_replies(held).is_some_and(|(slow, _)| !slow.is_empty());
         let is_any_slow = !slow.is_empty() || self.links.iter().flatten().any(is_slow);
         self.hang_up_if(is_slow);
-        let others = self.links.iter().flatten().filter_map(of_replies);
-        next = next
-            .into_iter()
-            .chain(others.filter_map(|(_, left)| left))
-            .min();
-        // Without them there may be room: that is looked at first.
         if is_any_slow {
-            Some(Duration::ZERO)
-        } else {
-            next
+            // Without them there may be room: that is looked at first.
+            return Some(Duration::ZERO);
         }
+        let others = self.links.iter().flatten().filter_map(of_replies);
+        let others = others.filter_map(|(_, left)| left);
+        next.into_iter().chain(others).min()
     }
 }

@@ -55,6 +55,17 @@ impl Endpoint {
         &mut self,
         what: For,
         deadline: Option<Instant>,
+        done: impl FnMut(&mut Endpoint) -> bool,
+    ) -> bool {
+        let is_done = self.wait_for(what, deadline, done);
+        self.rearm();
+        is_done
+    }
+
+    fn wait_for(
+        &mut self,
+        what: For,
+        deadline: Option<Instant>,
         mut done: impl FnMut(&mut Endpoint) -> bool,
     ) -> bool {
         loop {
@@ -64,13 +75,14 @@ impl Endpoint {
             if self.is_behind {
                 self.look_now(Some(Duration::ZERO));
             }
+            self.report_over();
             // What came before that is said is seen now; what comes later rings.
             let mut is_done = false;
             if self.sleep(what) {
                 is_done = done(self) || self.sleep_until(what, deadline, &mut done);
             } else {
                 self.look_now(Some(Duration::ZERO));
-                self.outbox.iter_mut().for_each(Outbox::collect_all);
+                self.collect_all();
             }
             self.wake();
             if is_done || done(self) {
@@ -91,7 +103,7 @@ impl Endpoint {
     ) -> bool {
         let began = spin::clock();
         let now = Instant::now();
-        let slow = if what == For::Room {
+        let slow = if what == For::Room || self.has_orphans() {
             self.part_with_slow()
         } else {
             None

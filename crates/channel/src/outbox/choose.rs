@@ -1,5 +1,6 @@
 //! Which subscribers get a message, and whether they have room.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use millrace_shm::link::flags;
@@ -74,9 +75,6 @@ impl Outbox {
         memory: u64,
     ) -> Result<(), Hindrance> {
         if self.has_room(index, memory) {
-            if let Some(peer) = self.peers[index].as_mut() {
-                peer.full_since = None;
-            }
             self.targets.push((index, bucket));
             return Ok(());
         }
@@ -108,12 +106,39 @@ impl Outbox {
         }
     }
 
-    /// This subscriber holds up what is for it, from now on or since it was first said.
-    fn note_full(&mut self, index: PeerIndex) {
+    /// This subscriber has no room for what is for it. Where somebody waits for that, it holds that up, from now on or since it was first
+    /// said.
+    pub(super) fn note_full(&mut self, index: PeerIndex) {
         self.hindered_by = Some(index);
+        if self.is_waited() {
+            self.note_held_up(index);
+        }
+    }
+
+    fn note_held_up(&mut self, index: PeerIndex) {
         if let Some(peer) = self.peers[index].as_mut() {
             peer.full_since.get_or_insert_with(Instant::now);
         }
+    }
+
+    /// Somebody waits for room from now on.
+    pub(crate) fn begin_wait(&mut self) {
+        self.waited_since = Some(Instant::now());
+    }
+
+    /// He does not wait any more. Who held nothing up but what has found room now is not slow.
+    pub(crate) fn end_wait(&mut self, has_room: bool) {
+        let Some(began) = self.waited_since.take().filter(|_| has_room) else {
+            return;
+        };
+        for peer in self.peers.iter_mut().flatten() {
+            peer.full_since = peer.full_since.filter(|since| *since < began);
+        }
+    }
+
+    /// Whether somebody waits for room.
+    pub(crate) fn is_waited(&self) -> bool {
+        self.waited_since.is_some()
     }
 
     /// The publisher waits for what could not go just now, or is told so. Onlookers learn of it.
@@ -132,13 +157,6 @@ impl Outbox {
             && !std::mem::replace(&mut peer.is_dirty, true)
         {
             self.dirty.push(index);
-        }
-    }
-
-    /// Nobody holds anything up any more.
-    pub(crate) fn forgive(&mut self) {
-        for peer in self.peers.iter_mut().flatten() {
-            peer.full_since = None;
         }
     }
 
@@ -211,33 +229,48 @@ impl Outbox {
     /// Gives what dead members of groups had to living ones, as far as these have room.
     pub(super) fn place_orphans(&mut self) {
         for place in 0..self.groups.len() {
-            while let Some(orphan) = self.groups[place].1.front().copied() {
-                if self.groups[place].0.members.is_empty() {
-                    break;
-                }
-                let marks = if orphan.was_taken {
-                    flags::REDELIVERED
-                } else {
-                    0
-                };
-                let flight = self.flights.get(orphan.flight);
-                let Some(buffer) = &flight.buffer else {
-                    break;
-                };
-                let sent = Sent::new(buffer, flight.sequence, marks);
-                let chosen = self.choose_member(place, flight.key, sent.memory_bytes);
-                let Ok((member, bucket)) = chosen else {
-                    break;
-                };
-                if !self.has_room(member, sent.memory_bytes) {
-                    self.groups[place].0.is_counted = false;
-                    self.note_full(member);
-                    break;
-                }
-                self.groups[place].1.pop_front();
-                self.write(member, orphan.flight, bucket, sent);
+            if self.groups[place].0.members.is_empty() {
+                continue;
             }
+            let mut waiting = std::mem::take(&mut self.groups[place].1);
+            // Keys stay in order; those that wait hold no others up.
+            let mut stuck = HashSet::new();
+            waiting.retain(|flight| {
+                let bucket = self.flights.get(*flight).key.map(Group::bucket);
+                let waits = stuck.contains(&bucket) || !self.place_orphan(place, *flight);
+                if waits {
+                    stuck.insert(bucket);
+                }
+                waits
+            });
+            self.groups[place].1 = waiting;
         }
         self.publish();
+    }
+
+    /// Gives a member of a group what a dead one had. False: there is no room.
+    fn place_orphan(&mut self, place: usize, number: u32) -> bool {
+        let flight = self.flights.get(number);
+        let Some(buffer) = &flight.buffer else {
+            // Nobody has it any more: it is not out.
+            return true;
+        };
+        let marks = if flight.was_taken {
+            flags::REDELIVERED
+        } else {
+            0
+        };
+        let sent = Sent::new(buffer, flight.sequence, marks);
+        let chosen = self.choose_member(place, flight.key, sent.memory_bytes);
+        let Ok((member, bucket)) = chosen else {
+            return false;
+        };
+        if !self.has_room(member, sent.memory_bytes) {
+            self.groups[place].0.is_counted = false;
+            self.note_held_up(member);
+            return false;
+        }
+        self.write(member, number, bucket, sent);
+        true
     }
 }

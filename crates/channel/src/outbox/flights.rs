@@ -11,6 +11,8 @@ pub(super) struct Flight {
     pub(super) holders: u32,
     pub(super) sequence: u64,
     pub(super) key: Option<u64>,
+    /// One that has it no more may have worked on it.
+    pub(super) was_taken: bool,
 }
 
 /// What its subscribers are told of a message. Read from the message's record, it would have to wait until that is written.
@@ -63,6 +65,11 @@ impl Flights {
         &self.list[number as usize]
     }
 
+    /// One that has it no more may have worked on it: whoever gets it next is told so, and those after him.
+    pub(super) fn note_taken(&mut self, number: u32) {
+        self.list[number as usize].was_taken = true;
+    }
+
     /// A flight has one holder more.
     pub(super) fn hold(&mut self, number: u32) {
         self.list[number as usize].holders += 1;
@@ -84,6 +91,7 @@ impl Flights {
         flight.holders = holders;
         flight.sequence = sequence;
         flight.key = key;
+        flight.was_taken = false;
         number
     }
 
@@ -94,6 +102,7 @@ impl Flights {
             holders: 0,
             sequence: 0,
             key: None,
+            was_taken: false,
         });
         self.list.len() as u32 - 1
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use millrace_shm::link::Lie;
 
-use super::{Orphan, Outbox};
+use super::Outbox;
 use crate::routes::PeerIndex;
 use crate::sys;
 use crate::tickets::Out;
@@ -33,7 +33,7 @@ impl Outbox {
         };
         // It may still read all of it.
         let taken = Ok(peer.end.tail());
-        self.group_of(group).0.remove(id);
+        self.group_of(group).0.remove(id, index);
         for out in &out {
             self.flights.hold(out.flight);
         }
@@ -63,7 +63,7 @@ impl Outbox {
         self.liars.retain(|liar| *liar != index);
         let is_member = peer.group != 0 && !peer.is_parted;
         if is_member {
-            self.group_of(peer.group).0.remove(peer.id);
+            self.group_of(peer.group).0.remove(peer.id, index);
         }
         if is_member && self.options.redeliver {
             self.orphan(peer.group, &left, peer.end.taken());
@@ -87,16 +87,14 @@ impl Outbox {
 
     /// What a member of a group had waits for another one. `taken`: how far it says that it has read.
     fn orphan(&mut self, group: u64, out: &[Out], taken: Result<u32, Lie>) {
-        let mut orphans: Vec<Orphan> = out
-            .iter()
-            .map(|out| Orphan {
-                flight: out.flight,
-                was_taken: taken
-                    .is_ok_and(|taken| out.position.wrapping_sub(taken).cast_signed() < 0),
-            })
-            .collect();
+        for out in out {
+            if taken.is_ok_and(|taken| out.position.wrapping_sub(taken).cast_signed() < 0) {
+                self.flights.note_taken(out.flight);
+            }
+        }
+        let mut orphans: Vec<u32> = out.iter().map(|out| out.flight).collect();
         let flights = &self.flights;
-        orphans.sort_by_key(|orphan| flights.get(orphan.flight).sequence);
+        orphans.sort_by_key(|flight| flights.get(*flight).sequence);
         let waiting = &mut self.group_of(group).1;
         orphans.extend(waiting.drain(..));
         waiting.extend(orphans);

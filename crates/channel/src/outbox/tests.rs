@@ -166,6 +166,7 @@ fn who_has_no_room_holds_a_blocking_publisher_up_and_loses_nothing() {
         world.send(number, None).unwrap();
     }
     assert_eq!(world.read_all(1).len(), 4);
+    world.outbox.begin_wait();
     assert_eq!(world.send(4, None), Err(Hindrance::Full));
     let now = Instant::now();
     let (slow, next) = world.outbox.slow(now, Duration::from_secs(1));

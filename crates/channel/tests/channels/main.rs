@@ -6,6 +6,7 @@ mod groups;
 mod requests;
 mod sys;
 mod waiting;
+mod watching;
 
 use std::time::{Duration, Instant};
 

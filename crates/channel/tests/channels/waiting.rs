@@ -15,7 +15,7 @@ use crate::agent::{Running, say};
 use crate::{A_WHILE, SOON, channel, number, send};
 
 /// Sends a request of this many bytes, all of this value.
-fn ask(client: &Client, bytes: usize, value: u8) -> u64 {
+pub(crate) fn ask(client: &Client, bytes: usize, value: u8) -> u64 {
     let mut loan = client.loan(bytes).unwrap();
     loan.fill(value);
     let number = client.push(loan, None).unwrap();
@@ -73,8 +73,14 @@ fn a_server_goes_on_without_a_client_that_takes_no_replies() {
     let agent = Running::start();
     let channel = channel(&agent, "deaf").slots(4).patience(Some(A_WHILE));
     let server = channel.server().unwrap();
+    // One that is served before, and has given its reply back.
+    let served = channel.client().unwrap();
+    assert!(server.wait_for_clients(1, SOON) && served.wait_for_servers(1, SOON));
+    ask(&served, 1, 0);
+    server.receive().unwrap().send(&[0]).unwrap();
+    assert!(served.receive().unwrap().is_ok());
     let deaf = channel.client().unwrap();
-    assert!(server.wait_for_clients(1, SOON) && deaf.wait_for_servers(1, SOON));
+    assert!(server.wait_for_clients(2, SOON) && deaf.wait_for_servers(1, SOON));
     (0..4).for_each(|_| assert!(ask(&deaf, 1, 1) < 4));
     for _ in 0..4 {
         server.receive().unwrap().send(&[2]).unwrap();
