@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from harness import scrape
 from harness.process import Process, ProgramFailed
 
 READY_S = 20.0
@@ -92,16 +92,7 @@ class Site:
 
     def metrics(self) -> dict[str, float]:
         """What the agent says of itself; nothing where it does not answer."""
-        try:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(2)
-                connection.connect(str(self._metrics))
-                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                text = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-        except OSError:
-            return {}
-        lines = (line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("millrace_"))
-        return {name: float(value) for name, value in lines}
+        return scrape.metrics(self._metrics)
 
     def left_behind(self, descriptors_before: int) -> list[str]:
         """What the agent still holds of channels when nobody takes part any more; it has a while to let go."""

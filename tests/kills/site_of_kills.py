@@ -14,7 +14,7 @@ from typing import Any
 from ledger import Ledger
 from plan import RHYTHMS, Round
 
-from harness import isolate, road
+from harness import isolate, road, scrape
 from harness.process import Process, ProgramFailed
 
 READY_S = 10.0
@@ -119,16 +119,8 @@ class Site:
 
     def segment_bytes(self) -> int | None:
         """What the agent's metrics say of the memory of segments."""
-        try:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(1)
-                connection.connect(str(self._metrics))
-                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                text = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-        except OSError:
-            return None
-        lines = (line.split() for line in text.splitlines())
-        return next((int(words[1]) for words in lines if words[:1] == ["millrace_segment_bytes"]), None)
+        value = scrape.metrics(self._metrics).get("millrace_segment_bytes")
+        return None if value is None else int(value)
 
     def connections(self) -> list[dict[str, Any]]:
         """What `millrace ps` lists; only our own programs know this agent."""

@@ -26,6 +26,9 @@ from pathlib import Path
 from typing import Any
 
 sys.dont_write_bytecode = True
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from harness import scrape  # noqa: E402
 
 import channels  # noqa: E402
 import pcapng  # noqa: E402
@@ -112,11 +115,7 @@ class Site:
 
     def metrics(self) -> str:
         """What the agent tells Prometheus."""
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(WAIT_S)
-            connection.connect(str(self.directory / "metrics.sock"))
-            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            return b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
+        return scrape.text(self.directory / "metrics.sock")
 
     def connections(self) -> dict[int, dict[str, Any]]:
         """What `ps --json` says, by the port of the end that connected."""
