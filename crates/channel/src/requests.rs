@@ -337,7 +337,9 @@ impl Server {
         let client = loan.client?;
         let mut endpoint = self.endpoint.borrow_mut();
         let outbox = endpoint.outbox_for(Some(client))?;
-        let memory = Arc::clone(outbox.pool().memory());
+        // One who has gone may have come again to the same place.
+        let pool = Some(outbox.pool()).filter(|pool| pool.owns(&loan.buffer))?;
+        let memory = Arc::clone(pool.memory());
         Some(ReplyLoan::of_reply(
             &self.endpoint,
             memory,

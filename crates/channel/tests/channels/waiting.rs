@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_channel::{Client, Error, Lost, WhenFull};
 use millrace_shm::link::{self, Descriptor, Link, PublishEnd};
@@ -281,6 +281,44 @@ fn a_link_that_cannot_be_mapped_whole_is_over_for_its_other_end() {
         recv(hand.bell.as_raw_fd(), &mut [0], MsgFlags::empty()),
         Ok(0)
     );
+    nix::unistd::close(control).unwrap();
+}
+
+#[test]
+fn a_loan_for_the_reply_to_one_who_has_gone_is_of_no_use_when_he_comes_again() {
+    let mut agent = Running::start();
+    agent.stop();
+    let opening = Running::take_in_one(agent.path());
+    let server = channel(&agent, "stale").server().unwrap();
+    let control = opening.join().unwrap();
+    let meet = || {
+        let hand = by_hand(8, LinkEnd::Subscribes);
+        say(control, &ToClient::Linked(hand.linked), &hand.descriptors);
+        let mut requests = PublishEnd::new(Arc::clone(&hand.link), 0);
+        requests.push(&Descriptor {
+            line: 0,
+            bytes: 1,
+            flags: 0,
+            ticket: 0,
+            sequence: 0,
+        });
+        requests.publish();
+        hand.bell
+    };
+    let bell = meet();
+    let request = server.receive().unwrap();
+    let [stale, dropped] = [(); 2].map(|()| request.loan(1).unwrap());
+    let stale = stale.detach();
+    drop((request, bell));
+    let deadline = Instant::now() + SOON;
+    while server.wait_for_clients(1, Duration::ZERO) {
+        assert!(server.pop().is_none() && Instant::now() < deadline);
+    }
+    let _bell = meet();
+    let again = server.receive().unwrap();
+    drop(dropped);
+    assert!(server.attach_loan(stale).is_none());
+    again.send(&[1]).unwrap();
     nix::unistd::close(control).unwrap();
 }
 
