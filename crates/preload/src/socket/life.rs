@@ -289,8 +289,9 @@ impl Socket {
 
     /// The process ends, or becomes another program, and with it this connection ends.
     pub(crate) fn end_for_exit(&'static self, fd: c_int) {
-        let send = self.lock_send(fd);
+        // In the order that all take them in who need both: another process may be leaving the connection now.
         let receive = self.lock_receive(fd);
+        let send = self.lock_send(fd);
         if send.is_some() && receive.is_some() {
             self.end_ring(fd);
         }
