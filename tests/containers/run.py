@@ -25,7 +25,6 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from harness import isolate, packages, road  # noqa: E402
 
-import crowd  # noqa: E402
 import engines  # noqa: E402
 import kills  # noqa: E402
 import limits  # noqa: E402
@@ -196,7 +195,6 @@ WHOLE: dict[str, Callable[[Stage], str | None]] = {
     "each system call refused": limits.stays_unaffected_without_any_call,
     "installation killed at every moment": partial(kills.install_killed, whole=True),
     HOOK_WHOLE: partial(kills.hook_killed, whole=True),
-    "250 pods with 10 000 connections": crowd.needs_little,
 }
 """With `--whole` only."""
 

@@ -135,14 +135,13 @@ def unit_capabilities() -> str:
     return ",".join(["-all", *("+" + name.removeprefix("CAP_").lower() for name in names)])
 
 
-def start_agent(millrace: Path, *options: str) -> Process:
+def start_agent(millrace: Path) -> None:
     """Root's agent, which serves containers, too, with the capabilities that the systemd unit gives it."""
-    command = ["setpriv", f"--bounding-set={unit_capabilities()}", "--inh-caps=-all", str(millrace), "agent", *options]
+    command = ["setpriv", f"--bounding-set={unit_capabilities()}", "--inh-caps=-all", str(millrace), "agent"]
     AGENT.append(Process(command, PLACE / f"agent{time.monotonic_ns()}", environment={"MILLRACE": "off"}))
     end = time.monotonic() + engines.PATIENCE_S
     while not Path("/var/lib/millrace/agent.sock").exists() and time.monotonic() < end:
         time.sleep(0.02)
-    return AGENT[-1]
 
 
 @contextmanager
