@@ -130,6 +130,8 @@ def main() -> int:
         print("not root: there are no namespaces to be had", file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # podman has its locks there, and leaves them.
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm"], check=True)
     directory = Path(tempfile.mkdtemp(prefix="millrace-channels-"))
     directory.chmod(0o755)
     run = Run(options, directory)
