@@ -33,6 +33,9 @@ pub(crate) struct Source {
     /// It wrote what cannot be: nothing of it is read any more.
     is_liar: bool,
     skipped_seen: u64,
+    /// The last message, and the next one where that lies as far behind the last as the last behind the one before.
+    last_line: u32,
+    likely: Option<Descriptor>,
     /// Every message is for this subscriber: a number that is missing is one that it was not given.
     has_all: bool,
 }
@@ -59,6 +62,8 @@ impl Source {
             is_ended: false,
             is_liar: false,
             skipped_seen: 0,
+            last_line: 0,
+            likely: None,
         }
     }
 }
@@ -173,6 +178,7 @@ impl Inbox {
             return None;
         }
         let Some(popped) = source.end.pop() else {
+            source.await_likely();
             if source.is_ended {
                 self.bury(index);
             }
@@ -186,6 +192,7 @@ impl Inbox {
         };
         *is_held = true;
         source.held_count += 1;
+        source.expect_behind(descriptor);
         if let Some(later) = source.end.peek(AHEAD) {
             source.pool.will_read(&later);
         }
@@ -288,6 +295,25 @@ impl Inbox {
 }
 
 impl Source {
+    #[inline]
+    fn expect_behind(&mut self, last: Descriptor) {
+        let step = last.line.wrapping_sub(self.last_line);
+        self.last_line = last.line;
+        self.likely = Some(Descriptor {
+            line: last.line.wrapping_add(step),
+            ..last
+        });
+    }
+
+    /// There is nothing yet: has the line of the next message come together with its descriptor's, not after it. A twentieth of a round
+    /// trip.
+    #[inline]
+    fn await_likely(&self) {
+        if let Some(likely) = &self.likely {
+            self.pool.will_read(likely);
+        }
+    }
+
     /// Messages that were given up unpublished since the last one that told so.
     fn newly_skipped(&mut self) -> u64 {
         let skipped = self.end.skipped();
