@@ -97,6 +97,36 @@ def hook_killed(stage: Stage, whole: bool) -> str | None:
     return None
 
 
+LABELS = Path("/run/millrace/labels")
+NUMBER = "2f5102ae29a3f18ca9d56498b35440b8d44b2e53c824bb006d3e1a7ab852383e"
+
+
+def label_hooks_killed(stage: Stage, whole: bool) -> str | None:
+    """A container's labels are there whole or not at all, and when it has gone nothing of them is left."""
+    state = json.dumps({"ociVersion": "1.0.2", "id": NUMBER, "pid": 1, "annotations": {"millrace.dev/role": "worker"}})
+
+    def play(command: list[str]) -> None:
+        subprocess.run(command, input=state, text=True, capture_output=True, check=False)
+
+    def hook(step: str) -> list[str]:
+        return [str(stage.millrace), "cdi", "hook", step]
+
+    for step in ("label", "unlabel"):
+        play(hook("label" if step == "unlabel" else "unlabel"))
+        play(moments.observing(TRACE, hook(step)))
+        for moment in chosen(whole):
+            play(hook("label" if step == "unlabel" else "unlabel"))
+            play(moments.killing(moment, hook(step)))
+            there = {path.name: path.read_text() for path in LABELS.glob("*")}
+            # What a killed writer left has another name than a container has.
+            if there.get(NUMBER, "role=worker\n") != "role=worker\n":
+                return f"{step}, {moment}: the labels are {there[NUMBER]!r}"
+            play(hook("unlabel"))
+            if left := [path.name for path in LABELS.glob("*")]:
+                return f"{step}, {moment}: left behind {left}"
+    return None
+
+
 def write_hook(path: Path, program: Path, command: list[str]) -> None:
     """A hook that runs a command in place of the one that engines know; those that keep labels are left alone."""
     path.write_text(f'#!/bin/sh\n[ "$3" ] && exec {program} "$@"\nexec {" ".join(command)} "$@"\n')

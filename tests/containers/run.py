@@ -186,6 +186,7 @@ OTHERS: dict[str, Callable[[Stage], str | None]] = {
     "strict seccomp profiles": limits.keeps_to_its_system_calls,
     "installation killed": partial(kills.install_killed, whole=False),
     HOOK: partial(kills.hook_killed, whole=False),
+    "label hooks killed": partial(kills.label_hooks_killed, whole=False),
     CHECKPOINT: limits.is_not_continued_twice,
     ALONE: runs_by_runc_alone,
     "no agent": starts_without_an_agent,
@@ -195,6 +196,7 @@ WHOLE: dict[str, Callable[[Stage], str | None]] = {
     "each system call refused": limits.stays_unaffected_without_any_call,
     "installation killed at every moment": partial(kills.install_killed, whole=True),
     HOOK_WHOLE: partial(kills.hook_killed, whole=True),
+    "label hooks killed at every moment": partial(kills.label_hooks_killed, whole=True),
 }
 """With `--whole` only."""
 
