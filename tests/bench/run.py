@@ -29,6 +29,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench_stage import ANSWER, LIMIT_S, MEASURED, QUICK, Stage, alive, counted, limited, splicing_programs  # noqa: E402
+from clocks import both_ends_of_a_host_have_one_clock, the_clocks_of_two_hosts_are_held_against_each_other  # noqa: E402
 from harness import isolate, road as roads  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -635,6 +636,8 @@ BESIDE: list[Case] = [
     ("another build is noticed", another_build_is_noticed),
     ("a client that does not heed its number is told", a_client_that_does_not_heed_its_number_is_told),
     ("builds that are none are told", builds_that_are_none_are_told),
+    ("the clocks of two hosts are held against each other", the_clocks_of_two_hosts_are_held_against_each_other),
+    ("both ends of a host have one clock", both_ends_of_a_host_have_one_clock),
 ]
 # These look at what takes a processor or the machine's memory, or at how fast something is.
 ALONE: list[Case] = [

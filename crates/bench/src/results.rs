@@ -174,6 +174,9 @@ pub struct Trial {
     pub seconds: f64,
     /// Where the load generator tells it.
     pub latency: Option<Latency>,
+    /// Where it is of one way, and times were taken at both ends.
+    #[serde(default)]
+    pub clocks: Option<Clocks>,
     /// What it took.
     pub processor: Processor,
     /// Connections that were ready for each wake-up of the generator, where it tells that.
@@ -205,6 +208,7 @@ impl Trial {
             operations: 0.0,
             seconds: 0.0,
             latency: None,
+            clocks: None,
             processor: Processor::default(),
             ready_per_wake: None,
             idle: None,
@@ -232,6 +236,34 @@ pub struct Latency {
     /// Pairs of a percentile between 0 and 100 and its value in nanoseconds, rising. As many as the generator tells; a percentile with
     /// few round trips beyond it is not among them (`stats::percentiles`).
     pub percentiles: Vec<(f64, u64)>,
+}
+
+/// The clocks of the two ends of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Clocks {
+    /// Both ends read the same clock: nothing is estimated, and nothing is in error.
+    pub one_clock: bool,
+    /// How far the server's was ahead before the trial; of one clock, none.
+    pub before: Option<Estimate>,
+    /// The same after it.
+    pub after: Option<Estimate>,
+    /// By how many millionths the server's was faster; of one clock, 0.
+    pub drift_ppm: f64,
+    /// That is no farther from the truth than this.
+    pub drift_error_ppm: f64,
+}
+
+/// How far the server's clock was ahead of the client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// When, by the client's clock.
+    pub at_ns: u64,
+    /// The server's time less the client's.
+    pub offset_ns: i64,
+    /// It is no farther from the truth than this: half of the best probe's round trip.
+    pub error_ns: u64,
+    /// How many probes it is the best of.
+    pub probes: u64,
 }
 
 /// Seconds of processor time during a trial.

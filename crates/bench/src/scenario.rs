@@ -33,6 +33,7 @@ mod tests;
 const FILES: &[(&str, &str)] = &[
     ("pingpong", include_str!("../scenarios/pingpong.toml")),
     ("echo", include_str!("../scenarios/echo.toml")),
+    ("one-way", include_str!("../scenarios/one-way.toml")),
     ("throughput", include_str!("../scenarios/throughput.toml")),
     ("redis", include_str!("../scenarios/redis.toml")),
     ("http", include_str!("../scenarios/http.toml")),

@@ -206,6 +206,7 @@ impl<'a> Pair<'a> {
         trial.value = reading.value;
         trial.operations = reading.operations;
         trial.latency = latency(&reading);
+        trial.clocks = reading.clocks;
         trial.ready_per_wake = reading.ready_per_wake;
         trial.notes.extend(reading.notes);
         let spliced = lab.messages(self.road)?.zip(sent);

@@ -191,6 +191,7 @@ fn trial(
         seconds: SECONDS,
         latency: None,
         processor,
+        clocks: None,
         ready_per_wake: None,
         idle: None,
         ring_share: None,
