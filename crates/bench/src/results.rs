@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::builds::Build;
+use crate::scenario::Extent;
 
 /// The version of the file's form.
 pub const SCHEMA: u32 = 1;
@@ -53,10 +54,25 @@ pub struct Plan {
     pub seconds: f64,
     /// Orders the roads within a group of trials.
     pub seed: u64,
+    /// Fewer parameters of each case.
+    #[serde(default)]
+    pub short: bool,
     /// Intervals without verdicts.
     pub quick: bool,
     /// Processors of server and client, as a person reads them; `none`.
     pub pinned: String,
+}
+
+impl Plan {
+    /// How much of each case is measured.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        match (self.short, self.quick) {
+            (_, true) => Extent::Quick,
+            (true, _) => Extent::Short,
+            _ => Extent::Whole,
+        }
+    }
 }
 
 /// One line about the machine.

@@ -99,6 +99,7 @@ pub(crate) fn results(directory: &Path) -> Result<()> {
             seed: 498,
             quick: false,
             minutes_max: None,
+            short: false,
             pinned: "server 2, client 3".to_owned(),
         },
         machine: facts(),
