@@ -5,8 +5,10 @@ TO      = $(DESTDIR)$(PREFIX)
 BUILT   = $(or $(CARGO_TARGET_DIR),target)/release
 # For workspaces of their own: what they have in common with this one is built once.
 BESIDE  = --target-dir $(or $(CARGO_TARGET_DIR),target)
+# How much `make bench` measures: some of each case. `make bench GRID=` measures all of it, in more than seven hours.
+GRID   ?= --short
 # What was measured of another commit is not gone on with.
-MEASURED = target/bench/$(or $(shell git describe --always --dirty 2>/dev/null),here)
+MEASURED = target/bench/$(or $(shell git describe --always --dirty 2>/dev/null),here)$(if $(strip $(GRID)),,-all)
 
 .PHONY: help demo test test-all test-kubernetes check bench bench-sockets peers build install uninstall deb image
 
@@ -40,8 +42,8 @@ check: ## format, lints, documentation, house rules, unit tests
 	$(CARGO) test --package millrace-wire --lib --features ahead --quiet
 	if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; fi
 
-bench: build ## the whole suite of `millrace bench` on five roads; hours; goes on where it stopped; target/bench/COMMIT/report.html
-	@$(BUILT)/millrace bench run --out $(MEASURED) --roads loopback,unix,bridge,millrace-loopback,millrace-bridge
+bench: build ## every scenario of `millrace bench` on five roads; about an hour; goes on where it stopped; target/bench/COMMIT/report.html
+	@$(BUILT)/millrace bench run $(GRID) --out $(MEASURED) --roads loopback,unix,bridge,millrace-loopback,millrace-bridge
 
 bench-sockets: ## every claim with its bar, measured; keeps results, and makes the tables of the documents
 	@$(CARGO) xtask bench-sockets

@@ -29,6 +29,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench_stage import ANSWER, LIMIT_S, MEASURED, QUICK, Stage, alive, counted, limited, splicing_programs  # noqa: E402
+from clocks import both_ends_of_a_host_have_one_clock, the_clocks_of_two_hosts_are_held_against_each_other  # noqa: E402
 from harness import isolate, road as roads  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,13 +88,13 @@ def every_road_is_measured(stage: Stage) -> None:
     """Redis on all roads, which the suite makes and takes away."""
     names = ["loopback", "unix", "veth", "bridge", "dnat", "vxlan", "host-gw", "sockmap"]
     for line in stage.bench("list").stdout.splitlines():
-        if line.startswith(("ovs ", "ovs-user ")):
+        if line.startswith(("ovs ", "ovs-user ", "ovs-dpdk ")):
             name, here = line.split(maxsplit=1)
             names += [name] if here.startswith("yes ") else []
             if not here.startswith("yes "):
                 print(f"every road is measured: the road {name} is skipped: {here}")
     # A busy machine has the switch's program wait for a processor, and connections over it need longer to be worth the ring.
-    names += [f"millrace-{name}" for name in names if name not in ("unix", "sockmap", "ovs-user")]
+    names += [f"millrace-{name}" for name in names if name not in ("unix", "sockmap", "ovs-user", "ovs-dpdk")]
     options = ["--quick", "--repeat", "1", "--time", "0.3", *stage.out("all")]
     done = stage.bench("run", "redis/mix", "--clients", "1", "--roads", ",".join(names), *options)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -374,6 +375,29 @@ def a_road_without_its_module_is_left_out(stage: Stage) -> None:
     assert done.returncode == 0 and "the road smc is left out: " in done.stdout, done.stdout + done.stderr
 
 
+def what_dpdk_lacks_is_told(stage: Stage) -> None:
+    """Without its switch the road is listed with the package that brings it; without a driver it is left out, as the switch says why."""
+    words = stage.command("run", "echo", "--sizes", "64", "--roads", "loopback,ovs-dpdk", *QUICK)
+    listed = hidden("/usr/lib/openvswitch-switch-dpdk", stage.command("list"))
+    line = next(line for line in listed.stdout.splitlines() if line.startswith("ovs-dpdk "))
+    assert ": apt install openvswitch-switch-dpdk " in line and " no " in line, line
+    drivers = [place for place in Path("/usr/lib").glob("*/dpdk") if place.is_dir()]
+    line = next(line for line in stage.bench("list").stdout.splitlines() if line.startswith("ovs-dpdk "))
+    if not drivers or "yes" not in line.split()[:2]:
+        raise unittest.SkipTest(line)
+    done = hidden(str(drivers[0]), [*words, *stage.out("driverless")])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the road ovs-dpdk is left out: it cannot be set up: " in done.stdout and "DPDK" in done.stdout, done.stdout
+    assert [road["name"] for road in stage.results("driverless")["roads"]] == ["loopback"]
+
+
+def hidden(place: str, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command where a directory is empty, or is not there at all."""
+    script = '[ ! -d "$0" ] || mount -t tmpfs none "$0" && exec "$@"'
+    own = ["unshare", "--mount", "sh", "-c", script, place, *command]
+    return subprocess.run(own, capture_output=True, text=True, timeout=LIMIT_S)
+
+
 def results_that_cannot_be_read_are_told(stage: Stage) -> None:
     """Those of another schema, an empty file, JSON of something else, and none at all."""
     for name, text, told in [
@@ -605,12 +629,15 @@ BESIDE: list[Case] = [
     ("mistakes are told before anything is set up", mistakes_are_told_before_anything_is_set_up),
     ("where namespaces are refused", where_namespaces_are_refused),
     ("a road without its module is left out", a_road_without_its_module_is_left_out),
+    ("what DPDK lacks is told", what_dpdk_lacks_is_told),
     ("results that cannot be read are told", results_that_cannot_be_read_are_told),
     ("what was measured before is told", what_was_measured_before_is_told),
     ("trials that failed are made again", trials_that_failed_are_made_again),
     ("another build is noticed", another_build_is_noticed),
     ("a client that does not heed its number is told", a_client_that_does_not_heed_its_number_is_told),
     ("builds that are none are told", builds_that_are_none_are_told),
+    ("the clocks of two hosts are held against each other", the_clocks_of_two_hosts_are_held_against_each_other),
+    ("both ends of a host have one clock", both_ends_of_a_host_have_one_clock),
 ]
 # These look at what takes a processor or the machine's memory, or at how fast something is.
 ALONE: list[Case] = [

@@ -124,6 +124,7 @@ impl Lab {
             let base = bases.entry(road.base.clone());
             let base = base.or_insert_with(|| set_up(road).err().map(told));
             let why = base.clone().or_else(|| lab.equip(road).err().map(told));
+            let why = why.or_else(|| rest(road).err().map(told));
             left_out.extend(why.iter().map(|why| road.left_out(why)));
             why.is_none()
         });
@@ -287,20 +288,34 @@ pub(crate) fn line_of(command: &Command) -> String {
 }
 
 fn set_up(road: &Road) -> Result<()> {
-    for line in &road.set_up {
-        let words = shlex::split(line).unwrap_or_default();
-        let (program, arguments) = words.split_first().context("an empty command")?;
-        let output = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output();
-        let output = output.with_context(|| format!("cannot start {program}"))?;
-        ensure!(
-            output.status.success(),
-            "it cannot be set up: {line}: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-    }
+    let mut lines = road.set_up.iter();
+    lines.try_for_each(|line| perform(line).context("it cannot be set up"))
+}
+
+/// Stops what a road does while nobody is on it: it would take processor time from the others, with which it takes turns.
+pub(crate) fn rest(road: &Road) -> Result<()> {
+    road.rest.as_deref().map_or(Ok(()), perform)
+}
+
+/// Lets it go on.
+pub(crate) fn wake(road: &Road) -> Result<()> {
+    road.wake.as_deref().map_or(Ok(()), perform)
+}
+
+/// Runs a command to its end.
+fn perform(line: &str) -> Result<()> {
+    let words = shlex::split(line).unwrap_or_default();
+    let (program, arguments) = words.split_first().context("an empty command")?;
+    let output = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output();
+    let output = output.with_context(|| format!("cannot start {program}"))?;
+    ensure!(
+        output.status.success(),
+        "{line}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Error, Result, ensure};
 use serde::Deserialize;
 
 use crate::load::Outcome;
-use crate::results::{self, Idle};
+use crate::results::{self, Clocks, Idle};
 
 /// A script by which wrk prints the line that [`result_line`] reads.
 pub const WRK_SCRIPT: &str = include_str!("result.lua");
@@ -84,6 +84,8 @@ pub struct Reading {
     pub latency: Latency,
     /// All that there is to say of its round trips, where the program tells it.
     pub whole_latency: Option<results::Latency>,
+    /// Where times were taken at both ends, whose.
+    pub clocks: Option<Clocks>,
     /// Connections that were ready for each wake-up of the generator, where it tells that.
     pub ready_per_wake: Option<f64>,
     /// What a reader should know, in the program's words.
@@ -176,6 +178,7 @@ pub fn millrace_load(text: &str) -> Result<Reading> {
         value: outcome.rate,
         operations: outcome.sent as f64,
         whole_latency: Some(outcome.latency),
+        clocks: outcome.one_way.map(|ways| ways.clocks),
         ready_per_wake: Some(outcome.ready_per_wake).filter(|ready| *ready > 0.0),
         notes: outcome.notes,
         ..Reading::default()

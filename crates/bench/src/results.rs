@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::builds::Build;
+use crate::scenario::Extent;
 
 /// The version of the file's form.
 pub const SCHEMA: u32 = 1;
@@ -53,10 +54,25 @@ pub struct Plan {
     pub seconds: f64,
     /// Orders the roads within a group of trials.
     pub seed: u64,
+    /// Fewer parameters of each case.
+    #[serde(default)]
+    pub short: bool,
     /// Intervals without verdicts.
     pub quick: bool,
     /// Processors of server and client, as a person reads them; `none`.
     pub pinned: String,
+}
+
+impl Plan {
+    /// How much of each case is measured.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        match (self.short, self.quick) {
+            (_, true) => Extent::Quick,
+            (true, _) => Extent::Short,
+            _ => Extent::Whole,
+        }
+    }
 }
 
 /// One line about the machine.
@@ -174,6 +190,9 @@ pub struct Trial {
     pub seconds: f64,
     /// Where the load generator tells it.
     pub latency: Option<Latency>,
+    /// Where it is of one way, and times were taken at both ends.
+    #[serde(default)]
+    pub clocks: Option<Clocks>,
     /// What it took.
     pub processor: Processor,
     /// Connections that were ready for each wake-up of the generator, where it tells that.
@@ -205,6 +224,7 @@ impl Trial {
             operations: 0.0,
             seconds: 0.0,
             latency: None,
+            clocks: None,
             processor: Processor::default(),
             ready_per_wake: None,
             idle: None,
@@ -232,6 +252,34 @@ pub struct Latency {
     /// Pairs of a percentile between 0 and 100 and its value in nanoseconds, rising. As many as the generator tells; a percentile with
     /// few round trips beyond it is not among them (`stats::percentiles`).
     pub percentiles: Vec<(f64, u64)>,
+}
+
+/// The clocks of the two ends of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Clocks {
+    /// Both ends read the same clock: nothing is estimated, and nothing is in error.
+    pub one_clock: bool,
+    /// How far the server's was ahead before the trial; of one clock, none.
+    pub before: Option<Estimate>,
+    /// The same after it.
+    pub after: Option<Estimate>,
+    /// By how many millionths the server's was faster; of one clock, 0.
+    pub drift_ppm: f64,
+    /// That is no farther from the truth than this.
+    pub drift_error_ppm: f64,
+}
+
+/// How far the server's clock was ahead of the client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// When, by the client's clock.
+    pub at_ns: u64,
+    /// The server's time less the client's.
+    pub offset_ns: i64,
+    /// It is no farther from the truth than this: half of the best probe's round trip.
+    pub error_ns: u64,
+    /// How many probes it is the best of.
+    pub probes: u64,
 }
 
 /// Seconds of processor time during a trial.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::builds::Build;
 use crate::machine;
-use crate::programs::{find_program, program_of};
+use crate::programs::find_program;
 use crate::sockmap;
 
 const FILES: &[(&str, &str)] = &[
@@ -22,6 +22,7 @@ const FILES: &[(&str, &str)] = &[
     ("host-gw", include_str!("../roads/host-gw.toml")),
     ("ovs", include_str!("../roads/ovs.toml")),
     ("ovs-user", include_str!("../roads/ovs-user.toml")),
+    ("ovs-dpdk", include_str!("../roads/ovs-dpdk.toml")),
     ("sockmap", include_str!("../roads/sockmap.toml")),
     ("smc", include_str!("../roads/smc.toml")),
     ("channel", include_str!("../roads/channel.toml")),
@@ -74,6 +75,10 @@ pub struct Road {
     pub package: Option<String>,
     /// What everybody who measures it has to know.
     pub caution: Option<String>,
+    /// Of a road that takes processor time while nobody is on it, the command that stops that.
+    pub rest: Option<String>,
+    /// The command that lets it go on, before a trial.
+    pub wake: Option<String>,
     /// The commands that make the namespaces.
     pub set_up: Vec<String>,
 }
@@ -165,6 +170,23 @@ fn is_file(name: &str) -> bool {
     name.ends_with(".toml")
 }
 
+/// The programs of a command: the first word, and of `ip netns exec NAME` and `env A=B` what is to be run there.
+fn programs_of(command: &str) -> Vec<&str> {
+    let mut words = command.split_whitespace().peekable();
+    let mut programs = Vec::new();
+    while let Some(program) = words.next() {
+        programs.push(program);
+        match program {
+            "ip" if words.next_if_eq(&"netns").is_some() && words.next() == Some("exec") => {
+                words.next();
+            }
+            "env" => while words.next_if(|word| word.contains('=')).is_some() {},
+            _ => break,
+        }
+    }
+    programs
+}
+
 impl Road {
     /// A port, or a Unix socket, as `millrace load` has it.
     #[must_use]
@@ -179,8 +201,9 @@ impl Road {
     /// Why it cannot be set up here, if something is missing. The kernel is asked, too, which may take a moment.
     #[must_use]
     pub fn missing(&self) -> Option<String> {
-        let commands = self.set_up.iter().chain(&self.run_by);
-        let mut programs = commands.map(|command| program_of(command));
+        let between = self.rest.iter().chain(&self.wake);
+        let commands = self.set_up.iter().chain(&self.run_by).chain(between);
+        let mut programs = commands.flat_map(|command| programs_of(command));
         let program = programs.find(|program| find_program(program).is_none());
         let module = self
             .module
@@ -211,7 +234,12 @@ impl Road {
             .run_by
             .iter()
             .map(|by| format!("both programs are started by {by}"));
-        commands.map(str::to_owned).chain(run_by).collect()
+        let between = [("before a trial", &self.wake), ("after it", &self.rest)];
+        let between = between
+            .into_iter()
+            .filter_map(|(when, command)| Some(format!("{when}: {}", command.as_ref()?)));
+        let commands = commands.map(str::to_owned);
+        commands.chain(run_by).chain(between).collect()
     }
 
     /// The network namespaces that its commands make.
@@ -269,6 +297,25 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_is_run_by_others_is_missed_too() {
+        for (command, programs) in [
+            ("ip -n a link set lo up", vec!["ip"]),
+            ("ip netns add a", vec!["ip"]),
+            ("ip netns exec a env B=c d --e=f", vec!["ip", "env", "d"]),
+            ("env A=b C=d ip netns exec a e", vec!["env", "ip", "e"]),
+            ("sh -c 'ip netns exec a b'", vec!["sh"]),
+        ] {
+            assert_eq!(programs_of(command), programs, "{command}");
+        }
+        let mut road = all().remove(0);
+        let gone = "ip netns exec a /usr/lib/never/switch-dpdk --detach";
+        road.set_up = vec!["ip netns add a".to_owned(), gone.to_owned()];
+        road.package = Some("never".to_owned());
+        let told = road.missing().unwrap();
+        assert_eq!(told, "no /usr/lib/never/switch-dpdk: apt install never");
+    }
+
+    #[test]
     fn an_unknown_road_is_told_with_those_that_there_are() {
         let error = choose(&["brigde".to_owned()]).unwrap_err().to_string();
         assert!(
@@ -319,7 +366,7 @@ mod tests {
     #[test]
     fn every_command_is_words() {
         for road in all() {
-            for command in &road.set_up {
+            for command in road.set_up.iter().chain(&road.rest).chain(&road.wake) {
                 assert!(
                     shlex::split(command).is_some_and(|words| words.len() > 2),
                     "{command}"

@@ -164,7 +164,7 @@ fn groups<'a>(
     let mut groups = Vec::new();
     for scenario in scenarios {
         for case in &scenario.cases {
-            for parameters in case.parameters(request.plan.quick) {
+            for parameters in case.parameters(request.plan.extent()) {
                 let can_take =
                     |road: &&Road| scenario.server.on(road).is_some() && case.on(road).is_some();
                 let roads = request.roads.iter().filter(can_take);

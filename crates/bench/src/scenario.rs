@@ -33,6 +33,7 @@ mod tests;
 const FILES: &[(&str, &str)] = &[
     ("pingpong", include_str!("../scenarios/pingpong.toml")),
     ("echo", include_str!("../scenarios/echo.toml")),
+    ("one-way", include_str!("../scenarios/one-way.toml")),
     ("throughput", include_str!("../scenarios/throughput.toml")),
     ("redis", include_str!("../scenarios/redis.toml")),
     ("http", include_str!("../scenarios/http.toml")),
@@ -93,6 +94,17 @@ pub struct Scenario {
     /// What is measured on it.
     #[serde(rename = "case")]
     pub cases: Vec<Case>,
+}
+
+/// How much of its grid is measured of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// So much of every case that a run of the suite ends within an hour or so.
+    Short,
+    /// So much of some cases that it ends within minutes.
+    Quick,
 }
 
 /// The program that answers.
@@ -158,6 +170,9 @@ pub struct Case {
     pub unit: Unit,
     /// What is varied in a whole run.
     pub grid: Vec<Grid>,
+    /// What is varied in a short run; nothing: what is in a whole one.
+    #[serde(default)]
+    pub short: Vec<Grid>,
     /// What is varied in a quick run; nothing: the case is left out.
     #[serde(default)]
     pub quick: Vec<Grid>,
@@ -246,7 +261,7 @@ impl Case {
 
     fn check(&self) -> Result<()> {
         self.figure()?;
-        for grid in self.grid.iter().chain(&self.quick) {
+        for grid in self.grids() {
             for (parameter, values) in grid {
                 ensure!(
                     !values.is_empty(),
@@ -257,11 +272,11 @@ impl Case {
         let Some(first) = self.grid.first() else {
             bail!("the grid is empty");
         };
-        for other in self.grid.iter().chain(&self.quick) {
+        for other in self.grids() {
             let same = first.keys().eq(other.keys());
             ensure!(
                 same,
-                "every table of grid and quick has to name the same parameters"
+                "every table of grid, short and quick has to name the same parameters"
             );
         }
         first.keys().try_for_each(|name| self.check_parameter(name))
@@ -299,7 +314,8 @@ impl Case {
         if values.is_empty() {
             return;
         }
-        for grid in self.grid.iter_mut().chain(&mut self.quick) {
+        let shorter = self.short.iter_mut().chain(&mut self.quick);
+        for grid in self.grid.iter_mut().chain(shorter) {
             if let Some(known) = grid.get_mut(parameter) {
                 *known = values.to_vec();
             }
@@ -308,8 +324,16 @@ impl Case {
 
     /// Every combination of parameters that is measured.
     #[must_use]
-    pub fn parameters(&self, quick: bool) -> Vec<Parameters> {
-        combinations(if quick { &self.quick } else { &self.grid })
+    pub fn parameters(&self, extent: Extent) -> Vec<Parameters> {
+        combinations(match extent {
+            Extent::Short if !self.short.is_empty() => &self.short,
+            Extent::Whole | Extent::Short => &self.grid,
+            Extent::Quick => &self.quick,
+        })
+    }
+
+    fn grids(&self) -> impl Iterator<Item = &Grid> {
+        self.grid.iter().chain(&self.short).chain(&self.quick)
     }
 }
 

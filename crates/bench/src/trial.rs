@@ -131,7 +131,9 @@ impl<'a> Pair<'a> {
             commands: self.lines.clone(),
             ..Trial::begun(round)
         };
-        if let Err(error) = self.attempt(lab, case, parameters, cell, paces, &mut trial) {
+        let tried = lab::wake(self.road)
+            .and_then(|()| self.attempt(lab, case, parameters, cell, paces, &mut trial));
+        if let Err(error) = tried.and(lab::rest(self.road)) {
             trial.outcome = Outcome::Failed(format!("{error:#}"));
             // It may have been asked for more than it can do now.
             paces.0.remove(&cell);
@@ -204,6 +206,7 @@ impl<'a> Pair<'a> {
         trial.value = reading.value;
         trial.operations = reading.operations;
         trial.latency = latency(&reading);
+        trial.clocks = reading.clocks;
         trial.ready_per_wake = reading.ready_per_wake;
         trial.notes.extend(reading.notes);
         let spliced = lab.messages(self.road)?.zip(sent);

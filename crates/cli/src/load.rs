@@ -33,6 +33,8 @@ const EXAMPLES: &str = "Examples:
                                             a connection for each request
   millrace load serve echo --listen unix:/tmp/echo &
   millrace load echo unix:/tmp/echo --bytes 64 --blocking --trace echo.gz --json
+  millrace load serve stamp --listen 0.0.0.0:7000      (on another host)
+  millrace load echo 10.0.0.2:7000 --one-way           how long a message takes there, and back
 
 An address is HOST:PORT or unix:PATH. `millrace load redis --help` and the like tell the options.
 Put `millrace run --` in front of server and load to accelerate both.";
@@ -82,9 +84,16 @@ enum Command {
         close: bool,
     },
     /// Load a server that sends back what it gets
+    ///
+    /// With --one-way the latency is that of the way there: from when a message was to be sent until the server had received it, by the
+    /// server's clock. The way back is told, too. Where the ends have one clock (one kernel, one time namespace), that is said. Elsewhere
+    /// the offset of the clocks is estimated before the run and after it, by 64 probes each, with its error, and allowed for.
     Echo {
         #[command(flatten)]
         run: RunArguments,
+        /// Measure each way; the server is `millrace load serve stamp`
+        #[arg(long)]
+        one_way: bool,
         /// Length of a message
         #[arg(long, value_name = "N", default_value_t = 64)]
         bytes: usize,
@@ -119,6 +128,11 @@ enum Command {
 enum ServeCommand {
     /// Send back what comes
     Echo {
+        #[command(flatten)]
+        serve: ServeArguments,
+    },
+    /// Send back what `millrace load echo --one-way` sends, with the times at which it came and went
+    Stamp {
         #[command(flatten)]
         serve: ServeArguments,
     },
@@ -187,7 +201,7 @@ struct RunArguments {
     /// Keep every request: gzip of lines `intended_ns latency_ns`, in sending order
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Requests that the trace has room for (16 bytes of memory each); later ones are left out of it, and counted
+    /// Requests that the trace has room for (16 bytes of memory each, with --one-way 32); later ones are left out of it, and counted
     #[arg(long, value_name = "N", default_value_t = 5_000_000)]
     trace_max: usize,
     /// Keep the histogram, in HdrHistogram's V2 form, deflated
@@ -226,7 +240,18 @@ pub(crate) fn run(arguments: LoadArguments) -> Result<u8> {
             bytes,
             close,
         } => (run, Workload::Http(Get { path, bytes, close })),
-        Command::Echo { run, bytes } => (run, Workload::Echo { bytes }),
+        Command::Echo {
+            run,
+            one_way,
+            bytes,
+        } => (
+            run,
+            if one_way {
+                Workload::OneWay { bytes }
+            } else {
+                Workload::Echo { bytes }
+            },
+        ),
         Command::Idle {
             address,
             connections,
@@ -257,7 +282,7 @@ impl RunArguments {
         // Before the run, so that a place that cannot be written to is not found after it.
         let trace_file = self.trace.as_deref().map(create).transpose()?;
         let histogram_file = self.histogram.as_deref().map(create).transpose()?;
-        let measured = load::run(&self.address, workload, &self.options(), &stop)?;
+        let measured = load::run(&self.address, workload, &self.options(workload), &stop)?;
         if let (Some(file), Some(trace)) = (trace_file, &measured.trace) {
             trace.write(file).context("the trace cannot be written")?;
         }
@@ -267,7 +292,8 @@ impl RunArguments {
         print(&measured.outcome, self.json)
     }
 
-    fn options(&self) -> Options {
+    fn options(&self, workload: &Workload) -> Options {
+        let has_trace = self.trace.is_some() || matches!(workload, Workload::OneWay { .. });
         Options {
             connections: self.connections,
             pipeline: self.pipeline,
@@ -281,7 +307,7 @@ impl RunArguments {
                 (_, true) => Waiting::Spin,
                 _ => Waiting::Epoll,
             },
-            trace: self.trace.is_some().then_some(self.trace_max),
+            trace: has_trace.then_some(self.trace_max),
         }
     }
 }
@@ -298,6 +324,7 @@ fn serve(kind: ServeCommand) -> Result<u8> {
     let (serve, kind) = match kind {
         ServeCommand::Echo { serve } => (serve, Kind::Echo),
         ServeCommand::Http { serve, bytes } => (serve, Kind::Http { bytes }),
+        ServeCommand::Stamp { serve } => (serve, Kind::Stamp),
     };
     let stop = load::readable_on_signals()?;
     let server = Server::bind(kind, &serve.listen)?;

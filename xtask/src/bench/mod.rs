@@ -224,7 +224,7 @@ pub(crate) fn demo(plan: Plan, scenarios: &[&str]) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_bench::scenario::{Parameters, Scenario};
+    use millrace_bench::scenario::{Extent, Parameters, Scenario};
 
     use super::*;
     use crate::bench::rows::Side;
@@ -246,7 +246,7 @@ mod tests {
         let (name, case) = side.scenario.split_once('/').unwrap();
         let scenario = scenario(name);
         let case = scenario.cases.iter().find(|known| known.name == case);
-        case.is_some_and(|case| case.parameters(false).contains(&wanted))
+        case.is_some_and(|case| case.parameters(Extent::Whole).contains(&wanted))
     }
 
     #[test]
@@ -260,7 +260,11 @@ mod tests {
     fn what_the_demo_shows_has_cases_for_a_quick_run() {
         for name in crate::demo::SHOWN {
             let cases = scenario(name).cases;
-            assert!(cases.iter().any(|case| !case.parameters(true).is_empty()));
+            assert!(
+                cases
+                    .iter()
+                    .any(|case| !case.parameters(Extent::Quick).is_empty())
+            );
         }
     }
 }

@@ -18,6 +18,7 @@ fn trial(round: u32, value: f64, outcome: Outcome) -> Trial {
         operations: 0.0,
         seconds: 1.0,
         latency: None,
+        clocks: None,
         processor: Processor::default(),
         ready_per_wake: None,
         idle: None,

@@ -62,8 +62,9 @@ impl<P: Protocol> Run<'_, P> {
                     );
                 }
             }
+            let stamps = self.protocol.stamps();
             self.recorder
-                .answered(flight.number, flight.intended_ns, now_ns);
+                .answered(flight.number, flight.intended_ns, now_ns, stamps);
             connection.flights.pop_front();
             self.in_flight -= 1;
         }

@@ -1,6 +1,6 @@
 //! Time since a run's beginning.
 
-use std::time::Instant;
+use super::sys;
 
 /// Batches of reads that are timed to find out what one costs, and reads in each.
 const BATCHES: u32 = 50;
@@ -8,17 +8,22 @@ const READS: u32 = 400;
 
 /// Nanoseconds since it was made. On Linux a read is a few instructions in user space (`clock_gettime` in the vDSO).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock(Instant);
+pub(super) struct Clock {
+    /// When that was, by the machine's monotonic clock.
+    pub(super) origin_ns: u64,
+}
 
 impl Clock {
     pub(super) fn start() -> Clock {
-        Clock(Instant::now())
+        Clock {
+            origin_ns: sys::monotonic_ns(),
+        }
     }
 
     /// A run of 584 years would overflow.
     #[inline]
     pub(super) fn now(self) -> u64 {
-        self.0.elapsed().as_nanos() as u64
+        sys::monotonic_ns() - self.origin_ns
     }
 }
 

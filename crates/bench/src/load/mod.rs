@@ -6,12 +6,14 @@
 //!
 //! Reading order: `schedule` (when requests are sent), `protocol` (the trait that each protocol is a file of: `echo`, `http`, and with
 //! `store` between them `redis` and `memcached`), `content` and `keys` (what is sent, and what has to come back), `connection`, `run` (what
-//! becomes of requests and answers), `drive` (the loops around it), `record` (histogram and trace), `outcome` (what is told), `idle`
+//! becomes of requests and answers), `drive` (the loops around it), `record` (histogram and trace), `outcome` (what is told), `one_way`
+//! (round trips parted into their ways; `stamp` has the messages, `clocks` finds out how far the clocks of the ends are apart), `idle`
 //! (connections that are silent), `serve` (servers).
 
 mod address;
 mod answer;
 mod clock;
+mod clocks;
 mod connection;
 mod content;
 mod drive;
@@ -21,6 +23,7 @@ mod idle;
 mod keys;
 mod memcached;
 mod meter;
+mod one_way;
 mod outcome;
 mod prepare;
 mod protocol;
@@ -29,6 +32,7 @@ mod redis;
 mod run;
 mod schedule;
 mod serve;
+mod stamp;
 mod store;
 mod sys;
 #[cfg(test)]
@@ -36,20 +40,25 @@ mod tests;
 
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use hdrhistogram::Histogram;
+
+use crate::results::Clocks;
 
 pub use address::Address;
 pub use http::Get;
 pub use idle::{Idle, Silence, Speech};
 pub use keys::Keyed;
+pub use one_way::Ways;
 pub use outcome::Outcome;
 pub use record::{Trace, summarize, write_histogram};
 pub use serve::{Kind, Served, Server};
 pub use sys::{readable_on_signals, stop_on_signals};
 
+use clocks::Look;
 use protocol::Protocol;
 use run::Run;
+use stamp::LENGTHS;
 use store::Store;
 
 /// What is asked of the server.
@@ -57,6 +66,11 @@ use store::Store;
 pub enum Workload {
     /// Messages of so many bytes, which come back.
     Echo {
+        /// Length of a message.
+        bytes: usize,
+    },
+    /// The same to a server that puts its times into the answers: each way is measured.
+    OneWay {
         /// Length of a message.
         bytes: usize,
     },
@@ -72,6 +86,7 @@ impl Workload {
     fn name(&self) -> &'static str {
         match self {
             Workload::Echo { .. } => "echo",
+            Workload::OneWay { .. } => "one-way",
             Workload::Http(_) => "http",
             Workload::Redis(_) => "redis",
             Workload::Memcached(_) => "memcached",
@@ -159,17 +174,26 @@ impl Options {
             "blocking and spinning are for one connection, not {}: many are waited for with epoll",
             self.connections
         );
-        let Workload::Http(get) = workload else {
-            ensure!(
-                !matches!(workload, Workload::Echo { bytes: 0 }),
-                "a message has at least one byte"
-            );
-            return Ok(());
-        };
-        ensure!(
-            !get.close || (self.pipeline == 1 && self.waiting == Waiting::Epoll),
-            "with a connection for each request there is no pipeline, no blocking and no spinning"
-        );
+        match workload {
+            Workload::Http(get) => ensure!(
+                !get.close || (self.pipeline == 1 && self.waiting == Waiting::Epoll),
+                "with a connection for each request there is no pipeline, no blocking and no spinning"
+            ),
+            Workload::Echo { bytes: 0 } => bail!("a message has at least one byte"),
+            Workload::OneWay { bytes } => {
+                ensure!(
+                    LENGTHS.contains(bytes),
+                    "a message that carries times has {} to {} bytes, not {bytes}",
+                    LENGTHS.start(),
+                    LENGTHS.end()
+                );
+                ensure!(
+                    self.trace.is_some(),
+                    "ways are known of the requests of a trace"
+                );
+            }
+            _ => {}
+        }
         Ok(())
     }
 }
@@ -183,6 +207,8 @@ pub struct Measured {
     pub histogram: Histogram<u64>,
     /// Where it was asked for.
     pub trace: Option<Trace>,
+    /// When the time of the trace began, by the machine's clock.
+    origin_ns: u64,
 }
 
 /// Loads a server for a time, or until `stop` is set.
@@ -207,6 +233,13 @@ pub fn run(
     };
     match workload {
         Workload::Echo { bytes } => target.load(echo::Echo::new(*bytes, seed)),
+        Workload::OneWay { bytes } => {
+            let look = || Look::at(address, options.timeout_seconds);
+            let before = look()?;
+            let mut measured = target.load(one_way::OneWay::new(*bytes, seed))?;
+            measured.part(Clocks::between(before, look()?))?;
+            Ok(measured)
+        }
         Workload::Http(get) => target.load(http::Http::new(get, address)?),
         Workload::Redis(keyed) => {
             let dialect = redis::Redis::new(keyed.bytes);

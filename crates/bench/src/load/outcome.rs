@@ -5,6 +5,7 @@ use std::fmt;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::one_way::Ways;
 use super::protocol::Protocol;
 use super::record::summarize;
 use super::run::Run;
@@ -45,8 +46,11 @@ pub struct Outcome {
     /// Operations a second.
     pub rate: f64,
     /// Of the requests that were to be sent within the measured time, also where their answers came after it: from when each was to be
-    /// sent (in a closed loop: was sent) to the last byte of its answer.
+    /// sent (in a closed loop: was sent) to the last byte of its answer; of [`super::Workload::OneWay`], until the server had received it.
     pub latency: Latency,
+    /// Of that, what else is known of the two ways.
+    #[serde(default)]
+    pub one_way: Option<Ways>,
     /// With a connection for each request: from when it was to be sent to the first byte of its answer.
     pub first_byte: Option<Latency>,
     /// With a connection for each request: until it was established.
@@ -97,6 +101,7 @@ impl<P: Protocol> Run<'_, P> {
             outcome,
             histogram: self.recorder.latency,
             trace: self.recorder.trace,
+            origin_ns: self.clock.origin_ns,
         })
     }
 
@@ -122,6 +127,7 @@ impl<P: Protocol> Run<'_, P> {
             seconds,
             rate: recorder.operations as f64 / seconds.max(1e-9),
             latency: summarize(&recorder.latency),
+            one_way: None,
             first_byte: closes.then(|| summarize(&recorder.first_byte)),
             connect: closes.then(|| summarize(&recorder.connect)),
             unanswered: recorder.sent - recorder.latency.len(),
@@ -220,7 +226,15 @@ impl fmt::Display for Outcome {
             "  {} answers in {:.3} s, every byte checked: {:.0}/s",
             self.operations, self.seconds, self.rate
         )?;
-        show(formatter, "latency", &self.latency)?;
+        match &self.one_way {
+            None => show(formatter, "latency", &self.latency)?,
+            Some(ways) => {
+                show(formatter, "way there", &self.latency)?;
+                show(formatter, "way back", &ways.back)?;
+                show(formatter, "round trip", &ways.round_trip)?;
+                writeln!(formatter, "  {}", ways.clocks)?;
+            }
+        }
         for (name, latency) in [("first byte", &self.first_byte), ("connect", &self.connect)] {
             if let Some(latency) = latency {
                 show(formatter, name, latency)?;

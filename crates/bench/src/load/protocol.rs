@@ -1,6 +1,7 @@
 //! What a protocol does for a run: makes requests, and knows the right answer to each.
 
 use super::content::Wrong;
+use super::stamp::Stamps;
 
 /// An answer's line is looked for in so many bytes.
 const LINE_LIMIT: usize = 512;
@@ -52,6 +53,11 @@ pub(super) trait Protocol {
 
     /// A request as a person would write it.
     fn describe(&self, ticket: Ticket) -> String;
+
+    /// The server's times of the last answer that was whole; none where it tells none.
+    fn stamps(&self) -> Option<Stamps> {
+        None
+    }
 
     /// Whether each request has a connection of its own, which the server ends.
     fn closes(&self) -> bool {

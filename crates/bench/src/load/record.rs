@@ -8,6 +8,7 @@ use flate2::write::GzEncoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 
+use super::stamp::Stamps;
 use crate::results::Latency;
 use crate::stats::percentiles::is_carried;
 
@@ -74,18 +75,43 @@ pub struct Trace {
     first: u64,
     begin_ns: u64,
     left_out: u64,
+    /// Of each the server's times, where it tells them.
+    stamps: Vec<Stamps>,
 }
 
 impl Trace {
-    fn new(limit: usize, first: u64, begin_ns: u64) -> Trace {
+    fn new(limit: usize, first: u64, begin_ns: u64, stamped: bool) -> Trace {
         // Not zero, so that the pages are there before the run.
         let requests = vec![(NONE, NONE); limit];
+        let stamps = Stamps {
+            received_ns: NONE,
+            sent_ns: NONE,
+        };
         Trace {
             requests,
             first,
             begin_ns,
             left_out: 0,
+            stamps: vec![stamps; if stamped { limit } else { 0 }],
         }
+    }
+
+    #[inline]
+    fn answered(&mut self, number: u64, intended_ns: u64, latency_ns: u64, stamps: Option<Stamps>) {
+        let at = (number - self.first) as usize;
+        match self.requests.get_mut(at) {
+            Some(place) => *place = (intended_ns, latency_ns),
+            None => self.left_out += 1,
+        }
+        if let (Some(place), Some(stamps)) = (self.stamps.get_mut(at), stamps) {
+            *place = stamps;
+        }
+    }
+
+    /// Answered requests, when each was to be sent since the run's beginning and its latency, with the server's times.
+    pub(super) fn parted_mut(&mut self) -> impl Iterator<Item = (&mut (u64, u64), &Stamps)> {
+        let all = self.requests.iter_mut().zip(&self.stamps);
+        all.filter(|(request, _)| request.1 != NONE)
     }
 
     /// When each answered request was to be sent, since the beginning of what is measured, and how long its answer took; nanoseconds.
@@ -138,12 +164,15 @@ impl Recorder {
         end_ns: u64,
         first: Option<u64>,
         trace_limit: Option<usize>,
+        stamped: bool,
     ) -> Result<Recorder> {
+        let first_number = first.unwrap_or_default();
+        let trace = |limit| Trace::new(limit, first_number, begin_ns, stamped);
         Ok(Recorder {
             latency: histogram()?,
             first_byte: histogram()?,
             connect: histogram()?,
-            trace: trace_limit.map(|limit| Trace::new(limit, first.unwrap_or_default(), begin_ns)),
+            trace: trace_limit.map(trace),
             begin_ns,
             end_ns,
             first,
@@ -173,7 +202,13 @@ impl Recorder {
     }
 
     #[inline]
-    pub(super) fn answered(&mut self, number: u64, intended_ns: u64, now_ns: u64) {
+    pub(super) fn answered(
+        &mut self,
+        number: u64,
+        intended_ns: u64,
+        now_ns: u64,
+        stamps: Option<Stamps>,
+    ) {
         if now_ns >= self.begin_ns && now_ns < self.end_ns {
             self.operations += 1;
         }
@@ -183,10 +218,7 @@ impl Recorder {
         let latency_ns = now_ns.saturating_sub(intended_ns);
         self.latency.saturating_record(latency_ns);
         if let Some(trace) = &mut self.trace {
-            match trace.requests.get_mut((number - trace.first) as usize) {
-                Some(place) => *place = (intended_ns, latency_ns),
-                None => trace.left_out += 1,
-            }
+            trace.answered(number, intended_ns, latency_ns, stamps);
         }
     }
 }
@@ -237,12 +269,12 @@ mod tests {
 
     #[test]
     fn a_trace_keeps_the_first_requests_and_counts_the_rest() {
-        let mut recorder = Recorder::new(100, 200, None, Some(2)).unwrap();
+        let mut recorder = Recorder::new(100, 200, None, Some(2), false).unwrap();
         for (number, intended) in [(6, 90), (7, 100), (8, 110), (9, 120)] {
             recorder.sent(number, intended);
         }
         for (number, intended, now) in [(8, 110, 150), (6, 90, 151), (7, 100, 160), (9, 120, 300)] {
-            recorder.answered(number, intended, now);
+            recorder.answered(number, intended, now, None);
         }
         let trace = recorder.trace.unwrap();
         assert_eq!(trace.requests().collect::<Vec<_>>(), [(0, 60), (10, 40)]);

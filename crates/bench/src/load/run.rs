@@ -65,6 +65,7 @@ impl<'a, P: Protocol> Run<'a, P> {
         let begin_ns = nanoseconds(options.warm_up_seconds);
         let end_ns = begin_ns + nanoseconds(options.seconds);
         let first = schedule.first_from(begin_ns);
+        let stamped = protocol.stamps().is_some();
         let mut poller = match options.waiting {
             Waiting::Epoll => Some(Poller::new()?),
             Waiting::Blocking | Waiting::Spin => None,
@@ -77,7 +78,7 @@ impl<'a, P: Protocol> Run<'a, P> {
             clock: Clock::start(),
             clock_ns: clock::read_cost_ns(),
             schedule,
-            recorder: Recorder::new(begin_ns, end_ns, first, options.trace)?,
+            recorder: Recorder::new(begin_ns, end_ns, first, options.trace, stamped)?,
             meter: Meter::new(look_ns),
             connections: (0..options.connections).map(connection).collect(),
             poller,

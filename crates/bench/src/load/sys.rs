@@ -17,6 +17,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeSpec, TimeVal, TimeValLike};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::time::clock_gettime;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
@@ -282,6 +283,14 @@ impl Poller {
         ready.extend(tokens.map(|token| token as usize));
         Ok(())
     }
+}
+
+/// The machine's monotonic clock, which no process can set; a time namespace (time_namespaces(7)) may shift it for those in it.
+#[inline]
+pub(super) fn monotonic_ns() -> u64 {
+    // The kernel has this clock.
+    let time = clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    time.map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
 
 /// Seconds of processor time of this thread: in programs, and in the kernel.

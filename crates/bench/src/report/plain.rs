@@ -8,7 +8,7 @@ use super::overview::baseline;
 use super::summary::{Set, figure, remarks, scenarios, show, show_range, show_ring_share, split};
 use super::verdicts::{Verdicts, turned, word};
 use crate::figures;
-use crate::results::{Cell, Idle, Outcome, Results, Trial, Unit};
+use crate::results::{Cell, Clocks, Idle, Outcome, Results, Trial, Unit};
 
 /// The summary table; see [`super::markdown`].
 pub(super) fn markdown(results: &Results) -> String {
@@ -182,7 +182,7 @@ fn of_cell(cell: &Cell, verdicts: &Verdicts) -> [String; 7] {
 }
 
 /// Names of what [`of_trial`] tells, up to percentiles and notes.
-const FIELDS: [&str; 32] = [
+const FIELDS: [&str; 35] = [
     "round",
     "outcome",
     "reason",
@@ -207,6 +207,9 @@ const FIELDS: [&str; 32] = [
     "latency_max_ns",
     "latency_mean_ns",
     "latency_deviation_ns",
+    "clock_offset_ns",
+    "clock_error_ns",
+    "clock_drift_ppm",
     "idle_connections",
     "idle_server_processor_s",
     "idle_client_processor_s",
@@ -258,6 +261,13 @@ fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
         told(latency.map(|latency| latency.max_ns)),
         told(latency.map(|latency| latency.mean_ns)),
         told(latency.map(|latency| latency.deviation_ns)),
+    ]);
+    let clocks = trial.clocks.as_ref();
+    let offset = |clocks: &Clocks| clocks.before.map_or(0, |before| before.offset_ns);
+    fields.extend([
+        told(clocks.map(offset)),
+        told(clocks.map(Clocks::error_ns)),
+        told(clocks.map(|clocks| clocks.drift_ppm)),
     ]);
     fields.extend(of_silence(trial.idle.as_ref()));
     let at = |wanted: f64| {

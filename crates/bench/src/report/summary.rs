@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 
 use crate::figures;
-use crate::results::{Cell, Outcome, Results, Unit};
+use crate::results::{Cell, Clocks, Outcome, Results, Unit};
 use crate::stats;
 
 /// All cells of a scenario.
@@ -277,6 +277,7 @@ pub(super) fn remarks(cell: &Cell) -> Vec<String> {
     if stats::is_bimodal(&values) {
         remarks.push(stats::BIMODAL.to_owned());
     }
+    remarks.extend(clocks(cell));
     let mut notes: Vec<(&str, usize)> = Vec::new();
     for note in cell.counted().flat_map(|trial| &trial.notes) {
         match notes.iter_mut().find(|(known, _)| known == note) {
@@ -291,6 +292,26 @@ pub(super) fn remarks(cell: &Cell) -> Vec<String> {
         _ => format!("{note} (in {times} trials of {counted})"),
     }));
     remarks
+}
+
+/// Whose times a cell's are, where they were taken at both ends: of one clock, or of two, with what their estimate leaves in doubt.
+fn clocks(cell: &Cell) -> Option<String> {
+    let all: Vec<Clocks> = cell.counted().filter_map(|trial| trial.clocks).collect();
+    all.first()?;
+    let before = all.iter().filter_map(|clocks| clocks.before);
+    let mut offsets: Vec<f64> = before.map(|before| before.offset_ns as f64 / 1e9).collect();
+    let Some(offset) = median(&mut offsets) else {
+        return Some("one clock for both ends".to_owned());
+    };
+    let two = all.iter().filter(|clocks| !clocks.one_clock);
+    let drift = median(&mut two.map(|clocks| clocks.drift_ppm).collect::<Vec<_>>())?;
+    let error_ns = all.iter().map(Clocks::error_ns).max()?;
+    Some(format!(
+        "two clocks, the server's {:.6} s {}, which is allowed for: times are in error by up to {}; drift {drift:+.1} ppm",
+        offset.abs(),
+        if offset < 0.0 { "behind" } else { "ahead" },
+        show(Unit::Nanoseconds, to_float(error_ns)),
+    ))
 }
 
 /// A figure with its unit, which stay on one line.
@@ -329,6 +350,47 @@ pub(super) fn thousands(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::{Estimate, Trial};
+
+    #[test]
+    fn a_cell_of_two_clocks_tells_the_greatest_error_and_one_of_one_clock_says_so() {
+        let at = |offset_ns, error_ns| Estimate {
+            at_ns: 0,
+            offset_ns,
+            error_ns,
+            probes: 64,
+        };
+        let of = |offsets: &[(i64, u64)]| {
+            let trial = |round, &(offset_ns, error_ns): &(i64, u64)| Trial {
+                clocks: Some(Clocks {
+                    one_clock: offset_ns == 0,
+                    before: (offset_ns != 0).then(|| at(offset_ns, error_ns)),
+                    after: (offset_ns != 0).then(|| at(offset_ns, 1_000)),
+                    drift_ppm: 0.0,
+                    drift_error_ppm: 0.0,
+                }),
+                ..Trial::begun(round)
+            };
+            let trials = (1..)
+                .zip(offsets)
+                .map(|(round, offset)| trial(round, offset));
+            remarks(&Cell {
+                scenario: "one-way/blocking".to_owned(),
+                title: String::new(),
+                road: "veth".to_owned(),
+                parameters: BTreeMap::new(),
+                unit: Unit::Nanoseconds,
+                trials: trials.collect(),
+            })
+        };
+        assert_eq!(of(&[(0, 0), (0, 0)]), ["one clock for both ends"]);
+        assert_eq!(
+            of(&[(-2_000_000_000, 3_000), (-2_000_000_000, 25_000)]),
+            [
+                "two clocks, the server's 2.000000 s behind, which is allowed for: times are in error by up to 25.0\u{a0}µs; drift +0.0 ppm"
+            ]
+        );
+    }
 
     #[test]
     fn the_median_of_an_even_number_is_between_the_two_in_the_middle() {

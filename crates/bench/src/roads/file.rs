@@ -43,6 +43,9 @@ struct File {
     package: Option<String>,
     /// What everybody who measures it has to know.
     caution: Option<String>,
+    /// Of a road that takes processor time while nobody is on it, the commands that stop that, and let it go on.
+    rest: Option<String>,
+    wake: Option<String>,
     /// Commands, as a shell has them. The namespaces are made in a place where there are no others.
     set_up: Spanned<Vec<Spanned<String>>>,
 }
@@ -125,6 +128,8 @@ pub(super) fn read(name: &str, place: &str, text: &str) -> Result<Road> {
         module: file.module,
         package: file.package,
         caution: file.caution,
+        rest: file.rest,
+        wake: file.wake,
         set_up: set_up.map(Spanned::into_inner).collect(),
     })
 }

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
 use clap::Args;
-use millrace_bench::scenario::{Case, Scenario};
+use millrace_bench::scenario::{Case, Extent, Scenario};
 use millrace_bench::{roads, scenario};
 
 use crate::table::Table;
@@ -15,13 +15,17 @@ pub(crate) struct ListArguments {}
 
 pub(super) fn run(_: &ListArguments) -> Result<u8> {
     let styled = std::io::stdout().is_terminal();
-    let mut scenarios = Table::new(&["SCENARIO", "CELLS", "QUICK", "HERE", "WHAT"], &[1, 2]);
+    let mut scenarios = Table::new(
+        &["SCENARIO", "CELLS", "SHORT", "QUICK", "HERE", "WHAT"],
+        &[1, 2, 3],
+    );
     for scenario in scenario::all() {
         for case in &scenario.cases {
             scenarios.push(vec![
                 format!("{}/{}", scenario.name, case.name),
-                case.parameters(false).len().to_string(),
-                case.parameters(true).len().to_string(),
+                cells(case, Extent::Whole),
+                cells(case, Extent::Short),
+                cells(case, Extent::Quick),
                 missing(&scenario, case).unwrap_or("yes".to_owned()),
                 format!("{}: {}", scenario.title, case.title),
             ]);
@@ -36,6 +40,10 @@ pub(super) fn run(_: &ListArguments) -> Result<u8> {
     // A reader that has seen enough may have gone.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(0)
+}
+
+fn cells(case: &Case, extent: Extent) -> String {
+    case.parameters(extent).len().to_string()
 }
 
 /// The program that is not there, with its package.

@@ -70,7 +70,7 @@ pub(super) struct Measuring {
     /// Go on with cells that are not decided after these trials, until the run has taken so many minutes.
     #[arg(long, value_name = "MINUTES", value_parser = parse_minutes, conflicts_with = "quick")]
     max_time: Option<f64>,
-    /// Seconds of a trial [default: 3, quick: 1].
+    /// Seconds of a trial [default: 3, short and quick: 1].
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     time: Option<f64>,
     /// Processors of server and client: auto, none, or two numbers as 0,1; auto pins nothing where there is one only.
@@ -85,6 +85,9 @@ pub(super) struct Measuring {
     /// Take away what the directory has, in place of going on with it.
     #[arg(long)]
     anew: bool,
+    /// Fewer parameters of each case, and trials of one second: the suite on five roads in about an hour, with verdicts.
+    #[arg(long, conflicts_with = "quick")]
+    short: bool,
     /// A first look: fewer parameters, three short trials each, intervals without verdicts.
     #[arg(long)]
     quick: bool,
@@ -233,8 +236,11 @@ impl Measuring {
                 command: env::args().collect(),
                 repeats,
                 minutes_max: self.max_time,
-                seconds: self.time.unwrap_or(if self.quick { 1.0 } else { 3.0 }),
+                seconds: self
+                    .time
+                    .unwrap_or(if self.quick || self.short { 1.0 } else { 3.0 }),
                 seed: self.seed,
+                short: self.short,
                 quick: self.quick,
                 pinned: self.pin.to_string(),
             },

@@ -3,6 +3,7 @@
 mod connection;
 mod echo;
 mod http;
+mod stamp;
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -32,6 +33,8 @@ pub enum Kind {
         /// Length of the body.
         bytes: usize,
     },
+    /// Sends back messages of [`super::Workload::OneWay`], with the times at which they came and went.
+    Stamp,
 }
 
 /// What a protocol does for a server.
@@ -126,6 +129,7 @@ impl Server {
         let outcome = match self.kind {
             Kind::Echo => Loop::new(&self.listener, echo::Echo)?.run(stop),
             Kind::Http { bytes } => Loop::new(&self.listener, http::Http::new(bytes))?.run(stop),
+            Kind::Stamp => Loop::new(&self.listener, stamp::Stamp::new())?.run(stop),
         };
         if let Address::Unix(path) = &self.address {
             // It may have been removed.

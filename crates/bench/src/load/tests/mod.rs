@@ -4,6 +4,7 @@ mod faults;
 mod real;
 mod runs;
 mod stalls;
+mod ways;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
