@@ -25,6 +25,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from harness import isolate, packages, road  # noqa: E402
 
+import crowd  # noqa: E402
 import engines  # noqa: E402
 import kills  # noqa: E402
 import limits  # noqa: E402
@@ -191,12 +192,14 @@ OTHERS: dict[str, Callable[[Stage], str | None]] = {
     ALONE: runs_by_runc_alone,
     "no agent": starts_without_an_agent,
     "removed while containers run": stays_while_it_is_used,
+    "25 pods with 1 000 connections": partial(crowd.needs_little, crowd.SAMPLE),
 }
 WHOLE: dict[str, Callable[[Stage], str | None]] = {
     "each system call refused": limits.stays_unaffected_without_any_call,
     "installation killed at every moment": partial(kills.install_killed, whole=True),
     HOOK_WHOLE: partial(kills.hook_killed, whole=True),
     "label hooks killed at every moment": partial(kills.label_hooks_killed, whole=True),
+    "250 pods with 10 000 connections": partial(crowd.needs_little, crowd.WHOLE),
 }
 """With `--whole` only."""
 

@@ -135,13 +135,14 @@ def unit_capabilities() -> str:
     return ",".join(["-all", *("+" + name.removeprefix("CAP_").lower() for name in names)])
 
 
-def start_agent(millrace: Path) -> None:
+def start_agent(millrace: Path, *options: str) -> Process:
     """Root's agent, which serves containers, too, with the capabilities that the systemd unit gives it."""
-    command = ["setpriv", f"--bounding-set={unit_capabilities()}", "--inh-caps=-all", str(millrace), "agent"]
+    command = ["setpriv", f"--bounding-set={unit_capabilities()}", "--inh-caps=-all", str(millrace), "agent", *options]
     AGENT.append(Process(command, PLACE / f"agent{time.monotonic_ns()}", environment={"MILLRACE": "off"}))
     end = time.monotonic() + engines.PATIENCE_S
     while not Path("/var/lib/millrace/agent.sock").exists() and time.monotonic() < end:
         time.sleep(0.02)
+    return AGENT[-1]
 
 
 @contextmanager

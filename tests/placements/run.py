@@ -95,6 +95,13 @@ PLACEMENTS = [
     Placement("a helper, IPv6", [], [], "::1", "::1", 7122, 7122, rule=network.helped(7122)),
     Placement("a helper on the way to a container", inside(LEFT), [], "10.79.0.2", "10.79.0.2", 7123, 7123, rule=network.helped(7123)),
 ]  # fmt: skip
+LATE = [
+    Placement("loopback", [], [], "127.0.0.1", "127.0.0.1"),
+    Placement("two namespaces", inside(LEFT), inside(RIGHT), "10.78.0.1", "10.78.0.1", 7205, 7205),
+    Placement("behind destination NAT", inside(LEFT), inside(RIGHT), "10.78.0.1", "10.99.0.1", target_port=80),
+    Placement("from the host", inside(LEFT), [], "10.79.0.2", "10.79.0.2"),
+]
+WAIT_OF_LATE_S = 30.0
 
 NAT = """
 table ip millrace_test {
@@ -304,6 +311,36 @@ def many(stage: Stage, place: Placement) -> str | None:
     return None
 
 
+def late(stage: Stage) -> str | None:
+    """One end is offered when the other one has waited in vain already: they take the ring all the same."""
+    with ExitStack() as stack:
+        clients = []
+        for place in LATE:
+            server = stage.start(stack, place.server, "serve-late", place.listen, str(place.port))
+            expect(server, "listening")
+            clients.append(stage.start(stack, place.client, "call-late", place.target, str(place.target_port)))
+        for client in clients:
+            expect(client, "sent")
+        waits, is_vain, joined = ("kernel", "too_short"), ("kernel", "not_both_ends"), ("shm", "none")
+        deadline = time.monotonic() + WAIT_OF_LATE_S
+        while (roads := stage.roads())[is_vain] < len(LATE) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        if roads != {is_vain: len(LATE), waits: len(LATE)}:
+            return f"before the servers' ends were offered: {dict(roads)}"
+        deadline = time.monotonic() + WAIT_OF_LATE_S
+        while roads != {joined: 2 * len(LATE)} and time.monotonic() < deadline:
+            for client in clients:
+                assert client.stdin
+                client.stdin.write("more\n")
+                client.stdin.flush()
+            for client in clients:
+                expect(client, "ready")
+            roads = stage.roads()
+        for client in clients:
+            finish(client)
+    return None if roads == {joined: 2 * len(LATE)} else f"when they were: {dict(roads)}"
+
+
 def restore(agent: str | None) -> None:
     """The agent that programs use again."""
     os.environ.pop("MILLRACE_AGENT")
@@ -334,6 +371,7 @@ def main() -> int:
         place.name: lambda stage, place=place: talk(stage, place) for place in PLACEMENTS  # type: ignore[misc]
     }
     plays["a policy"] = denied
+    plays["ends that are offered late"] = late
     plays["an impostor with the same addresses"] = impostor
     for name, place in {"two namespaces": PLACEMENTS[3], "behind destination NAT": PLACEMENTS[7]}.items():
         plays[f"many connections, {name}"] = lambda stage, place=place: many(stage, place)  # type: ignore[misc]

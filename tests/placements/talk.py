@@ -1,8 +1,9 @@
 """One end of a conversation: echoes, or sends numbered messages and compares what comes back.
 
-    talk.py serve|serve-busily ADDRESS PORT
+    talk.py serve|serve-busily|serve-late ADDRESS PORT
     talk.py call ADDRESS PORT [OWN_ADDRESS OWN_PORT]
     talk.py confine ADDRESS PORT
+    talk.py call-late ADDRESS PORT
     talk.py go-on ADDRESS PORT
     talk.py pour ADDRESS PORT
     talk.py drain ADDRESS PORT
@@ -11,6 +12,8 @@
 
 `call` prints `ready` when enough went there and back, holds the connection until its standard input ends, and then checks once more.
 `confine` does the same, but before it checks again it forbids itself system calls that the check does not need.
+`call-late` sends its first message by many calls, of which `serve-late` needs few, and then prints `sent`. It converses for each
+line of its standard input, and once more at its end: only then has the server called often enough to be offered a faster road.
 `go-on` does not stop meanwhile, and prints how many messages there were for each line of its standard input. `pour` sends only, not
 faster than its server reads: `drain`, which says in the end how much it has read. These and `serve-busily` ask again and again instead
 of sleeping, so that nothing goes by the kernel to wake them.
@@ -37,6 +40,8 @@ ROUNDS_S = 1.0
 MESSAGE_BYTES = 2000
 ROUNDS_OF_MANY = 20
 SLEEP_S = 1.0
+PIECE_BYTES = 50
+PIECES_PAUSE_S = 0.01
 PAUSE_S = 0.0002
 # getsockopt, ioctl, madvise, mremap, getrusage, ppoll, epoll_pwait, epoll_ctl, sched_getcpu, recvmsg
 FORBIDDEN = {"x86_64": (55, 16, 28, 25, 98, 271, 281, 233, 309, 47), "aarch64": (209, 29, 233, 216, 165, 73, 22, 21, 168, 212)}
@@ -48,6 +53,10 @@ def main() -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     if role in ("serve", "serve-busily"):
         serve(family, address, port, socket.MSG_DONTWAIT if role == "serve-busily" else 0)
+    elif role == "serve-late":
+        serve(family, address, port, 0, SLEEP_S)
+    elif role == "call-late":
+        call_late((address, port))
     elif role == "drain":
         drain(family, address, port)
     elif role in ("go-on", "pour"):
@@ -78,9 +87,10 @@ def receive(connection: socket.socket, flags: int) -> bytes:
             return connection.recv(65536, flags)
 
 
-def serve(family: int, address: str, port: int, flags: int) -> None:
+def serve(family: int, address: str, port: int, flags: int, first_after_s: float = 0) -> None:
     """Echoes one connection to its end."""
     with accept_one(family, address, port) as connection:
+        time.sleep(first_after_s)
         while data := receive(connection, flags):
             connection.sendall(data)
 
@@ -105,11 +115,7 @@ def call(family: int, target: tuple[str, int], own: tuple[str, int] | None, befo
         if own:
             connection.bind(own)
         connection.connect(target)
-        end = time.monotonic() + ROUNDS_S
-        number = 0
-        while time.monotonic() < end:
-            exchange(connection, number)
-            number += 1
+        number = converse(connection)
         print("ready", flush=True)
         sys.stdin.read()
         if before_more:
@@ -117,6 +123,33 @@ def call(family: int, target: tuple[str, int], own: tuple[str, int] | None, befo
         for extra in range(50):
             exchange(connection, number + extra)
         print("done", flush=True)
+
+
+def call_late(target: tuple[str, int]) -> None:
+    """Sends one message by many calls, for long enough that the agent knows this program meanwhile; the others when it is told to."""
+    with socket.create_connection(target) as connection:
+        message = message_of(0)
+        pieces = [message[at : at + PIECE_BYTES] for at in range(0, MESSAGE_BYTES, PIECE_BYTES)]
+        for piece in pieces[:-1]:
+            connection.sendall(piece)
+            time.sleep(PIECES_PAUSE_S)
+        exchange(connection, 0, sent=MESSAGE_BYTES - PIECE_BYTES)
+        print("sent", flush=True)
+        while sys.stdin.readline():
+            converse(connection)
+            print("ready", flush=True)
+        converse(connection)
+        print("done", flush=True)
+
+
+def converse(connection: socket.socket) -> int:
+    """Sends and compares for a while; how many messages there were."""
+    end = time.monotonic() + ROUNDS_S
+    number = 0
+    while time.monotonic() < end:
+        exchange(connection, number)
+        number += 1
+    return number
 
 
 def go_on(family: int, target: tuple[str, int], answered: bool) -> None:
@@ -222,10 +255,10 @@ def message_of(number: int) -> bytes:
     return hashlib.shake_128(number.to_bytes(8, "little")).digest(MESSAGE_BYTES)
 
 
-def exchange(connection: socket.socket, number: int, flags: int = 0) -> None:
-    """One message there and back."""
+def exchange(connection: socket.socket, number: int, flags: int = 0, sent: int = 0) -> None:
+    """One message there and back; of which so much has been sent."""
     message = message_of(number)
-    connection.sendall(message)
+    connection.sendall(message[sent:])
     answer = b""
     while len(answer) < len(message):
         part = receive(connection, flags)

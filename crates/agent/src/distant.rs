@@ -19,7 +19,8 @@
 //! What it costs is the same for each connection, however many there are. A look reads the sockets of offers, and no other descriptors of
 //! their programs (`bpf`); who can fit whom is found by addresses and by order of the numbers (`fit`). Where many wait, an offer that has
 //! just come is looked at together with others that have its addresses: a few times. Behind NAT nothing tells who its partner could be:
-//! such ends are paired when all that wait are looked at, twice in a second.
+//! such ends are paired when all that wait are looked at, twice in a second. Those that have waited in vain before are looked at with a new
+//! one that has their addresses; and with all that wait now and then, since behind NAT an end may be offered late, too.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -45,6 +46,10 @@ const LOOKS_AT_ALL: Duration = Duration::from_millis(500);
 /// For every moment of processor time that a look takes, so many pass until the next of its kind. What others take of the processor
 /// meanwhile does not count: introductions are not to wait the longer for it.
 const REST_FACTOR: u32 = 20;
+/// From one look at dormant offers, too, to the next, while others wait…
+const LOOKS_AT_DORMANT: Duration = Duration::from_secs(2);
+/// …and so many times as long as such a look has taken. Most of these are connections to other machines.
+const DORMANT_REST_FACTOR: u32 = 200;
 /// Offers that one look compares: the agent serves nobody else meanwhile. Looks at all go on from look to look, and each has half of
 /// what the one before had, so that two that came one soon after the other meet.
 const COMPARED_MAX: usize = 4096;
@@ -66,6 +71,10 @@ pub(crate) struct Distant {
     all_at: Option<Instant>,
     /// …from the offer on that began to wait with that number.
     all_from: u64,
+    /// The next look at all that is at dormant offers, too, is not before that…
+    dormant_at: Option<Instant>,
+    /// …and begins with the offer of that number.
+    dormant_from: u64,
     /// The agent's own user namespace.
     owner: u32,
 }
@@ -149,11 +158,15 @@ impl Server {
         let spent = processor_time();
         let at_all = self.distant.all_at.is_none_or(|at| at <= now);
         let are_few = self.offers.waiting_count() <= FEW;
-        let compared = if at_all || are_few {
+        let mut compared = if at_all || are_few {
             self.next_of_all()
         } else {
             self.new_ones(now)
         };
+        let with_dormant = at_all && self.distant.dormant_at.is_none_or(|at| at <= now);
+        if self.offers.has_dormant() {
+            self.add_dormant(&mut compared, with_dormant);
+        }
         // Somebody else whom one of them fits may be among those that are not looked at: he has not their addresses.
         let pairing = if at_all || are_few {
             Pairing::Any
@@ -164,10 +177,37 @@ impl Server {
             debug!(offers = ?pair, "proved by sequence numbers");
             self.match_up(pair);
         }
-        if self.offers.has_distant() {
-            let took = processor_time().saturating_sub(spent);
-            self.distant.rest(Instant::now(), took, at_all);
+        let (end, took) = (Instant::now(), processor_time().saturating_sub(spent));
+        if with_dormant {
+            self.distant.dormant_at = Some(end + LOOKS_AT_DORMANT.max(took * DORMANT_REST_FACTOR));
         }
+        if self.offers.has_distant() {
+            self.distant.rest(end, took, at_all);
+        }
+    }
+
+    /// Adds dormant offers to those that are compared: which have the addresses of one of them; and, if `others`, as many as there is room
+    /// for, the next time those behind them.
+    fn add_dormant(&mut self, compared: &mut Vec<(OfferKey, Offer)>, others: bool) {
+        let mut seen: HashSet<OfferKey> = compared.iter().map(|(key, _)| *key).collect();
+        for index in 0..compared.len() {
+            let (_, offer) = compared[index];
+            let room = (2 * COMPARED_MAX).saturating_sub(compared.len());
+            let same = self.offers.waiting_between(&offer).take(room);
+            compared.extend(same.filter(|(key, _)| seen.insert(*key)));
+        }
+        if !others {
+            return;
+        }
+        let mut dormant = self.offers.dormant_from(self.distant.dormant_from);
+        while compared.len() < COMPARED_MAX
+            && let Some((_, key, offer)) = dormant.next()
+        {
+            if seen.insert(key) {
+                compared.push((key, *offer));
+            }
+        }
+        self.distant.dormant_from = dormant.next().map_or(0, |(at, _, _)| at);
     }
 
     /// Those of all that are to be compared next.

@@ -57,7 +57,7 @@ impl Server {
             .is_some_and(|client| client.excluded)
         {
             self.refuse_offer(client, &offer, Reason::Excluded);
-        } else if self.offers.count_of(client) >= self.config.quota.offers_per_client {
+        } else if !self.has_room_for_offer(client) {
             self.refuse_offer(client, &offer, Reason::Quota);
         } else if !self.prover.is_in_reach(&offer) && !self.distant.can_prove() {
             self.refuse_offer(client, &offer, Reason::Unproven);
@@ -76,6 +76,18 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Whether a client may have one more offer: of those that have waited in vain the oldest makes room.
+    fn has_room_for_offer(&mut self, client: ClientId) -> bool {
+        if self.offers.count_of(client) < self.config.quota.offers_per_client {
+            return true;
+        }
+        let evicted = self.offers.evict_of(client);
+        if let Some(offer) = &evicted {
+            self.give_up(client, offer);
+        }
+        evicted.is_some()
     }
 
     /// Tries the waiting offers that mirror this one until one is proved; those that are disproved go.
@@ -335,11 +347,24 @@ impl Server {
         })
     }
 
-    /// Declines the offers that have waited long enough.
+    /// Says of the offers that have waited long enough that there is no other end, to whoever looks. Their clients are not told: it may
+    /// be offered later.
     pub(crate) fn expire_offers(&mut self, now: Instant) {
         while let Some((client, offer)) = self.offers.expire(now) {
-            self.decline(client, &offer, Reason::NotBothEnds);
+            self.note_declined(client, &offer, Reason::NotBothEnds);
         }
+        while let Some((client, offer)) = self.offers.evict() {
+            self.give_up(client, &offer);
+        }
+    }
+
+    /// Nobody looks for the other end of an offer any more that was said to have none.
+    fn give_up(&mut self, client: ClientId, offer: &Offer) {
+        let message = Declined {
+            offer_id: offer.offer_id,
+            reason: Reason::NotBothEnds,
+        };
+        self.tell(client, ToClient::Declined(message), None);
     }
 }
 

@@ -4,7 +4,9 @@
 //! |---|---|---|
 //! | absent | `insert` | waiting |
 //! | waiting | `match_up`: the mirrored offer waits, and both are proved | matched |
-//! | waiting | `expire`, ten seconds later | absent, declined |
+//! | waiting | `expire`, ten seconds later | dormant: its client is told nothing, and whoever looks sees the reason |
+//! | dormant | `match_up`: the other end has been offered at last | matched |
+//! | dormant | `evict`, `evict_of`: others need the room | absent, declined |
 //! | matched | `take`: its client wants the segment still | taken |
 //! | taken | the other one is taken, too: `settle` | absent, paired |
 //! | matched, taken | the other one is removed | waiting, for ten seconds more; it stays taken |
@@ -13,14 +15,19 @@
 //! Forbidden: two offers of one client with one id (the client is broken: `insert` refuses), and an offer that keeps
 //! another one out. A tuple may be claimed by any number of offers, because a false claim must not displace a
 //! true one; false ones go when the proof fails. A matched one does not expire: a program may sleep for long between two calls.
+//!
+//! Nor is an offer forgotten that has waited in vain. The two ends of a connection are not offered at the same time: one program may be
+//! known to the agent much later than the other, or make its calls much more rarely, and neither offers twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use millrace_wire::{Address, Offer};
 
-/// How long an offer waits for its other end.
+/// How long an offer waits for its other end before it is said that there is none, and looked for only when others come.
 pub(crate) const WAIT: Duration = Duration::from_secs(10);
+/// Offers that may be dormant at a time, of everybody: some 400 bytes each. Connections to other machines are among them.
+pub(crate) const DORMANT_MAX: usize = 32_768;
 
 /// The agent's number of a client; never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,7 +65,7 @@ impl Tuple {
 #[derive(Debug)]
 struct Waiting {
     offer: Offer,
-    /// Its place among the deadlines, while it waits.
+    /// Its place among the deadlines, while it waits, or among the dormant.
     sequence: u64,
     partner: Option<OfferKey>,
     /// Its client has heard of a match.
@@ -92,13 +99,17 @@ pub(crate) struct Offers {
     by_tuple: HashMap<Tuple, Vec<OfferKey>>,
     /// By age: every offer waits equally long, so the sequence of arrival is the sequence of expiry.
     deadlines: BTreeMap<u64, (Instant, OfferKey)>,
+    /// Those that have waited in vain, with the numbers that they had among the deadlines…
+    dormant: BTreeMap<u64, OfferKey>,
+    /// …and the same by client.
+    dormant_of: BTreeSet<(ClientId, u64)>,
     counts: HashMap<ClientId, u32>,
     sequence: u64,
     reach: Reach,
     /// Those whose introduction waits until that client reads, by the client.
     held_up: BTreeSet<OfferKey>,
-    /// How many without a partner are of other network namespaces.
-    distant_waiting: usize,
+    /// How many without a partner, waiting or dormant, are of other network namespaces.
+    distant: usize,
 }
 
 impl Offers {
@@ -148,14 +159,18 @@ impl Offers {
             self.sequence += 1;
             waiting.sequence = self.sequence;
             self.deadlines.insert(self.sequence, (now + WAIT, key));
-            self.distant_waiting += usize::from(!self.reach.has(&waiting.offer));
+            self.distant += usize::from(!self.reach.has(&waiting.offer));
         }
     }
 
     /// It has found one, or is in the table no more.
-    fn end_wait(&mut self, offer: &Offer, sequence: u64) {
-        if self.deadlines.remove(&sequence).is_some() {
-            self.distant_waiting -= usize::from(!self.reach.has(offer));
+    fn end_wait(&mut self, client: ClientId, offer: &Offer, sequence: u64) {
+        let was_dormant = self.dormant_of.remove(&(client, sequence));
+        if was_dormant {
+            self.dormant.remove(&sequence);
+        }
+        if self.deadlines.remove(&sequence).is_some() || was_dormant {
+            self.distant -= usize::from(!self.reach.has(offer));
         }
     }
 
@@ -190,7 +205,7 @@ impl Offers {
                     untold.push(key);
                 }
                 let (offer, sequence) = (waiting.offer, waiting.sequence);
-                self.end_wait(&offer, sequence);
+                self.end_wait(key.0, &offer, sequence);
             }
         }
         untold
@@ -246,7 +261,7 @@ impl Offers {
         self.waiting.get(&key).map(|waiting| &waiting.offer)
     }
 
-    /// Offers without a partner, in the sequence in which they began to wait, from that number on.
+    /// Offers that wait for a partner, in the sequence in which they began to, from that number on.
     pub(crate) fn waiting_from(
         &self,
         sequence: u64,
@@ -256,7 +271,17 @@ impl Offers {
             .filter_map(|(sequence, (_, key))| Some((*sequence, *key, self.get(*key)?)))
     }
 
-    /// Offers without a partner that began to wait after that moment, the latest first.
+    /// Dormant offers, in the sequence in which they began to wait, from that number on.
+    pub(crate) fn dormant_from(
+        &self,
+        sequence: u64,
+    ) -> impl Iterator<Item = (u64, OfferKey, &Offer)> {
+        self.dormant
+            .range(sequence..)
+            .filter_map(|(sequence, key)| Some((*sequence, *key, self.get(*key)?)))
+    }
+
+    /// Offers that wait for a partner since that moment or later, the latest first.
     pub(crate) fn waiting_since(&self, since: Instant) -> impl Iterator<Item = (OfferKey, &Offer)> {
         self.deadlines
             .values()
@@ -265,7 +290,8 @@ impl Offers {
             .filter_map(|(_, key)| Some((*key, self.get(*key)?)))
     }
 
-    /// Offers without a partner that have the same two addresses as this one, which is among them, in whatever network namespace.
+    /// Offers without a partner, also dormant ones, that have the same two addresses as this one, which is among them, in whatever
+    /// network namespace.
     pub(crate) fn waiting_between(&self, offer: &Offer) -> impl Iterator<Item = (OfferKey, Offer)> {
         let same_tuple = self.by_tuple.get(&Tuple::of(offer)).into_iter().flatten();
         same_tuple.filter_map(|key| {
@@ -274,14 +300,19 @@ impl Offers {
         })
     }
 
-    /// How many offers have no partner.
+    /// How many offers wait for a partner.
     pub(crate) fn waiting_count(&self) -> usize {
         self.deadlines.len()
     }
 
-    /// Whether there are offers without a partner of other network namespaces.
+    /// Whether there are offers that have waited in vain.
+    pub(crate) fn has_dormant(&self) -> bool {
+        !self.dormant.is_empty()
+    }
+
+    /// Whether an offer waits whose partner, or which itself, may be of another network namespace.
     pub(crate) fn has_distant(&self) -> bool {
-        self.distant_waiting > 0
+        self.distant > 0 && !self.deadlines.is_empty()
     }
 
     /// Takes an offer out; the one that it was matched with waits again.
@@ -308,7 +339,7 @@ impl Offers {
     fn take_out(&mut self, key: OfferKey) -> Option<Waiting> {
         let waiting = self.waiting.remove(&key)?;
         self.held_up.remove(&key);
-        self.end_wait(&waiting.offer, waiting.sequence);
+        self.end_wait(key.0, &waiting.offer, waiting.sequence);
         let tuple = Tuple::of(&waiting.offer);
         if let Some(keys) = self.by_tuple.get_mut(&tuple) {
             keys.retain(|other| *other != key);
@@ -340,13 +371,30 @@ impl Offers {
         left
     }
 
-    /// Takes out one offer that has waited too long, if there is one. Call again until there is none.
+    /// One offer that has waited too long, if there is one, and is dormant from now on. Call again until there is none.
     pub(crate) fn expire(&mut self, now: Instant) -> Option<(ClientId, Offer)> {
-        let (_, &(deadline, key)) = self.deadlines.first_key_value()?;
+        let (&sequence, &(deadline, key)) = self.deadlines.first_key_value()?;
         if deadline > now {
             return None;
         }
+        self.deadlines.remove(&sequence);
+        self.dormant.insert(sequence, key);
+        self.dormant_of.insert((key.0, sequence));
+        self.get(key).map(|offer| (key.0, *offer))
+    }
+
+    /// Takes the oldest of the dormant out, if there are too many. Call again until there are not.
+    pub(crate) fn evict(&mut self) -> Option<(ClientId, Offer)> {
+        let is_crowded = self.dormant.len() > DORMANT_MAX;
+        let (_, &key) = self.dormant.first_key_value().filter(|_| is_crowded)?;
         self.take_out(key).map(|waiting| (key.0, waiting.offer))
+    }
+
+    /// Takes the oldest of a client's dormant offers out, if it has any.
+    pub(crate) fn evict_of(&mut self, client: ClientId) -> Option<Offer> {
+        let (_, sequence) = self.dormant_of.range((client, 0)..).next()?;
+        let key = *self.dormant.get(sequence).filter(|key| key.0 == client)?;
+        self.take_out(key).map(|waiting| waiting.offer)
     }
 
     /// When the oldest offer will have waited too long.
@@ -361,9 +409,9 @@ impl Offers {
         self.counts.get(&client).copied().unwrap_or(0)
     }
 
-    /// How many offers there are, matched ones included.
+    /// How many offers there are that wait or are matched.
     pub(crate) fn count(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() - self.dormant.len()
     }
 }
 

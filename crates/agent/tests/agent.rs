@@ -2,6 +2,7 @@
 
 mod channels;
 mod client;
+mod late;
 mod listing;
 mod recall;
 

@@ -103,8 +103,73 @@ fn offers_expire_in_order_and_once() {
     assert_eq!(offers.expire(start + WAIT - Duration::from_millis(1)), None);
     assert_eq!(offers.expire(start + WAIT), Some((ONE, offer(1, A, B, 10))));
     assert_eq!(offers.expire(start + WAIT), None);
+    assert_eq!((offers.count(), offers.waiting_count()), (1, 1));
     offers.remove((ONE, 2), start);
     assert_eq!(offers.next_deadline(), None);
+}
+
+#[test]
+fn an_end_that_comes_late_finds_one_that_has_waited_in_vain() {
+    let start = Instant::now();
+    let mut offers = Offers::new(Reach(Some(2)));
+    offers.insert(ONE, offer(1, A, B, 10), start).unwrap();
+    assert!(offers.has_distant());
+    let late = start + WAIT * 100;
+    assert!(offers.expire(late).is_some());
+    assert!(offers.has_dormant() && !offers.has_distant());
+    assert_eq!(offers.next_deadline(), None, "it costs nothing");
+    // Also where only the one that came first is of another network namespace.
+    let near = Offer {
+        netns_cookie: 2,
+        ..offer(1, B, A, 12)
+    };
+    offers.insert(TWO, near, late).unwrap();
+    assert!(offers.has_distant());
+    offers.remove((TWO, 1), late);
+
+    offers.insert(TWO, offer(2, B, A, 11), late).unwrap();
+    let (first, second) = ((ONE, 1), (TWO, 2));
+    assert_eq!(offers.partners(second), [first]);
+    let between: Vec<_> = offers.waiting_between(&offer(2, B, A, 11)).collect();
+    assert_eq!(between.len(), 2);
+    assert_eq!(offers.match_up([first, second]), [first, second]);
+    assert!(!offers.has_dormant() && offers.distant == 0);
+    offers.take(first);
+    offers.take(second);
+    assert!(offers.both_taken(first).is_some());
+    // A partner that goes leaves it waiting, and it waits in vain once more.
+    assert_eq!(offers.remove(second, late).unwrap().left, Some(first));
+    assert_eq!(
+        offers.expire(late + WAIT).map(|(client, _)| client),
+        Some(ONE)
+    );
+    assert!(offers.remove_client(ONE, late).is_empty());
+    assert!(!offers.has_dormant() && offers.dormant_of.is_empty() && offers.distant == 0);
+}
+
+#[test]
+fn what_has_waited_in_vain_makes_room_the_oldest_first() {
+    let start = Instant::now();
+    let mut offers = Offers::default();
+    let count = DORMANT_MAX as u64 + 2;
+    for offer_id in 0..count {
+        let client = ClientId(offer_id % 2);
+        offers
+            .insert(client, offer(offer_id, A, B, 10), start)
+            .unwrap();
+    }
+    assert_eq!(offers.evict(), None);
+    assert_eq!(offers.evict_of(ONE), None, "it waits still");
+    while offers.expire(start + WAIT).is_some() {}
+    let evicted = |found: Option<(ClientId, Offer)>| found.map(|(_, offer)| offer.offer_id);
+    assert_eq!(evicted(offers.evict()), Some(0));
+    assert_eq!(evicted(offers.evict()), Some(1));
+    assert_eq!(offers.evict(), None);
+    assert_eq!(offers.evict_of(ONE).map(|offer| offer.offer_id), Some(3));
+    assert_eq!(offers.evict_of(TWO), None);
+    assert_eq!(offers.count_of(ONE) as usize, DORMANT_MAX / 2 - 1);
+    let seen: Vec<u64> = offers.dormant_from(0).take(2).map(|it| it.1.1).collect();
+    assert_eq!(seen, [2, 4]);
 }
 
 #[test]
@@ -114,6 +179,7 @@ fn nothing_of_a_client_stays_when_it_is_gone() {
     for offer_id in [0, 7, u64::MAX] {
         offers.insert(ONE, offer(offer_id, A, B, 10), now).unwrap();
     }
+    assert!(offers.expire(now + WAIT).is_some());
     offers.insert(TWO, offer(0, B, A, 11), now).unwrap();
     assert_eq!(offers.count_of(ONE), 3);
     assert!(offers.remove_client(ONE, now).is_empty());
@@ -121,7 +187,7 @@ fn nothing_of_a_client_stays_when_it_is_gone() {
     assert!(offers.partners((TWO, 0)).is_empty());
     offers.remove_client(TWO, now);
     assert!(offers.waiting.is_empty() && offers.by_tuple.is_empty() && offers.deadlines.is_empty());
-    assert!(offers.counts.is_empty());
+    assert!(offers.counts.is_empty() && offers.dormant.is_empty() && offers.dormant_of.is_empty());
 }
 
 #[test]
