@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,13 +15,15 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import checkpoints  # noqa: E402
 from harness import cases, road  # noqa: E402
 
 # Nobody's number (65534) is what an unknown user has in a user namespace.
 USER = ("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups")
 # Beside what the machine itself needs.
-KERNEL_MODULES = ("tls", "gcm", "ctr", "ghash_generic")
+KERNEL_MODULES = ("tls", "gcm", "ctr", "ghash_generic", *checkpoints.KERNEL_MODULES)
 PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 # A guest without KVM is some ten times as slow.
 CASE_S = 300.0
@@ -51,11 +54,13 @@ class Group:
     road: str = "ring"
 
 
+CHECKPOINT = "checkpoint"
 GROUPS = {
     "ptrace_scope 0": Group(("tracing",)),
     "ptrace_scope 1": Group(("passed_on", "tracing"), 1),
     "ptrace_scope 2": Group(("passed_on", "tracing"), 2, road="untraceable/untraceable"),
     "kTLS": Group(("ktls",), modes=("eager", "default")),
+    CHECKPOINT: Group(("moved",), is_root=True),
 }
 
 
@@ -95,7 +100,8 @@ def main() -> int:
     parser.add_argument("groups", nargs="+", choices=GROUPS)
     options = parser.parse_args()
     if options.here:
-        return min(_run_cases(options.groups[0], options.millrace, options.built), 1)
+        run = checkpoints.run if options.groups == [CHECKPOINT] else functools.partial(_run_cases, options.groups[0])
+        return min(run(options.millrace, options.built), 1)
     code = 0
     for name in options.groups:
         PTRACE_SCOPE.write_text(f"{GROUPS[name].ptrace_scope}\n")

@@ -44,6 +44,8 @@ mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro root /l
 mount -t tmpfs tmpfs /upper
 mkdir /upper/files /upper/work
 mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work overlay /new
+# Users other than root find the repository also where they may not enter the directories above it; everybody where those are hidden below.
+mount --bind REPOSITORY /new/mnt
 mount -t proc proc /new/proc
 mount -t sysfs sysfs /new/sys
 mount -t devtmpfs devtmpfs /new/dev
@@ -52,8 +54,6 @@ mount -t devpts devpts /new/dev/pts
 mount -t tmpfs -o mode=1777 tmpfs /new/dev/shm
 mount -t tmpfs -o mode=1777 tmpfs /new/tmp
 mount -t tmpfs -o mode=0755 tmpfs /new/run
-# Users other than root find the repository also where they may not enter the directories above it.
-mount --bind REPOSITORY /new/mnt
 ip link set lo up
 stty -F /dev/ttyS1 raw
 chroot /new COMMAND < /dev/null > /dev/ttyS1 2>&1

@@ -6,6 +6,8 @@
     traffic.py sink PORT                     reads and throws away, on the next port
     traffic.py bulk PORT MEGABYTES           content() to the sink, as fast as it goes
     traffic.py named PORT NAME               calls itself NAME
+    traffic.py steady PORT BYTES PAUSE       messages of that size to the echo and back, for ever
+    traffic.py churn PORT RATE               so many connections a second, each for a short time; one in ten stays
     traffic.py marking PORT                  echoes, and makes a system call for each message that begins with a mark
     traffic.py marked PORT SECONDS ROUNDS    ROUNDS messages and a marked one, again and again
 """
@@ -72,6 +74,23 @@ def connected(port: int, count: int) -> socket.socket:
         time.sleep(INTRODUCTION_S)
     ping(connection, data[2000:], 100)
     return connection
+
+
+def steady(port: int, size: int, pause: float) -> None:
+    """Never ends."""
+    connection = connected(port, 0)
+    while True:
+        ping(connection, content(size), size, pause)
+
+
+def churn(port: int, rate: float) -> None:
+    """Never ends."""
+    kept = []
+    while True:
+        connection = connected(port, 40)
+        if len(kept) < 20 and random.random() < 0.1:
+            kept.append(connection)
+        time.sleep(1 / rate)
 
 
 def states(port: int) -> None:
@@ -162,6 +181,10 @@ def main() -> None:
         marking(int(port))
     elif role == "marked":
         marked(int(port), float(rest[0]), int(rest[1]))
+    elif role == "steady":
+        steady(int(port), int(rest[0]), float(rest[1]))
+    elif role == "churn":
+        churn(int(port), float(rest[0]))
     elif role == "states":
         states(int(port))
     elif role == "bulk":

@@ -181,9 +181,14 @@ fn begin_sleep_on(Joined { fd, socket, row }: Joined) -> bool {
         return false;
     }
     row.receive.sleepers.fetch_add(1, AcqRel);
+    let was_open = locked.half.is_open();
     let closed = locked.half.close(tail);
     if !closed {
         row.receive.sleepers.fetch_sub(1, AcqRel);
+    }
+    if was_open {
+        // Of one that has been reset the kernel tells.
+        socket.is_restored_at(fd, spin::clock());
     }
     closed
 }

@@ -225,6 +225,14 @@ pub(super) static SUITES: &[Suite] = &[
         beside: false,
     },
     Suite {
+        name: "board",
+        sample: &[],
+        sample_minutes: 0,
+        full: &["tests/observe/board.py"],
+        full_minutes: 2,
+        beside: true,
+    },
+    Suite {
         name: "bench",
         sample: &["tests/bench/run.py"],
         sample_minutes: 8,

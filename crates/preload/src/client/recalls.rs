@@ -10,7 +10,7 @@ use super::session::Client;
 use super::{link, with_client};
 use crate::guarded::Guarded;
 use crate::socket::Socket;
-use crate::{kernel, process};
+use crate::{kernel, process, spin};
 
 /// Milliseconds that the agent has to answer a recall: one that stands still holds a program up once, not for each of its connections.
 const RECALL_WAIT_MS: u64 = 300;
@@ -38,6 +38,10 @@ pub(crate) fn recall(socket: &Socket, fd: c_int, sends: bool) {
         false if is_leaving => LEAVING_WAIT_MS,
         false => READER_WAIT_MS,
     };
+    // The peer may have read what lies in a copy of the ring.
+    if socket.is_restored(fd, spin::clock()) {
+        return;
+    }
     // A thread that keeps introductions away asks for nothing, and waits for nobody who does.
     match with_client(|client| process::is_borrowed().then(|| client.path.clone())) {
         None => return,

@@ -354,6 +354,7 @@ impl Inner {
     /// Closes every gate. False: there is something to report, so nobody may sleep.
     pub(super) fn close_gates(&mut self) -> bool {
         let mut may_sleep = true;
+        let now = spin::clock();
         let mut warm = std::mem::take(&mut self.warm);
         warm.clear();
         self.retain_active(|active| {
@@ -366,6 +367,8 @@ impl Inner {
                     may_sleep = false;
                     return true;
                 }
+                // Of one that has been reset the kernel tells.
+                active.socket.is_restored_at(active.fd, now);
                 if active.origin == Origin::Bytes || !half.was_idle(tail) {
                     warm.push((active.fd, active.socket));
                 }

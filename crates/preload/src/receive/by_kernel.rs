@@ -6,7 +6,7 @@ use libc::{c_int, iovec};
 use millrace_shm::board::{ReceiveState, Row};
 use millrace_stream::ReceiveHalf;
 
-use super::{Call, Progress, Step};
+use super::{Call, Progress, Step, has_copy_only};
 use crate::client::CHAOS;
 use crate::kernel::{self, kernel};
 use crate::socket::{Locked, Socket};
@@ -69,6 +69,9 @@ pub(super) fn look_in_kernel(
             keep_error(socket, -(seen as i32));
         }
         return Step::Again;
+    }
+    if seen == 0 && has_copy_only(socket, fd) {
+        return Step::Corrupt;
     }
     if seen <= 0 {
         return Step::End(seen);

@@ -301,6 +301,7 @@ fn step_locked(
         Ok(ReceivePlan::Empty { gate }) => {
             step_empty(socket, call, locked, progress, (gate.tail, may_wait))
         }
+        Ok(ReceivePlan::Kernel) if has_copy_only(socket, call.fd) => Step::Corrupt,
         Ok(ReceivePlan::Kernel) => {
             if socket.error() != 0 && kernel::unread(call.fd) == 0 {
                 let error = kept_error(socket);
@@ -318,6 +319,12 @@ fn step_locked(
         Err(_) if recount(socket, call.fd) => Step::Again,
         Err(_) => Step::Corrupt,
     }
+}
+
+/// Before the kernel's bytes are taken: whether this process was restored while the gate was open. Where it has been closed for good, what
+/// comes is the kernel's, and the program may allow no further system call.
+fn has_copy_only(socket: &Socket, fd: c_int) -> bool {
+    !socket.is_receive_pinned() && socket.is_restored_at(fd, spin::clock())
 }
 
 /// The gate is open, the ring empty at `tail`.

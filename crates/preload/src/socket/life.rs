@@ -20,7 +20,7 @@ use crate::receive::Gathering;
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
 use crate::thread::Busy;
-use crate::{client, epoll, kernel, process, uring};
+use crate::{client, epoll, kernel, process, spin, uring};
 
 /// Recycled objects. Those that were let go of last rest a while: a call that is under way on a connection that another thread has
 /// closed must not take the next one of the same descriptor for it.
@@ -63,6 +63,7 @@ impl Socket {
             gathering: Gathering::default(),
             room_spinner: Spinner::new(),
             asked_at: AtomicU64::new(0),
+            known_at: AtomicU64::new(0),
             is_deaf: AtomicBool::new(false),
             pollers: AtomicU32::new(0),
         }));
@@ -214,6 +215,9 @@ impl Socket {
         half.leave();
         if half.unread() != 0 {
             kernel::reset_on_close(fd);
+        } else if !self.is_receive_pinned() {
+            // What the peer has sent to another copy of the ring is unread, too.
+            self.is_restored_at(fd, spin::clock());
         }
     }
 

@@ -35,6 +35,7 @@ mod life;
 mod network;
 mod peer;
 mod record;
+mod restored;
 mod sharing;
 
 pub(crate) use life::{forget, unlock_all};
@@ -44,7 +45,7 @@ use crate::guarded::Guarded;
 use crate::receive::Gathering;
 use crate::spin::Spinner;
 use crate::thread::Busy;
-use crate::{client, kernel, process, table};
+use crate::{client, kernel, process, spin, table};
 
 /// See the table above.
 pub(crate) mod phase {
@@ -91,6 +92,8 @@ pub(crate) struct Socket {
     pub(crate) looked_at: AtomicU64,
     pub(crate) looked_head: AtomicU32,
     shown: network::Shown,
+    /// When, of `spin::clock`, the segment was last known to be the one that the peer has, too.
+    known_at: AtomicU64,
     pub(crate) gathering: Gathering,
     /// For senders that wait for room.
     pub(crate) room_spinner: Spinner,
@@ -348,6 +351,9 @@ impl Socket {
         if which & flags::RECEIVE_PINNED != 0
             && let Some(locked) = self.lock_receive(fd)
         {
+            if locked.half.is_open() {
+                self.is_restored_at(fd, spin::clock());
+            }
             locked.half.leave();
         }
     }
