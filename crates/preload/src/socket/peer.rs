@@ -40,12 +40,16 @@ impl Socket {
         let age = now.wrapping_sub(self.looked_at.load(Relaxed));
         if age >= spin::cycles(NS_BETWEEN_LOOKS) {
             self.looked_at.store(now, Relaxed);
+            let is_soon = age < spin::cycles(NS_OF_BUSY);
+            if is_soon {
+                self.was_not_stopped(now);
+            }
             if locked.half.is_open() && self.is_restored_at(fd, now) {
                 // The kernel tells whoever sends.
                 return locked.half.leave();
             }
             self.show_to_network(fd, locked, now);
-            let busy = !pauses && age < spin::cycles(NS_OF_BUSY);
+            let busy = !pauses && is_soon;
             self.look_now(fd, locked, libc::POLLRDHUP | libc::POLLIN, busy);
         } else if pauses {
             // Not for bytes: they are there whenever the program answers before it has read all.

@@ -27,6 +27,16 @@ impl Socket {
         age >= spin::cycles(NS_BETWEEN_LOOKS) && self.is_restored(fd, now)
     }
 
+    /// The sender has looked so short a time ago that it was not stopped in between: what was known then is so still. While it sends
+    /// without a pause it asks for nothing.
+    #[inline]
+    pub(crate) fn was_not_stopped(&self, now: u64) {
+        let age = now.wrapping_sub(self.known_at.load(Relaxed));
+        if age < spin::cycles(NS_BETWEEN_LOOKS) {
+            self.known_at.store(now, Relaxed);
+        }
+    }
+
     /// As [`Socket::is_restored_at`], however long ago it was asked.
     #[cold]
     pub(crate) fn is_restored(&self, fd: c_int, now: u64) -> bool {
