@@ -24,7 +24,7 @@ test: build ## every test suite in seeded samples, at most 20 minutes
 test-all: build ## every test suite in full; goes on where it stopped, and writes docs/results/full.md
 	@$(CARGO) xtask test --all
 
-test-kubernetes: image ## a real cluster of one node, with deploy/kubernetes; builds the cluster's programs the first time, a quarter of an hour
+test-kubernetes: build ## a real cluster of one node, with deploy/kubernetes; builds the cluster's programs the first time, a quarter of an hour
 	tests/kubernetes/run.py
 
 check: ## format, lints, documentation, house rules, unit tests

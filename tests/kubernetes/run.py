@@ -321,21 +321,25 @@ def main() -> int:
     """Plays the cases."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace")
-    parser.add_argument("--image", type=Path, help="the agent's image, from `make image`")
+    parser.add_argument("--image", type=Path, help="the agent's image; that of `make image`, which is made anew, where none is given")
     arguments = parser.parse_args()
-    made = sorted((road.REPOSITORY / "target/package").glob("millrace-image-*.tar"))
-    image: Path | None = arguments.image or (made[-1] if made else None)
-    if image is None or os.geteuid() != 0:
-        print("run.py: needs root, and the agent's image (make image)", file=sys.stderr)
+    if os.geteuid() != 0:
+        print("run.py: needs root", file=sys.stderr)
         return 1
     if not isolate.is_inside():
         packages.install(PACKAGES)
         try:
+            if arguments.image is None:
+                subprocess.run(["make", "image"], check=True, cwd=road.REPOSITORY)
             build.ensure()
+        except subprocess.CalledProcessError:
+            print("run.py: the agent's image could not be made", file=sys.stderr)
+            return 1
         except build.BuildFailed as error:
             print(f"run.py: {error}", file=sys.stderr)
             return 1
     isolate.ensure()
+    image: Path = arguments.image or max((road.REPOSITORY / "target/package").glob("millrace-image-*.tar"))
     # The kernel takes the rest away, but not control groups.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     passed = failed = 0
