@@ -7,7 +7,7 @@
 //! whether one comes with it.
 //!
 //! In reading order: `reason` (why a connection is on the kernel's road), `message` (what the two sides
-//! say), `channel` (what participants of channels and the agent say), `codec` (the bytes); [`memif`].
+//! say), `channel` (what participants of channels and the agent say), `codec` (the bytes); [`memif`]; [`pcap`].
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ mod channel;
 mod codec;
 pub mod memif;
 mod message;
+pub mod pcap;
 mod reason;
 
 pub use channel::{
