@@ -160,6 +160,12 @@ impl Burst {
         }
     }
 
+    /// Begins anew, with packets of a program's.
+    pub(crate) fn forget(&mut self) {
+        self.clear();
+        self.memory = None;
+    }
+
     /// Adds a packet that lies in one place of the memory. There is room.
     #[inline]
     pub(crate) fn admit(&mut self, memory: &Memory, place: Place) {

@@ -10,6 +10,8 @@ pub enum Cause {
     TooLong,
     /// It is too short for a header of the port's mode.
     TooShort,
+    /// Its end is missing: it was captured without.
+    Cut,
     /// The peer had no room for it.
     Full,
     /// There is no peer.
@@ -20,10 +22,11 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 6] = [
+    pub const ALL: [Cause; 7] = [
         Cause::Malformed,
         Cause::TooLong,
         Cause::TooShort,
+        Cause::Cut,
         Cause::Full,
         Cause::NoPeer,
         Cause::NoQueue,
@@ -36,6 +39,7 @@ impl Cause {
             Cause::Malformed => "malformed",
             Cause::TooLong => "too_long",
             Cause::TooShort => "too_short",
+            Cause::Cut => "cut",
             Cause::Full => "full",
             Cause::NoPeer => "no_peer",
             Cause::NoQueue => "no_queue",

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::burst::Burst;
 use crate::counters::Counters;
-use crate::memif;
+use crate::{memif, pcap};
 
 /// Something that packets enter and leave by.
 ///
@@ -85,6 +85,8 @@ pub enum Closed {
     Io(io::Error),
     /// All of a file was read.
     EndOfFile,
+    /// A file cannot be read on.
+    Unreadable(pcap::Unreadable),
 }
 
 impl fmt::Display for Closed {
@@ -99,6 +101,7 @@ impl fmt::Display for Closed {
             Closed::Malformed(what) => write!(f, "{what}"),
             Closed::Silent => write!(f, "the peer began to connect and went silent"),
             Closed::Io(error) => write!(f, "{error}"),
+            Closed::Unreadable(what) => write!(f, "{what}"),
             Closed::EndOfFile => write!(f, "the file has ended"),
         }
     }

@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use millrace_port::memif::{Config, Memif, Mode, Role};
-use millrace_port::{Burst, Port, State};
+use millrace_port::pcap::{Format, Link, Pace, Pcap};
+use millrace_port::{Burst, Closed, Port, State};
 use tempfile::TempDir;
 
 /// Nothing that is waited for takes so long, unless it never comes.
@@ -19,6 +20,15 @@ pub(crate) struct Kind {
     log2_ring_size: u8,
     pub(crate) buffer_bytes: u32,
     pub(crate) queues: u16,
+    /// A file between the two, which is read when it has been written.
+    file: Option<Format>,
+}
+
+impl Kind {
+    /// Whether one end sees what becomes of the other.
+    pub(crate) fn is_live(&self) -> bool {
+        self.file.is_none()
+    }
 }
 
 /// Each of these.
@@ -30,6 +40,7 @@ pub(crate) static KINDS: &[Kind] = &[
         log2_ring_size: 10,
         buffer_bytes: 2048,
         queues: 1,
+        file: None,
     },
     Kind {
         name: "memif, server to client",
@@ -38,6 +49,7 @@ pub(crate) static KINDS: &[Kind] = &[
         log2_ring_size: 10,
         buffer_bytes: 2048,
         queues: 1,
+        file: None,
     },
     Kind {
         name: "memif, client to server, IP, four queues",
@@ -46,6 +58,7 @@ pub(crate) static KINDS: &[Kind] = &[
         log2_ring_size: 8,
         buffer_bytes: 2048,
         queues: 4,
+        file: None,
     },
     Kind {
         name: "memif, server to client, IP, four queues",
@@ -54,6 +67,7 @@ pub(crate) static KINDS: &[Kind] = &[
         log2_ring_size: 8,
         buffer_bytes: 2048,
         queues: 4,
+        file: None,
     },
     Kind {
         name: "memif, client to server, small buffers",
@@ -62,6 +76,7 @@ pub(crate) static KINDS: &[Kind] = &[
         log2_ring_size: 6,
         buffer_bytes: 64,
         queues: 2,
+        file: None,
     },
     Kind {
         name: "memif, server to client, small buffers",
@@ -70,6 +85,25 @@ pub(crate) static KINDS: &[Kind] = &[
         log2_ring_size: 6,
         buffer_bytes: 64,
         queues: 2,
+        file: None,
+    },
+    Kind {
+        name: "pcap",
+        sender: Role::Server,
+        mode: Mode::Ethernet,
+        log2_ring_size: 20,
+        buffer_bytes: 2048,
+        queues: 1,
+        file: Some(Format::Pcap),
+    },
+    Kind {
+        name: "pcapng",
+        sender: Role::Server,
+        mode: Mode::Ethernet,
+        log2_ring_size: 20,
+        buffer_bytes: 2048,
+        queues: 1,
+        file: Some(Format::Pcapng),
     },
 ];
 
@@ -85,6 +119,14 @@ impl Rig {
     /// Joined ones.
     pub(crate) fn new(kind: &'static Kind) -> Rig {
         let place = tempfile::tempdir().unwrap();
+        if kind.file.is_some() {
+            return Rig {
+                kind,
+                place,
+                sender: Box::new(Nowhere),
+                receiver: Box::new(Nowhere),
+            };
+        }
         let sender = make(kind, &place, kind.sender);
         let receiver = make(kind, &place, other(kind.sender));
         let mut rig = Rig {
@@ -159,6 +201,9 @@ impl Rig {
         size: usize,
         wanted: usize,
     ) -> Vec<Vec<u8>> {
+        if let Some(format) = self.kind.file {
+            return self.pass_by_file(format, packets, size);
+        }
         let (mut sent, mut arrived) = (0, Vec::new());
         let begin = Instant::now();
         while sent < packets.len() || arrived.len() < wanted {
@@ -170,6 +215,24 @@ impl Rig {
                 arrived.len()
             );
         }
+        arrived
+    }
+
+    fn pass_by_file(&mut self, format: Format, packets: &[Vec<u8>], size: usize) -> Vec<Vec<u8>> {
+        let path = self.place.path().join("capture");
+        self.sender = Box::new(Pcap::write(&path, format, Link::Ethernet).unwrap());
+        assert_eq!(send_all(&mut *self.sender, packets, size), packets.len());
+        self.sender.poll(Instant::now());
+        self.receiver = Box::new(Pcap::read(&path, Pace::Full).unwrap());
+        let mut arrived = Vec::new();
+        while is_connected(&*self.receiver) {
+            arrived.extend(receive_some(&mut *self.receiver, size));
+        }
+        let state = self.receiver.state();
+        assert!(
+            matches!(state, State::Closed(Closed::EndOfFile)),
+            "{state:?}"
+        );
         arrived
     }
 }
