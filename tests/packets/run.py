@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Ports against the programs whose protocols they speak: Debian's `dpdk-testpmd` with `net_memif`, in both roles.
+"""Ports against the programs whose protocols they speak: Debian's `dpdk-testpmd` with `net_memif`, in both roles, and `net_pcap`.
 
     tests/packets/run.py [CASE ...]
 
@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import isolate, road  # noqa: E402
 
 PROGRAM = road.REPOSITORY / "target/xtask/examples/memif"
+CAPTURE = PROGRAM.with_name("capture")
 WAIT_S = 20.0
 RING = 1024
 """Packets that a queue's ring has room for: what a peer has sent and takes with it when it goes."""
@@ -76,15 +77,19 @@ class Run:
         self.started += 1
         name = f"testpmd{self.started}"
         device = f"net_memif0,role={role},socket={self.socket},socket-abstract=no,zero-copy={'yes' if zero_copy else 'no'}"
+        process = self.testpmd_with(name, device, mode, *options, queues=queues)
+        if role == "server":
+            self.until(lambda: self.socket.exists() or process.poll() is not None, f"{name} listens")
+        return process, name
+
+    def testpmd_with(self, name: str, device: str, mode: str, *options: str, queues: int = 1) -> subprocess.Popen[bytes]:
+        """The same with any device."""
         argv = [
             "dpdk-testpmd", "-l", "0,1", "--no-huge", "-m", "192", "--no-pci", "--no-telemetry", "--single-file-segments",
             f"--file-prefix={name}", f"--vdev={device}", "--", f"--total-num-mbufs={MBUFS}", f"--forward-mode={mode}",
             f"--rxq={queues}", f"--txq={queues}", "--no-flush-rx", "--stats-period=60", *options,
         ]  # fmt: skip
-        process = self.spawn(name, argv)
-        if role == "server":
-            self.until(lambda: self.socket.exists() or process.poll() is not None, f"{name} listens")
-        return process, name
+        return self.spawn(name, argv)
 
     def ours(self, role: str, *words: str) -> Started:
         """Our side."""
@@ -241,6 +246,20 @@ def is_killed(run: Run) -> None:
     check(not left, f"left behind: {left}")
 
 
+def captures(run: Run, kind: str) -> None:
+    """testpmd reads by libpcap what we have written, and writes what we read."""
+    count = 20_000
+    written, returned = run.place / f"written.{kind}", run.place / "returned.pcap"
+    subprocess.run([CAPTURE, "write", kind, written, str(count)], check=True)
+    subprocess.run([CAPTURE, "read", written, str(count)], check=True)
+    theirs = run.testpmd_with("testpmd1", f"net_pcap0,rx_pcap={written},tx_pcap={returned}", "io")
+    run.until_said("testpmd1", "io packet forwarding")
+    time.sleep(0.7)
+    received, sent = run.stop(theirs, "testpmd1")
+    check(received == sent == count, f"testpmd received {received} and sent {sent}")
+    subprocess.run([CAPTURE, "read", returned, str(count)], check=True)
+
+
 def cases() -> dict[str, Callable[[Run], None]]:
     """Each by its name."""
     found: dict[str, Callable[[Run], None]] = {}
@@ -260,6 +279,8 @@ def cases() -> dict[str, Callable[[Run], None]]:
     found["memif server: exchanges, zero-copy, io"] = lambda run: exchanges(run, "server", "io", zero_copy=True)
     found["memif server: refuses unsealed memory"] = refuses
     found["memif server: is killed"] = is_killed
+    for kind in ("pcap", "pcapng"):
+        found[f"{kind}: to libpcap and back"] = lambda run, kind=kind: captures(run, kind)
     return found
 
 
@@ -279,7 +300,7 @@ def main() -> int:
         return 0
     if not isolate.is_inside():
         subprocess.run(
-            ["cargo", "build", "--quiet", "--profile", "xtask", "--package", "millrace-port", "--example", "memif"],
+            ["cargo", "build", "--quiet", "--profile", "xtask", "--package", "millrace-port", "--examples"],
             check=True,
             cwd=road.REPOSITORY,
         )

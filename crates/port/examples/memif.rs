@@ -7,12 +7,15 @@
 
 #![forbid(unsafe_code)]
 
+mod frames;
+
 use std::error::Error;
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use frames::{filled, length, number_of};
 use millrace_port::memif::{Config, Memif, Role};
 use millrace_port::{Burst, Cause, Port, State};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -20,8 +23,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 const BURST: usize = 32;
 /// Packets that are under way at most: no queue of anybody's is full.
 const WINDOW: u64 = 256;
-/// Where an exchanged packet has its number: behind the addresses that others may change.
-const NUMBER_AT: usize = 14;
 
 /// The port, and what was said of it.
 struct Site {
@@ -129,9 +130,7 @@ impl Site {
                 self.port.receive(queue, &mut burst);
                 for packet in burst.iter() {
                     let bytes = packet.to_vec();
-                    let number = bytes[NUMBER_AT..]
-                        .first_chunk()
-                        .map(|b| u64::from_be_bytes(*b));
+                    let number = number_of(&bytes);
                     let is_right = number.is_some_and(|number| {
                         bytes[skip..] == filled(number, length(number))[skip..]
                     });
@@ -161,21 +160,6 @@ impl Site {
             counters.connections, counters.wakes, tallies[0], tallies[1]
         );
     }
-}
-
-/// The length of an exchanged packet.
-fn length(number: u64) -> usize {
-    60 + (number * 41 % 1455) as usize
-}
-
-/// A broadcast frame with a number in it, and bytes that follow from that.
-fn filled(number: u64, length: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..length)
-        .map(|at| (number as usize * 7 + at) as u8)
-        .collect();
-    bytes[..14].copy_from_slice(b"\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x00\x01\x88\xb5");
-    bytes[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&number.to_be_bytes());
-    bytes
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
