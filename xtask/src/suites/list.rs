@@ -217,6 +217,14 @@ pub(super) static SUITES: &[Suite] = &[
         beside: false,
     },
     Suite {
+        name: "packets",
+        sample: &["tests/packets/run.py"],
+        sample_minutes: 3,
+        full: &["tests/packets/run.py"],
+        full_minutes: 3,
+        beside: false,
+    },
+    Suite {
         name: "observe",
         sample: &["tests/observe/run.py"],
         sample_minutes: 4,

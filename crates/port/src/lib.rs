@@ -1,0 +1,30 @@
+//! Ports: anything that packets enter and leave by, in bursts, and without waiting.
+//!
+//! What it is: one trait, [`Port`], and its kinds. [`memif`] speaks a protocol of other people, exactly, so that a program with DPDK or VPP
+//! at the other end connects unchanged; [`pcap`] reads and writes captures. What it is not: it starts no thread, parses no packet, and
+//! decides nothing about them. A port is used by one thread at a time.
+//!
+//! A port has a side for packets and one for everything else. [`Port::receive`] and [`Port::transmit`] make no system call but to wake a
+//! peer that sleeps, never wait, and return how many; [`Port::poll`] does what sockets and timers ask for. A connection that ends says why
+//! ([`Closed`]), and a port that can have another goes on with it, its [`Counters`] kept.
+//!
+//! Nothing in a peer's memory is believed. Indices, lengths, offsets and numbers of regions are copied out once by atomic access, checked,
+//! and only then used; there is no reference to memory that a peer can write. The first [`HEAD_BYTES`] of each packet are copied to private
+//! memory before anybody looks at them, and are what is sent on.
+//!
+//! In reading order: `port` (the trait), `counters`, `burst` (packets on their way), `memory` (where the rest of them lies), [`memif`],
+//! [`pcap`].
+
+#![deny(unsafe_code)]
+
+mod burst;
+mod counters;
+pub mod memif;
+mod memory;
+pub mod pcap;
+mod port;
+
+pub use burst::{Burst, HEAD_BYTES, PACKET_BYTES_MAX, Packet};
+pub use counters::{Cause, Counters, Tally};
+pub use memory::Memory;
+pub use port::{Closed, Port, State};

@@ -1,0 +1,112 @@
+//! A server's socket, and its place in the file system.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+
+/// Listens at a path, which is there as long as the listener.
+#[derive(Debug)]
+pub(super) struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+    /// Whether what is at the path is still ours.
+    identity: (u64, u64),
+}
+
+impl Listener {
+    /// Makes the socket under another name, with its permissions, and then gives it the path: nobody finds it half made, and nobody's file
+    /// is replaced. What a dead server has left is removed.
+    pub(super) fn new(path: &Path, mode: u32) -> io::Result<Listener> {
+        let socket = seqpacket()?;
+        let draft = draft(path);
+        bind(socket.as_raw_fd(), &UnixAddr::new(&draft)?)?;
+        let placed = place(&socket, &draft, path, mode);
+        // It has the other name now, or is not wanted.
+        let _ = fs::remove_file(&draft);
+        Ok(Listener {
+            socket,
+            path: path.to_owned(),
+            identity: placed?,
+        })
+    }
+
+    pub(super) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn seqpacket() -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
+}
+
+/// A name beside the path that nobody else of this system uses.
+fn draft(path: &Path) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Relaxed: only that no two are equal.
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!(".{}.{number}", std::process::id()))
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+fn place(socket: &OwnedFd, draft: &Path, path: &Path, mode: u32) -> io::Result<(u64, u64)> {
+    fs::set_permissions(draft, Permissions::from_mode(mode))?;
+    listen(socket, Backlog::new(8)?)?;
+    match fs::hard_link(draft, path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            remove_stale(path)?;
+            fs::hard_link(draft, path)?;
+        }
+        linked => linked?,
+    }
+    identity(draft)
+}
+
+/// Removes a socket that nobody listens at. It is moved aside first, and looked at there: what has come in its place meanwhile stays.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let in_use = || io::Error::from(io::ErrorKind::AddrInUse);
+    let found = identity(path)?;
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        return Err(in_use());
+    }
+    match self::connect(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::ECONNREFUSED as i32) => {}
+        _ => return Err(in_use()),
+    }
+    let aside = draft(path);
+    fs::rename(path, &aside)?;
+    if identity(&aside)? != found {
+        let restored = fs::hard_link(&aside, path);
+        fs::remove_file(&aside)?;
+        restored?;
+        return Err(in_use());
+    }
+    fs::remove_file(&aside)
+}
+
+/// Connects to whoever listens at a path.
+pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = seqpacket()?;
+    nix::sys::socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(socket)
+}

@@ -1,0 +1,119 @@
+//! Copies in and out of memory that a peer can write.
+#![allow(
+    unsafe_code,
+    reason = "bytes of mappings, between two checks of their bounds"
+)]
+
+use std::ptr::NonNull;
+
+use millrace_shm::Mapping;
+
+use super::Place;
+use crate::burst::HEAD_BYTES;
+
+/// Heads up to this length are copied as this many bytes: a copy of fixed size is a few moves, and a line less to wait for.
+const SHORT_BYTES: usize = 64;
+
+/// The regions of a connection. They stay mapped while a burst has packets in them, whatever becomes of the connection.
+#[derive(Debug)]
+pub struct Memory {
+    regions: Vec<Mapping>,
+}
+
+impl Memory {
+    pub(crate) fn new(regions: Vec<Mapping>) -> Memory {
+        Memory { regions }
+    }
+
+    /// Whether a place is inside.
+    #[inline]
+    pub(crate) fn contains(&self, place: Place) -> bool {
+        let end = u64::from(place.offset) + u64::from(place.length);
+        let region = self.regions.get(usize::from(place.region));
+        region.is_some_and(|region| end <= region.bytes() as u64)
+    }
+
+    /// Where a place begins. It is inside, or this is our own mistake: places are checked when they are made.
+    #[inline]
+    pub(crate) fn start(&self, place: Place) -> NonNull<u8> {
+        assert!(self.contains(place), "{place:?} is not in the memory");
+        let base = self.regions[usize::from(place.region)].base();
+        // SAFETY: `contains`: the offset is not beyond the end of the region, which is mapped as long as `self` lives.
+        unsafe { base.add(place.offset as usize) }
+    }
+
+    /// Copies the first bytes of a place, at most [`HEAD_BYTES`]. What is behind them in `head` is of no meaning afterwards.
+    #[inline]
+    pub(crate) fn read_head(&self, place: Place, head: &mut [u8; HEAD_BYTES]) {
+        let whole = |bytes: usize| Place {
+            length: bytes as u32,
+            ..place
+        };
+        if place.length as usize <= SHORT_BYTES && self.contains(whole(SHORT_BYTES)) {
+            let from = self.start(whole(SHORT_BYTES));
+            // SAFETY: `start`: so many bytes are mapped there, and the head has more. `head` is private, so they do not overlap. When the
+            // peer writes at the same time, the copy has bytes of either time: any are good.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), head.as_mut_ptr(), SHORT_BYTES) };
+        } else if place.length as usize <= HEAD_BYTES && !self.contains(whole(HEAD_BYTES)) {
+            self.read(place, head);
+        } else {
+            let from = self.start(whole(HEAD_BYTES));
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), head.as_mut_ptr(), HEAD_BYTES) };
+        }
+    }
+
+    /// Copies from the start of a place until it or `target` ends; returns how many bytes.
+    #[inline]
+    pub(crate) fn read(&self, place: Place, target: &mut [u8]) -> usize {
+        let count = target.len().min(place.length as usize);
+        let from = self.start(place);
+        // SAFETY: `start`: the place is mapped, and has so many bytes, as the target has. The target is private, so they do not overlap.
+        // When the peer writes at the same time, the copy has bytes of either time: any are good.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), target.as_mut_ptr(), count) };
+        count
+    }
+
+    /// Copies all of `source` to the start of a place.
+    #[inline]
+    pub(crate) fn write(&self, place: Place, source: &[u8]) {
+        let whole = Place {
+            length: source.len() as u32,
+            ..place
+        };
+        let to = self.start(whole);
+        // SAFETY: `start`: so many bytes are mapped there. The source is private, so they do not overlap. Nobody of this process has a
+        // reference to them; the peer may see any bytes meanwhile.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), to.as_ptr(), source.len()) };
+    }
+
+    /// Copies all of a place in another memory, or in this one, to the start of a place.
+    #[inline]
+    pub(crate) fn write_from(&self, place: Place, source: &Memory, from: Place) {
+        let whole = Place {
+            length: from.length,
+            ..place
+        };
+        let (to, start) = (self.start(whole), source.start(from));
+        // SAFETY: `start`, twice: so many bytes are mapped at both. They may overlap: `copy` allows for that. Nobody of this process has a
+        // reference to either.
+        unsafe { std::ptr::copy(start.as_ptr(), to.as_ptr(), from.length as usize) };
+    }
+
+    /// Has the first line of a place brought near: it will be read soon.
+    #[inline]
+    pub(crate) fn will_read(&self, place: Place) {
+        #[cfg(target_arch = "x86_64")]
+        if self.contains(place) {
+            let start = self.start(place);
+            // SAFETY: a hint, which changes nothing and never faults.
+            unsafe {
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                    start.as_ptr().cast(),
+                );
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = place;
+    }
+}

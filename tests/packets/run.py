@@ -1,0 +1,325 @@
+#!/usr/bin/python3
+"""Ports against the programs whose protocols they speak: Debian's `dpdk-testpmd` with `net_memif`, in both roles, and `net_pcap`.
+
+    tests/packets/run.py [CASE ...]
+
+README.md says what is checked. A CASE is a part of the names of those to run. Exits with 0 when every case was right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from harness import isolate, road  # noqa: E402
+
+PROGRAM = road.REPOSITORY / "target/xtask/examples/memif"
+CAPTURE = PROGRAM.with_name("capture")
+WAIT_S = 20.0
+RING = 1024
+"""Packets that a queue's ring has room for: what a peer has sent and takes with it when it goes."""
+MBUFS = 16384
+Started = tuple[subprocess.Popen[bytes], str]
+"""A program, and the name of its output."""
+ROLES = {"client": "server", "server": "client"}
+"""Each role, and that of the peer."""
+
+
+class Wrong(Exception):
+    """What was not as it must be."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What our side counted."""
+
+    wrong: int
+    connections: int
+    wakes: int
+    received: int
+    transmitted: int
+    drops: int
+
+
+class Run:
+    """The programs of one case; all end with it."""
+
+    def __init__(self, stack: ExitStack, place: Path) -> None:
+        self.stack = stack
+        self.place = place
+        self.socket = place / "memif.sock"
+        self.started = 0
+
+    def spawn(self, name: str, argv: list[str]) -> subprocess.Popen[bytes]:
+        """Starts a program, with its output in a file of that name."""
+        with open(self.place / name, "wb") as log:
+            process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT)
+        self.stack.callback(process.wait)
+        self.stack.callback(process.kill)
+        return process
+
+    def testpmd(self, role: str, mode: str, *options: str, queues: int = 1, zero_copy: bool = False) -> Started:
+        """DPDK's program with one port, which goes on until it is told."""
+        self.started += 1
+        name = f"testpmd{self.started}"
+        device = f"net_memif0,role={role},socket={self.socket},socket-abstract=no,zero-copy={'yes' if zero_copy else 'no'}"
+        process = self.testpmd_with(name, device, mode, *options, queues=queues)
+        if role == "server":
+            self.until(lambda: self.socket.exists() or process.poll() is not None, f"{name} listens")
+        return process, name
+
+    def testpmd_with(self, name: str, device: str, mode: str, *options: str, queues: int = 1) -> subprocess.Popen[bytes]:
+        """The same with any device."""
+        argv = [
+            "dpdk-testpmd", "-l", "0,1", "--no-huge", "-m", "192", "--no-pci", "--no-telemetry", "--single-file-segments",
+            f"--file-prefix={name}", f"--vdev={device}", "--", f"--total-num-mbufs={MBUFS}", f"--forward-mode={mode}",
+            f"--rxq={queues}", f"--txq={queues}", "--no-flush-rx", "--stats-period=60", *options,
+        ]  # fmt: skip
+        return self.spawn(name, argv)
+
+    def ours(self, role: str, *words: str) -> Started:
+        """Our side."""
+        self.started += 1
+        name = f"ours{self.started}"
+        process = self.spawn(name, [str(PROGRAM), role, str(self.socket), *words])
+        self.until_said(name, "ready")
+        return process, name
+
+    def both(
+        self, role: str, words: list[str], mode: str, *options: str, queues: int = 1, zero_copy: bool = False
+    ) -> tuple[subprocess.Popen[bytes], str, subprocess.Popen[bytes], str]:
+        """Our side in a role, and DPDK's in the other; whoever listens is first."""
+        words = ["--queues", str(queues), *(["--unsealed"] if zero_copy else []), *words]
+        if role == "server":
+            ours = self.ours(role, *words)
+            theirs = self.testpmd(ROLES[role], mode, *options, queues=queues, zero_copy=zero_copy)
+        else:
+            theirs = self.testpmd(ROLES[role], mode, *options, queues=queues, zero_copy=zero_copy)
+            ours = self.ours(role, *words)
+        return (*ours, *theirs)
+
+    def said(self, name: str) -> str:
+        """What a program has said so far."""
+        return (self.place / name).read_text(errors="replace")
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Waits."""
+        deadline = time.monotonic() + WAIT_S
+        while not holds():
+            if time.monotonic() > deadline:
+                names = sorted(log.name for log in self.place.glob("*[0-9]"))
+                logs = "\n".join(f"--- {name}\n{self.said(name)[-1500:]}" for name in names)
+                raise Wrong(f"in vain: until {what}\n{logs}")
+            time.sleep(0.02)
+
+    def until_said(self, name: str, line: str, times: int = 1) -> None:
+        """Waits for what a program says at the start of a line."""
+        count = lambda: sum(said.startswith(line) for said in self.said(name).splitlines())  # noqa: E731
+        self.until(lambda: count() >= times, f"{name} says {line!r}, {times} times")
+
+    def finish(self, process: subprocess.Popen[bytes], name: str) -> Result:
+        """Lets our side end, and returns what it counted."""
+        assert process.stdin
+        process.stdin.close()
+        process.wait(WAIT_S)
+        pattern = r"result wrong=(\d+) connections=(\d+) wakes=(\d+) seconds=[\d.]+ received (\d+) \d+ (\S+) transmitted (\d+) \d+ (\S+)"
+        found = re.search(pattern, self.said(name))
+        if process.returncode != 0 or found is None:
+            raise Wrong(f"{name} ended with {process.returncode}: {self.said(name)}")
+        drops = sum(int(part.partition("=")[2]) for part in f"{found[5]},{found[7]}".split(","))
+        return Result(int(found[1]), int(found[2]), int(found[3]), int(found[4]), int(found[6]), drops)
+
+    def stop(self, process: subprocess.Popen[bytes], name: str) -> tuple[int, int]:
+        """Ends testpmd; returns how many packets it received and transmitted."""
+        process.send_signal(signal.SIGINT)
+        process.wait(WAIT_S)
+        accumulated = self.said(name).rpartition("Accumulated forward statistics")[2]
+        found = re.search(r"RX-packets: (\d+).*?TX-packets: (\d+)", accumulated, re.DOTALL)
+        if found is None:
+            raise Wrong(f"{name} says nothing of packets: {self.said(name)[-2000:]}")
+        return int(found[1]), int(found[2])
+
+
+def check(holds: bool, what: str) -> None:
+    """Raises what is wrong."""
+    if not holds:
+        raise Wrong(what)
+
+
+def receives(run: Run, role: str, *options: str, size: int = 64, queues: int = 1, zero_copy: bool = False, sleeps: bool = False) -> None:
+    """testpmd sends: everything arrives, but what it takes with it when it ends."""
+    words = [*(["--sleep"] if sleeps else []), "count", str(size)]
+    ours, our_name, theirs, name = run.both(role, words, "txonly", *options, queues=queues, zero_copy=zero_copy)
+    run.until_said(our_name, "connected")
+    time.sleep(1)
+    _, sent = run.stop(theirs, name)
+    run.until_said(our_name, "closed")
+    result = run.finish(ours, our_name)
+    print(f"        {result.received} packets", flush=True)
+    check(result.wrong == 0 and result.drops == 0, f"{result}")
+    check(0 <= sent - result.received <= RING * queues and result.received > 10_000, f"testpmd sent {sent}: {result}")
+
+
+def sends(run: Run, role: str, queues: int = 1, size: int = 64) -> None:
+    """testpmd receives: as many as were sent, exactly."""
+    count = 500_000 if size < 2048 else 50_000
+    ours, our_name, theirs, name = run.both(role, ["send", str(count), str(size)], "rxonly", queues=queues)
+    run.until_said(our_name, "sent")
+    # What lies in the rings is read within that time.
+    time.sleep(0.5)
+    received, _ = run.stop(theirs, name)
+    result = run.finish(ours, our_name)
+    check(received == count == result.transmitted and result.drops == 0, f"testpmd received {received}: {result}")
+
+
+def exchanges(run: Run, role: str, mode: str, queues: int = 1, zero_copy: bool = False) -> None:
+    """testpmd returns what it gets: all of it, unchanged, and in order."""
+    count = 50_000
+    words = ["exchange", str(count), *(["mac"] if mode == "mac" else [])]
+    ours, our_name, theirs, name = run.both(role, words, mode, queues=queues, zero_copy=zero_copy)
+    run.until(lambda: "result" in run.said(our_name), "all was exchanged")
+    result = run.finish(ours, our_name)
+    check(result.wrong == 0 and result.received == count == result.transmitted and result.drops == 0, f"{result}")
+    theirs.kill()
+    theirs.wait()
+    check(run.socket.exists() == (role == "client"), "the socket's path is not what it should be")
+
+
+def reconnects(run: Run, role: str) -> None:
+    """testpmd is killed and started again: our port goes on with the next, and its counters with it."""
+    ours, our_name, theirs, _ = run.both(role, ["count", "64"], "txonly")
+    for times in range(1, 4):
+        run.until_said(our_name, "connected", times)
+        time.sleep(0.3)
+        theirs.kill()
+        theirs.wait()
+        run.until_said(our_name, "closed: the peer has gone", times)
+        if times < 3:
+            # testpmd does not take the place of a dead one.
+            if role == "client":
+                run.socket.unlink()
+            theirs, _ = run.testpmd(ROLES[role], "txonly")
+    result = run.finish(ours, our_name)
+    check(result.connections == 3 and result.wrong == 0 and result.received > 10_000, f"{result}")
+
+
+def refuses(run: Run) -> None:
+    """Memory that testpmd could take away is not taken, unless it is trusted."""
+    ours, name = run.ours("server", "count", "64")
+    run.testpmd("client", "txonly", zero_copy=True)
+    run.until_said(name, "closed: a region's memory is not sealed against shrinking")
+    result = run.finish(ours, name)
+    check(result.received == 0 and result.connections == 0, f"{result}")
+
+
+def is_killed(run: Run) -> None:
+    """Ours is killed under load, again and again: the next one takes its place, and the last leaves nothing behind."""
+    for number in range(3):
+        ours, name = run.ours("server", "count", "64")
+        theirs, _ = run.testpmd("client", "txonly")
+        run.until_said(name, "connected")
+        time.sleep(0.2)
+        if number < 2:
+            ours.kill()
+            ours.wait()
+            check(run.socket.exists(), "a killed server cannot have removed its path")
+        else:
+            run.finish(ours, name)
+        check(theirs.poll() is None, "testpmd has gone with ours")
+        theirs.kill()
+        theirs.wait()
+    left = [path.name for path in run.place.iterdir() if not path.name.startswith(("ours", "testpmd"))]
+    check(not left, f"left behind: {left}")
+
+
+def captures(run: Run, kind: str) -> None:
+    """testpmd reads by libpcap what we have written, and writes what we read."""
+    count = 20_000
+    written, returned = run.place / f"written.{kind}", run.place / "returned.pcap"
+    subprocess.run([CAPTURE, "write", kind, written, str(count)], check=True)
+    subprocess.run([CAPTURE, "read", written, str(count)], check=True)
+    theirs = run.testpmd_with("testpmd1", f"net_pcap0,rx_pcap={written},tx_pcap={returned}", "io")
+    run.until_said("testpmd1", "io packet forwarding")
+    time.sleep(0.7)
+    received, sent = run.stop(theirs, "testpmd1")
+    check(received == sent == count, f"testpmd received {received} and sent {sent}")
+    subprocess.run([CAPTURE, "read", returned, str(count)], check=True)
+
+
+def cases() -> dict[str, Callable[[Run], None]]:
+    """Each by its name."""
+    found: dict[str, Callable[[Run], None]] = {}
+    for role in ROLES:
+        found[f"memif {role}: receives"] = lambda run, role=role: receives(run, role)
+        found[f"memif {role}: receives, four queues"] = lambda run, role=role: receives(run, role, queues=4)
+        found[f"memif {role}: receives packets of three segments"] = lambda run, role=role: receives(
+            run, role, "--txpkts=64,128,700", size=892
+        )
+        found[f"memif {role}: sends"] = lambda run, role=role: sends(run, role)
+        found[f"memif {role}: sends packets of five segments"] = lambda run, role=role: sends(run, role, size=9018)
+        found[f"memif {role}: exchanges, io, two queues"] = lambda run, role=role: exchanges(run, role, "io", queues=2)
+        found[f"memif {role}: exchanges, mac"] = lambda run, role=role: exchanges(run, role, "mac")
+        found[f"memif {role}: testpmd is killed and comes back"] = lambda run, role=role: reconnects(run, role)
+    found["memif server: receives by interrupts"] = lambda run: receives(run, "server", sleeps=True)
+    found["memif server: receives, zero-copy"] = lambda run: receives(run, "server", zero_copy=True)
+    found["memif server: exchanges, zero-copy, io"] = lambda run: exchanges(run, "server", "io", zero_copy=True)
+    found["memif server: refuses unsealed memory"] = refuses
+    found["memif server: is killed"] = is_killed
+    for kind in ("pcap", "pcapng"):
+        found[f"{kind}: to libpcap and back"] = lambda run, kind=kind: captures(run, kind)
+    return found
+
+
+def main() -> int:
+    """Runs the cases; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    options = parser.parse_args()
+    wanted = {name: case for name, case in cases().items() if not options.cases or any(part in name for part in options.cases)}
+    if shutil.which("dpdk-testpmd") is None:
+        print("skipped: there is no dpdk-testpmd here (Debian's package is dpdk-dev)")
+        print(f"0 passed, 0 failed, {len(wanted)} skipped")
+        return 0
+    if (os.cpu_count() or 1) < 2:
+        print("skipped: dpdk-testpmd needs two processors")
+        print(f"0 passed, 0 failed, {len(wanted)} skipped")
+        return 0
+    if not isolate.is_inside():
+        subprocess.run(
+            ["cargo", "build", "--quiet", "--profile", "xtask", "--package", "millrace-port", "--examples"],
+            check=True,
+            cwd=road.REPOSITORY,
+        )
+    # testpmd leaves files in /run, which is the run's own then.
+    isolate.ensure()
+    failed = 0
+    for name, case in wanted.items():
+        began = time.monotonic()
+        wrong = ""
+        with tempfile.TemporaryDirectory(prefix="millrace-packets-") as place, ExitStack() as stack:
+            try:
+                case(Run(stack, Path(place)))
+            except (Wrong, OSError, subprocess.SubprocessError) as error:
+                wrong = str(error)
+        failed += bool(wrong)
+        print(f"{'FAILED' if wrong else 'ok':8}{time.monotonic() - began:5.1f} s  {name}{': ' + wrong if wrong else ''}", flush=True)
+    print(f"{len(wanted) - failed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
