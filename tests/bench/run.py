@@ -114,7 +114,7 @@ def messages_are_measured(stage: Stage) -> None:
     """Channels and their peers on their own roads, where the program is there that speaks with all of them."""
     peers = {"PATH": f"{PEERS.parent}:{os.environ['PATH']}"}
     # On a processor each: two that spin on the same one answer each other once in a slice of time.
-    options = ["--repeat", "1", "--time", "0.3"]
+    options = ["--repeat", "1", "--time", "0.3", "--sizes", "64"]
     done = stage.bench("run", "channels", *options, *stage.out("messages"), environment=peers)
     assert done.returncode == 0, done.stdout + done.stderr
     results = stage.results("messages")
