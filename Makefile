@@ -42,7 +42,7 @@ check: ## format, lints, documentation, house rules, unit tests
 	$(CARGO) test --package millrace-wire --lib --features ahead --quiet
 	if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; fi
 
-bench: build ## every scenario of `millrace bench` on five roads; about an hour; goes on where it stopped; target/bench/COMMIT/report.html
+bench: build ## every scenario of `millrace bench` on five roads; about an hour, as projected; goes on where it stopped; target/bench/COMMIT/report.html
 	@$(BUILT)/millrace bench run $(GRID) --out $(MEASURED) --roads loopback,unix,bridge,millrace-loopback,millrace-bridge
 
 bench-sockets: ## every claim with its bar, measured; keeps results, and makes the tables of the documents
