@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::memory::{Memory, Place};
+use crate::offload::Offload;
 
 /// Of each packet, so many bytes are private from the start. Headers fit: Ethernet with two tags, IPv6, UDP, and GTP-U with an inner IPv6
 /// and TCP header are 22 + 40 + 8 + 16 + 40 = 126 bytes before TCP.
@@ -16,13 +17,16 @@ const OWN: u16 = u16::MAX;
 
 /// A packet's first bytes, and which pieces it goes on in.
 ///
-/// On two lines and a bit: lengths are beside each other with the head's end, which short packets do not have.
+/// On two lines and a bit: lengths are beside each other with the head's end, which short packets do not have. What is left to others to do
+/// lies apart, since most packets have none of that.
 #[derive(Debug, Clone)]
 struct Entry {
     head: [u8; HEAD_BYTES],
     length: u32,
     first_piece: u32,
     pieces: u32,
+    /// One more than its place among the burst's offloads; 0 without any.
+    offload: u32,
 }
 
 /// Up to so many packets that are handled together.
@@ -35,6 +39,7 @@ pub struct Burst {
     entries: Box<[Entry]>,
     count: usize,
     pieces: Vec<Place>,
+    offloads: Vec<Offload>,
     memory: Option<Arc<Memory>>,
     own: Vec<u8>,
 }
@@ -48,11 +53,13 @@ impl Burst {
             length: 0,
             first_piece: 0,
             pieces: 0,
+            offload: 0,
         };
         Burst {
             entries: vec![empty; packets].into_boxed_slice(),
             count: 0,
             pieces: Vec::with_capacity(packets),
+            offloads: Vec::new(),
             memory: None,
             own: Vec::new(),
         }
@@ -84,6 +91,7 @@ impl Burst {
     pub fn clear(&mut self) {
         self.count = 0;
         self.pieces.clear();
+        self.offloads.clear();
         self.own.clear();
     }
 
@@ -113,6 +121,7 @@ impl Burst {
         entry.length = packet.len() as u32;
         entry.first_piece = first_piece as u32;
         entry.pieces = (self.pieces.len() - first_piece) as u32;
+        entry.offload = 0;
         self.count += 1;
         true
     }
@@ -138,6 +147,23 @@ impl Burst {
         let entry = &mut self.entries[..self.count][number];
         let bytes = HEAD_BYTES.min(entry.length as usize);
         &mut entry.head[..bytes]
+    }
+
+    /// Says what a packet leaves to others to do; instead of what was said before.
+    ///
+    /// # Panics
+    /// When there are fewer packets.
+    pub fn set_offload(&mut self, number: usize, offload: Offload) {
+        let entry = &mut self.entries[..self.count][number];
+        match entry.offload as usize {
+            0 if offload == Offload::NONE => {}
+            0 => {
+                self.offloads.push(offload);
+                // No more than packets, unless the burst is of 2^32.
+                entry.offload = self.offloads.len() as u32;
+            }
+            place => self.offloads[place - 1] = offload,
+        }
     }
 
     /// The memory that the packets go on in, if they came by a port.
@@ -173,6 +199,7 @@ impl Burst {
         memory.read_head(place, &mut entry.head);
         entry.length = place.length;
         entry.pieces = 0;
+        entry.offload = 0;
         if place.length as usize > HEAD_BYTES {
             entry.first_piece = self.pieces.len() as u32;
             entry.pieces = 1;
@@ -186,6 +213,7 @@ impl Burst {
         let entry = &mut self.entries[self.count];
         let mut filled = 0;
         entry.length = length;
+        entry.offload = 0;
         entry.first_piece = self.pieces.len() as u32;
         for place in chain {
             let count = memory.read(*place, &mut entry.head[filled..]);
@@ -226,6 +254,23 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn head(&self) -> &'a [u8] {
         &self.entry.head[..HEAD_BYTES.min(self.len())]
+    }
+
+    /// What it leaves to others to do.
+    #[must_use]
+    #[inline]
+    pub fn offload(&self) -> Offload {
+        match self.entry.offload as usize {
+            0 => Offload::NONE,
+            place => self.burst.offloads[place - 1],
+        }
+    }
+
+    /// Whether there is work for whoever sends it on.
+    #[must_use]
+    #[inline]
+    pub fn leaves_work(&self) -> bool {
+        self.entry.offload != 0 && self.offload().is_work()
     }
 
     /// A copy of it. What comes after the head is what lies there now.

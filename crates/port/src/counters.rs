@@ -18,11 +18,13 @@ pub enum Cause {
     NoPeer,
     /// The peer has no such queue.
     NoQueue,
+    /// It leaves to others what the peer does not do, or what cannot be.
+    Offload,
 }
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 7] = [
+    pub const ALL: [Cause; 8] = [
         Cause::Malformed,
         Cause::TooLong,
         Cause::TooShort,
@@ -30,6 +32,7 @@ impl Cause {
         Cause::Full,
         Cause::NoPeer,
         Cause::NoQueue,
+        Cause::Offload,
     ];
 
     /// What it is called in metrics.
@@ -43,6 +46,7 @@ impl Cause {
             Cause::Full => "full",
             Cause::NoPeer => "no_peer",
             Cause::NoQueue => "no_queue",
+            Cause::Offload => "offload",
         }
     }
 }

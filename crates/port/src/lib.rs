@@ -12,8 +12,8 @@
 //! and only then used; there is no reference to memory that a peer can write. The first [`HEAD_BYTES`] of each packet are copied to private
 //! memory before anybody looks at them, and are what is sent on.
 //!
-//! In reading order: `port` (the trait), `counters`, `burst` (packets on their way), `memory` (where the rest of them lies), [`memif`],
-//! [`pcap`].
+//! In reading order: `port` (the trait), `counters`, `burst` (packets on their way), `offload` (what they leave to others to do), `memory`
+//! (where the rest of them lies), [`memif`], [`pcap`].
 
 #![deny(unsafe_code)]
 
@@ -21,10 +21,12 @@ mod burst;
 mod counters;
 pub mod memif;
 mod memory;
+mod offload;
 pub mod pcap;
 mod port;
 
 pub use burst::{Burst, HEAD_BYTES, PACKET_BYTES_MAX, Packet};
 pub use counters::{Cause, Counters, Tally};
 pub use memory::Memory;
+pub use offload::{Checksum, Offload, Offloads, Segment, SegmentKind};
 pub use port::{Closed, Port, State};

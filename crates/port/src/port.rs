@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::burst::Burst;
 use crate::counters::Counters;
+use crate::offload::Offloads;
 use crate::{memif, pcap};
 
 /// Something that packets enter and leave by.
@@ -43,6 +44,12 @@ pub trait Port {
     /// Sends the packets of a burst from number `first` on; returns how many were taken: sent, or dropped because they never could be. The
     /// others are still the caller's, who tries again, or gives up by [`Port::give_up`]. There is no telling when there will be room.
     fn transmit(&mut self, queue: usize, burst: &Burst, first: usize) -> usize;
+
+    /// Which work packets may leave to the peer now. What leaves it more is dropped by `transmit` ([`crate::Cause::Offload`]): whoever does
+    /// not know what the peer takes does the work before.
+    fn offloads(&self) -> Offloads {
+        Offloads::default()
+    }
 
     /// Counts the packets of a burst from number `first` on as dropped, because the port did not take them.
     fn give_up(&mut self, queue: usize, burst: &Burst, first: usize);

@@ -4,9 +4,12 @@ mod rig;
 
 use std::time::{Duration, Instant};
 
-use millrace_port::{Burst, Cause, HEAD_BYTES, PACKET_BYTES_MAX, Port, State};
+use millrace_port::{
+    Burst, Cause, Checksum, HEAD_BYTES, Offload, PACKET_BYTES_MAX, Port, Segment, SegmentKind,
+    State,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rig::{KINDS, Rig, is_connected, packet, receive_all, send_all};
+use rig::{KINDS, Rig, is_connected, packet, receive_all, receive_offloads, send_all};
 
 /// Plays a property by each kind whose ends are there at the same time.
 fn each(property: fn(&mut Rig)) {
@@ -161,6 +164,74 @@ fn counters_add_up_exactly() {
         );
         assert_eq!(rig.sender.counters().received.offered(), 0);
         assert_eq!(rig.receiver.counters().transmitted.offered(), 0);
+    });
+}
+
+#[test]
+fn work_that_the_peer_does_not_take_over_is_not_left_to_it() {
+    each_and_files(|rig| {
+        let partial = Checksum::Partial {
+            start: 34,
+            offset: 16,
+        };
+        let segment = |kind| Offload {
+            checksum: partial,
+            segment: Some(Segment {
+                kind,
+                has_ecn: false,
+                bytes: 500,
+                header_bytes: 54,
+            }),
+        };
+        let verified = Offload {
+            checksum: Checksum::Verified,
+            segment: None,
+        };
+        let works = [
+            Offload {
+                checksum: partial,
+                segment: None,
+            },
+            segment(SegmentKind::Tcp4),
+            segment(SegmentKind::Tcp6),
+            segment(SegmentKind::Udp),
+            verified,
+            Offload::NONE,
+        ];
+        // Files are there once something was sent.
+        let packets: Vec<_> = (0..6).map(|number| packet(number, 1400)).collect();
+        assert!(rig.pass(&packets, 6) == packets);
+        let mut burst = Burst::new(works.len());
+        for (number, work) in works.iter().enumerate() {
+            assert!(burst.push(&packets[number]));
+            burst.set_offload(number, *work);
+        }
+        let takes = rig.sender.offloads();
+        let dropped = works.iter().filter(|work| !takes.takes(work)).count();
+        let before = rig.sender.counters().transmitted;
+        assert_eq!(rig.sender.transmit(0, &burst, 0), works.len());
+        let after = rig.sender.counters().transmitted;
+        assert_eq!(after.dropped(Cause::Offload), dropped as u64);
+        assert_eq!(after.offered(), before.offered() + works.len() as u64);
+        if rig.kind.is_live() {
+            let arrived = receive_offloads(&mut *rig.receiver, works.len() - dropped);
+            let wanted = (packets.iter().zip(works)).filter(|(_, work)| takes.takes(work));
+            let mut wanted: Vec<_> = wanted.collect();
+            for (_, work) in &mut wanted {
+                // Nobody vouches for it where there is no place to say so.
+                if takes.checksum || work.checksum != Checksum::Verified {
+                    continue;
+                }
+                work.checksum = Checksum::Unknown;
+            }
+            assert!(
+                arrived
+                    .iter()
+                    .map(|(bytes, work)| (bytes, *work))
+                    .eq(wanted),
+                "{arrived:?}"
+            );
+        }
     });
 }
 

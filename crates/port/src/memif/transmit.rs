@@ -115,6 +115,9 @@ impl Transmitter {
         for packet in burst.iter().skip(first) {
             let fate = if packet.len() < shortest {
                 Ok(Fate::Dropped(Cause::TooShort))
+            } else if packet.leaves_work() {
+                // A descriptor has no place to say so.
+                Ok(Fate::Dropped(Cause::Offload))
             } else {
                 self.send(packet, &mut room)
             };

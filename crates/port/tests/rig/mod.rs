@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use millrace_port::memif::{Config, Memif, Mode, Role};
 use millrace_port::pcap::{Format, Link, Pace, Pcap};
-use millrace_port::{Burst, Closed, Port, State};
+use millrace_port::{Burst, Closed, Offload, Port, State};
 use tempfile::TempDir;
 
 /// Nothing that is waited for takes so long, unless it never comes.
@@ -309,6 +309,31 @@ pub(crate) fn receive_all(port: &mut (dyn Port + Send), count: usize) -> Vec<Vec
     let mut arrived = Vec::new();
     while arrived.len() < count {
         arrived.extend(receive_some(port, 32));
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{} of {count} arrived",
+            arrived.len()
+        );
+    }
+    arrived
+}
+
+/// All of so many that are there, with what they leave to others to do.
+pub(crate) fn receive_offloads(
+    port: &mut (dyn Port + Send),
+    count: usize,
+) -> Vec<(Vec<u8>, Offload)> {
+    let begin = Instant::now();
+    let mut arrived = Vec::new();
+    let mut burst = Burst::new(32);
+    while arrived.len() < count {
+        port.receive(0, &mut burst);
+        arrived.extend(
+            burst
+                .iter()
+                .map(|packet| (packet.to_vec(), packet.offload())),
+        );
+        port.release(0);
         assert!(
             begin.elapsed() < PATIENCE,
             "{} of {count} arrived",
