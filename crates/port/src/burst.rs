@@ -5,6 +5,8 @@ use std::sync::Arc;
 use crate::memory::{Memory, Place};
 use crate::offload::Offload;
 
+mod edit;
+
 /// Of each packet, so many bytes are private from the start. Headers fit: Ethernet with two tags, IPv6, UDP, and GTP-U with an inner IPv6
 /// and TCP header are 22 + 40 + 8 + 16 + 40 = 126 bytes before TCP.
 pub const HEAD_BYTES: usize = 128;

@@ -80,12 +80,14 @@ impl Tally {
         self.packets + self.drops()
     }
 
-    pub(crate) fn drop(&mut self, cause: Cause, packets: u64) {
+    /// Counts packets as dropped: for ports of kinds that are made elsewhere.
+    pub fn drop(&mut self, cause: Cause, packets: u64) {
         self.drops[cause as usize] += packets;
     }
 
+    /// Counts packets as handed out, or as sent.
     #[inline]
-    pub(crate) fn pass(&mut self, packets: u64, bytes: u64) {
+    pub fn pass(&mut self, packets: u64, bytes: u64) {
         self.packets += packets;
         self.bytes += bytes;
     }
