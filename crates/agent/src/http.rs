@@ -1,4 +1,5 @@
-//! The metrics endpoint: just enough HTTP/1.1 (RFC 9112) to answer `GET /metrics`, on the agent's own event loop.
+//! The metrics endpoint: just enough HTTP/1.1 (RFC 9112) to answer `GET /metrics`, on its user's own event loop: the agent's, and the
+//! switch's.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where metrics are served, and those who read them now.
 #[derive(Debug)]
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     listener: Listener,
     readers: HashMap<u64, Reader>,
 }
@@ -49,7 +50,10 @@ struct Reader {
 
 impl Endpoint {
     /// Listens at `ADDRESS:PORT`, or at an absolute path.
-    pub(crate) fn open(address: &str) -> io::Result<Endpoint> {
+    ///
+    /// # Errors
+    /// When it cannot listen there.
+    pub fn open(address: &str) -> io::Result<Endpoint> {
         let listener = if address.starts_with('/') {
             let path = PathBuf::from(address);
             // One that an earlier agent left; anything else is not ours to remove.
@@ -74,15 +78,19 @@ impl Endpoint {
         })
     }
 
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+    /// Readable when somebody connects.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.listener {
             Listener::Tcp(listener) => listener.as_fd(),
             Listener::Unix(listener, _) => listener.as_fd(),
         }
     }
 
-    /// Takes one connection, or turns it away when there are too many.
-    pub(crate) fn accept(&mut self, number: u64, epoll: &Epoll) -> io::Result<()> {
+    /// Takes one connection, or turns it away when there are too many. Its descriptor is in the set by that number.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn accept(&mut self, number: u64, epoll: &Epoll) -> io::Result<()> {
         let accepted = match &self.listener {
             Listener::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
                 stream.set_nonblocking(true)?;
@@ -124,7 +132,7 @@ impl Endpoint {
     }
 
     /// Goes on with one reader.
-    pub(crate) fn handle(&mut self, number: u64, epoll: &Epoll, render: impl FnOnce() -> String) {
+    pub fn handle(&mut self, number: u64, epoll: &Epoll, render: impl FnOnce() -> String) {
         let Some(reader) = self.readers.get_mut(&number) else {
             return;
         };
@@ -136,7 +144,7 @@ impl Endpoint {
     }
 
     /// Closes readers that take too long; returns when the next one will.
-    pub(crate) fn expire(&mut self, now: Instant) -> Option<Instant> {
+    pub fn expire(&mut self, now: Instant) -> Option<Instant> {
         self.readers.retain(|_, reader| reader.deadline > now);
         self.readers.values().map(|reader| reader.deadline).min()
     }

@@ -59,6 +59,7 @@ pub use channels::{
     ChannelEndReport, ChannelLinkReport, ChannelReport, ChannelRule, ChannelsReport, FlowReport,
 };
 pub use config::{Config, ConfigError, QuotaConfig};
+pub use http::Endpoint;
 pub use labels::{LABELS_DIRECTORY, Labels, file_in as labels_file_in};
 pub use place::{CONTAINERS_DIRECTORY, PlaceError, ROOT_SOCKET, own_directory, socket_in};
 pub use proof::Capabilities;

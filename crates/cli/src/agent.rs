@@ -63,8 +63,9 @@ Environment:
 
 Signals: SIGTERM, SIGINT and SIGHUP stop it cleanly.";
 
+/// How much is logged.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum LogLevel {
+pub(crate) enum LogLevel {
     Error,
     Warn,
     Info,
@@ -144,7 +145,8 @@ fn serve(options: Options, arguments: &AgentArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn log_to_stderr(level: LogLevel) {
+/// Has logs of at least this level on standard error.
+pub(crate) fn log_to_stderr(level: LogLevel) {
     let filter = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -159,8 +161,8 @@ fn log_to_stderr(level: LogLevel) {
         .init();
 }
 
-/// A descriptor that is readable when the agent is to stop.
-fn stop_signals() -> nix::Result<SignalFd> {
+/// A descriptor that is readable when a daemon is to stop.
+pub(crate) fn stop_signals() -> nix::Result<SignalFd> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         signals.add(signal);

@@ -22,6 +22,7 @@ mod manual;
 mod ps;
 mod rates;
 mod run;
+mod switch;
 mod sys;
 mod table;
 mod top;
@@ -53,6 +54,7 @@ const EXAMPLES: &str = "Examples:
   sudo millrace cdi install                 containers get it by --device millrace.dev/socket=all
   millrace doctor                           what prevents acceleration here, and what to do about it
   millrace load redis 127.0.0.1:6379        how fast a server is, and how late its answers
+  millrace switch run --config switch.toml  packets between containers and hosts: a switch of memif ports and tunnels
 
 Environment:
   MILLRACE=off        turns Millrace off for a program and its children
@@ -74,6 +76,7 @@ enum Command {
     #[command(hide = true)]
     Manual(manual::ManualArguments),
     Load(load::LoadArguments),
+    Switch(switch::SwitchArguments),
 }
 
 fn dispatch(arguments: Vec<OsString>) -> u8 {
@@ -97,6 +100,7 @@ fn dispatch(arguments: Vec<OsString>) -> u8 {
         Command::Completions(arguments) => manual::complete(&arguments, Arguments::command()),
         Command::Manual(arguments) => manual::write(&arguments, Arguments::command()),
         Command::Load(arguments) => load::run(arguments),
+        Command::Switch(arguments) => switch::run(&arguments),
     };
     match outcome {
         Ok(code) => code,

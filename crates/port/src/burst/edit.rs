@@ -1,7 +1,8 @@
 //! Packets that go on in another burst, or are changed on their way.
 //!
 //! What a packet goes on in stays where it is: a burst takes over places, and needs the same memory for that. A head that grows beyond
-//! [`HEAD_BYTES`] leaves its end to the burst's own bytes, and one that shrinks is filled up, so that a head is always as long as it can be.
+//! [`HEAD_BYTES`] leaves its end to the burst's own bytes, and one that shrinks is filled up, so that a head is always as long as it can
+//! be.
 
 use std::sync::Arc;
 

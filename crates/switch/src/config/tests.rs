@@ -1,0 +1,88 @@
+//! What is taken and what is refused.
+
+use super::*;
+
+#[test]
+fn the_documented_defaults_are_the_defaults() {
+    let documented = Config::parse(include_str!("../../switch.toml"));
+    assert_eq!(documented, Ok(Config::default()));
+    assert_eq!(Config::parse(""), Ok(Config::default()));
+}
+
+#[test]
+fn the_documented_examples_are_right() {
+    // What is commented out, without the sign.
+    let text: String = include_str!("../../switch.toml")
+        .lines()
+        .filter_map(|line| line.strip_prefix("# "))
+        .skip_while(|line| !line.starts_with("[[port]]"))
+        .filter(|line| line.starts_with('[') || is_setting(line))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let config = Config::parse(&text).unwrap();
+    assert_eq!(
+        (config.port.len(), config.flow.len(), config.mirror.len()),
+        (5, 2, 1)
+    );
+}
+
+fn is_setting(line: &str) -> bool {
+    let key = line.split_once(" = ").map(|pair| pair.0);
+    key.is_some_and(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+}
+
+#[test]
+fn nonsense_is_refused_with_the_field_s_name() {
+    let port = |text: &str| format!("[[port]]\nname = \"a\"\nmemif.path = \"/a\"\n{text}");
+    let tunnel =
+        |text: &str| format!("[[port]]\nname = \"t\"\nvxlan = {{ local = \"10.0.0.1\", {text} }}");
+    let cases = [
+        ("processors = [0, 0]".to_owned(), "processors"),
+        ("spin_us = 1000000".to_owned(), "spin_us"),
+        ("spinus = 1".to_owned(), "spinus"),
+        ("metrics = \"here\"".to_owned(), "metrics"),
+        ("mac.entries = 0".to_owned(), "mac.entries"),
+        ("[[port]]\nname = \"a\"".to_owned(), "give one of"),
+        (
+            "[[port]]\nname = \"a b\"\nmemif.path = \"/a\"".to_owned(),
+            "a b",
+        ),
+        (port("pcap.read = \"x\""), "give one of"),
+        (port("vlan.access = 0"), "VLAN"),
+        (port("vlan = { access = 1, native = 2 }"), "access"),
+        (port("mtu = 60"), "mtu"),
+        (port("police.bytes = 0"), "police.bytes"),
+        (port("police.bytes_burst = 9"), "police.bytes"),
+        (port("storm.broadcast = 0"), "storm"),
+        (port("memif.ring_size = 1000"), "ring_size"),
+        (port("colour = 1"), "colour"),
+        (tunnel("remote = \"::1\", vni = 1"), "family"),
+        (tunnel("remote = \"10.0.0.2\""), "vni"),
+        (tunnel("remote = \"10.0.0.2\", vni = 16777216"), "VNI"),
+        (tunnel("remote = \"10.0.0.2\", vnis = { x = 1 }"), "VLAN"),
+        ("[[flow]]\nname = \"f\"".to_owned(), "drop"),
+        (
+            "[[flow]]\nname = \"f\"\nout = [\"a\"]\ndrop = true".to_owned(),
+            "drop",
+        ),
+        ("[[mirror]]\nname = \"m\"".to_owned(), "file"),
+    ];
+    for (text, field) in cases {
+        let error = Config::parse(&text).unwrap_err();
+        assert!(error.contains(field), "{text}: {error}");
+    }
+}
+
+#[test]
+fn bursts_of_policing_are_what_comes_in_ten_milliseconds() {
+    let config = |text: &str| parse::<PoliceConfig>(text).unwrap().rates();
+    let [packets, bytes] = config("packets = 100000\nbytes = 1000000");
+    assert_eq!(packets.unwrap().burst, 1000);
+    assert_eq!(bytes.unwrap().burst, millrace_port::PACKET_BYTES_MAX as u64);
+    assert_eq!(config("packets = 5")[0].unwrap().burst, 32);
+    assert_eq!(
+        config("packets = 5\npackets_burst = 1")[0].unwrap().burst,
+        1
+    );
+    assert_eq!(config("")[1], None);
+}

@@ -1,0 +1,98 @@
+//! Kinds of port. A further one is a struct in `config/port.rs`, an entry of its `Kind`, and an arm here; nothing else of the switch knows
+//! what a port is of.
+
+use std::io;
+
+use millrace_port::Port;
+use millrace_port::memif::{self, Memif};
+use millrace_port::pcap::{Format, Link, Pace, Pcap};
+
+use crate::config::{Kind, MemifConfig, MemifRole, MirrorConfig, PcapConfig, PortConfig};
+
+/// A port that was made, and that nobody has yet.
+pub(crate) struct Made {
+    pub(crate) port: Box<dyn Port + Send>,
+    /// It is a file: reading and writing may take time, so that no processor of the data path has it.
+    pub(crate) is_file: bool,
+}
+
+/// Makes a port of any kind but a tunnel, which is a part of an endpoint.
+pub(crate) fn open(config: &PortConfig) -> Result<Option<Made>, String> {
+    let made = match config.kind()? {
+        Kind::Memif(one) => memif(&config.name, one).map(|port| Some(made(port, false))),
+        Kind::Pcap(one) => pcap(one).map(|port| Some(made(port, true))),
+        Kind::Vxlan(_) => Ok(None),
+    };
+    made.map_err(|error| format!("port {:?}: {error}", config.name))
+}
+
+fn made(port: impl Port + Send + 'static, is_file: bool) -> Made {
+    Made {
+        port: Box::new(port),
+        is_file,
+    }
+}
+
+fn memif(name: &str, config: &MemifConfig) -> io::Result<Memif> {
+    let role = match config.role {
+        MemifRole::Server => memif::Role::Server,
+        MemifRole::Client => memif::Role::Client,
+    };
+    let mut memif = memif::Config::new(role, &config.path);
+    memif.id = config.id;
+    memif.secret.clone_from(&config.secret);
+    name.clone_into(&mut memif.name);
+    if let Some(queues) = config.queues {
+        memif.receive_queues = queues;
+        memif.transmit_queues = queues;
+    }
+    if let Some(size) = config.ring_size {
+        // Of 32 bits.
+        memif.log2_ring_size = size.ilog2() as u8;
+    }
+    if let Some(bytes) = config.buffer_bytes {
+        memif.buffer_bytes = bytes;
+    }
+    if let Some(mode) = config.socket_mode {
+        memif.socket_mode = mode;
+    }
+    memif.accept_unsealed = config.accept_unsealed;
+    Memif::new(memif).map_err(|error| at(&config.path, &error))
+}
+
+fn pcap(config: &PcapConfig) -> io::Result<Pcap> {
+    let pace = if config.stamps {
+        Pace::Stamps
+    } else {
+        Pace::Full
+    };
+    if let Some(path) = &config.read {
+        return Pcap::read(path, pace).map_err(|error| at(path, &error));
+    }
+    config.write.as_ref().map_or_else(
+        || Err(io::Error::from(io::ErrorKind::InvalidInput)),
+        |path| write(path),
+    )
+}
+
+fn write(path: &std::path::Path) -> io::Result<Pcap> {
+    let is_classic = path.extension().is_some_and(|end| end == "pcap");
+    let format = if is_classic {
+        Format::Pcap
+    } else {
+        Format::Pcapng
+    };
+    Pcap::write(path, format, Link::Ethernet).map_err(|error| at(path, &error))
+}
+
+/// Makes where a mirror's copies go.
+pub(crate) fn mirror(config: &MirrorConfig) -> Result<Made, String> {
+    match write(&config.file) {
+        Ok(port) => Ok(made(port, true)),
+        Err(error) => Err(format!("mirror {:?}: {error}", config.name)),
+    }
+}
+
+fn at(path: &std::path::Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}

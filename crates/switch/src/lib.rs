@@ -1,0 +1,59 @@
+//! The switch: joins ports of `millrace-port`, and hosts with each other.
+//!
+//! What it is: frames that come by one port leave by those that they are for. Stations are learnt, flows say otherwise, VLANs keep apart,
+//! tunnels lead to other hosts, and what is too much is held back. What it is not: it makes no port's protocol, routes nothing, and keeps
+//! no state of connections.
+//!
+//! *Threads.* One worker for each processor that is given, which has some of the ports and serves them in bursts, from coming in to going
+//! out. A port is one worker's: what is for a port of another one is copied once and handed over by a lane (`lane`). Files, which can take
+//! time, have a worker of their own, so that no disk holds up packets. Whoever configures talks to workers by messages; what they go by is
+//! made whole beforehand and exchanged between two bursts (`plan`). Each worker counts for itself, and is asked for its figures.
+//!
+//! In reading order: `address` and `parse` (frames), `vlan`, `flow`, `table` (stations), `bucket`; `plan`; `worker`, `forward`, `deliver`
+//! (a packet's way), `lane`; `offload`, `checksum`, `icmp`; `vxlan`; `kinds` (of ports); `config`; `switch` (all of it, and what can be
+//! changed); `report` and `metrics`; `control` (how the command line asks) and `serve`.
+
+#![deny(unsafe_code)]
+
+mod address;
+mod bucket;
+mod checksum;
+mod config;
+mod control;
+mod counters;
+mod deliver;
+mod flow;
+mod forward;
+mod icmp;
+mod kinds;
+mod lane;
+mod metrics;
+mod offload;
+mod parse;
+mod plan;
+mod report;
+mod serve;
+mod switch;
+mod table;
+mod vlan;
+mod vxlan;
+mod worker;
+
+pub use address::Mac;
+pub use config::{
+    Config, ConfigError, Direction, FlowConfig, KINDS, MacConfig, MatchConfig, MemifConfig,
+    MemifRole, MirrorConfig, PcapConfig, PoliceConfig, PortConfig, StormConfig, Text, VlanConfig,
+    VxlanConfig,
+};
+pub use control::{AskError, Request, ask, own_socket};
+pub use counters::{Cause, Hits, Tally, Work};
+pub use parse::{Frame, Packet, Version, payload};
+pub use report::{
+    CountersReport, DropReport, FlowReport, MirrorReport, PortReport, StationReport, SwitchReport,
+    WorkerReport,
+};
+pub use serve::{Options, ServeError, Server};
+pub use switch::Switch;
+
+/// Packets that are handled together.
+pub(crate) const BURST: usize = 32;

@@ -1,0 +1,282 @@
+//! A switch that is there for others: its control socket, its metrics, and its end.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use millrace_agent::Endpoint;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::unistd::geteuid;
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::switch::Switch;
+use crate::{control, metrics};
+
+/// Tokens of the epoll set; readers of metrics have higher ones.
+const STOP: u64 = 0;
+const CONTROL: u64 = 1;
+const METRICS: u64 = 2;
+const FIRST_READER: u64 = 16;
+
+/// How to run a switch.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where the command line asks.
+    pub control: PathBuf,
+    /// What to do.
+    pub config: Config,
+}
+
+/// Why a switch cannot start, or go on.
+#[derive(Debug)]
+pub enum ServeError {
+    /// Another one has the control socket.
+    Busy(PathBuf),
+    /// The control socket cannot be made.
+    Control(PathBuf, io::Error),
+    /// Metrics cannot be served at this address.
+    Metrics(String, io::Error),
+    /// Something that was configured is not right, or cannot be had.
+    Config(String),
+    /// The kernel refuses something that it cannot do without.
+    Kernel(&'static str, io::Error),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServeError::Busy(path) => write!(
+                f,
+                "another switch already listens at {} (give this one another --control)",
+                path.display()
+            ),
+            ServeError::Control(path, error) => write!(
+                f,
+                "cannot make the control socket {}: {error}",
+                path.display()
+            ),
+            ServeError::Metrics(address, error) => {
+                write!(f, "cannot serve metrics at {address}: {error}")
+            }
+            ServeError::Config(what) => write!(f, "{what}"),
+            ServeError::Kernel(what, error) => write!(f, "the kernel refuses {what}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+/// The control socket. A lock beside it says whose it is, so that a dead switch's is replaced, and a live one's is not.
+#[derive(Debug)]
+struct Control {
+    listener: UnixListener,
+    path: PathBuf,
+    identity: (u64, u64),
+    lock: Flock<File>,
+}
+
+fn lock_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+impl Control {
+    fn open(path: &Path) -> Result<Control, ServeError> {
+        let failed = |error| ServeError::Control(path.to_owned(), error);
+        if let Some(directory) = path.parent() {
+            // Root's directory is the agent's as well, which serves everybody.
+            let mode = if geteuid().is_root() { 0o755 } else { 0o700 };
+            match DirBuilder::new().mode(mode).create(directory) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(failed(error));
+                }
+                _ => {}
+            }
+        }
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
+            .open(lock_path(path))
+            .map_err(failed)?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            .map_err(|_| ServeError::Busy(path.to_owned()))?;
+        Control::bind(path, lock).map_err(failed)
+    }
+
+    fn bind(path: &Path, lock: Flock<File>) -> io::Result<Control> {
+        let left = fs::symlink_metadata(path);
+        if left.is_ok_and(|found| found.file_type().is_socket()) {
+            fs::remove_file(path)?;
+        }
+        let listener = UnixListener::bind(path)?;
+        // Whoever connects before this is asked who it is, all the same.
+        fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        let found = fs::symlink_metadata(path)?;
+        Ok(Control {
+            listener,
+            path: path.to_owned(),
+            identity: (found.dev(), found.ino()),
+            lock,
+        })
+    }
+
+    fn accept(&self) -> io::Result<UnixStream> {
+        let (stream, _) = self.listener.accept()?;
+        stream.set_nonblocking(false)?;
+        Ok(stream)
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let found = fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+        let lock_path = lock_path(&self.path);
+        let identity =
+            |found: io::Result<fs::Metadata>| found.map(|one| (one.dev(), one.ino())).ok();
+        let own = identity(self.lock.metadata());
+        if own.is_some() && own == identity(fs::symlink_metadata(&lock_path)) {
+            let _ = fs::remove_file(&lock_path);
+        }
+    }
+}
+
+/// A switch that works, and listens.
+#[derive(Debug)]
+pub struct Server {
+    switch: Switch,
+    control: Control,
+    metrics: Option<Endpoint>,
+    epoll: Epoll,
+    next_reader: u64,
+}
+
+impl Server {
+    /// Opens everything and starts the workers. `stop` is what [`Server::serve`] ends at, when it is readable.
+    ///
+    /// # Errors
+    /// When anything cannot be had; nothing is left then.
+    pub fn start(options: Options, stop: BorrowedFd<'_>) -> Result<Server, ServeError> {
+        let control = Control::open(&options.control)?;
+        let metrics = match &options.config.metrics {
+            Some(address) => Some(
+                Endpoint::open(address)
+                    .map_err(|error| ServeError::Metrics(address.clone(), error))?,
+            ),
+            None => None,
+        };
+        let kernel = |errno: Errno| ServeError::Kernel("a set of descriptors", errno.into());
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(kernel)?;
+        let watch = |fd: BorrowedFd<'_>, token| {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
+            epoll.add(fd, event).map_err(kernel)
+        };
+        watch(stop, STOP)?;
+        watch(control.listener.as_fd(), CONTROL)?;
+        if let Some(endpoint) = &metrics {
+            watch(endpoint.as_fd(), METRICS)?;
+        }
+        let switch = Switch::start(&options.config).map_err(ServeError::Config)?;
+        info!(
+            control = %options.control.display(),
+            version = env!("CARGO_PKG_VERSION"),
+            ports = options.config.port.len(),
+            "the switch works"
+        );
+        Ok(Server {
+            switch,
+            control,
+            metrics,
+            epoll,
+            next_reader: FIRST_READER,
+        })
+    }
+
+    /// Serves until it is told to stop.
+    ///
+    /// # Errors
+    /// When the kernel does not let it wait.
+    pub fn serve(mut self) -> Result<(), ServeError> {
+        let mut events = [EpollEvent::empty(); 32];
+        loop {
+            let metrics = self.metrics.as_mut();
+            let until = metrics.and_then(|endpoint| endpoint.expire(Instant::now()));
+            let count = match self.epoll.wait(&mut events, timeout(until)) {
+                Ok(count) => count,
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(ServeError::Kernel("to wait for events", errno.into())),
+            };
+            for event in &events[..count] {
+                match event.data() {
+                    STOP => {
+                        info!("the switch stops");
+                        return Ok(());
+                    }
+                    CONTROL => self.handle_control(),
+                    METRICS => self.handle_metrics_connecting(),
+                    number => self.handle_metrics(number),
+                }
+            }
+        }
+    }
+
+    fn handle_control(&mut self) {
+        let served = match self.control.accept() {
+            Ok(stream) => control::serve(stream, &mut self.switch),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = served
+            && error.kind() != io::ErrorKind::WouldBlock
+        {
+            warn!("whoever asked was not answered: {error}");
+        }
+    }
+
+    fn handle_metrics_connecting(&mut self) {
+        self.next_reader += 1;
+        let endpoint = self.metrics.as_mut();
+        let accepted = endpoint.map(|endpoint| endpoint.accept(self.next_reader, &self.epoll));
+        if let Some(Err(error)) = accepted {
+            warn!("a reader of metrics was not taken: {error}");
+        }
+    }
+
+    fn handle_metrics(&mut self, number: u64) {
+        let Some(endpoint) = &mut self.metrics else {
+            return;
+        };
+        let switch = &mut self.switch;
+        endpoint.handle(number, &self.epoll, || {
+            switch.report().map_or_else(
+                |error| format!("# {error}\n"),
+                |report| metrics::render(&report),
+            )
+        });
+    }
+}
+
+/// To the deadline, rounded up so that it has passed when the wait ends.
+fn timeout(until: Option<Instant>) -> EpollTimeout {
+    match until {
+        Some(until) => {
+            let milliseconds = until.saturating_duration_since(Instant::now()).as_millis() + 1;
+            EpollTimeout::try_from(milliseconds).unwrap_or(EpollTimeout::MAX)
+        }
+        None => EpollTimeout::NONE,
+    }
+}
