@@ -1,0 +1,164 @@
+//! What was made for a container's interface, written down before it is made.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Attached, Config};
+use crate::error::{Code, Error};
+
+/// Letters of a container's name that its ports' names have; the rest is the interface's.
+const CONTAINER_LETTERS: usize = 24;
+const ENDING: &str = ".json";
+
+/// What was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Attachment {
+    pub(crate) container: String,
+    pub(crate) ifname: String,
+    /// The port's name in the switch.
+    pub(crate) port: String,
+    /// The switch's control socket.
+    pub(crate) switch: PathBuf,
+    /// The port's socket.
+    pub(crate) socket: PathBuf,
+    /// The interface's MAC address, as the pod's program is to have it.
+    pub(crate) mac: String,
+}
+
+/// Those of a network.
+#[derive(Debug)]
+pub(crate) struct Attachments {
+    directory: PathBuf,
+}
+
+impl Attachments {
+    pub(crate) fn of(config: &Config) -> Attachments {
+        Attachments {
+            directory: config.directory.join(&config.name),
+        }
+    }
+
+    /// What would be made for one.
+    pub(crate) fn plan(&self, config: &Config, switch: &Path, of: &Attached) -> Attachment {
+        let kept = of.container.len().min(CONTAINER_LETTERS);
+        let mac = config.runtime_config.mac.clone();
+        Attachment {
+            container: of.container.clone(),
+            ifname: of.ifname.clone(),
+            port: format!("cni/{}/{}", &of.container[..kept], of.ifname),
+            switch: switch.to_owned(),
+            socket: self.own(of).join("port.sock"),
+            mac: mac.unwrap_or_else(|| mac_of(&config.name, of)),
+        }
+    }
+
+    /// The directory of one, which is mounted into the container.
+    fn own(&self, of: &Attached) -> PathBuf {
+        self.directory.join(&of.container).join(&of.ifname)
+    }
+
+    fn record(&self, of: &Attached) -> PathBuf {
+        let name = format!("{}@{}{ENDING}", of.ifname, of.container);
+        self.directory.join(name)
+    }
+
+    /// Writes one down, and makes the directory of its socket. It is written whole or not at all.
+    pub(crate) fn write(&self, attachment: &Attachment) -> Result<(), Error> {
+        let of = attachment.of();
+        let path = self.record(&of);
+        let write = || {
+            // Others may pass to what is mounted into their containers, and see nothing on the way.
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o711)
+                .create(self.own(&of))?;
+            let text = serde_json::to_vec(attachment)?;
+            let new = path.with_extension("new");
+            fs::write(&new, text)?;
+            fs::rename(&new, &path)
+        };
+        write().map_err(|error| failed("written", &path, error))
+    }
+
+    /// What was written of one.
+    pub(crate) fn read(&self, of: &Attached) -> Result<Option<Attachment>, Error> {
+        let path = self.record(of);
+        match fs::read(&path) {
+            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("read", &path, error)),
+        }
+    }
+
+    /// All that was written, also what cannot be read any more.
+    pub(crate) fn list(&self) -> Result<Vec<Attached>, Error> {
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed("read", &self.directory, error)),
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let parted = names.filter_map(|name| {
+            let (ifname, container) = name.strip_suffix(ENDING)?.split_once('@')?;
+            Some(Attached {
+                container: container.to_owned(),
+                ifname: ifname.to_owned(),
+            })
+        });
+        Ok(parted.collect())
+    }
+
+    /// Removes all of one, which may be gone already.
+    pub(crate) fn remove(&self, of: &Attached) -> Result<(), Error> {
+        let own = self.own(of);
+        if let Err(error) = fs::remove_dir_all(&own)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(failed("removed", &own, error));
+        }
+        // The container may have others, and the network, too.
+        let _ = own.parent().map(fs::remove_dir);
+        let path = self.record(of);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed("removed", &path, error))
+            }
+            _ => {
+                let _ = fs::remove_dir(&self.directory);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Attachment {
+    pub(crate) fn of(&self) -> Attached {
+        Attached {
+            container: self.container.clone(),
+            ifname: self.ifname.clone(),
+        }
+    }
+}
+
+fn failed(what: &str, path: &Path, error: io::Error) -> Error {
+    Error::new(
+        Code::Io,
+        format!("{} cannot be {what}", path.display()),
+        error,
+    )
+}
+
+/// An address of local administration (IEEE 802, section 8.4), always the same for one interface of one container (FNV-1a).
+fn mac_of(network: &str, of: &Attached) -> String {
+    let all = [network, "/", &of.container, "/", &of.ifname];
+    let bytes = all.iter().flat_map(|part| part.bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    let [a, b, c, d, e, ..] = hash.to_be_bytes();
+    format!("02:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")
+}
