@@ -225,6 +225,14 @@ pub(super) static SUITES: &[Suite] = &[
         beside: false,
     },
     Suite {
+        name: "switch",
+        sample: &["tests/switch/run.py", "--seeds", "4"],
+        sample_minutes: 3,
+        full: &["tests/switch/run.py", "--seeds", "200"],
+        full_minutes: 6,
+        beside: true,
+    },
+    Suite {
         name: "observe",
         sample: &["tests/observe/run.py"],
         sample_minutes: 4,
