@@ -86,6 +86,12 @@ impl Burst {
         self.count == self.entries.len()
     }
 
+    /// For how many more there is room.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.entries.len() - self.count
+    }
+
     /// Forgets all packets.
     #[inline]
     pub fn clear(&mut self) {

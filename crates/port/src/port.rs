@@ -8,7 +8,10 @@ use std::time::Instant;
 use crate::burst::Burst;
 use crate::counters::Counters;
 use crate::offload::Offloads;
-use crate::{memif, pcap};
+use crate::{memif, pcap, vhost_user, virtio};
+
+/// Bytes of the shortest packet where packets are Ethernet frames: a MAC header.
+pub(crate) const SHORTEST: u32 = 14;
 
 /// Something that packets enter and leave by.
 ///
@@ -86,6 +89,10 @@ pub enum Closed {
     Control(memif::ControlError),
     /// A ring of the peer's, or a descriptor in it, cannot be.
     Malformed(memif::Malformed),
+    /// The peer said by vhost-user what it must not say, or what does not fit.
+    VhostUser(vhost_user::ControlError),
+    /// A virtio ring of the peer's, or a descriptor in it, cannot be.
+    Virtio(virtio::Malformed),
     /// The peer began to connect, and said nothing more.
     Silent,
     /// The kernel does not do what is needed.
@@ -106,6 +113,8 @@ impl fmt::Display for Closed {
             Closed::Disconnected(reason) => write!(f, "the peer disconnected: {reason}"),
             Closed::Control(error) => write!(f, "{error}"),
             Closed::Malformed(what) => write!(f, "{what}"),
+            Closed::VhostUser(error) => write!(f, "{error}"),
+            Closed::Virtio(what) => write!(f, "{what}"),
             Closed::Silent => write!(f, "the peer began to connect and went silent"),
             Closed::Io(error) => write!(f, "{error}"),
             Closed::Unreadable(what) => write!(f, "{what}"),

@@ -5,6 +5,7 @@
 )]
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use millrace_shm::Mapping;
 
@@ -14,15 +15,58 @@ use crate::burst::HEAD_BYTES;
 /// Heads up to this length are copied as this many bytes: a copy of fixed size is a few moves, and a line less to wait for.
 const SHORT_BYTES: usize = 64;
 
+/// A part of a mapping, of at most 4 GiB.
+#[derive(Debug)]
+struct Region {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
 /// The regions of a connection. They stay mapped while a burst has packets in them, whatever becomes of the connection.
 #[derive(Debug)]
 pub struct Memory {
-    regions: Vec<Mapping>,
+    regions: Vec<Region>,
+    /// What the regions are parts of.
+    _mappings: Vec<Arc<Mapping>>,
 }
 
+// SAFETY: the regions are mapped as long as the memory lives, wherever it is used; every access to them goes through atomics or raw copies
+// that expect others to write at the same time.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
 impl Memory {
-    pub(crate) fn new(regions: Vec<Mapping>) -> Memory {
-        Memory { regions }
+    /// Each mapping is a region.
+    pub(crate) fn new(mappings: Vec<Mapping>) -> Memory {
+        let windows = mappings.into_iter().map(|mapping| {
+            let bytes = mapping.bytes();
+            (Arc::new(mapping), 0, bytes)
+        });
+        Memory::of_windows(windows.collect())
+    }
+
+    /// Parts of mappings are regions: from an offset, so many bytes.
+    ///
+    /// # Panics
+    /// When a part is not inside.
+    pub(crate) fn of_windows(windows: Vec<(Arc<Mapping>, usize, usize)>) -> Memory {
+        let region = |(mapping, offset, bytes): &(Arc<Mapping>, usize, usize)| {
+            let is_inside = offset
+                .checked_add(*bytes)
+                .is_some_and(|end| end <= mapping.bytes());
+            assert!(is_inside, "a window reaches beyond its mapping");
+            // SAFETY: inside of the mapping, or at its end where there are no bytes.
+            let base = unsafe { mapping.base().add(*offset) };
+            Region {
+                base,
+                bytes: *bytes,
+            }
+        };
+        Memory {
+            regions: windows.iter().map(region).collect(),
+            _mappings: windows.into_iter().map(|(mapping, ..)| mapping).collect(),
+        }
     }
 
     /// Whether a place is inside.
@@ -30,14 +74,14 @@ impl Memory {
     pub(crate) fn contains(&self, place: Place) -> bool {
         let end = u64::from(place.offset) + u64::from(place.length);
         let region = self.regions.get(usize::from(place.region));
-        region.is_some_and(|region| end <= region.bytes() as u64)
+        region.is_some_and(|region| end <= region.bytes as u64)
     }
 
     /// Where a place begins. It is inside, or this is our own mistake: places are checked when they are made.
     #[inline]
     pub(crate) fn start(&self, place: Place) -> NonNull<u8> {
         assert!(self.contains(place), "{place:?} is not in the memory");
-        let base = self.regions[usize::from(place.region)].base();
+        let base = self.regions[usize::from(place.region)].base;
         // SAFETY: `contains`: the offset is not beyond the end of the region, which is mapped as long as `self` lives.
         unsafe { base.add(place.offset as usize) }
     }

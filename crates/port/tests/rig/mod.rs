@@ -7,6 +7,9 @@ use millrace_port::memif::{Config, Memif, Mode, Role};
 use millrace_port::pcap::{Format, Link, Pace, Pcap};
 use millrace_port::{Burst, Closed, Offload, Port, State};
 use tempfile::TempDir;
+use virtio::Virtio;
+
+mod virtio;
 
 /// Nothing that is waited for takes so long, unless it never comes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,6 +25,7 @@ pub(crate) struct Kind {
     pub(crate) queues: u16,
     /// A file between the two, which is read when it has been written.
     file: Option<Format>,
+    virtio: Option<Virtio>,
 }
 
 impl Kind {
@@ -29,10 +33,28 @@ impl Kind {
     pub(crate) fn is_live(&self) -> bool {
         self.file.is_none()
     }
+
+    /// Bytes of the longest packet that there is room for.
+    pub(crate) fn longest(&self) -> usize {
+        let buffer = self.buffer_bytes as usize;
+        match &self.virtio {
+            None => buffer << self.log2_ring_size,
+            Some(virtio) => virtio.longest(buffer, self.log2_ring_size),
+        }
+    }
+
+    /// Whether what has come is still there for a receiver whose sender has gone: the memory is its own.
+    pub(crate) fn keeps_what_came(&self) -> bool {
+        self.virtio.as_ref().is_some_and(|virtio| virtio.back_sends)
+    }
 }
 
-/// Each of these.
-pub(crate) static KINDS: &[Kind] = &[
+/// All of them.
+pub(crate) fn kinds() -> impl Iterator<Item = &'static Kind> {
+    KINDS.iter().chain(virtio::KINDS)
+}
+
+static KINDS: &[Kind] = &[
     Kind {
         name: "memif, client to server",
         sender: Role::Client,
@@ -41,6 +63,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 2048,
         queues: 1,
         file: None,
+        virtio: None,
     },
     Kind {
         name: "memif, server to client",
@@ -50,6 +73,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 2048,
         queues: 1,
         file: None,
+        virtio: None,
     },
     Kind {
         name: "memif, client to server, IP, four queues",
@@ -59,6 +83,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 2048,
         queues: 4,
         file: None,
+        virtio: None,
     },
     Kind {
         name: "memif, server to client, IP, four queues",
@@ -68,6 +93,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 2048,
         queues: 4,
         file: None,
+        virtio: None,
     },
     Kind {
         name: "memif, client to server, small buffers",
@@ -77,6 +103,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 64,
         queues: 2,
         file: None,
+        virtio: None,
     },
     Kind {
         name: "memif, server to client, small buffers",
@@ -86,6 +113,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 64,
         queues: 2,
         file: None,
+        virtio: None,
     },
     Kind {
         name: "pcap",
@@ -95,6 +123,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 2048,
         queues: 1,
         file: Some(Format::Pcap),
+        virtio: None,
     },
     Kind {
         name: "pcapng",
@@ -104,6 +133,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 2048,
         queues: 1,
         file: Some(Format::Pcapng),
+        virtio: None,
     },
 ];
 
@@ -127,8 +157,8 @@ impl Rig {
                 receiver: Box::new(Nowhere),
             };
         }
-        let sender = make(kind, &place, kind.sender);
-        let receiver = make(kind, &place, other(kind.sender));
+        let sender = make(kind, &place, true);
+        let receiver = make(kind, &place, false);
         let mut rig = Rig {
             kind,
             place,
@@ -171,12 +201,12 @@ impl Rig {
     pub(crate) fn remake_sender(&mut self) {
         // The old one first: a server's path is its own.
         self.sender = Box::new(Nowhere);
-        self.sender = make(self.kind, &self.place, self.kind.sender);
+        self.sender = make(self.kind, &self.place, true);
     }
 
     pub(crate) fn remake_receiver(&mut self) {
         self.receiver = Box::new(Nowhere);
-        self.receiver = make(self.kind, &self.place, other(self.kind.sender));
+        self.receiver = make(self.kind, &self.place, false);
     }
 
     /// The sender goes, and the receiver does not know yet.
@@ -244,7 +274,20 @@ fn other(role: Role) -> Role {
     }
 }
 
-fn make(kind: &Kind, place: &TempDir, role: Role) -> Box<dyn Port + Send> {
+fn make(kind: &Kind, place: &TempDir, sends: bool) -> Box<dyn Port + Send> {
+    match &kind.virtio {
+        None => make_memif(kind, place, sends),
+        Some(virtio) if virtio.back_sends == sends => virtio.make_back(kind, place),
+        Some(virtio) => virtio.make_front(kind, place),
+    }
+}
+
+fn make_memif(kind: &Kind, place: &TempDir, sends: bool) -> Box<dyn Port + Send> {
+    let role = if sends {
+        kind.sender
+    } else {
+        other(kind.sender)
+    };
     let mut config = Config::new(role, place.path().join("memif.sock"));
     config.mode = kind.mode;
     config.log2_ring_size = kind.log2_ring_size;
