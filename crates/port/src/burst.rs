@@ -1,5 +1,6 @@
 //! Packets on their way from one port to another, or from a program.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::memory::{Memory, Place};
@@ -297,6 +298,24 @@ impl<'a> Packet<'a> {
             0 => &[],
             count => &self.burst.pieces[first..first + count],
         }
+    }
+
+    /// In how many parts its bytes lie.
+    pub(crate) fn part_count(&self) -> usize {
+        1 + self.pieces().len()
+    }
+
+    /// Where its bytes lie, part by part, as long as the burst is borrowed.
+    pub(crate) fn parts(self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
+        let head = self.head();
+        let pieces = self.pieces().iter().map(move |piece| {
+            let start = match &self.burst.memory {
+                Some(memory) if piece.region != OWN => memory.start(*piece),
+                _ => NonNull::from(self.own(*piece)).cast(),
+            };
+            (start, piece.length as usize)
+        });
+        std::iter::once((NonNull::from(head).cast(), head.len())).chain(pieces)
     }
 
     fn own(&self, piece: Place) -> &'a [u8] {

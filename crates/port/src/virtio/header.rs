@@ -56,7 +56,7 @@ pub(crate) fn header_bytes(features: u64) -> u32 {
 }
 
 /// What a header says of a packet of so many bytes. None: what was not agreed on, or cannot be.
-pub(super) fn parse(header: NetHeader, packet_bytes: usize, agreed: Offloads) -> Option<Offload> {
+pub(crate) fn parse(header: NetHeader, packet_bytes: usize, agreed: Offloads) -> Option<Offload> {
     let checksum = if header.flags & NET_HDR_NEEDS_CSUM != 0 {
         Checksum::Partial {
             start: header.checksum_start,
@@ -85,7 +85,7 @@ pub(super) fn parse(header: NetHeader, packet_bytes: usize, agreed: Offloads) ->
 }
 
 /// The header that says so. The peer has agreed on it.
-pub(super) fn emit(offload: Offload, buffers: u16) -> NetHeader {
+pub(crate) fn emit(offload: Offload, buffers: u16) -> NetHeader {
     let mut header = NetHeader {
         buffers,
         ..NetHeader::default()
