@@ -283,13 +283,19 @@ impl<'a> Packet<'a> {
     /// A copy of it. What comes after the head is what lies there now.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut copy = self.head().to_vec();
+        let mut copy = Vec::new();
+        self.append_to(&mut copy);
+        copy
+    }
+
+    /// Copies it to the end of what is there, as [`Packet::to_vec`] does.
+    pub fn append_to(&self, copy: &mut Vec<u8>) {
+        copy.extend_from_slice(self.head());
         for piece in self.pieces() {
             let filled = copy.len();
             copy.resize(filled + piece.length as usize, 0);
             self.read(*piece, &mut copy[filled..]);
         }
-        copy
     }
 
     fn pieces(&self) -> &'a [Place] {

@@ -2,8 +2,9 @@
 //!
 //! What it is: one trait, [`Port`], and its kinds. [`memif`] speaks a protocol of other people, exactly, so that a program with DPDK or VPP
 //! at the other end connects unchanged; so do [`vhost_user`], for guests and what behaves as they do, and [`virtio_user`], which behaves as
-//! they do; [`tap`] has the kernel's own stack at the other end; [`pcap`] reads and writes captures. What it is not: it starts no thread,
-//! and decides nothing about packets. A port is used by one thread at a time.
+//! they do; [`tap`] has the kernel's own stack at the other end; [`pcap`] reads and writes captures. One more wraps any port: [`fault`]
+//! loses, delays, reorders, doubles and corrupts what passes. What it is not: it starts no thread, and decides nothing about packets. A
+//! port is used by one thread at a time.
 //!
 //! A port has a side for packets and one for everything else. [`Port::receive`] and [`Port::transmit`] make no system call but to wake a
 //! peer that sleeps, never wait, and return how many; [`Port::poll`] does what sockets and timers ask for. A connection that ends says why
@@ -15,13 +16,14 @@
 //!
 //! In reading order: `port` (the trait), `counters`, `burst` (packets on their way), `offload` (what they leave to others to do), `memory`
 //! (where the rest of them lies), `handed`, `listener` and `bell` (what peers hand over, connect to, and ring), [`memif`], [`virtio`],
-//! [`vhost_user`], [`virtio_user`], [`tap`], [`pcap`].
+//! [`vhost_user`], [`virtio_user`], [`tap`], [`pcap`]; [`fault`].
 
 #![deny(unsafe_code)]
 
 mod bell;
 mod burst;
 mod counters;
+pub mod fault;
 mod handed;
 mod listener;
 pub mod memif;

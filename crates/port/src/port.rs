@@ -122,3 +122,57 @@ impl fmt::Display for Closed {
         }
     }
 }
+
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn poll(&mut self, now: Instant) -> &State {
+        (**self).poll(now)
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        (**self).poll_at()
+    }
+
+    fn state(&self) -> &State {
+        (**self).state()
+    }
+
+    fn receive_queues(&self) -> usize {
+        (**self).receive_queues()
+    }
+
+    fn transmit_queues(&self) -> usize {
+        (**self).transmit_queues()
+    }
+
+    fn receive(&mut self, queue: usize, burst: &mut Burst) -> usize {
+        (**self).receive(queue, burst)
+    }
+
+    fn release(&mut self, queue: usize) {
+        (**self).release(queue);
+    }
+
+    fn transmit(&mut self, queue: usize, burst: &Burst, first: usize) -> usize {
+        (**self).transmit(queue, burst, first)
+    }
+
+    fn offloads(&self) -> Offloads {
+        (**self).offloads()
+    }
+
+    fn give_up(&mut self, queue: usize, burst: &Burst, first: usize) {
+        (**self).give_up(queue, burst, first);
+    }
+
+    fn arm(&mut self) -> bool {
+        (**self).arm()
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (**self).as_fd()
+    }
+
+    fn counters(&self) -> Counters {
+        (**self).counters()
+    }
+}
