@@ -290,10 +290,19 @@ impl<'a> Packet<'a> {
 
     /// Copies it to the end of what is there, as [`Packet::to_vec`] does.
     pub fn append_to(&self, copy: &mut Vec<u8>) {
-        copy.extend_from_slice(self.head());
+        self.append_first(self.len(), copy);
+    }
+
+    /// The same of its first bytes; it has so many.
+    pub(crate) fn append_first(&self, bytes: usize, copy: &mut Vec<u8>) {
+        let end = copy.len() + bytes;
+        copy.extend_from_slice(&self.head()[..bytes.min(self.head().len())]);
         for piece in self.pieces() {
             let filled = copy.len();
-            copy.resize(filled + piece.length as usize, 0);
+            if filled == end {
+                break;
+            }
+            copy.resize(end.min(filled + piece.length as usize), 0);
             self.read(*piece, &mut copy[filled..]);
         }
     }
