@@ -173,6 +173,42 @@ impl Burst {
         }
     }
 
+    /// Writes bytes of a packet in place, from `offset` on. False: it has not so many, or they lie where only others may write.
+    pub fn write(&mut self, number: usize, offset: usize, bytes: &[u8]) -> bool {
+        let Some(entry) = self.entries[..self.count].get_mut(number) else {
+            return false;
+        };
+        let length = entry.length as usize;
+        let end = offset.checked_add(bytes.len());
+        let own_only = self.memory.as_ref().is_none_or(|memory| memory.is_pool());
+        if end.is_none_or(|end| end > length || end > HEAD_BYTES && !own_only) {
+            return false;
+        }
+        let in_head = HEAD_BYTES.saturating_sub(offset).min(bytes.len());
+        let (front, mut rest) = bytes.split_at(in_head);
+        entry.head[offset.min(HEAD_BYTES)..][..in_head].copy_from_slice(front);
+        if rest.is_empty() {
+            return true;
+        }
+        let mut skip = offset.saturating_sub(HEAD_BYTES) as u32;
+        let first = entry.first_piece as usize;
+        for piece in &self.pieces[first..first + entry.pieces as usize] {
+            if skip >= piece.length {
+                skip -= piece.length;
+                continue;
+            }
+            let place = piece.after(skip);
+            skip = 0;
+            let (now, later) = rest.split_at(rest.len().min(place.length as usize));
+            match &self.memory {
+                Some(memory) => memory.write(place, now),
+                None => self.own[place.offset as usize..][..now.len()].copy_from_slice(now),
+            }
+            rest = later;
+        }
+        true
+    }
+
     /// The memory that the packets go on in, if they came by a port.
     #[must_use]
     pub fn memory(&self) -> Option<&Arc<Memory>> {
@@ -313,6 +349,19 @@ impl<'a> Packet<'a> {
             0 => &[],
             count => &self.burst.pieces[first..first + count],
         }
+    }
+
+    /// Where it begins in this memory, if all of it but its head lies there in one piece, with room for the head before it.
+    pub(crate) fn offset_in(&self, memory: &Arc<Memory>) -> Option<u32> {
+        let [piece] = self.pieces() else {
+            return None;
+        };
+        let is_there = self.burst.memory.as_ref();
+        let is_there = is_there.is_some_and(|own| Arc::ptr_eq(own, memory));
+        piece
+            .offset
+            .checked_sub(HEAD_BYTES as u32)
+            .filter(|_| is_there)
     }
 
     /// In how many parts its bytes lie.

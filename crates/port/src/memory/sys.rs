@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use millrace_shm::Mapping;
+use millrace_shm::pool::{PoolMemory, PoolView};
 
 use super::Place;
 use crate::burst::HEAD_BYTES;
@@ -22,12 +23,31 @@ struct Region {
     bytes: usize,
 }
 
+/// What regions are parts of, which stays mapped as long as it is there.
+#[derive(Debug)]
+enum Mapped {
+    Own(Arc<Mapping>),
+    /// The pool of a publisher of a channel, for reading.
+    View(Arc<PoolView>),
+    /// The pool that this process publishes from.
+    Pool(Arc<PoolMemory>),
+}
+
+impl Mapped {
+    fn range(&self) -> (NonNull<u8>, usize) {
+        match self {
+            Mapped::Own(mapping) => (mapping.base(), mapping.bytes()),
+            Mapped::View(view) => view.range(),
+            Mapped::Pool(pool) => pool.range(),
+        }
+    }
+}
+
 /// The regions of a connection. They stay mapped while a burst has packets in them, whatever becomes of the connection.
 #[derive(Debug)]
 pub struct Memory {
     regions: Vec<Region>,
-    /// What the regions are parts of.
-    _mappings: Vec<Arc<Mapping>>,
+    mapped: Vec<Mapped>,
 }
 
 // SAFETY: the regions are mapped as long as the memory lives, wherever it is used; every access to them goes through atomics or raw copies
@@ -65,8 +85,34 @@ impl Memory {
         };
         Memory {
             regions: windows.iter().map(region).collect(),
-            _mappings: windows.into_iter().map(|(mapping, ..)| mapping).collect(),
+            mapped: windows
+                .into_iter()
+                .map(|(mapping, ..)| Mapped::Own(mapping))
+                .collect(),
         }
+    }
+
+    /// What a publisher's messages lie in. Nothing is written there.
+    pub(crate) fn of_view(view: Arc<PoolView>) -> Memory {
+        Memory::of(Mapped::View(view))
+    }
+
+    /// What a publisher writes messages into.
+    pub(crate) fn of_pool(pool: Arc<PoolMemory>) -> Memory {
+        Memory::of(Mapped::Pool(pool))
+    }
+
+    fn of(mapped: Mapped) -> Memory {
+        let (base, bytes) = mapped.range();
+        Memory {
+            regions: vec![Region { base, bytes }],
+            mapped: vec![mapped],
+        }
+    }
+
+    /// Whether it is a pool to publish from, in which a program may write its packets in place.
+    pub(crate) fn is_pool(&self) -> bool {
+        matches!(self.mapped.first(), Some(Mapped::Pool(_)))
     }
 
     /// Whether a place is inside.

@@ -3,12 +3,16 @@
 
 use std::time::{Duration, Instant};
 
+use agent::Running;
+use further::Way;
 use millrace_port::memif::{Config, Memif, Mode, Role};
 use millrace_port::pcap::{Format, Link, Pace, Pcap};
 use millrace_port::{Burst, Closed, Offload, Port, State};
 use tempfile::TempDir;
 use virtio::Virtio;
 
+mod agent;
+mod further;
 mod virtio;
 
 /// Nothing that is waited for takes so long, unless it never comes.
@@ -31,7 +35,21 @@ pub(crate) struct Kind {
 impl Kind {
     /// Whether one end sees what becomes of the other.
     pub(crate) fn is_live(&self) -> bool {
-        self.file.is_none()
+        self.file.is_none() && !self.is_apart()
+    }
+
+    pub(crate) fn is_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Whether this machine has it; says where it has not.
+    pub(crate) fn is_possible(&self) -> bool {
+        !self.is_apart() || further::is_apart(self)
+    }
+
+    /// Whether it is through the kernel.
+    fn is_apart(&self) -> bool {
+        further::way_of(self).is_some_and(Way::is_apart)
     }
 
     /// Bytes of the longest packet that there is room for.
@@ -51,7 +69,7 @@ impl Kind {
 
 /// All of them.
 pub(crate) fn kinds() -> impl Iterator<Item = &'static Kind> {
-    KINDS.iter().chain(virtio::KINDS)
+    KINDS.iter().chain(virtio::KINDS).chain(further::kinds())
 }
 
 static KINDS: &[Kind] = &[
@@ -141,6 +159,7 @@ static KINDS: &[Kind] = &[
 pub(crate) struct Rig {
     pub(crate) kind: &'static Kind,
     place: TempDir,
+    _agent: Option<Running>,
     pub(crate) sender: Box<dyn Port + Send>,
     pub(crate) receiver: Box<dyn Port + Send>,
 }
@@ -149,23 +168,20 @@ impl Rig {
     /// Joined ones.
     pub(crate) fn new(kind: &'static Kind) -> Rig {
         let place = tempfile::tempdir().unwrap();
-        if kind.file.is_some() {
-            return Rig {
-                kind,
-                place,
-                sender: Box::new(Nowhere),
-                receiver: Box::new(Nowhere),
-            };
-        }
-        let sender = make(kind, &place, true);
-        let receiver = make(kind, &place, false);
+        let is_ring = further::way_of(kind) == Some(Way::Ring);
+        let agent = is_ring.then(|| Running::start(&place.path().join("agent.sock")));
         let mut rig = Rig {
             kind,
             place,
-            sender,
-            receiver,
+            _agent: agent,
+            sender: Box::new(Nowhere),
+            receiver: Box::new(Nowhere),
         };
-        rig.settle();
+        if !kind.is_file() {
+            rig.remake_sender();
+            rig.remake_receiver();
+            rig.settle();
+        }
         rig
     }
 
@@ -276,13 +292,13 @@ fn other(role: Role) -> Role {
 
 fn make(kind: &Kind, place: &TempDir, sends: bool) -> Box<dyn Port + Send> {
     match &kind.virtio {
-        None => make_memif(kind, place, sends),
+        None => further::make(kind, place, sends),
         Some(virtio) if virtio.back_sends == sends => virtio.make_back(kind, place),
         Some(virtio) => virtio.make_front(kind, place),
     }
 }
 
-fn make_memif(kind: &Kind, place: &TempDir, sends: bool) -> Box<dyn Port + Send> {
+fn make_memif(kind: &Kind, place: &TempDir, sends: bool) -> Memif {
     let role = if sends {
         kind.sender
     } else {
@@ -294,7 +310,7 @@ fn make_memif(kind: &Kind, place: &TempDir, sends: bool) -> Box<dyn Port + Send>
     config.buffer_bytes = kind.buffer_bytes;
     config.receive_queues = kind.queues;
     config.transmit_queues = kind.queues;
-    Box::new(Memif::new(config).unwrap())
+    Memif::new(config).unwrap()
 }
 
 /// Whether packets pass, as far as a port knows.
