@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use millrace_port::Port;
+use millrace_port::af_xdp::{self, AfXdp, Take};
 use millrace_port::fault::{self, Fault};
 use millrace_port::memif::{Mode, Role};
 use millrace_port::ring::{self, Ring, Side};
@@ -23,14 +24,16 @@ pub(super) enum Way {
     Traced,
     /// A channel each way, and an agent.
     Ring,
-    /// The kernel, between two TAP interfaces. Neither end sees what becomes of the other.
+    /// A pair of interfaces, at each of which is a queue. Neither end sees what becomes of the other.
+    AfXdp,
+    /// The kernel, between two TAP interfaces. As above.
     Tap,
 }
 
 impl Way {
     /// Whether it is through the kernel.
     pub(super) fn is_apart(self) -> bool {
-        self == Way::Tap
+        matches!(self, Way::AfXdp | Way::Tap)
     }
 }
 
@@ -53,6 +56,7 @@ static KINDS: &[(Way, Kind)] = &[
     (Way::Traced, kind("memif, traced", 10, 1)),
     (Way::Ring, kind("ring", 10, 1)),
     (Way::Ring, kind("ring, short", 6, 1)),
+    (Way::AfXdp, kind("af_xdp", 13, 1)),
     (Way::Tap, kind("tap", 13, 1)),
 ];
 
@@ -99,6 +103,21 @@ pub(super) fn make(kind: &Kind, place: &TempDir, sends: bool) -> Box<dyn Port + 
             config.agent = Some(place.path().join("agent.sock"));
             config.slots = 1 << kind.log2_ring_size;
             Box::new(Ring::new(&config).unwrap())
+        }
+        Some(Way::AfXdp) => {
+            let name = if sends { "from" } else { "to" };
+            if sends {
+                run(
+                    "ip",
+                    "link add from mtu 1778 type veth peer name to mtu 1778",
+                );
+                run("ip", "link set from up");
+                run("ip", "link set to up");
+            }
+            let mut config = af_xdp::Config::new(name);
+            config.ring_size = 1 << kind.log2_ring_size;
+            config.take = if sends { Vec::new() } else { vec![Take::All] };
+            Box::new(AfXdp::open(&config).unwrap())
         }
         Some(Way::Tap) => {
             let name = if sends { "from" } else { "to" };

@@ -55,6 +55,10 @@ impl Kind {
     /// Bytes of the longest packet that there is room for.
     pub(crate) fn longest(&self) -> usize {
         let buffer = self.buffer_bytes as usize;
+        if further::way_of(self) == Some(Way::AfXdp) {
+            // The kernel has the rest.
+            return buffer - 256;
+        }
         match &self.virtio {
             None => buffer << self.log2_ring_size,
             Some(virtio) => virtio.longest(buffer, self.log2_ring_size),
