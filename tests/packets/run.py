@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Ports against the programs whose protocols they speak: Debian's `dpdk-testpmd` with `net_memif`, in both roles, and `net_pcap`.
+"""Ports against the programs whose protocols they speak: Debian's `dpdk-testpmd` with `net_memif`, in both roles, `net_virtio_user`,
+`net_vhost`, and `net_pcap`.
 
     tests/packets/run.py [CASE ...]
 
@@ -25,7 +26,9 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import virtio  # noqa: E402
 from harness import isolate, road  # noqa: E402
+from wrong import Wrong, check  # noqa: E402
 
 PROGRAM = road.REPOSITORY / "target/xtask/examples/memif"
 CAPTURE = PROGRAM.with_name("capture")
@@ -37,10 +40,6 @@ Started = tuple[subprocess.Popen[bytes], str]
 """A program, and the name of its output."""
 ROLES = {"client": "server", "server": "client"}
 """Each role, and that of the peer."""
-
-
-class Wrong(Exception):
-    """What was not as it must be."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,14 @@ class Run:
         return self.spawn(name, argv)
 
     def ours(self, role: str, *words: str) -> Started:
-        """Our side."""
+        """Our side of a memif."""
+        return self.program([str(PROGRAM), role, str(self.socket), *words])
+
+    def program(self, argv: list[str]) -> Started:
+        """Our side, of any kind."""
         self.started += 1
         name = f"ours{self.started}"
-        process = self.spawn(name, [str(PROGRAM), role, str(self.socket), *words])
+        process = self.spawn(name, argv)
         self.until_said(name, "ready")
         return process, name
 
@@ -152,12 +155,6 @@ class Run:
         if found is None:
             raise Wrong(f"{name} says nothing of packets: {self.said(name)[-2000:]}")
         return int(found[1]), int(found[2])
-
-
-def check(holds: bool, what: str) -> None:
-    """Raises what is wrong."""
-    if not holds:
-        raise Wrong(what)
 
 
 def receives(run: Run, role: str, *options: str, size: int = 64, queues: int = 1, zero_copy: bool = False, sleeps: bool = False) -> None:
@@ -279,6 +276,7 @@ def cases() -> dict[str, Callable[[Run], None]]:
     found["memif server: exchanges, zero-copy, io"] = lambda run: exchanges(run, "server", "io", zero_copy=True)
     found["memif server: refuses unsealed memory"] = refuses
     found["memif server: is killed"] = is_killed
+    found.update(virtio.cases())
     for kind in ("pcap", "pcapng"):
         found[f"{kind}: to libpcap and back"] = lambda run, kind=kind: captures(run, kind)
     return found
