@@ -2,7 +2,7 @@
 """Ports against the programs whose protocols they speak: Debian's `dpdk-testpmd` with `net_memif`, in both roles, `net_virtio_user`,
 `net_vhost`, and `net_pcap`.
 
-    tests/packets/run.py [CASE ...]
+    tests/packets/run.py [--full] [CASE ...]
 
 README.md says what is checked. A CASE is a part of the names of those to run. Exits with 0 when every case was right.
 """
@@ -257,7 +257,7 @@ def captures(run: Run, kind: str) -> None:
     subprocess.run([CAPTURE, "read", returned, str(count)], check=True)
 
 
-def cases() -> dict[str, Callable[[Run], None]]:
+def cases(thorough: bool) -> dict[str, Callable[[Run], None]]:
     """Each by its name."""
     found: dict[str, Callable[[Run], None]] = {}
     for role in ROLES:
@@ -276,7 +276,7 @@ def cases() -> dict[str, Callable[[Run], None]]:
     found["memif server: exchanges, zero-copy, io"] = lambda run: exchanges(run, "server", "io", zero_copy=True)
     found["memif server: refuses unsealed memory"] = refuses
     found["memif server: is killed"] = is_killed
-    found.update(virtio.cases())
+    found.update(virtio.cases(thorough))
     for kind in ("pcap", "pcapng"):
         found[f"{kind}: to libpcap and back"] = lambda run, kind=kind: captures(run, kind)
     return found
@@ -286,8 +286,16 @@ def main() -> int:
     """Runs the cases; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE")
+    parser.add_argument("--full", action="store_true", help="all cases, and more turns of each")
     options = parser.parse_args()
-    wanted = {name: case for name, case in cases().items() if not options.cases or any(part in name for part in options.cases)}
+    every = cases(options.full)
+    if options.cases:
+        wanted = {name: case for name, case in every.items() if any(part in name for part in options.cases)}
+    else:
+        left = set() if options.full else virtio.cases(False).keys() - virtio.SAMPLE
+        wanted = {name: case for name, case in every.items() if name not in left}
+        if left:
+            print(f"{len(left)} cases of vhost-user are left to the full run")
     if shutil.which("dpdk-testpmd") is None:
         print("skipped: there is no dpdk-testpmd here (Debian's package is dpdk-dev)")
         print(f"0 passed, 0 failed, {len(wanted)} skipped")

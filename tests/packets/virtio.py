@@ -87,9 +87,8 @@ def receives(run: Run, way: Way, *options: str, size: int = 64, sleeps: bool = F
     """testpmd sends: everything arrives, but what it takes with it when it ends."""
     words = [*(["--sleep"] if sleeps else []), "count", str(size)]
     (ours, our_name), (theirs, name) = both(run, way, words, "txonly", *options)
-    run.until_said(our_name, "connected")
-    run.until_said(name, "txonly packet forwarding")
-    time.sleep(0.7)
+    run.until_said(our_name, "flows")
+    time.sleep(0.2)
     _, sent = run.stop(theirs, name)
     run.until_said(our_name, "closed")
     result = run.finish(ours, our_name)
@@ -128,7 +127,7 @@ def reconnects(run: Run, way: Way) -> None:
     for times in range(1, 4):
         run.until_said(our_name, "connected", times)
         run.until_said(name, "txonly packet forwarding")
-        time.sleep(0.2)
+        run.until_said(our_name, "flows")
         theirs.kill()
         theirs.wait()
         run.until_said(our_name, "closed: the peer has gone", times)
@@ -150,8 +149,7 @@ def is_killed(run: Run, way: Way, turns: int) -> None:
         ours.kill()
         ours.wait()
         ours, our_name = our_side(run, way, "count", "64")
-    run.until_said(our_name, "connected")
-    time.sleep(0.3)
+    run.until_said(our_name, "flows")
     check(theirs.poll() is None, "testpmd has gone with ours")
     result = run.finish(ours, our_name)
     check(result.wrong == 0 and result.drops == 0 and result.received > 10_000, f"{result}")
@@ -177,7 +175,7 @@ def numbers(path: str) -> array.array[int]:
 
 def survives(run: Run, packed: bool, turns: int) -> None:
     """The back end is killed under load, again and again: the next goes on where it was. What is lost is what the dead had in hand."""
-    count, record = 3_000_000, run.place / "numbers"
+    count, record = min(125_000 * turns, 10_000_000), run.place / "numbers"
     front = ["virtio-user", "server", str(run.socket), *(["--packed"] if packed else [])]
     ours, name = run.program([str(PROGRAM), *front, "number", str(count), "64"])
     back = [str(PROGRAM), "vhost-user", "client", str(run.socket), "collect", str(record)]
@@ -204,9 +202,37 @@ def survives(run: Run, packed: bool, turns: int) -> None:
     check(kills >= min(turns, 5) and 0 <= lost <= kills * BURST, f"{lost} of {count} lost by {kills} kills")
 
 
-def cases(thorough: bool = False) -> dict[str, Callable[[Run], None]]:
+def outlives(run: Run, packed: bool, turns: int) -> None:
+    """The front end is killed under load, again and again: the back end goes on with the next, and what it counts is right."""
+    ours, name = run.program([str(PROGRAM), "vhost-user", "server", str(run.socket), "count", "64"])
+    front = [str(PROGRAM), "virtio-user", "client", str(run.socket), *(["--packed"] if packed else []), "number", "100000000", "64"]
+    for times in range(1, turns + 1):
+        sender, _ = run.program(front)
+        run.until_said(name, "connected", times)
+        time.sleep(random.uniform(0.005, 0.05))
+        sender.kill()
+        sender.wait()
+        run.until_said(name, "closed: the peer has gone", times)
+    result = run.finish(ours, name)
+    check(result.connections == turns and result.wrong == 0 and result.drops == 0, f"{result}")
+    check(result.received > 10_000, f"{result}")
+
+
+SAMPLE = {
+    "vhost-user: receives, packed, four queues",
+    "vhost-user: receives packets of three segments",
+    "vhost-user: sends packets of five buffers",
+    "vhost-user: is killed and comes back",
+    "virtio-user: exchanges, mac, packed",
+    "virtio: the back end is killed, packed",
+    "virtio: the front end is killed",
+}
+"""What is played in the sample: each way at least once."""
+
+
+def cases(thorough: bool) -> dict[str, Callable[[Run], None]]:
     """Each by its name."""
-    turns = 200 if thorough else 8
+    turns = 200 if thorough else 12
     split, packed = Way(), Way(parameters=",packed_vq=1")
     plain = Way(parameters=",mrg_rxbuf=0,in_order=0")
     four, four_packed = Way(queues=4), Way(queues=4, parameters=",packed_vq=1")
@@ -241,6 +267,8 @@ def cases(thorough: bool = False) -> dict[str, Callable[[Run], None]]:
         "virtio-user: exchanges, io": lambda run: exchanges(run, front, "io"),
         "virtio-user: exchanges, mac, packed": lambda run: exchanges(run, front_packed, "mac"),
         "virtio-user: testpmd is killed and comes back": lambda run: reconnects(run, front),
-        "virtio: the back end is killed": lambda run: survives(run, False, turns),
-        "virtio: the back end is killed, packed": lambda run: survives(run, True, turns),
+        "virtio: the back end is killed": lambda run: survives(run, False, 2 * turns),
+        "virtio: the back end is killed, packed": lambda run: survives(run, True, 2 * turns),
+        "virtio: the front end is killed": lambda run: outlives(run, False, 2 * turns),
+        "virtio: the front end is killed, packed": lambda run: outlives(run, True, 2 * turns),
     }
