@@ -1,8 +1,9 @@
 //! A virtio port at work, for `tests/packets`: as `memif` does it.
 //!
-//! `virtio vhost-user|virtio-user server|client PATH [--queues N] [--unsealed] [--split] [--plain] [--offloads] [--sleep] count BYTES …`
+//! `virtio vhost-user|virtio-user server|client PATH [--queues N] [--unsealed] [--packed] [--plain] [--sleep] [--wait] count BYTES | …`
 //!
-//! `--split` has no packed rings, `--plain` no packet in several buffers.
+//! `--packed` is for front ends, and back ends take what comes. With `--plain` no packet is in several buffers. With `--wait` nothing is
+//! sent until a byte has come on standard input.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,7 @@ mod site;
 use std::error::Error;
 
 use millrace_port::vhost_user::{Config, Role, VhostUser};
+use millrace_port::virtio_user::{self, VirtioUser};
 use site::Site;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -24,20 +26,30 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => Role::Client,
     };
     let mut config = Config::new(role, next().ok_or(missing)?);
-    let mut sleeps = false;
+    config.packed = kind == "vhost-user";
+    let (mut sleeps, mut waits) = (false, false);
     let what = loop {
         match next().ok_or(missing)?.as_str() {
             "--queues" => config.queue_pairs = next().ok_or(missing)?.parse()?,
             "--unsealed" => config.accept_unsealed = true,
-            "--split" => config.packed = false,
+            "--packed" => config.packed = true,
             "--plain" => config.mergeable = false,
-            "--offloads" => config.offloads = true,
             "--sleep" => sleeps = true,
+            "--wait" => waits = true,
             word => break word.to_owned(),
         }
     };
-    match kind.as_str() {
-        "vhost-user" => Site::new(VhostUser::new(config)?).work(&what, sleeps, next),
-        _ => Err("what kind of port?".into()),
+    let mut site = if kind == "vhost-user" {
+        Site::new(VhostUser::new(config)?)
+    } else {
+        let mut front = virtio_user::Config::new(role, config.path);
+        front.queue_pairs = config.queue_pairs;
+        front.packed = config.packed;
+        front.mergeable = config.mergeable;
+        Site::new(VirtioUser::new(front)?)
+    };
+    if waits {
+        site.until_told();
     }
+    site.work(&what, sleeps, next)
 }

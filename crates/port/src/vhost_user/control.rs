@@ -346,6 +346,3 @@ fn map(
     let bytes = usize::try_from(bytes).map_err(|_| wrong)?;
     Mapping::new(fd.as_fd(), bytes).map_err(ControlError::Map)
 }
-
-#[cfg(test)]
-mod tests;

@@ -60,8 +60,8 @@ pub(crate) trait Ring: Sized {
     /// The place in a table of the descriptor after this one, which is the `count`th of the chain in it. None: it was the last.
     fn next_in_table(descriptor: Descriptor, count: u16, entries: u32) -> Option<u16>;
 
-    /// From the words of a table.
-    fn parse(words: [u64; 2]) -> Descriptor;
+    /// From the words of a table, whose descriptors are for the device to write or not.
+    fn parse(words: [u64; 2], writes: bool) -> Descriptor;
 
     /// Moves beyond the chain at the cursor, of so many descriptors, of which this is the last.
     fn take(&mut self, last: Descriptor, descriptors: u16, length: u32);
@@ -227,7 +227,7 @@ impl<R: Ring> Queue<R> {
             self.guest.memory().read(place.ok_or(wrong)?, &mut words);
             let (low, high) = words.split_at(8);
             let word = |half: &[u8]| half.try_into().map_or(0, u64::from_le_bytes);
-            let descriptor = R::parse([word(low), word(high)]);
+            let descriptor = R::parse([word(low), word(high)], writes);
             if descriptor.flags & DESC_INDIRECT != 0 {
                 return Err(Malformed::Flags(descriptor.flags));
             }

@@ -55,7 +55,8 @@ impl InFlight {
         usize::from(queues) * record_bytes(is_packed, size)
     }
 
-    /// The record of a ring of so many descriptors, ready for use. None: there is none for it, or it is not for us.
+    /// The record of a ring of so many descriptors, and whether it is a new one, whose version is to be set. None: there is none for it,
+    /// or it is not for us.
     fn record(&self, queue: u16, size: u16, is_packed: bool) -> Option<(Record, bool)> {
         if queue >= self.queues || size > self.size {
             return None;
@@ -77,9 +78,8 @@ impl InFlight {
                 }
             }
             record.set_half(SIZE, size);
-            record.set_half(VERSION, VERSION_NUMBER);
         }
-        let is_ours = record.half(VERSION) == VERSION_NUMBER
+        let is_ours = (is_new || record.half(VERSION) == VERSION_NUMBER)
             && record.half(SIZE) == size
             && (0..size).all(|entry| record.byte(first + usize::from(entry) * each) == 0);
         is_ours.then_some((record, is_new))
@@ -87,6 +87,7 @@ impl InFlight {
 
     pub(crate) fn split(&self, queue: u16, size: u16) -> Option<SplitRecord> {
         let (record, _) = self.record(queue, size, false)?;
+        record.set_half(VERSION, VERSION_NUMBER);
         Some(SplitRecord(record))
     }
 
@@ -174,6 +175,83 @@ impl PackedRecord {
         };
         self.intend(used);
         self.settle(used);
+        // Last: whoever comes after a death before this begins anew.
+        self.record.set_half(VERSION, VERSION_NUMBER);
         Some(used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_shm::Mapping;
+    use millrace_wire::virtio::{DESC_AVAIL, DESC_USED};
+
+    use super::*;
+
+    const SIZE: u16 = 8;
+
+    fn fresh() -> InFlight {
+        let mapping = Mapping::private(4096).unwrap();
+        let memory = Arc::new(Memory::new(vec![mapping]));
+        InFlight::new(memory, 0, 2, SIZE, true).unwrap()
+    }
+
+    fn at(slot: u16) -> Position {
+        Position { slot, wrap: true }
+    }
+
+    /// Flags of a ring of which the slots before this were given back in the first turn.
+    fn given_back(before: u16) -> impl Fn(u16) -> u16 {
+        move |slot| match slot < before {
+            true => DESC_AVAIL | DESC_USED,
+            false => DESC_AVAIL,
+        }
+    }
+
+    #[test]
+    fn a_packed_ring_goes_on_after_the_last_chain_that_was_given_back() {
+        let inflight = fresh();
+        let record = inflight.packed(1, SIZE).unwrap();
+        assert_eq!(record.begin(at(0), SIZE, given_back(0)), Some(at(0)));
+        // Three chains, of one, two and one descriptors, and a death after none, one, two, or all of them.
+        for (dead_after, wanted) in [(0, 0), (1, 1), (3, 3), (4, 4)] {
+            let inflight = fresh();
+            let record = inflight.packed(1, SIZE).unwrap();
+            record.begin(at(0), SIZE, given_back(0));
+            for (slot, descriptors) in [(0, 1), (1, 2), (3, 1)] {
+                record.note(slot, descriptors);
+            }
+            record.intend(at(4));
+            let next = inflight.packed(1, SIZE).unwrap();
+            let found = next.begin(at(7), SIZE, given_back(dead_after));
+            assert_eq!(found, Some(at(wanted)));
+            // And once more, where nothing was going on.
+            let next = inflight.packed(1, SIZE).unwrap();
+            assert_eq!(next.begin(at(7), SIZE, given_back(8)), Some(at(wanted)));
+        }
+    }
+
+    #[test]
+    fn records_that_cannot_be_are_refused() {
+        let inflight = fresh();
+        assert!(inflight.packed(2, SIZE).is_none());
+        assert!(inflight.packed(0, SIZE + 1).is_none());
+        let record = inflight.packed(0, SIZE).unwrap();
+        record.begin(at(0), SIZE, given_back(0));
+        assert!(inflight.packed(0, SIZE - 1).is_none());
+        record.intend(at(SIZE));
+        let next = inflight.packed(0, SIZE).unwrap();
+        assert_eq!(next.begin(at(0), SIZE, given_back(0)), None);
+        // A chain of no descriptors would never end.
+        record.intend(at(2));
+        record.note(0, 0);
+        let next = inflight.packed(0, SIZE).unwrap();
+        assert_eq!(next.begin(at(0), SIZE, given_back(2)), None);
+        // Somebody has taken chains out of order.
+        let (first, _) = entries(true);
+        record.record.set_byte(first, 1);
+        assert!(inflight.packed(0, SIZE).is_none());
+        let memory = Arc::new(Memory::new(vec![Mapping::private(4096).unwrap()]));
+        assert!(InFlight::new(memory, 0, 32, SIZE, true).is_none());
     }
 }

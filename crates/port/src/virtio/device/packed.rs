@@ -195,11 +195,12 @@ impl Ring for Packed {
         (u32::from(count) < entries).then_some(count)
     }
 
-    fn parse(words: [u64; 2]) -> Descriptor {
-        // Only one flag has a meaning in a table.
-        let mut descriptor = Descriptor::parse_packed(words);
-        descriptor.flags &= DESC_WRITE;
-        descriptor
+    fn parse(words: [u64; 2], writes: bool) -> Descriptor {
+        // No flag has a meaning in a table but for the direction, and that DPDK 22.11 has wrong in tables to the device.
+        Descriptor {
+            flags: if writes { DESC_WRITE } else { 0 },
+            ..Descriptor::parse_packed(words)
+        }
     }
 
     #[inline]

@@ -115,7 +115,7 @@ impl Ring for Split {
         (descriptor.flags & DESC_NEXT != 0).then_some(descriptor.link)
     }
 
-    fn parse(words: [u64; 2]) -> Descriptor {
+    fn parse(words: [u64; 2], _writes: bool) -> Descriptor {
         Descriptor::parse_split(words)
     }
 
