@@ -220,8 +220,8 @@ pub(super) static SUITES: &[Suite] = &[
         name: "packets",
         sample: &["tests/packets/run.py"],
         sample_minutes: 3,
-        full: &["tests/packets/run.py"],
-        full_minutes: 3,
+        full: &["tests/packets/run.py", "--full"],
+        full_minutes: 10,
         beside: false,
     },
     Suite {
