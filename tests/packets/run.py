@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""Ports against the programs whose protocols they speak: Debian's `dpdk-testpmd` with `net_memif`, in both roles, and `net_pcap`.
+"""Ports against the programs whose protocols they speak: Debian's `dpdk-testpmd` with `net_memif`, in both roles, `net_virtio_user`,
+`net_vhost`, and `net_pcap`.
 
-    tests/packets/run.py [CASE ...]
+    tests/packets/run.py [--full] [CASE ...]
 
 README.md says what is checked. A CASE is a part of the names of those to run. Exits with 0 when every case was right.
 """
@@ -25,7 +26,9 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import virtio  # noqa: E402
 from harness import isolate, road  # noqa: E402
+from wrong import Wrong, check  # noqa: E402
 
 PROGRAM = road.REPOSITORY / "target/xtask/examples/memif"
 CAPTURE = PROGRAM.with_name("capture")
@@ -37,10 +40,6 @@ Started = tuple[subprocess.Popen[bytes], str]
 """A program, and the name of its output."""
 ROLES = {"client": "server", "server": "client"}
 """Each role, and that of the peer."""
-
-
-class Wrong(Exception):
-    """What was not as it must be."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,14 @@ class Run:
         return self.spawn(name, argv)
 
     def ours(self, role: str, *words: str) -> Started:
-        """Our side."""
+        """Our side of a memif."""
+        return self.program([str(PROGRAM), role, str(self.socket), *words])
+
+    def program(self, argv: list[str]) -> Started:
+        """Our side, of any kind."""
         self.started += 1
         name = f"ours{self.started}"
-        process = self.spawn(name, [str(PROGRAM), role, str(self.socket), *words])
+        process = self.spawn(name, argv)
         self.until_said(name, "ready")
         return process, name
 
@@ -152,12 +155,6 @@ class Run:
         if found is None:
             raise Wrong(f"{name} says nothing of packets: {self.said(name)[-2000:]}")
         return int(found[1]), int(found[2])
-
-
-def check(holds: bool, what: str) -> None:
-    """Raises what is wrong."""
-    if not holds:
-        raise Wrong(what)
 
 
 def receives(run: Run, role: str, *options: str, size: int = 64, queues: int = 1, zero_copy: bool = False, sleeps: bool = False) -> None:
@@ -260,7 +257,7 @@ def captures(run: Run, kind: str) -> None:
     subprocess.run([CAPTURE, "read", returned, str(count)], check=True)
 
 
-def cases() -> dict[str, Callable[[Run], None]]:
+def cases(thorough: bool) -> dict[str, Callable[[Run], None]]:
     """Each by its name."""
     found: dict[str, Callable[[Run], None]] = {}
     for role in ROLES:
@@ -279,6 +276,7 @@ def cases() -> dict[str, Callable[[Run], None]]:
     found["memif server: exchanges, zero-copy, io"] = lambda run: exchanges(run, "server", "io", zero_copy=True)
     found["memif server: refuses unsealed memory"] = refuses
     found["memif server: is killed"] = is_killed
+    found.update(virtio.cases(thorough))
     for kind in ("pcap", "pcapng"):
         found[f"{kind}: to libpcap and back"] = lambda run, kind=kind: captures(run, kind)
     return found
@@ -288,8 +286,16 @@ def main() -> int:
     """Runs the cases; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE")
+    parser.add_argument("--full", action="store_true", help="all cases, and more turns of each")
     options = parser.parse_args()
-    wanted = {name: case for name, case in cases().items() if not options.cases or any(part in name for part in options.cases)}
+    every = cases(options.full)
+    if options.cases:
+        wanted = {name: case for name, case in every.items() if any(part in name for part in options.cases)}
+    else:
+        left = set() if options.full else virtio.cases(False).keys() - virtio.SAMPLE
+        wanted = {name: case for name, case in every.items() if name not in left}
+        if left:
+            print(f"{len(left)} cases of vhost-user are left to the full run")
     if shutil.which("dpdk-testpmd") is None:
         print("skipped: there is no dpdk-testpmd here (Debian's package is dpdk-dev)")
         print(f"0 passed, 0 failed, {len(wanted)} skipped")

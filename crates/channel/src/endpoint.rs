@@ -414,6 +414,11 @@ impl Endpoint {
         self.peers().count()
     }
 
+    /// The one with the lowest of the agent's numbers, which is the one that came first.
+    pub(crate) fn first_peer(&self) -> Option<u64> {
+        self.peers().map(|held| held.peer).min()
+    }
+
     fn peers(&self) -> impl Iterator<Item = &Held> {
         self.links.iter().flatten().filter(|held| !held.is_parted)
     }

@@ -21,7 +21,7 @@ const AHEAD: u32 = 6;
 pub(crate) struct Source {
     pub(crate) id: u64,
     end: SubscribeEnd,
-    pool: PoolView,
+    pool: Arc<PoolView>,
     pub(crate) bell: Arc<WithheldFd>,
     /// The publisher's count, in full.
     sequence: u64,
@@ -53,7 +53,7 @@ impl Source {
         Source {
             id,
             end,
-            pool,
+            pool: Arc::new(pool),
             bell,
             has_all,
             sequence: FIRST,
@@ -106,6 +106,13 @@ impl Inbox {
 
     pub(crate) fn source(&self, index: usize) -> Option<&Source> {
         self.sources.get(index)?.as_ref()
+    }
+
+    /// What the messages of a publisher lie in.
+    pub(crate) fn pool_of(&self, publisher: u64) -> Option<Arc<PoolView>> {
+        let mut sources = self.sources.iter().flatten();
+        let source = sources.find(|source| source.id == publisher);
+        source.map(|source| Arc::clone(&source.pool))
     }
 
     /// Messages that publishers have given up, of those that were for us.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use millrace_shm::link::LINE_BYTES;
 use millrace_shm::pool::{Buffer, PoolMemory};
 
 use crate::endpoint::Shared;
@@ -79,6 +80,22 @@ pub struct DetachedLoan {
     pub(crate) buffer: Buffer,
     /// Of a reply: to whom.
     pub(crate) client: Client,
+}
+
+impl DetachedLoan {
+    /// Where it begins in its pool, in bytes. It lies inside.
+    #[must_use]
+    #[inline]
+    pub fn offset(&self) -> usize {
+        self.buffer.line() as usize * LINE_BYTES
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.buffer.bytes() as usize
+    }
 }
 
 impl<L: Lender> fmt::Debug for Loan<'_, L> {

@@ -137,6 +137,23 @@ impl Publisher {
         self.endpoint.borrow_mut().count_peers()
     }
 
+    /// Takes news of who has come or gone: calls of the kernel, which other functions make now and then.
+    pub fn attend(&self) {
+        self.endpoint.borrow_mut().look_again();
+    }
+
+    /// The subscriber that has been there longest.
+    #[must_use]
+    pub fn peer(&self) -> Option<u64> {
+        self.endpoint.borrow().first_peer()
+    }
+
+    /// The pool, for those who write messages by their place in it ([`DetachedLoan::offset`]).
+    #[must_use]
+    pub fn pool(&self) -> &Arc<PoolMemory> {
+        &self.memory
+    }
+
     /// Messages that were given up so far, each counted for every subscriber that it was for.
     #[must_use]
     pub fn dropped(&self) -> u64 {

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use millrace_shm::link::LINE_BYTES;
+use millrace_shm::pool::PoolView;
 use nix::sys::epoll::Epoll;
 
 use crate::Error;
@@ -30,6 +32,29 @@ pub struct Message<'a> {
 /// A message without its subscriber, for those who keep both in one place. Its publisher does not get it back when it is dropped.
 #[derive(Debug)]
 pub struct DetachedMessage(pub(crate) Taken);
+
+impl DetachedMessage {
+    /// Where it begins in its publisher's pool ([`Subscriber::pool_of`]), in bytes. It lies inside.
+    #[must_use]
+    #[inline]
+    pub fn offset(&self) -> usize {
+        self.0.descriptor.line as usize * LINE_BYTES
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.0.descriptor.bytes as usize
+    }
+
+    /// Whose it is.
+    #[must_use]
+    #[inline]
+    pub fn publisher(&self) -> u64 {
+        self.0.publisher
+    }
+}
 
 impl fmt::Debug for Message<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -253,6 +278,42 @@ impl Subscriber {
     #[must_use]
     pub fn id(&self) -> u64 {
         self.endpoint.borrow().id()
+    }
+
+    /// Takes news of who has come or gone: calls of the kernel, which other functions make now and then.
+    pub fn attend(&self) {
+        self.endpoint.borrow_mut().look_again();
+    }
+
+    /// The publisher that has been there longest.
+    #[must_use]
+    pub fn peer(&self) -> Option<u64> {
+        self.endpoint.borrow().first_peer()
+    }
+
+    /// The pool of a publisher, for those who read messages by their place in it ([`DetachedMessage::offset`]), also when it has gone.
+    #[must_use]
+    pub fn pool_of(&self, publisher: u64) -> Option<Arc<PoolView>> {
+        self.endpoint.borrow().inbox.pool_of(publisher)
+    }
+
+    /// For those who wait by [`Subscriber::news`], before they do: the next message makes that readable, once. False: there is one already.
+    /// Publishers ring for nobody else.
+    #[must_use]
+    pub fn arm(&self) -> bool {
+        self.endpoint.borrow_mut().fall_asleep()
+    }
+
+    /// Nobody waits any more.
+    pub fn disarm(&self) {
+        self.endpoint.borrow().inbox.wake();
+    }
+
+    /// A descriptor that is readable when somebody has come or gone, and, after [`Subscriber::arm`], when there is a message. Unlike
+    /// [`Subscriber::as_fd`], publishers have nothing to ring while it is not armed.
+    #[must_use]
+    pub fn news(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
     }
 
     /// A descriptor that is readable when there may be a message, for the program's own `epoll` or `poll`: then call [`Subscriber::pop`]

@@ -8,173 +8,27 @@
 #![forbid(unsafe_code)]
 
 mod frames;
+mod site;
 
 use std::error::Error;
-use std::io::{Read, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use frames::{filled, length, number_of};
 use millrace_port::memif::{Config, Memif, Role};
-use millrace_port::{Burst, Cause, Port, State};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
-const BURST: usize = 32;
-/// Packets that are under way at most: no queue of anybody's is full.
-const WINDOW: u64 = 256;
-
-/// The port, and what was said of it.
-struct Site {
-    port: Memif,
-    said: String,
-    polled: u32,
-    /// Nobody wants more.
-    over: Arc<AtomicBool>,
-    begun: Option<Instant>,
-    ended: Option<Instant>,
-}
-
-impl Site {
-    /// Lets the port do what it must, now and then, and says what has changed.
-    fn turn(&mut self) {
-        self.polled = self.polled.wrapping_add(1);
-        if self.polled.is_multiple_of(64) {
-            self.poll();
-        }
-    }
-
-    fn poll(&mut self) {
-        let said = match self.port.poll(Instant::now()) {
-            State::Connecting(Some(why)) => format!("closed: {why}"),
-            State::Connecting(None) => String::new(),
-            State::Connected => "connected".to_owned(),
-            State::Closed(why) => format!("over: {why}"),
-        };
-        if said != self.said {
-            println!("{said}");
-            self.said = said;
-        }
-    }
-
-    fn is_connected(&self) -> bool {
-        matches!(self.port.state(), State::Connected)
-    }
-
-    fn until_connected(&mut self) {
-        while !self.is_connected() && !self.over.load(Ordering::Relaxed) {
-            self.poll();
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn sleep(&mut self) {
-        if self.port.arm() {
-            let mut polled = [PollFd::new(self.port.as_fd(), PollFlags::POLLIN)];
-            // Failing is waking.
-            let _ = poll(&mut polled, PollTimeout::from(50u8));
-        }
-        self.poll();
-    }
-
-    fn count(&mut self, bytes: usize, sleeps: bool) -> u64 {
-        let mut burst = Burst::new(BURST);
-        let mut wrong = 0;
-        while !self.over.load(Ordering::Relaxed) {
-            self.turn();
-            let mut received = 0;
-            for queue in 0..self.port.receive_queues().max(1) {
-                received += self.port.receive(queue, &mut burst);
-                wrong += burst.iter().filter(|packet| packet.len() != bytes).count() as u64;
-            }
-            if received > 0 {
-                let now = Instant::now();
-                self.begun.get_or_insert(now);
-                self.ended = Some(now);
-            } else if sleeps {
-                self.sleep();
-            }
-        }
-        wrong
-    }
-
-    fn send(&mut self, count: u64, bytes: usize) {
-        let mut burst = Burst::new(BURST);
-        while burst.push(&filled(0, bytes)) {}
-        let mut sent = 0;
-        while sent < count && !self.over.load(Ordering::Relaxed) {
-            self.until_connected();
-            let queue = (sent / BURST as u64) as usize % self.port.transmit_queues().max(1);
-            let first = BURST - (count - sent).min(BURST as u64) as usize;
-            sent += self.port.transmit(queue, &burst, first) as u64;
-            self.turn();
-        }
-    }
-
-    /// Sends packets that somebody returns, and checks each; returns how many were not right.
-    fn exchange(&mut self, count: u64, skip: usize) -> u64 {
-        self.until_connected();
-        let queues = self.port.transmit_queues();
-        let (mut sent, mut returned, mut wrong) = (0, 0, 0);
-        let mut last = vec![None; queues];
-        let mut burst = Burst::new(BURST);
-        let begin = Instant::now();
-        while returned < count && begin.elapsed() < Duration::from_secs(20) {
-            self.turn();
-            if sent < count && sent - returned < WINDOW {
-                burst.clear();
-                assert!(burst.push(&filled(sent, length(sent))));
-                sent += self.port.transmit(sent as usize % queues, &burst, 0) as u64;
-            }
-            for (queue, last) in last.iter_mut().enumerate() {
-                self.port.receive(queue, &mut burst);
-                for packet in burst.iter() {
-                    let bytes = packet.to_vec();
-                    let number = number_of(&bytes);
-                    let is_right = number.is_some_and(|number| {
-                        bytes[skip..] == filled(number, length(number))[skip..]
-                    });
-                    let is_later = number > *last;
-                    *last = number;
-                    wrong += u64::from(!is_right || !is_later);
-                    returned += 1;
-                }
-            }
-        }
-        wrong + (count - returned)
-    }
-
-    fn report(&self, wrong: u64) {
-        let counters = self.port.counters();
-        let tallies = [counters.received, counters.transmitted].map(|tally| {
-            let drops =
-                Cause::ALL.map(|cause| format!("{}={}", cause.name(), tally.dropped(cause)));
-            format!("{} {} {}", tally.packets, tally.bytes, drops.join(","))
-        });
-        let seconds = match (self.begun, self.ended) {
-            (Some(begun), Some(ended)) => (ended - begun).as_secs_f64(),
-            _ => 0.0,
-        };
-        println!(
-            "result wrong={wrong} connections={} wakes={} seconds={seconds:.3} received {} transmitted {}",
-            counters.connections, counters.wakes, tallies[0], tallies[1]
-        );
-    }
-}
+use site::Site;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
-    let mut next = move || words.next().ok_or("a word is missing");
-    let role = match next()?.as_str() {
+    let mut next = move || words.next();
+    let missing = "a word is missing";
+    let role = match next().ok_or(missing)?.as_str() {
         "server" => Role::Server,
         _ => Role::Client,
     };
-    let mut config = Config::new(role, next()?);
+    let mut config = Config::new(role, next().ok_or(missing)?);
     let mut sleeps = false;
     let what = loop {
-        match next()?.as_str() {
+        match next().ok_or(missing)?.as_str() {
             "--queues" => {
-                config.receive_queues = next()?.parse()?;
+                config.receive_queues = next().ok_or(missing)?.parse()?;
                 config.transmit_queues = config.receive_queues;
             }
             "--unsealed" => config.accept_unsealed = true,
@@ -182,38 +36,5 @@ fn main() -> Result<(), Box<dyn Error>> {
             word => break word.to_owned(),
         }
     };
-    let over = Arc::new(AtomicBool::new(false));
-    let mut site = Site {
-        port: Memif::new(config)?,
-        said: String::new(),
-        polled: 0,
-        over: over.clone(),
-        begun: None,
-        ended: None,
-    };
-    println!("ready");
-    std::io::stdout().flush()?;
-    std::thread::spawn(move || {
-        // Whatever becomes of it, that was all.
-        let _ = std::io::stdin().read(&mut [0]);
-        over.store(true, Ordering::Relaxed);
-    });
-    let wrong = match what.as_str() {
-        "count" => site.count(next()?.parse()?, sleeps),
-        "send" => {
-            site.send(next()?.parse()?, next()?.parse()?);
-            println!("sent");
-            while !site.over.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            0
-        }
-        _ => {
-            let count = next()?.parse()?;
-            let skip = if next().is_ok() { 12 } else { 0 };
-            site.exchange(count, skip)
-        }
-    };
-    site.report(wrong);
-    Ok(())
+    Site::new(Memif::new(config)?).work(&what, sleeps, next)
 }

@@ -1,5 +1,6 @@
 //! Packets on their way from one port to another, or from a program.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::memory::{Memory, Place};
@@ -88,6 +89,12 @@ impl Burst {
         self.count == self.entries.len()
     }
 
+    /// For how many more there is room.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.entries.len() - self.count
+    }
+
     /// Forgets all packets.
     #[inline]
     pub fn clear(&mut self) {
@@ -166,6 +173,42 @@ impl Burst {
             }
             place => self.offloads[place - 1] = offload,
         }
+    }
+
+    /// Writes bytes of a packet in place, from `offset` on. False: it has not so many, or they lie where only others may write.
+    pub fn write(&mut self, number: usize, offset: usize, bytes: &[u8]) -> bool {
+        let Some(entry) = self.entries[..self.count].get_mut(number) else {
+            return false;
+        };
+        let length = entry.length as usize;
+        let end = offset.checked_add(bytes.len());
+        let own_only = self.memory.as_ref().is_none_or(|memory| memory.is_pool());
+        if end.is_none_or(|end| end > length || end > HEAD_BYTES && !own_only) {
+            return false;
+        }
+        let in_head = HEAD_BYTES.saturating_sub(offset).min(bytes.len());
+        let (front, mut rest) = bytes.split_at(in_head);
+        entry.head[offset.min(HEAD_BYTES)..][..in_head].copy_from_slice(front);
+        if rest.is_empty() {
+            return true;
+        }
+        let mut skip = offset.saturating_sub(HEAD_BYTES) as u32;
+        let first = entry.first_piece as usize;
+        for piece in &self.pieces[first..first + entry.pieces as usize] {
+            if skip >= piece.length {
+                skip -= piece.length;
+                continue;
+            }
+            let place = piece.after(skip);
+            skip = 0;
+            let (now, later) = rest.split_at(rest.len().min(place.length as usize));
+            match &self.memory {
+                Some(memory) => memory.write(place, now),
+                None => self.own[place.offset as usize..][..now.len()].copy_from_slice(now),
+            }
+            rest = later;
+        }
+        true
     }
 
     /// The memory that the packets go on in, if they came by a port.
@@ -278,13 +321,28 @@ impl<'a> Packet<'a> {
     /// A copy of it. What comes after the head is what lies there now.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut copy = self.head().to_vec();
+        let mut copy = Vec::new();
+        self.append_to(&mut copy);
+        copy
+    }
+
+    /// Copies it to the end of what is there, as [`Packet::to_vec`] does.
+    pub fn append_to(&self, copy: &mut Vec<u8>) {
+        self.append_first(self.len(), copy);
+    }
+
+    /// The same of its first bytes; it has so many.
+    pub(crate) fn append_first(&self, bytes: usize, copy: &mut Vec<u8>) {
+        let end = copy.len() + bytes;
+        copy.extend_from_slice(&self.head()[..bytes.min(self.head().len())]);
         for piece in self.pieces() {
             let filled = copy.len();
-            copy.resize(filled + piece.length as usize, 0);
+            if filled == end {
+                break;
+            }
+            copy.resize(end.min(filled + piece.length as usize), 0);
             self.read(*piece, &mut copy[filled..]);
         }
-        copy
     }
 
     fn pieces(&self) -> &'a [Place] {
@@ -293,6 +351,37 @@ impl<'a> Packet<'a> {
             0 => &[],
             count => &self.burst.pieces[first..first + count],
         }
+    }
+
+    /// Where it begins in this memory, if all of it but its head lies there in one piece, with room for the head before it.
+    pub(crate) fn offset_in(&self, memory: &Arc<Memory>) -> Option<u32> {
+        let [piece] = self.pieces() else {
+            return None;
+        };
+        let is_there = self.burst.memory.as_ref();
+        let is_there = is_there.is_some_and(|own| Arc::ptr_eq(own, memory));
+        piece
+            .offset
+            .checked_sub(HEAD_BYTES as u32)
+            .filter(|_| is_there)
+    }
+
+    /// In how many parts its bytes lie.
+    pub(crate) fn part_count(&self) -> usize {
+        1 + self.pieces().len()
+    }
+
+    /// Where its bytes lie, part by part, as long as the burst is borrowed.
+    pub(crate) fn parts(self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
+        let head = self.head();
+        let pieces = self.pieces().iter().map(move |piece| {
+            let start = match &self.burst.memory {
+                Some(memory) if piece.region != OWN => memory.start(*piece),
+                _ => NonNull::from(self.own(*piece)).cast(),
+            };
+            (start, piece.length as usize)
+        });
+        std::iter::once((NonNull::from(head).cast(), head.len())).chain(pieces)
     }
 
     fn own(&self, piece: Place) -> &'a [u8] {

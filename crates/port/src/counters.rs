@@ -20,11 +20,13 @@ pub enum Cause {
     NoQueue,
     /// It leaves to others what the peer does not do, or what cannot be.
     Offload,
+    /// A fault that was asked for ([`crate::fault`]) has lost it.
+    Fault,
 }
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 8] = [
+    pub const ALL: [Cause; 9] = [
         Cause::Malformed,
         Cause::TooLong,
         Cause::TooShort,
@@ -33,6 +35,7 @@ impl Cause {
         Cause::NoPeer,
         Cause::NoQueue,
         Cause::Offload,
+        Cause::Fault,
     ];
 
     /// What it is called in metrics.
@@ -47,6 +50,7 @@ impl Cause {
             Cause::NoPeer => "no_peer",
             Cause::NoQueue => "no_queue",
             Cause::Offload => "offload",
+            Cause::Fault => "fault",
         }
     }
 }

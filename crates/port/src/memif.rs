@@ -24,8 +24,8 @@
 //! Descriptors that come again are found by the place that they have in a ring, and a packet's bytes leave the ring when it is released.
 //! An eventfd that the peer wakes us by is watched for edges and never read: it is the peer's as well, and a read could wait.
 //!
-//! In reading order: `config`, `control` (what is said before packets pass), `region` (what a peer hands over), `receive` and `transmit`
-//! (rings), `sys` (their words), `listener` (the server's path), `error`.
+//! In reading order: `config`, `control` (what is said before packets pass), `receive` and `transmit` (rings), `sys` (their words),
+//! `error`.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,25 +33,25 @@ use std::time::{Duration, Instant};
 
 use millrace_wire::memif::{Disconnect, Message, Text};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::SockType;
 
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
+use crate::listener::{self, Listener};
 use crate::port::{Closed, Port, State};
 pub use config::{Config, Mode, Role};
 use control::{Client, Queues, Server, Step};
 pub use error::{ControlError, Malformed};
-use listener::Listener;
 use sys::Datagram;
 
 mod config;
 mod control;
 mod error;
-mod listener;
 mod receive;
-mod region;
 mod sys;
 mod transmit;
 
+const SOCKET: SockType = SockType::SeqPacket;
 /// The highest number of a region: as many as DPDK has.
 const REGION_MAX: u16 = 255;
 /// A peer that does not get on with connecting is given up after this time: others wait.
@@ -107,7 +107,7 @@ impl Memif {
         config.check()?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let listener = match config.role {
-            Role::Server => Some(Listener::new(&config.path, config.socket_mode)?),
+            Role::Server => Some(Listener::new(SOCKET, &config.path, config.socket_mode)?),
             Role::Client => None,
         };
         if let Some(listener) = &listener {
@@ -132,7 +132,7 @@ impl Memif {
         let Some(listener) = &self.listener else {
             return Ok(());
         };
-        while let Some(socket) = sys::accept(listener.socket()).map_err(Closed::Io)? {
+        while let Some(socket) = listener::accept(listener.socket()).map_err(Closed::Io)? {
             if !matches!(self.link, Link::Down(_)) {
                 // It may have gone already.
                 let _ = say_why(&socket, &ControlError::AlreadyConnected.to_string());
@@ -150,7 +150,7 @@ impl Memif {
 
     /// Client: looks for the server.
     fn connect(&mut self, now: Instant) {
-        let connected = listener::connect(&self.config.path)
+        let connected = listener::connect(SOCKET, &self.config.path)
             .and_then(|socket| self.watch(&socket, EpollFlags::EPOLLIN).map(|()| socket));
         match connected {
             Ok(socket) => {

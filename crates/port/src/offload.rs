@@ -8,8 +8,8 @@ pub enum Checksum {
     Unknown,
     /// Right: whoever handed the packet over has looked, or vouches for it.
     Verified,
-    /// To be completed: the ones' complement of the sum of all bytes from `start` to the packet's end belongs at `start + offset`, where the
-    /// sum of the pseudo-header lies so far. Such a packet has not met a wire yet, and is right until then.
+    /// To be completed: the ones' complement of the sum of all bytes from `start` to the packet's end belongs at `start + offset`, where
+    /// the sum of the pseudo-header lies so far. Such a packet has not met a wire yet, and is right until then.
     Partial {
         /// Where summing begins, in bytes from the packet's first.
         start: u16,

@@ -46,7 +46,7 @@ pub enum Link {
 }
 
 impl Link {
-    fn number(self) -> u16 {
+    pub(crate) fn number(self) -> u16 {
         match self {
             Link::Ethernet => LINK_ETHERNET,
             Link::Ip => LINK_RAW,

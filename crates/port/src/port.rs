@@ -8,7 +8,10 @@ use std::time::Instant;
 use crate::burst::Burst;
 use crate::counters::Counters;
 use crate::offload::Offloads;
-use crate::{memif, pcap};
+use crate::{memif, pcap, vhost_user, virtio};
+
+/// Bytes of the shortest packet where packets are Ethernet frames: a MAC header.
+pub(crate) const SHORTEST: u32 = 14;
 
 /// Something that packets enter and leave by.
 ///
@@ -86,6 +89,10 @@ pub enum Closed {
     Control(memif::ControlError),
     /// A ring of the peer's, or a descriptor in it, cannot be.
     Malformed(memif::Malformed),
+    /// The peer said by vhost-user what it must not say, or what does not fit.
+    VhostUser(vhost_user::ControlError),
+    /// A virtio ring of the peer's, or a descriptor in it, cannot be.
+    Virtio(virtio::Malformed),
     /// The peer began to connect, and said nothing more.
     Silent,
     /// The kernel does not do what is needed.
@@ -106,10 +113,66 @@ impl fmt::Display for Closed {
             Closed::Disconnected(reason) => write!(f, "the peer disconnected: {reason}"),
             Closed::Control(error) => write!(f, "{error}"),
             Closed::Malformed(what) => write!(f, "{what}"),
+            Closed::VhostUser(error) => write!(f, "{error}"),
+            Closed::Virtio(what) => write!(f, "{what}"),
             Closed::Silent => write!(f, "the peer began to connect and went silent"),
             Closed::Io(error) => write!(f, "{error}"),
             Closed::Unreadable(what) => write!(f, "{what}"),
             Closed::EndOfFile => write!(f, "the file has ended"),
         }
+    }
+}
+
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn poll(&mut self, now: Instant) -> &State {
+        (**self).poll(now)
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        (**self).poll_at()
+    }
+
+    fn state(&self) -> &State {
+        (**self).state()
+    }
+
+    fn receive_queues(&self) -> usize {
+        (**self).receive_queues()
+    }
+
+    fn transmit_queues(&self) -> usize {
+        (**self).transmit_queues()
+    }
+
+    fn receive(&mut self, queue: usize, burst: &mut Burst) -> usize {
+        (**self).receive(queue, burst)
+    }
+
+    fn release(&mut self, queue: usize) {
+        (**self).release(queue);
+    }
+
+    fn transmit(&mut self, queue: usize, burst: &Burst, first: usize) -> usize {
+        (**self).transmit(queue, burst, first)
+    }
+
+    fn offloads(&self) -> Offloads {
+        (**self).offloads()
+    }
+
+    fn give_up(&mut self, queue: usize, burst: &Burst, first: usize) {
+        (**self).give_up(queue, burst, first);
+    }
+
+    fn arm(&mut self) -> bool {
+        (**self).arm()
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (**self).as_fd()
+    }
+
+    fn counters(&self) -> Counters {
+        (**self).counters()
     }
 }

@@ -9,27 +9,40 @@ use millrace_port::{
     State,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rig::{KINDS, Rig, is_connected, packet, receive_all, receive_offloads, send_all};
+use rig::{Kind, Rig, is_connected, kinds, packet, receive_all, receive_offloads, send_all};
+
+fn play(property: fn(&mut Rig), has_it: fn(&Kind) -> bool) {
+    for kind in kinds().filter(|kind| has_it(kind)) {
+        println!("{}", kind.name);
+        if kind.is_possible() {
+            property(&mut Rig::new(kind));
+        }
+    }
+}
 
 /// Plays a property by each kind whose ends are there at the same time.
 fn each(property: fn(&mut Rig)) {
-    for kind in KINDS.iter().filter(|kind| kind.is_live()) {
-        println!("{}", kind.name);
-        property(&mut Rig::new(kind));
-    }
+    play(property, Kind::is_live);
 }
 
 /// Plays a property by each kind, files as well.
 fn each_and_files(property: fn(&mut Rig)) {
-    for kind in KINDS {
-        println!("{}", kind.name);
-        property(&mut Rig::new(kind));
-    }
+    play(property, |kind| kind.is_live() || kind.is_file());
+}
+
+/// Plays a property by each kind but files, also by those that have something of others between their ends.
+fn all_but_files(property: fn(&mut Rig)) {
+    play(property, |kind| !kind.is_file());
+}
+
+/// Plays a property by each kind.
+fn all(property: fn(&mut Rig)) {
+    play(property, |_| true);
 }
 
 #[test]
 fn packets_arrive_whole_and_in_order() {
-    each_and_files(|rig| {
+    all(|rig| {
         let packets: Vec<Vec<u8>> = (0..5000)
             .map(|number| packet(number, 20 + (number * 37 % 1481) as usize))
             .collect();
@@ -39,7 +52,7 @@ fn packets_arrive_whole_and_in_order() {
 
 #[test]
 fn bursts_of_any_size_pass() {
-    each_and_files(|rig| {
+    all(|rig| {
         for size in [1, 2, 7, 31, 32, 33, 64, 256] {
             let packets: Vec<_> = (0..400).map(|number| packet(number, 64)).collect();
             assert!(rig.pass(&packets, size) == packets, "bursts of {size}");
@@ -105,8 +118,8 @@ fn what_there_is_no_room_for_stays_with_the_sender() {
 
 #[test]
 fn jumbo_frames_and_packets_of_many_segments_pass() {
-    each_and_files(|rig| {
-        let longest = PACKET_BYTES_MAX.min(rig.slots() * rig.kind.buffer_bytes as usize);
+    all(|rig| {
+        let longest = PACKET_BYTES_MAX.min(rig.kind.longest());
         let lengths = [
             HEAD_BYTES - 1,
             HEAD_BYTES,
@@ -134,14 +147,14 @@ fn jumbo_frames_and_packets_of_many_segments_pass() {
 
 #[test]
 fn counters_add_up_exactly() {
-    each_and_files(|rig| {
+    all(|rig| {
         let mut packets: Vec<_> = (0..500)
             .map(|number| packet(number, 20 + number as usize * 3))
             .collect();
         let bytes: usize = packets.iter().map(Vec::len).sum();
         packets.insert(17, vec![1; 13]);
         packets.insert(300, vec![]);
-        let longest = rig.slots() * rig.kind.buffer_bytes as usize;
+        let longest = rig.kind.longest();
         let mut too_long = 0;
         if longest < PACKET_BYTES_MAX {
             packets.push(vec![1; longest + 1]);
@@ -199,7 +212,7 @@ fn work_that_the_peer_does_not_take_over_is_not_left_to_it() {
             Offload::NONE,
         ];
         // Files are there once something was sent.
-        let packets: Vec<_> = (0..6).map(|number| packet(number, 1400)).collect();
+        let packets: Vec<_> = (0..6).map(|number| packet(number, 1000)).collect();
         assert!(rig.pass(&packets, 6) == packets);
         let mut burst = Burst::new(works.len());
         for (number, work) in works.iter().enumerate() {
@@ -216,21 +229,13 @@ fn work_that_the_peer_does_not_take_over_is_not_left_to_it() {
         if rig.kind.is_live() {
             let arrived = receive_offloads(&mut *rig.receiver, works.len() - dropped);
             let wanted = (packets.iter().zip(works)).filter(|(_, work)| takes.takes(work));
-            let mut wanted: Vec<_> = wanted.collect();
-            for (_, work) in &mut wanted {
-                // Nobody vouches for it where there is no place to say so.
-                if takes.checksum || work.checksum != Checksum::Verified {
-                    continue;
-                }
-                work.checksum = Checksum::Unknown;
-            }
-            assert!(
-                arrived
-                    .iter()
-                    .map(|(bytes, work)| (bytes, *work))
-                    .eq(wanted),
-                "{arrived:?}"
-            );
+            // Not everybody can vouch for a checksum.
+            let said = |work: Offload| match work.checksum {
+                Checksum::Verified => Offload::NONE,
+                _ => work,
+            };
+            let arrived = arrived.iter().map(|(bytes, work)| (bytes, said(*work)));
+            assert!(arrived.eq(wanted.map(|(bytes, work)| (bytes, said(work)))));
         }
     });
 }
@@ -246,7 +251,11 @@ fn a_burst_is_good_after_its_port_has_lost_the_peer() {
         rig.settle();
         let copies: Vec<_> = burst.iter().map(|packet| packet.to_vec()).collect();
         assert!(copies == packets[..3]);
-        // What was on its way to the one that has gone is lost with it; what comes now is another connection's.
+        // What was on its way to the one that has gone is lost with it; what comes now is another connection's. A front end has it still.
+        if rig.kind.keeps_what_came() {
+            let kept = receive_all(&mut *rig.receiver, 1);
+            assert!(kept == packets[3..]);
+        }
         let packets: Vec<_> = (100..300).map(|number| packet(number, 300)).collect();
         assert!(rig.pass(&packets, 16) == packets);
     });
@@ -329,7 +338,7 @@ fn a_packet_is_forwarded_with_its_header_changed() {
 
 #[test]
 fn a_sleeper_is_woken_by_packets_and_by_nothing_else() {
-    each(|rig| {
+    all_but_files(|rig| {
         let wait = |port: &dyn Port, timeout: u16| {
             let mut polled = [PollFd::new(port.as_fd(), PollFlags::POLLIN)];
             poll(&mut polled, PollTimeout::from(timeout)).unwrap()

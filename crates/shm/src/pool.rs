@@ -141,6 +141,13 @@ impl PoolMemory {
         unsafe { std::slice::from_raw_parts(place.as_ptr(), bytes) }
     }
 
+    /// Where the pool begins, and how many bytes it has: for code that copies from and to it by address. It is mapped as long as `self`
+    /// lives; subscribers read there at the same time, and a forked child has zeros.
+    #[must_use]
+    pub fn range(&self) -> (NonNull<u8>, usize) {
+        (self.mapping.base(), self.mapping.bytes())
+    }
+
     #[inline]
     fn place(&self, buffer: &Buffer) -> (NonNull<u8>, usize) {
         assert_eq!(buffer.pool(), self.number);
@@ -257,6 +264,13 @@ impl PoolView {
         let size = checked_size(fd, bytes)?;
         let mapping = between_forks(|| Mapping::read_only(fd, size).map(Withheld::new))?;
         Ok(PoolView(mapping))
+    }
+
+    /// Where the pool begins, and how many bytes it has: for code that reads by address. It is mapped as long as `self` lives; its
+    /// publisher writes there at the same time, and a forked child has zeros.
+    #[must_use]
+    pub fn range(&self) -> (NonNull<u8>, usize) {
+        (self.0.base(), self.0.bytes())
     }
 
     /// Asks for the first bytes of a message that will be read soon.

@@ -361,6 +361,20 @@ impl Worker {
         self.small = Some(small);
     }
 
+    /// Sends what was held back because the worker that it is for was not keeping up: what comes meanwhile fills the burst. `is_final`:
+    /// in any case.
+    pub(crate) fn flush_held(&mut self, is_final: bool) {
+        let Some(plan) = self.plan.take() else { return };
+        self.is_final = is_final;
+        for place in (0..self.held.len()).rev() {
+            // One that has to wait on goes to the end, behind those that are still to be looked at.
+            let to = self.held.swap_remove(place);
+            self.flush_port(&plan, to, 0, to);
+        }
+        self.is_final = false;
+        self.plan = Some(plan);
+    }
+
     /// Sends what was gathered.
     fn flush(&mut self, plan: &Plan, queue: usize, from: u16) {
         while let Some(to) = self.touched.last().copied() {
@@ -387,6 +401,11 @@ impl Worker {
         };
         if burst.is_empty() {
             lane.put_back(burst);
+        } else if !burst.is_full() && lane.is_congested() && !self.is_final {
+            self.outs[place] = Some(burst);
+            if !self.held.contains(&to) {
+                self.held.push(to);
+            }
         } else if let Err(lost) = lane.send(to, burst) {
             self.tallies[usize::from(from)].drop(Cause::Busy, lost as u64);
         }

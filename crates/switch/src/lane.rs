@@ -138,6 +138,14 @@ impl Lane {
         })
     }
 
+    /// Whether so many bursts are under way that those to come should be full.
+    pub(crate) fn is_congested(&mut self) -> bool {
+        if self.spare.len() < LANE_BURSTS * 3 / 4 {
+            self.spare.extend(self.back.try_iter());
+        }
+        self.spare.len() < LANE_BURSTS * 3 / 4
+    }
+
     /// Gives a burst back that was not needed.
     pub(crate) fn put_back(&mut self, burst: Burst) {
         self.spare.push(burst);

@@ -122,6 +122,9 @@ pub(crate) struct Worker {
     /// By number of port: packets that are about to go there.
     pub(crate) outs: Vec<Option<Burst>>,
     pub(crate) touched: Vec<u16>,
+    /// Ports of others whose packets wait until there are more of them.
+    pub(crate) held: Vec<u16>,
+    pub(crate) is_final: bool,
     pub(crate) scratch: Option<Burst>,
     pub(crate) small: Option<Burst>,
     work: Work,
@@ -173,6 +176,8 @@ impl Worker {
             burst: burst(),
             outs: Vec::new(),
             touched: Vec::new(),
+            held: Vec::new(),
+            is_final: false,
             scratch: burst(),
             small: Some(Burst::new(1)),
             work: Work::default(),
@@ -184,9 +189,13 @@ impl Worker {
     pub(crate) fn run(mut self) {
         // Since when there is nothing, and whether it has slept since.
         let mut idle = None;
-        while !self.is_stopped {
+        loop {
             let now = Instant::now();
-            if self.turn(now) {
+            let is_busy = self.turn(now);
+            if self.is_stopped {
+                break;
+            }
+            if is_busy {
                 if let Some((_, false)) = idle.take() {
                     // Looking was worth it.
                     self.spin = (self.spin * 2).min(self.spin_max);
@@ -219,12 +228,15 @@ impl Worker {
         for place in 0..self.endpoints.len() {
             is_busy |= self.serve_endpoint(place);
         }
+        if !self.held.is_empty() {
+            self.flush_held(false);
+            // Whoever waits for another worker does not sleep.
+            is_busy |= !self.held.is_empty();
+        }
         self.work.turns += 1;
         self.work.busy_turns += u64::from(is_busy);
-        if is_busy {
-            for lane in self.lanes.iter_mut().flatten() {
-                lane.ring();
-            }
+        for lane in self.lanes.iter_mut().flatten() {
+            lane.ring();
         }
         is_busy
     }

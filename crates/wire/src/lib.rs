@@ -7,7 +7,8 @@
 //! whether one comes with it.
 //!
 //! In reading order: `reason` (why a connection is on the kernel's road), `message` (what the two sides
-//! say), `channel` (what participants of channels and the agent say), `codec` (the bytes); [`memif`]; [`pcap`].
+//! say), `channel` (what participants of channels and the agent say), `codec` (the bytes); [`memif`]; [`virtio`], [`vhost_user`];
+//! [`pcap`].
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -18,6 +19,8 @@ pub mod memif;
 mod message;
 pub mod pcap;
 mod reason;
+pub mod vhost_user;
+pub mod virtio;
 
 pub use channel::{
     CHANNEL_ABI, ChannelName, Holds, Left, LinkEnd, Linked, NameError, Open, Opened,

@@ -3,9 +3,16 @@
 //! Classic pcap as draft-ietf-opsawg-pcap has it: a header of 24 bytes, whose magic number says the byte order and the unit of time, and
 //! records of 16 bytes and a packet. pcapng as draft-ietf-opsawg-pcapng has it: blocks with their length at both ends; of the blocks,
 //! section headers, interfaces (with their unit of time), enhanced and simple packets are read, and all others passed over. Written is
-//! little endian, with nanoseconds.
+//! little endian, with nanoseconds; of a living interface (`live`) with its name, directions and statistics.
 
 use core::fmt;
+
+mod live;
+
+pub use live::{
+    Direction, INTRODUCTION_BYTES_MAX, Interface, LIVE_TRAIL_BYTES_MAX, STATISTICS_BYTES,
+    Statistics, emit_around_live, emit_introduction, emit_statistics,
+};
 
 /// Ethernet frames.
 pub const LINK_ETHERNET: u16 = 1;

@@ -127,6 +127,13 @@ impl Endpoint {
         is_done
     }
 
+    /// Says that this end sleeps, for somebody who waits himself this once. False: there is something already.
+    pub(crate) fn fall_asleep(&mut self) -> bool {
+        self.look_now(Some(Duration::ZERO));
+        self.rearm_backlog();
+        self.check().is_err() || self.inbox.sleep()
+    }
+
     fn spin_until(&mut self, done: &mut impl FnMut(&mut Endpoint) -> bool) -> bool {
         if done(self) {
             return true;

@@ -32,7 +32,8 @@ use super::error::ControlError;
 use super::receive::{Buffers, Receiver};
 use super::sys::Ring;
 use super::transmit::Transmitter;
-use super::{Config, REGION_MAX, region};
+use super::{Config, REGION_MAX};
+use crate::handed::{self, Unfit};
 use crate::memory::Memory;
 
 /// What a connection has once packets may pass.
@@ -133,11 +134,8 @@ impl Server {
         if region.bytes == 0 || region.bytes > left {
             return Err(ControlError::RegionBytes(region.bytes));
         }
-        self.regions.push(region::map(
-            fd.as_fd(),
-            region.bytes,
-            config.accept_unsealed,
-        )?);
+        self.regions
+            .push(map(fd, region.bytes, config.accept_unsealed)?);
         self.mapped_bytes += region.bytes;
         Ok(())
     }
@@ -169,7 +167,7 @@ impl Server {
                 "has private headers, whose meaning is not known here",
             ));
         }
-        if !region::is_eventfd(fd.as_fd()) {
+        if !handed::is_eventfd(fd.as_fd()) {
             return Err(wrong("came with a descriptor that is no eventfd"));
         }
         rings.push((ring, fd));
@@ -203,6 +201,17 @@ impl Server {
             transmitters,
         })
     }
+}
+
+/// Maps a region.
+fn map(fd: OwnedFd, bytes: u64, accept_unsealed: bool) -> Result<Mapping, ControlError> {
+    handed::check_memory(fd.as_fd(), bytes, accept_unsealed).map_err(|unfit| match unfit {
+        Unfit::NotSealed => ControlError::NotSealed,
+        Unfit::Small => ControlError::RegionBytes(bytes),
+        Unfit::Io(error) => ControlError::Map(error),
+    })?;
+    let bytes = usize::try_from(bytes).map_err(|_| ControlError::RegionBytes(bytes))?;
+    Mapping::new(fd.as_fd(), bytes).map_err(ControlError::Map)
 }
 
 /// Whether two secrets are the same, in a time that does not say where they differ.

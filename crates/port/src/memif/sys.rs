@@ -5,7 +5,7 @@
 )]
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -16,9 +16,7 @@ use millrace_wire::memif::{
 };
 use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, accept4, recvmsg, sendmsg,
-};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
 use crate::memory::{Memory, Place};
 
@@ -213,15 +211,4 @@ pub(super) fn receive(
         }
     }
     Ok(Some((received.bytes, first)))
-}
-
-/// The next who wants to connect. None: nobody does now.
-pub(super) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    match accept4(listener.as_fd().as_raw_fd(), flags) {
-        // SAFETY: the kernel has just made this descriptor for this process, and nothing else knows of it.
-        Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
-        Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }

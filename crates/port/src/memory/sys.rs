@@ -5,8 +5,10 @@
 )]
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use millrace_shm::Mapping;
+use millrace_shm::pool::{PoolMemory, PoolView};
 
 use super::Place;
 use crate::burst::HEAD_BYTES;
@@ -14,15 +16,103 @@ use crate::burst::HEAD_BYTES;
 /// Heads up to this length are copied as this many bytes: a copy of fixed size is a few moves, and a line less to wait for.
 const SHORT_BYTES: usize = 64;
 
+/// A part of a mapping, of at most 4 GiB.
+#[derive(Debug)]
+struct Region {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+/// What regions are parts of, which stays mapped as long as it is there.
+#[derive(Debug)]
+enum Mapped {
+    Own(Arc<Mapping>),
+    /// The pool of a publisher of a channel, for reading.
+    View(Arc<PoolView>),
+    /// The pool that this process publishes from.
+    Pool(Arc<PoolMemory>),
+}
+
+impl Mapped {
+    fn range(&self) -> (NonNull<u8>, usize) {
+        match self {
+            Mapped::Own(mapping) => (mapping.base(), mapping.bytes()),
+            Mapped::View(view) => view.range(),
+            Mapped::Pool(pool) => pool.range(),
+        }
+    }
+}
+
 /// The regions of a connection. They stay mapped while a burst has packets in them, whatever becomes of the connection.
 #[derive(Debug)]
 pub struct Memory {
-    regions: Vec<Mapping>,
+    regions: Vec<Region>,
+    mapped: Vec<Mapped>,
 }
 
+// SAFETY: the regions are mapped as long as the memory lives, wherever it is used; every access to them goes through atomics or raw copies
+// that expect others to write at the same time.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
 impl Memory {
-    pub(crate) fn new(regions: Vec<Mapping>) -> Memory {
-        Memory { regions }
+    /// Each mapping is a region.
+    pub(crate) fn new(mappings: Vec<Mapping>) -> Memory {
+        let windows = mappings.into_iter().map(|mapping| {
+            let bytes = mapping.bytes();
+            (Arc::new(mapping), 0, bytes)
+        });
+        Memory::of_windows(windows.collect())
+    }
+
+    /// Parts of mappings are regions: from an offset, so many bytes.
+    ///
+    /// # Panics
+    /// When a part is not inside.
+    pub(crate) fn of_windows(windows: Vec<(Arc<Mapping>, usize, usize)>) -> Memory {
+        let region = |(mapping, offset, bytes): &(Arc<Mapping>, usize, usize)| {
+            let is_inside = offset
+                .checked_add(*bytes)
+                .is_some_and(|end| end <= mapping.bytes());
+            assert!(is_inside, "a window reaches beyond its mapping");
+            // SAFETY: inside of the mapping, or at its end where there are no bytes.
+            let base = unsafe { mapping.base().add(*offset) };
+            Region {
+                base,
+                bytes: *bytes,
+            }
+        };
+        Memory {
+            regions: windows.iter().map(region).collect(),
+            mapped: windows
+                .into_iter()
+                .map(|(mapping, ..)| Mapped::Own(mapping))
+                .collect(),
+        }
+    }
+
+    /// What a publisher's messages lie in. Nothing is written there.
+    pub(crate) fn of_view(view: Arc<PoolView>) -> Memory {
+        Memory::of(Mapped::View(view))
+    }
+
+    /// What a publisher writes messages into.
+    pub(crate) fn of_pool(pool: Arc<PoolMemory>) -> Memory {
+        Memory::of(Mapped::Pool(pool))
+    }
+
+    fn of(mapped: Mapped) -> Memory {
+        let (base, bytes) = mapped.range();
+        Memory {
+            regions: vec![Region { base, bytes }],
+            mapped: vec![mapped],
+        }
+    }
+
+    /// Whether it is a pool to publish from, in which a program may write its packets in place.
+    pub(crate) fn is_pool(&self) -> bool {
+        matches!(self.mapped.first(), Some(Mapped::Pool(_)))
     }
 
     /// Whether a place is inside.
@@ -30,14 +120,14 @@ impl Memory {
     pub(crate) fn contains(&self, place: Place) -> bool {
         let end = u64::from(place.offset) + u64::from(place.length);
         let region = self.regions.get(usize::from(place.region));
-        region.is_some_and(|region| end <= region.bytes() as u64)
+        region.is_some_and(|region| end <= region.bytes as u64)
     }
 
     /// Where a place begins. It is inside, or this is our own mistake: places are checked when they are made.
     #[inline]
     pub(crate) fn start(&self, place: Place) -> NonNull<u8> {
         assert!(self.contains(place), "{place:?} is not in the memory");
-        let base = self.regions[usize::from(place.region)].base();
+        let base = self.regions[usize::from(place.region)].base;
         // SAFETY: `contains`: the offset is not beyond the end of the region, which is mapped as long as `self` lives.
         unsafe { base.add(place.offset as usize) }
     }

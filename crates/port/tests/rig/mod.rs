@@ -3,10 +3,17 @@
 
 use std::time::{Duration, Instant};
 
+use agent::Running;
+use further::Way;
 use millrace_port::memif::{Config, Memif, Mode, Role};
 use millrace_port::pcap::{Format, Link, Pace, Pcap};
 use millrace_port::{Burst, Closed, Offload, Port, State};
 use tempfile::TempDir;
+use virtio::Virtio;
+
+mod agent;
+mod further;
+mod virtio;
 
 /// Nothing that is waited for takes so long, unless it never comes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,17 +29,54 @@ pub(crate) struct Kind {
     pub(crate) queues: u16,
     /// A file between the two, which is read when it has been written.
     file: Option<Format>,
+    virtio: Option<Virtio>,
 }
 
 impl Kind {
     /// Whether one end sees what becomes of the other.
     pub(crate) fn is_live(&self) -> bool {
-        self.file.is_none()
+        self.file.is_none() && !self.is_apart()
+    }
+
+    pub(crate) fn is_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Whether this machine has it; says where it has not.
+    pub(crate) fn is_possible(&self) -> bool {
+        !self.is_apart() || further::is_apart(self)
+    }
+
+    /// Whether it is through the kernel.
+    fn is_apart(&self) -> bool {
+        further::way_of(self).is_some_and(Way::is_apart)
+    }
+
+    /// Bytes of the longest packet that there is room for.
+    pub(crate) fn longest(&self) -> usize {
+        let buffer = self.buffer_bytes as usize;
+        if further::way_of(self) == Some(Way::AfXdp) {
+            // The kernel has the rest.
+            return buffer - 256;
+        }
+        match &self.virtio {
+            None => buffer << self.log2_ring_size,
+            Some(virtio) => virtio.longest(buffer, self.log2_ring_size),
+        }
+    }
+
+    /// Whether what has come is still there for a receiver whose sender has gone: the memory is its own.
+    pub(crate) fn keeps_what_came(&self) -> bool {
+        self.virtio.as_ref().is_some_and(|virtio| virtio.back_sends)
     }
 }
 
-/// Each of these.
-pub(crate) static KINDS: &[Kind] = &[
+/// All of them.
+pub(crate) fn kinds() -> impl Iterator<Item = &'static Kind> {
+    KINDS.iter().chain(virtio::KINDS).chain(further::kinds())
+}
+
+static KINDS: &[Kind] = &[
     Kind {
         name: "memif, client to server",
         sender: Role::Client,
@@ -41,6 +85,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 2048,
         queues: 1,
         file: None,
+        virtio: None,
     },
     Kind {
         name: "memif, server to client",
@@ -50,6 +95,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 2048,
         queues: 1,
         file: None,
+        virtio: None,
     },
     Kind {
         name: "memif, client to server, IP, four queues",
@@ -59,6 +105,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 2048,
         queues: 4,
         file: None,
+        virtio: None,
     },
     Kind {
         name: "memif, server to client, IP, four queues",
@@ -68,6 +115,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 2048,
         queues: 4,
         file: None,
+        virtio: None,
     },
     Kind {
         name: "memif, client to server, small buffers",
@@ -77,6 +125,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 64,
         queues: 2,
         file: None,
+        virtio: None,
     },
     Kind {
         name: "memif, server to client, small buffers",
@@ -86,6 +135,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 64,
         queues: 2,
         file: None,
+        virtio: None,
     },
     Kind {
         name: "pcap",
@@ -95,6 +145,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 2048,
         queues: 1,
         file: Some(Format::Pcap),
+        virtio: None,
     },
     Kind {
         name: "pcapng",
@@ -104,6 +155,7 @@ pub(crate) static KINDS: &[Kind] = &[
         buffer_bytes: 2048,
         queues: 1,
         file: Some(Format::Pcapng),
+        virtio: None,
     },
 ];
 
@@ -111,6 +163,7 @@ pub(crate) static KINDS: &[Kind] = &[
 pub(crate) struct Rig {
     pub(crate) kind: &'static Kind,
     place: TempDir,
+    _agent: Option<Running>,
     pub(crate) sender: Box<dyn Port + Send>,
     pub(crate) receiver: Box<dyn Port + Send>,
 }
@@ -119,23 +172,20 @@ impl Rig {
     /// Joined ones.
     pub(crate) fn new(kind: &'static Kind) -> Rig {
         let place = tempfile::tempdir().unwrap();
-        if kind.file.is_some() {
-            return Rig {
-                kind,
-                place,
-                sender: Box::new(Nowhere),
-                receiver: Box::new(Nowhere),
-            };
-        }
-        let sender = make(kind, &place, kind.sender);
-        let receiver = make(kind, &place, other(kind.sender));
+        let is_ring = further::way_of(kind) == Some(Way::Ring);
+        let agent = is_ring.then(|| Running::start(&place.path().join("agent.sock")));
         let mut rig = Rig {
             kind,
             place,
-            sender,
-            receiver,
+            _agent: agent,
+            sender: Box::new(Nowhere),
+            receiver: Box::new(Nowhere),
         };
-        rig.settle();
+        if !kind.is_file() {
+            rig.remake_sender();
+            rig.remake_receiver();
+            rig.settle();
+        }
         rig
     }
 
@@ -171,12 +221,12 @@ impl Rig {
     pub(crate) fn remake_sender(&mut self) {
         // The old one first: a server's path is its own.
         self.sender = Box::new(Nowhere);
-        self.sender = make(self.kind, &self.place, self.kind.sender);
+        self.sender = make(self.kind, &self.place, true);
     }
 
     pub(crate) fn remake_receiver(&mut self) {
         self.receiver = Box::new(Nowhere);
-        self.receiver = make(self.kind, &self.place, other(self.kind.sender));
+        self.receiver = make(self.kind, &self.place, false);
     }
 
     /// The sender goes, and the receiver does not know yet.
@@ -244,14 +294,27 @@ fn other(role: Role) -> Role {
     }
 }
 
-fn make(kind: &Kind, place: &TempDir, role: Role) -> Box<dyn Port + Send> {
+fn make(kind: &Kind, place: &TempDir, sends: bool) -> Box<dyn Port + Send> {
+    match &kind.virtio {
+        None => further::make(kind, place, sends),
+        Some(virtio) if virtio.back_sends == sends => virtio.make_back(kind, place),
+        Some(virtio) => virtio.make_front(kind, place),
+    }
+}
+
+fn make_memif(kind: &Kind, place: &TempDir, sends: bool) -> Memif {
+    let role = if sends {
+        kind.sender
+    } else {
+        other(kind.sender)
+    };
     let mut config = Config::new(role, place.path().join("memif.sock"));
     config.mode = kind.mode;
     config.log2_ring_size = kind.log2_ring_size;
     config.buffer_bytes = kind.buffer_bytes;
     config.receive_queues = kind.queues;
     config.transmit_queues = kind.queues;
-    Box::new(Memif::new(config).unwrap())
+    Memif::new(config).unwrap()
 }
 
 /// Whether packets pass, as far as a port knows.

@@ -22,6 +22,7 @@ impl Worker {
             Command::Plan(plan, done) => {
                 // What others said when they went by the one before: numbers of ports may mean others afterwards.
                 self.read_mail(Instant::now());
+                self.flush_held(true);
                 self.follow(plan);
                 let _ = done.send(());
             }
@@ -55,6 +56,7 @@ impl Worker {
         self.ports.resize_with(count, || None);
         self.outs.resize_with(count, || None);
         self.touched.reserve(count);
+        self.held.reserve(count);
         let now_ns = self.now_ns;
         self.states.resize_with(count, || PortState::new(now_ns));
         for place in 0..count {

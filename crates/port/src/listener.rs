@@ -1,4 +1,4 @@
-//! A server's socket, and its place in the file system.
+//! A server's socket of the Unix domain, and its place in the file system.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -12,9 +12,13 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
 
+mod sys;
+
+pub(crate) use sys::accept;
+
 /// Listens at a path, which is there as long as the listener.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     /// Whether what is at the path is still ours.
@@ -24,11 +28,11 @@ pub(super) struct Listener {
 impl Listener {
     /// Makes the socket under another name, with its permissions, and then gives it the path: nobody finds it half made, and nobody's file
     /// is replaced. What a dead server has left is removed.
-    pub(super) fn new(path: &Path, mode: u32) -> io::Result<Listener> {
-        let socket = seqpacket()?;
+    pub(crate) fn new(kind: SockType, path: &Path, mode: u32) -> io::Result<Listener> {
+        let socket = open(kind)?;
         let draft = draft(path);
         bind(socket.as_raw_fd(), &UnixAddr::new(&draft)?)?;
-        let placed = place(&socket, &draft, path, mode);
+        let placed = place(&socket, kind, &draft, path, mode);
         // It has the other name now, or is not wanted.
         let _ = fs::remove_file(&draft);
         Ok(Listener {
@@ -38,7 +42,7 @@ impl Listener {
         })
     }
 
-    pub(super) fn socket(&self) -> &OwnedFd {
+    pub(crate) fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 }
@@ -51,9 +55,9 @@ impl Drop for Listener {
     }
 }
 
-fn seqpacket() -> nix::Result<OwnedFd> {
+fn open(kind: SockType) -> nix::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
+    socket(AddressFamily::Unix, kind, flags, None)
 }
 
 /// A name beside the path that nobody else of this system uses.
@@ -69,12 +73,18 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-fn place(socket: &OwnedFd, draft: &Path, path: &Path, mode: u32) -> io::Result<(u64, u64)> {
+fn place(
+    socket: &OwnedFd,
+    kind: SockType,
+    draft: &Path,
+    path: &Path,
+    mode: u32,
+) -> io::Result<(u64, u64)> {
     fs::set_permissions(draft, Permissions::from_mode(mode))?;
     listen(socket, Backlog::new(8)?)?;
     match fs::hard_link(draft, path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            remove_stale(path)?;
+            remove_stale(kind, path)?;
             fs::hard_link(draft, path)?;
         }
         linked => linked?,
@@ -83,13 +93,13 @@ fn place(socket: &OwnedFd, draft: &Path, path: &Path, mode: u32) -> io::Result<(
 }
 
 /// Removes a socket that nobody listens at. It is moved aside first, and looked at there: what has come in its place meanwhile stays.
-fn remove_stale(path: &Path) -> io::Result<()> {
+fn remove_stale(kind: SockType, path: &Path) -> io::Result<()> {
     let in_use = || io::Error::from(io::ErrorKind::AddrInUse);
     let found = identity(path)?;
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(in_use());
     }
-    match self::connect(path) {
+    match self::connect(kind, path) {
         Err(error) if error.raw_os_error() == Some(Errno::ECONNREFUSED as i32) => {}
         _ => return Err(in_use()),
     }
@@ -105,8 +115,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 }
 
 /// Connects to whoever listens at a path.
-pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let socket = seqpacket()?;
+pub(crate) fn connect(kind: SockType, path: &Path) -> io::Result<OwnedFd> {
+    let socket = open(kind)?;
     nix::sys::socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(socket)
 }

@@ -1,0 +1,110 @@
+//! What takes capabilities: sockets, a program, and its place at an interface.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::net::if_::if_nametoindex;
+
+use super::program::assemble;
+use super::sys::{self, Attributes};
+use super::{Config, Mode};
+
+const BPF_MAP_CREATE: i32 = 0;
+const BPF_MAP_UPDATE_ELEM: i32 = 2;
+const BPF_PROG_LOAD: i32 = 5;
+const BPF_LINK_CREATE: i32 = 28;
+const BPF_MAP_TYPE_XSKMAP: u32 = 17;
+const BPF_PROG_TYPE_XDP: u32 = 6;
+const BPF_XDP: u32 = 37;
+/// Where the program runs: on packets as the driver has them, or on those that the kernel has made of them.
+const XDP_FLAGS_SKB_MODE: u32 = 2;
+const XDP_FLAGS_DRV_MODE: u32 = 4;
+
+/// What one process has opened, for itself or another, whose port is made of it ([`super::AfXdp::from_opened`]).
+#[derive(Debug)]
+pub struct Opened {
+    /// A socket for each queue, which the program takes packets to once they are bound. Before, they are lost.
+    pub sockets: Vec<OwnedFd>,
+    /// The program's place at the interface. It is taken away with the last copy of this descriptor: whoever has it last, until its end.
+    pub link: Option<OwnedFd>,
+    /// The interface's number.
+    pub ifindex: u32,
+    /// The queue of the first socket; those of the others follow.
+    pub first_queue: u32,
+}
+
+/// Opens sockets, and has a program take what was asked for to them: with `CAP_NET_RAW`, `CAP_BPF` and `CAP_NET_ADMIN`. Without
+/// `take`, nothing is taken, and the port can only send.
+///
+/// # Errors
+/// `InvalidInput` for a configuration that cannot be; `ResourceBusy` when the interface has a program already; else what the kernel says.
+pub fn open(config: &Config) -> io::Result<Opened> {
+    config.check()?;
+    let ifindex = if_nametoindex(config.interface.as_str())?;
+    let sockets: io::Result<Vec<OwnedFd>> = (0..config.queues).map(|_| sys::socket()).collect();
+    let sockets = sockets?;
+    let mut link = None;
+    if !config.take.is_empty() {
+        let map = make_map(config.first_queue + config.queues)?;
+        for (queue, socket) in (config.first_queue..).zip(&sockets) {
+            insert(map.as_fd(), queue, socket.as_fd())?;
+        }
+        let program = load(&assemble(&config.take, map.as_raw_fd()))?;
+        link = Some(attach(program.as_fd(), ifindex, config.mode)?);
+    }
+    Ok(Opened {
+        sockets,
+        link,
+        ifindex,
+        first_queue: config.first_queue,
+    })
+}
+
+fn make_map(entries: u32) -> io::Result<OwnedFd> {
+    let mut attributes = Attributes::new();
+    attributes.set_u32(0, BPF_MAP_TYPE_XSKMAP);
+    attributes.set_u32(4, size_of::<u32>() as u32);
+    attributes.set_u32(8, size_of::<u32>() as u32);
+    attributes.set_u32(12, entries);
+    attributes.set_text(28, b"millrace_xsk");
+    attributes.make(BPF_MAP_CREATE)
+}
+
+fn insert(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    let value = socket.as_raw_fd();
+    let mut attributes = Attributes::new();
+    attributes.set_u32(0, map.as_raw_fd().cast_unsigned());
+    attributes.set_u64(8, &raw const queue as u64);
+    attributes.set_u64(16, &raw const value as u64);
+    attributes.run(BPF_MAP_UPDATE_ELEM).map(drop)
+}
+
+fn load(code: &[u64]) -> io::Result<OwnedFd> {
+    let license = c"Dual MIT/GPL";
+    let mut attributes = Attributes::new();
+    attributes.set_u32(0, BPF_PROG_TYPE_XDP);
+    attributes.set_u32(4, code.len() as u32);
+    attributes.set_u64(8, code.as_ptr() as u64);
+    attributes.set_u64(16, license.as_ptr() as u64);
+    attributes.set_text(48, b"millrace_xdp");
+    attributes.set_u32(68, BPF_XDP);
+    attributes.make(BPF_PROG_LOAD)
+}
+
+fn attach(program: BorrowedFd<'_>, ifindex: u32, mode: Mode) -> io::Result<OwnedFd> {
+    let attach = |flags| {
+        let mut attributes = Attributes::new();
+        attributes.set_u32(0, program.as_raw_fd().cast_unsigned());
+        attributes.set_u32(4, ifindex);
+        attributes.set_u32(8, BPF_XDP);
+        attributes.set_u32(12, flags);
+        attributes.make(BPF_LINK_CREATE)
+    };
+    match attach(XDP_FLAGS_DRV_MODE) {
+        // Not every driver runs programs.
+        Err(error) if mode != Mode::ZeroCopy && error.kind() != io::ErrorKind::ResourceBusy => {
+            attach(XDP_FLAGS_SKB_MODE)
+        }
+        other => other,
+    }
+}

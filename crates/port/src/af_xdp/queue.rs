@@ -1,0 +1,235 @@
+//! A queue of an interface: a socket, its rings, and the frames that packets lie in.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use millrace_shm::Mapping;
+use nix::errno::Errno;
+
+use super::sys::{self, Ring, Which};
+use super::{Config, HEADROOM_BYTES, Mode};
+use crate::burst::{Burst, Packet};
+use crate::counters::{Cause, Tally};
+use crate::memory::{Memory, Place};
+use crate::port::SHORTEST;
+
+/// The kernel sends so many packets for a call, or more.
+const KICK_PACKETS: usize = 16;
+
+/// A queue. Of its frames the first half is for what comes, and the other for what goes.
+#[derive(Debug)]
+pub(super) struct Queue {
+    fd: OwnedFd,
+    memory: Arc<Memory>,
+    frame_bytes: u32,
+    receive: Ring,
+    fill: Ring,
+    transmit: Ring,
+    completion: Ring,
+    /// Private, as the kernel's sides of the rings are the kernel's.
+    received: u32,
+    filled: u32,
+    transmitted: u32,
+    completed: u32,
+    /// Frames that were received, and not given back yet.
+    held: Vec<u32>,
+    /// Frames to send from.
+    free: Vec<u32>,
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Queue {
+    /// Gives a socket its memory, and binds it to a queue. Takes no capability.
+    pub(super) fn new(fd: OwnedFd, ifindex: u32, queue: u32, config: &Config) -> io::Result<Queue> {
+        let (size, frame_bytes) = (config.ring_size, config.frame_bytes);
+        let bytes = 2 * size as usize * frame_bytes as usize;
+        let memory = Arc::new(Memory::new(vec![Mapping::private(bytes)?]));
+        let start = memory.start(Place {
+            region: 0,
+            offset: 0,
+            length: 0,
+        });
+        sys::register(fd.as_fd(), start, bytes, frame_bytes)?;
+        let ring = |which| Ring::make(fd.as_fd(), which, size);
+        let (fill, completion) = (ring(Which::Fill)?, ring(Which::Completion)?);
+        let (receive, transmit) = (ring(Which::Receive)?, ring(Which::Transmit)?);
+        let how = match config.mode {
+            Mode::Any => 0,
+            Mode::Copy => libc::XDP_COPY,
+            Mode::ZeroCopy => libc::XDP_ZEROCOPY,
+        };
+        sys::bind(fd.as_fd(), ifindex, queue, libc::XDP_USE_NEED_WAKEUP | how)?;
+        let mut queue = Queue {
+            fd,
+            memory,
+            frame_bytes,
+            receive,
+            fill,
+            transmit,
+            completion,
+            received: 0,
+            filled: 0,
+            transmitted: 0,
+            completed: 0,
+            held: (0..size).map(|number| number * frame_bytes).collect(),
+            free: (size..2 * size)
+                .map(|number| number * frame_bytes)
+                .collect(),
+        };
+        queue.release();
+        Ok(queue)
+    }
+
+    /// Whether there is something to receive.
+    pub(super) fn has_more(&self) -> bool {
+        self.receive.produced() != self.received
+    }
+
+    /// Gives the frames back that were received last.
+    pub(super) fn release(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        // There are no more frames than the ring has entries.
+        for frame in self.held.drain(..) {
+            self.fill.set_address(self.filled, frame.into());
+            self.filled = self.filled.wrapping_add(1);
+        }
+        self.fill.produce(self.filled);
+    }
+
+    /// The place of a packet that the kernel tells of, if that can be: inside of one of the frames that are for what comes.
+    fn place(&self, address: u64, length: u32) -> Option<Place> {
+        let end = u64::from(self.receive.size()) * u64::from(self.frame_bytes);
+        let in_frame = address % u64::from(self.frame_bytes) + u64::from(length);
+        (address < end && in_frame <= self.frame_bytes.into()).then_some(Place {
+            region: 0,
+            offset: address as u32,
+            length,
+        })
+    }
+
+    pub(super) fn receive(&mut self, burst: &mut Burst, tally: &mut Tally) {
+        self.release();
+        burst.begin(&self.memory);
+        let mut bytes = 0;
+        let there = self.receive.produced().wrapping_sub(self.received);
+        if there == 0 && self.fill.needs_kick() {
+            sys::kick_receiver(self.fd.as_fd());
+        }
+        for _ in 0..there.min(self.receive.size()) {
+            if burst.is_full() {
+                break;
+            }
+            let (address, length) = self.receive.descriptor(self.received);
+            self.received = self.received.wrapping_add(1);
+            let Some(place) = self.place(address, length) else {
+                tally.drop(Cause::Malformed, 1);
+                continue;
+            };
+            self.held
+                .push(place.offset - place.offset % self.frame_bytes);
+            if (length as usize) < SHORTEST as usize {
+                tally.drop(Cause::TooShort, 1);
+                continue;
+            }
+            burst.admit(&self.memory, place);
+            bytes += u64::from(length);
+        }
+        self.receive.consume(self.received);
+        tally.pass(burst.len() as u64, bytes);
+    }
+
+    /// Takes frames back that were sent.
+    fn reap(&mut self) {
+        let there = self.completion.produced().wrapping_sub(self.completed);
+        for _ in 0..there.min(self.completion.size()) {
+            let address = self.completion.address(self.completed);
+            self.completed = self.completed.wrapping_add(1);
+            let frame = address - address % u64::from(self.frame_bytes);
+            let begin = u64::from(self.receive.size()) * u64::from(self.frame_bytes);
+            if (begin..2 * begin).contains(&frame)
+                && self.free.len() < self.transmit.size() as usize
+            {
+                self.free.push(frame as u32);
+            }
+        }
+        self.completion.consume(self.completed);
+    }
+
+    fn send(&mut self, packet: Packet<'_>) -> Result<bool, Cause> {
+        if packet.len() < SHORTEST as usize {
+            return Err(Cause::TooShort);
+        }
+        if packet.len() > (self.frame_bytes - HEADROOM_BYTES) as usize {
+            return Err(Cause::TooLong);
+        }
+        if packet.leaves_work() {
+            return Err(Cause::Offload);
+        }
+        let Some(offset) = self.free.pop() else {
+            return Ok(false);
+        };
+        let length = packet.len() as u32;
+        let place = Place {
+            region: 0,
+            offset,
+            length,
+        };
+        packet.write_to(0, &self.memory, place);
+        self.transmit
+            .set_descriptor(self.transmitted, offset.into(), length);
+        self.transmitted = self.transmitted.wrapping_add(1);
+        Ok(true)
+    }
+
+    /// Sends packets from number `first` on; returns how many were taken, and what the kernel said of it.
+    pub(super) fn transmit(
+        &mut self,
+        burst: &Burst,
+        first: usize,
+        tally: &mut Tally,
+    ) -> (usize, nix::Result<()>) {
+        self.reap();
+        let (mut taken, mut sent, mut bytes) = (0, 0, 0);
+        for packet in burst.iter().skip(first) {
+            match self.send(packet) {
+                Ok(true) => {
+                    sent += 1;
+                    bytes += packet.len() as u64;
+                }
+                Ok(false) => break,
+                Err(cause) => tally.drop(cause, 1),
+            }
+            taken += 1;
+        }
+        tally.pass(sent, bytes);
+        if sent > 0 {
+            self.transmit.produce(self.transmitted);
+        }
+        (taken, self.kick())
+    }
+
+    /// Has the kernel send, as long as it says that it has more and wants to be called.
+    pub(super) fn kick(&mut self) -> nix::Result<()> {
+        let left = self.transmitted.wrapping_sub(self.transmit.consumed()) as usize;
+        if left == 0 || !self.transmit.needs_kick() {
+            return Ok(());
+        }
+        for _ in 0..=left / KICK_PACKETS {
+            match sys::kick_sender(self.fd.as_fd()) {
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                // The driver's ring is full: there will be another turn.
+                Err(Errno::EBUSY | Errno::ENOBUFS | Errno::ENOMEM) => break,
+                other => return other,
+            }
+        }
+        Ok(())
+    }
+}

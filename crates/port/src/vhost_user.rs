@@ -1,0 +1,446 @@
+//! Ports that are the back end of a virtio network device, by vhost-user: a guest of QEMU's, or a program with DPDK's `net_virtio_user`.
+//!
+//! ```no_run
+//! use std::time::Instant;
+//!
+//! use millrace_port::vhost_user::{Config, Role, VhostUser};
+//! use millrace_port::{Burst, Port};
+//!
+//! let mut port = VhostUser::new(Config::new(Role::Server, "/run/switch/guest.sock"))?;
+//! let mut burst = Burst::new(32);
+//! loop {
+//!     port.poll(Instant::now());
+//!     let count = port.receive(0, &mut burst);
+//!     port.transmit(0, &burst, 0);
+//!     # if count == 0 { break; }
+//! }
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Either end may listen, and either looks again and again for one that does. One front end has the port at a time; further ones are turned
+//! away. The port is connected as long as one of the front end's rings is enabled; that a guest restarts shows as a connection that ends
+//! without a reason, since the front end stays.
+//!
+//! Chains are given back in the order that they came in, so that what a back end had taken when it died is just what the ring has from its
+//! used position on, and the next one goes on there: see `virtio::inflight` for packed rings, whose position is not in the ring.
+//!
+//! In reading order: `config`, `control` (what the front end says), `rings` (what is known of each), `stream` and `sys` (messages on a
+//! socket), `error`; the rings themselves are in [`crate::virtio`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use millrace_wire::vhost_user::{Answer, Request};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::socket::SockType;
+
+use crate::bell;
+use crate::burst::Burst;
+use crate::counters::{Cause, Counters};
+use crate::listener::{self, Listener};
+use crate::offload::Offloads;
+use crate::port::{Closed, Port, State};
+pub use crate::virtio::Malformed;
+pub(crate) use config::PAIRS_MAX;
+pub use config::{Config, Role};
+use control::Session;
+pub use error::ControlError;
+pub(crate) use rings::ring;
+pub(crate) use stream::{Received, Stream};
+
+mod config;
+mod control;
+mod error;
+mod rings;
+mod stream;
+mod sys;
+
+pub(crate) const SOCKET: SockType = SockType::Stream;
+/// A front end that connects and says nothing is given up after this time: others wait.
+const SILENCE_WAIT: Duration = Duration::from_secs(3);
+/// A server that is not there is looked for again after this time, and after twice as long each time, up to the other.
+const RETRY_MIN: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// When a client tries to connect.
+#[derive(Debug)]
+pub(crate) struct Retry {
+    /// None: the port is a server.
+    pub(crate) at: Option<Instant>,
+    pause: Duration,
+}
+
+impl Retry {
+    pub(crate) fn new(role: Role) -> Retry {
+        Retry {
+            at: (role == Role::Client).then(Instant::now),
+            pause: RETRY_MIN,
+        }
+    }
+
+    /// After a connection has ended, or was not made.
+    pub(crate) fn again(&mut self, now: Instant) {
+        self.at = self.at.map(|_| now + self.pause);
+        self.pause = (self.pause * 2).min(RETRY_MAX);
+    }
+
+    pub(crate) fn succeeded(&mut self) {
+        self.pause = RETRY_MIN;
+    }
+}
+
+/// The connection.
+#[derive(Debug)]
+struct Link {
+    stream: Stream,
+    session: Session,
+    /// Until when it must have said something.
+    silent_until: Option<Instant>,
+}
+
+/// A vhost-user port.
+#[derive(Debug)]
+pub struct VhostUser {
+    config: Config,
+    epoll: Arc<Epoll>,
+    listener: Option<Listener>,
+    retry: Retry,
+    link: Option<Link>,
+    state: State,
+    /// What was found wrong with a ring: the connection ends at the next `poll`, and no packet passes until then.
+    broken: Option<Closed>,
+    is_armed: bool,
+    /// Queues each way: up to the last that is enabled.
+    queues: (usize, usize),
+    counters: Counters,
+}
+
+impl VhostUser {
+    /// A port that is not connected yet. A server listens from now on.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a configuration that cannot be; `AddrInUse` when something is at the server's path that is not a dead server's
+    /// socket; else what the kernel says.
+    pub fn new(config: Config) -> io::Result<VhostUser> {
+        config.check()?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let listener = match config.role {
+            Role::Server => Some(Listener::new(SOCKET, &config.path, config.socket_mode)?),
+            Role::Client => None,
+        };
+        if let Some(listener) = &listener {
+            epoll.add(listener.socket(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        }
+        Ok(VhostUser {
+            retry: Retry::new(config.role),
+            config,
+            epoll: Arc::new(epoll),
+            listener,
+            link: None,
+            state: State::Connecting(None),
+            broken: None,
+            is_armed: false,
+            queues: (0, 0),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Takes whoever wants to connect, unless somebody is connected.
+    fn accept(&mut self, now: Instant) -> Result<(), Closed> {
+        loop {
+            let Some(listener) = &self.listener else {
+                return Ok(());
+            };
+            match listener::accept(listener.socket()).map_err(Closed::Io)? {
+                None => return Ok(()),
+                Some(socket) if self.link.is_none() => self.begin(socket, now)?,
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Client: looks for the server.
+    fn connect(&mut self, now: Instant) {
+        let connected = listener::connect(SOCKET, &self.config.path)
+            .map_err(Closed::Io)
+            .and_then(|socket| self.begin(socket, now));
+        if let Err(why) = connected {
+            not_connected(&mut self.state, why);
+            self.retry.again(now);
+        }
+    }
+
+    fn begin(&mut self, socket: OwnedFd, now: Instant) -> Result<(), Closed> {
+        let watched = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        let added = self.epoll.add(&socket, watched);
+        added.map_err(|error| Closed::Io(error.into()))?;
+        self.link = Some(Link {
+            stream: Stream::new(socket),
+            session: Session::new(self.config.clone(), &self.epoll),
+            silent_until: Some(now + SILENCE_WAIT),
+        });
+        self.is_armed = false;
+        Ok(())
+    }
+
+    /// Does what the peer says, until it says nothing more.
+    fn listen(&mut self) -> Result<(), Closed> {
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        while let Some(message) = link.stream.receive()? {
+            link.silent_until = None;
+            link.handle(message)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the connection.
+    fn end(&mut self, why: Closed, now: Instant) {
+        self.link = None;
+        self.is_armed = false;
+        self.broken = None;
+        self.state = State::Connecting(Some(why));
+        self.queues = (0, 0);
+        self.retry.again(now);
+    }
+
+    /// Finds which rings are enabled now.
+    fn review(&mut self) {
+        let Some(link) = &self.link else {
+            return;
+        };
+        let rings = link.session.rings.chunks(2);
+        let last = |way: usize| {
+            let mut active = rings.clone().map(|pair| pair[way].is_active());
+            active
+                .rposition(|is_active| is_active)
+                .map_or(0, |last| last + 1)
+        };
+        self.queues = (last(1), last(0));
+        let is_connected = self.queues != (0, 0);
+        match (&self.state, is_connected) {
+            (State::Connected, false) => self.state = State::Connecting(None),
+            (State::Connecting(_), true) => {
+                self.state = State::Connected;
+                self.counters.connections += 1;
+                self.retry.succeeded();
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends what `arm` began.
+    fn disarm(&mut self) {
+        self.is_armed = false;
+        for ring in self.receiving() {
+            if let Some(end) = ring.active() {
+                end.want_kick(false);
+            }
+        }
+    }
+
+    /// The rings that packets come from.
+    fn receiving(&mut self) -> impl Iterator<Item = &mut rings::Vring> {
+        let rings = self
+            .link
+            .iter_mut()
+            .flat_map(|link| &mut link.session.rings);
+        rings.skip(1).step_by(2)
+    }
+
+    fn end_of(&mut self, ring: usize) -> Option<&mut rings::End> {
+        self.link.as_mut()?.session.rings.get_mut(ring)?.active()
+    }
+}
+
+impl Link {
+    fn handle(&mut self, message: Received) -> Result<(), Closed> {
+        let Received { header, fds } = message;
+        let wrong = |error| Closed::VhostUser(error);
+        let request = Request::parse(header, self.stream.payload(header));
+        let request = request.map_err(|error| wrong(error.into()))?;
+        let needs_reply = header.needs_reply && self.session.replies();
+        match self.session.handle(&request, fds) {
+            Ok(Some((answer, fd))) => {
+                let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+                self.stream.send(&answer.emit(header.request), &fds)
+            }
+            Ok(None) if needs_reply => {
+                let done = Answer::Number(0);
+                self.stream.send(&done.emit(header.request), &[])
+            }
+            Ok(None) => Ok(()),
+            Err(error) => {
+                if needs_reply {
+                    // The connection ends in any case.
+                    let failed = Answer::Number(1);
+                    let _ = self.stream.send(&failed.emit(header.request), &[]);
+                }
+                Err(wrong(error))
+            }
+        }
+    }
+}
+
+/// Says why there is no connection. Why the last one ended is of more interest than that its server has not come back yet.
+pub(crate) fn not_connected(state: &mut State, why: Closed) {
+    let is_absent = matches!(
+        &why,
+        Closed::Io(error) if matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+        )
+    );
+    if !is_absent || matches!(state, State::Connecting(None)) {
+        *state = State::Connecting(Some(why));
+    }
+}
+
+impl Port for VhostUser {
+    fn poll(&mut self, now: Instant) -> &State {
+        bell::quiet(&self.epoll);
+        if let Some(why) = self.broken.take() {
+            self.end(why, now);
+        }
+        if let Err(why) = self.accept(now) {
+            self.state = State::Connecting(Some(why));
+        }
+        if self.link.is_none() && self.retry.at.is_some_and(|at| at <= now) {
+            self.connect(now);
+        }
+        match self.listen() {
+            Ok(()) => self.review(),
+            Err(why) => self.end(why, now),
+        }
+        let silent_until = self.link.as_ref().and_then(|link| link.silent_until);
+        if silent_until.is_some_and(|until| until <= now) {
+            self.end(Closed::Silent, now);
+        }
+        &self.state
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        match &self.link {
+            None => self.retry.at,
+            Some(link) => link.silent_until,
+        }
+    }
+
+    fn state(&self) -> &State {
+        &self.state
+    }
+
+    fn receive_queues(&self) -> usize {
+        self.queues.0
+    }
+
+    fn transmit_queues(&self) -> usize {
+        self.queues.1
+    }
+
+    #[inline]
+    fn receive(&mut self, queue: usize, burst: &mut Burst) -> usize {
+        if self.is_armed {
+            self.disarm();
+        }
+        burst.clear();
+        if self.broken.is_some() {
+            return 0;
+        }
+        let rings = self.link.as_mut().map(|link| &mut link.session.rings);
+        let ring = rings.and_then(|rings| rings.get_mut(2 * queue + 1));
+        let Some(end) = ring.and_then(|ring| ring.active()) else {
+            return 0;
+        };
+        let wakes = &mut self.counters.wakes;
+        wake(end.give_back(), wakes);
+        let received = end.receive(burst, &mut self.counters.received);
+        self.broken = received.err().map(Closed::Virtio);
+        if burst.is_private() {
+            wake(end.give_back(), wakes);
+        }
+        burst.len()
+    }
+
+    fn release(&mut self, queue: usize) {
+        let mut wakes = 0;
+        if let Some(end) = self.end_of(2 * queue + 1) {
+            wake(end.give_back(), &mut wakes);
+        }
+        self.counters.wakes += wakes;
+    }
+
+    #[inline]
+    fn transmit(&mut self, queue: usize, burst: &Burst, first: usize) -> usize {
+        if self.broken.is_some() || first >= burst.len() {
+            return 0;
+        }
+        let rings = self.link.as_mut().map(|link| &mut link.session.rings);
+        let ring = rings.and_then(|rings| rings.get_mut(2 * queue));
+        let Some(end) = ring.and_then(|ring| ring.active()) else {
+            return 0;
+        };
+        let tally = &mut self.counters.transmitted;
+        let (taken, result) = end.transmit(burst, first, tally);
+        wake(end.give_back(), &mut self.counters.wakes);
+        self.broken = result.err().map(Closed::Virtio);
+        taken
+    }
+
+    fn offloads(&self) -> Offloads {
+        let rings = self.link.iter().flat_map(|link| &link.session.rings);
+        let end = rings.step_by(2).find_map(|ring| ring.end.as_ref());
+        end.map(rings::End::offloads).unwrap_or_default()
+    }
+
+    fn give_up(&mut self, queue: usize, burst: &Burst, first: usize) {
+        let cause = match &self.state {
+            State::Connected if queue < self.queues.1 => Cause::Full,
+            State::Connected => Cause::NoQueue,
+            _ => Cause::NoPeer,
+        };
+        let packets = burst.len().saturating_sub(first) as u64;
+        self.counters.transmitted.drop(cause, packets);
+    }
+
+    fn arm(&mut self) -> bool {
+        if self.broken.is_some() {
+            return false;
+        }
+        let mut wakes = 0;
+        let mut is_quiet = true;
+        for ring in self.receiving() {
+            let has_kick = ring.has_kick;
+            if let Some(end) = ring.active() {
+                wake(end.give_back(), &mut wakes);
+                end.want_kick(true);
+                is_quiet &= has_kick && !end.has_more();
+            }
+        }
+        self.counters.wakes += wakes;
+        self.is_armed = true;
+        if !is_quiet {
+            self.disarm();
+        }
+        is_quiet
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+#[inline]
+pub(crate) fn wake(bell: Option<BorrowedFd<'_>>, wakes: &mut u64) {
+    if let Some(bell) = bell {
+        ring(bell);
+        *wakes += 1;
+    }
+}

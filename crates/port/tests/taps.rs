@@ -1,0 +1,272 @@
+//! TAP interfaces, with the kernel's own stack at the other end, in a network namespace of each test's own.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{TcpListener, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use millrace_port::tap::{Config, Tap, descriptors};
+use millrace_port::{Burst, Cause, Checksum, Offload, Offloads, Port, State};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, unshare};
+
+const ALL: Offloads = Offloads {
+    checksum: true,
+    tso4: true,
+    tso6: true,
+    ecn: true,
+    uso: false,
+};
+/// Of an Ethernet, an IPv4 and a UDP header.
+const UDP_AT: usize = 34;
+
+/// A network namespace for this thread, in which nobody speaks unasked. False, and a line that says so, where there is none to be had.
+fn is_apart() -> bool {
+    if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+        eprintln!("skipped: no network namespace here: {error}");
+        return false;
+    }
+    fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
+    true
+}
+
+fn ip(words: &str) {
+    let status = Command::new("ip").args(words.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {words}");
+}
+
+/// A port, and a socket behind it that knows a neighbour.
+fn with_socket(accepts: Offloads) -> (Tap, UdpSocket) {
+    let mut config = Config::new("t0");
+    config.accepts = accepts;
+    let port = Tap::open(&config).unwrap();
+    ip("addr add 10.9.0.1/24 dev t0");
+    ip("link set t0 address 02:00:00:00:00:01 up");
+    ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev t0");
+    let socket = UdpSocket::bind("10.9.0.1:1000").unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    socket.connect("10.9.0.2:2000").unwrap();
+    (port, socket)
+}
+
+/// Waits for a packet.
+fn receive(port: &mut Tap) -> (Vec<u8>, Offload) {
+    let mut burst = Burst::new(1);
+    let begin = Instant::now();
+    while port.receive(0, &mut burst) == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        assert!(matches!(port.poll(Instant::now()), State::Connected));
+        if port.arm() {
+            let mut polled = [PollFd::new(port.as_fd(), PollFlags::POLLIN)];
+            poll(&mut polled, PollTimeout::from(1000u16)).unwrap();
+        }
+    }
+    let packet = burst.get(0).unwrap();
+    (packet.to_vec(), packet.offload())
+}
+
+/// The packet, from where it went to where it came from.
+fn returned(packet: &[u8]) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    let (to, from) = packet.split_at_mut(6);
+    to.swap_with_slice(&mut from[..6]);
+    let (source, destination) = packet[26..34].split_at_mut(4);
+    source.swap_with_slice(destination);
+    packet[UDP_AT..UDP_AT + 4].rotate_left(2);
+    packet
+}
+
+fn send(port: &mut Tap, packet: &[u8], offload: Offload) -> usize {
+    let mut burst = Burst::new(1);
+    assert!(burst.push(packet));
+    burst.set_offload(0, offload);
+    port.transmit(0, &burst, 0)
+}
+
+#[test]
+fn the_kernel_s_packets_come_and_ours_reach_its_sockets() {
+    if !is_apart() {
+        return;
+    }
+    let (mut port, socket) = with_socket(Offloads::default());
+    for length in [1, 100, 1000, 1472] {
+        socket.send(&vec![length as u8; length]).unwrap();
+        let (packet, offload) = receive(&mut port);
+        assert_eq!((packet.len(), offload), (42 + length, Offload::NONE));
+        assert_eq!(send(&mut port, &returned(&packet), offload), 1);
+        let mut buffer = [0; 2000];
+        assert_eq!(socket.recv(&mut buffer).unwrap(), length);
+        assert_eq!(buffer[..length], vec![length as u8; length]);
+    }
+    let counters = port.counters();
+    let bytes = 4 * 42 + 1 + 100 + 1000 + 1472;
+    for tally in [counters.received, counters.transmitted] {
+        assert_eq!((tally.packets, tally.bytes, tally.drops()), (4, bytes, 0));
+    }
+}
+
+#[test]
+fn a_checksum_is_left_to_us_if_we_say_so_and_to_the_kernel_always() {
+    if !is_apart() {
+        return;
+    }
+    let (mut port, socket) = with_socket(ALL);
+    socket.send(b"work").unwrap();
+    let (packet, offload) = receive(&mut port);
+    let partial = Checksum::Partial {
+        start: UDP_AT as u16,
+        offset: 6,
+    };
+    assert_eq!(offload.checksum, partial);
+    // The sum of the pseudo-header is the same in the other direction.
+    assert_eq!(send(&mut port, &returned(&packet), offload), 1);
+    let mut buffer = [0; 100];
+    assert_eq!(socket.recv(&mut buffer).unwrap(), 4);
+    // Without saying so it is a wrong checksum, and the kernel drops it.
+    assert_eq!(send(&mut port, &returned(&packet), Offload::NONE), 1);
+    socket
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    assert!(socket.recv(&mut buffer).is_err());
+    assert!(port.offloads().checksum && port.offloads().tso4);
+}
+
+#[test]
+fn a_packet_in_many_parts_goes_as_one() {
+    if !is_apart() {
+        return;
+    }
+    let (mut port, socket) = with_socket(ALL);
+    ip("link set t0 mtu 60000");
+    // Longer than the private first bytes, and so in two parts.
+    let data: Vec<u8> = (0..50_000u32).map(|at| at as u8).collect();
+    socket.send(&data).unwrap();
+    let (packet, offload) = receive(&mut port);
+    assert_eq!(packet.len(), 42 + data.len());
+    assert_eq!(send(&mut port, &returned(&packet), offload), 1);
+    let mut buffer = vec![0; 60_000];
+    assert_eq!(socket.recv(&mut buffer).unwrap(), data.len());
+    assert!(buffer[..data.len()] == data);
+}
+
+#[test]
+fn each_queue_is_a_descriptor_that_another_could_have_opened() {
+    if !is_apart() {
+        return;
+    }
+    let mut config = Config::new("many%d");
+    config.queues = 3;
+    let queues = descriptors(&config).unwrap();
+    let mut port = Tap::from_descriptors(queues, Offloads::default()).unwrap();
+    assert_eq!((port.name(), port.receive_queues()), ("many0", 3));
+    ip("addr add 10.9.0.1/24 dev many0");
+    ip("link set many0 up");
+    ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev many0");
+    let mut burst = Burst::new(64);
+    let mut seen = [0; 3];
+    for _ in 0..60 {
+        // Another port each, and so another flow.
+        let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+        socket.send_to(b"flow", "10.9.0.2:2000").unwrap();
+        for (queue, seen) in seen.iter_mut().enumerate() {
+            *seen += port.receive(queue, &mut burst);
+        }
+    }
+    assert_eq!(seen.iter().sum::<usize>(), 60);
+    assert!(
+        seen.iter().filter(|count| **count > 0).count() > 1,
+        "{seen:?}"
+    );
+    burst.clear();
+    assert!(burst.push(&[0; 60]));
+    assert_eq!(port.transmit(3, &burst, 0), 0);
+    port.give_up(3, &burst, 0);
+    assert_eq!(port.counters().transmitted.dropped(Cause::NoQueue), 1);
+}
+
+#[test]
+fn an_interface_that_is_down_takes_nothing_and_goes_on_when_it_is_up() {
+    if !is_apart() {
+        return;
+    }
+    let mut port = Tap::open(&Config::new("t0")).unwrap();
+    let frame = [2; 60];
+    assert_eq!(send(&mut port, &frame, Offload::NONE), 0);
+    let mut burst = Burst::new(1);
+    assert!(burst.push(&frame));
+    port.give_up(0, &burst, 0);
+    assert_eq!(port.counters().transmitted.dropped(Cause::NoPeer), 1);
+    ip("link set t0 up");
+    assert_eq!(send(&mut port, &frame, Offload::NONE), 1);
+    assert_eq!(send(&mut port, &frame[..13], Offload::NONE), 1);
+    let transmitted = port.counters().transmitted;
+    assert_eq!(
+        (transmitted.packets, transmitted.dropped(Cause::TooShort)),
+        (1, 1)
+    );
+}
+
+#[test]
+fn an_interface_that_is_deleted_closes_its_port_and_wakes_it() {
+    if !is_apart() {
+        return;
+    }
+    for use_it in [false, true] {
+        let mut port = Tap::open(&Config::new("t0")).unwrap();
+        ip("link set t0 up");
+        port.poll(Instant::now());
+        assert!(port.arm());
+        ip("link del t0");
+        if use_it {
+            assert_eq!(port.receive(0, &mut Burst::new(1)), 0);
+            assert_eq!(send(&mut port, &[2; 60], Offload::NONE), 0);
+        } else {
+            let mut polled = [PollFd::new(port.as_fd(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut polled, PollTimeout::from(10_000u16)), Ok(1));
+        }
+        let state = port.poll(Instant::now());
+        assert!(matches!(state, State::Closed(_)), "{state:?}");
+        assert_eq!((port.receive_queues(), port.transmit_queues()), (0, 0));
+        assert!(port.arm());
+    }
+}
+
+#[test]
+fn an_interface_is_gone_with_its_port() {
+    if !is_apart() {
+        return;
+    }
+    drop(Tap::open(&Config::new("t0")).unwrap());
+    assert!(Tap::open(&Config::new("t0")).is_ok());
+}
+
+#[test]
+fn what_is_no_tap_interface_is_refused() {
+    if !is_apart() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    assert!(Tap::from_descriptors(vec![listener.into()], ALL).is_err());
+    let file = fs::File::open("/dev/null").unwrap();
+    assert!(Tap::from_descriptors(vec![file.into()], ALL).is_err());
+    assert!(Tap::from_descriptors(Vec::new(), ALL).is_err());
+    let mut mixed = descriptors(&Config::new("t0")).unwrap();
+    mixed.extend(descriptors(&Config::new("t1")).unwrap());
+    let refused = Tap::from_descriptors(mixed, ALL).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    for name in ["", "a-name-of-16-chr"] {
+        let refused = Tap::open(&Config::new(name)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{name}");
+    }
+    for queues in [0, 257] {
+        let mut config = Config::new("t2");
+        config.queues = queues;
+        assert_eq!(
+            Tap::open(&config).unwrap_err().kind(),
+            ErrorKind::InvalidInput
+        );
+    }
+}

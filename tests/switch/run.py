@@ -1,0 +1,86 @@
+#!/usr/bin/python3
+"""The switch beside the kernel's bridge and the kernel's VXLAN, and between two of DPDK's `dpdk-testpmd`.
+
+    tests/switch/run.py [--seeds N] [CASE ...]
+
+README.md says what is checked. A CASE is a part of the names of those to run. Exits with 0 when every case was right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import bridge  # noqa: E402
+import ends  # noqa: E402
+import mirror  # noqa: E402
+import tunnel  # noqa: E402
+from harness import isolate, road  # noqa: E402
+from rig import Skipped, Wrong  # noqa: E402
+
+Case = Callable[[ExitStack, Path], None]
+
+
+def cases(seeds: int) -> dict[str, Case]:
+    """Each by its name."""
+    found: dict[str, Case] = {}
+    for seed in range(seeds):
+        found[f"bridge: random frames, seed {seed}"] = lambda stack, place, seed=seed: bridge.compare(stack, place, seed)
+    for family in ("IPv4", "IPv6"):
+        found[f"tunnel: {family}, stations of both hosts talk"] = lambda stack, place, family=family: tunnel.talks(stack, place, family)
+        found[f"tunnel: {family}, what is outside"] = lambda stack, place, family=family: tunnel.outside(stack, place, family)
+        found[f"tunnel: {family}, congestion"] = lambda stack, place, family=family: tunnel.congestion(stack, place, family)
+    found["tunnel: VLANs have their networks"] = tunnel.networks
+    found["tunnel: what is too long"] = tunnel.too_long
+    found["testpmd: through a switch and back"] = ends.through
+    found["testpmd: changes meanwhile, and a peer that is killed"] = ends.changes
+    found["mirror: as tshark reads it"] = mirror.read
+    return found
+
+
+def main() -> int:
+    """Runs the cases; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=12, help="random runs beside the kernel's bridge (default: %(default)s)")
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    options = parser.parse_args()
+    wanted = {name: case for name, case in cases(options.seeds).items() if not options.cases or any(part in name for part in options.cases)}
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        print("skipped: bridges and tunnels of the kernel need root, and ip (Debian's package is iproute2)")
+        print(f"0 passed, 0 failed, {len(wanted)} skipped")
+        return 0
+    if not isolate.is_inside():
+        build = ["cargo", "build", "--quiet", "--profile", "xtask"]
+        for words in (["--package", "millrace-switch", "--package", "millrace-port", "--examples"], ["--package", "millrace-cli"]):
+            subprocess.run([*build, *words], check=True, cwd=road.REPOSITORY)
+    isolate.ensure()
+    counts = {"ok": 0, "FAILED": 0, "skipped": 0}
+    for name, case in wanted.items():
+        began = time.monotonic()
+        outcome, why = "ok", ""
+        with tempfile.TemporaryDirectory(prefix="millrace-switch-") as place, ExitStack() as stack:
+            try:
+                case(stack, Path(place))
+            except Skipped as skipped:
+                outcome, why = "skipped", f": {skipped}"
+            except (Wrong, OSError, subprocess.SubprocessError) as error:
+                outcome, why = "FAILED", f": {error}"
+        counts[outcome] += 1
+        print(f"{outcome:8}{time.monotonic() - began:5.1f} s  {name}{why}", flush=True)
+    print(f"{counts['ok']} passed, {counts['FAILED']} failed, {counts['skipped']} skipped")
+    return 1 if counts["FAILED"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
