@@ -287,13 +287,16 @@ def brings(run: Run) -> None:
 
 def searches(run: Run) -> None:
     """A rate is found and verified, below what passes at most."""
-    found = loads(run, "--search", "0.005", "--width", "0.2", "--time", "0.1")
+    found = loads(run, "--search", "0.005", "--width", "0.2", "--time", "0.1", "--latency-at", "0.5,0.9")
     steps, most = found["steps"], found["most"]
     check(most["received"] > 10_000 and not any(most["faults"].values()), f"{most}")
     check(0 <= found["rate"] <= most["rate"] and found["own"] > 0, f"{found['rate']}")
     held = [step["outcome"] for step in steps if step["verdict"] == "held"]
     check(all(outcome["lost"] <= 0.005 * outcome["sent"] for outcome in held), f"{held}")
     check(found["rate"] == 0 or steps[-1]["rate"] == found["rate"], f"{steps[-1]}")
+    shares = [at["share"] for at in found["latencies"]]
+    check(shares == ([0.5, 0.9] if found["rate"] else []), f"{shares}")
+    check(all(at["outcome"]["latency"]["count"] > 0 for at in found["latencies"]), f"{found['latencies']}")
     print(f"        {len(steps)} runs, {found['rate'] / 1e6:.2f} of {most['rate'] / 1e6:.2f} M packets/s", flush=True)
 
 

@@ -25,5 +25,5 @@ pub use drive::{Generator, Options};
 pub use outcome::{Faults, Outcome};
 pub use pattern::{Pattern, Sizes};
 pub use place::Place;
-pub use search::{Goal, Limit, Step, Verdict, search};
+pub use search::{At, Goal, Limit, Step, Verdict, search};
 pub use sink::Checks;

@@ -29,12 +29,14 @@ const NEAR_OWN: f64 = 0.8;
 const LOWEST_RATE: f64 = 1_000.0;
 
 /// What is looked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Goal {
     /// The share that may be lost.
     pub loss: f64,
     /// How narrow the range is in the end, as a share of the rate.
     pub width: f64,
+    /// At which shares of the rate that was found latencies are measured.
+    pub latency_at: Vec<f64>,
 }
 
 /// What became of a run.
@@ -71,6 +73,17 @@ pub struct Limit {
     pub most: Outcome,
     /// All runs, in their order.
     pub steps: Vec<Step>,
+    /// Latencies at shares of the rate, as they were asked for.
+    pub latencies: Vec<At>,
+}
+
+/// Latencies at a share of the rate that was found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct At {
+    /// From 0 to 1.
+    pub share: f64,
+    /// The figures.
+    pub outcome: Outcome,
 }
 
 impl fmt::Display for Limit {
@@ -94,6 +107,9 @@ impl fmt::Display for Limit {
         if self.rate > NEAR_OWN * self.own {
             write!(f, "\n  note      the generator is the limit, or nearly so")?;
         }
+        for At { share, outcome } in &self.latencies {
+            write!(f, "\nat {:.0} % of that, {outcome}", share * 100.0)?;
+        }
         Ok(())
     }
 }
@@ -105,7 +121,7 @@ impl fmt::Display for Limit {
 pub fn search(
     generator: &mut Generator,
     options: &Options,
-    goal: Goal,
+    goal: &Goal,
     stop: &AtomicBool,
     mut tell: impl FnMut(&Step),
 ) -> Result<Limit> {
@@ -123,6 +139,7 @@ pub fn search(
         rate: 0.0,
         most,
         steps: Vec::new(),
+        latencies: Vec::new(),
     };
     let mut attempt = |rate: f64, seconds: f64, limit: &mut Limit| {
         let options = Options {
@@ -151,6 +168,17 @@ pub fn search(
         attempt(rate, options.seconds * times, &mut limit)
     })?;
     limit.rate = found;
+    if found > 0.0 {
+        for &share in &goal.latency_at {
+            let options = Options {
+                rate: Some(share * found),
+                latency: true,
+                ..options.clone()
+            };
+            let outcome = undisturbed(generator, &options, stop)?;
+            limit.latencies.push(At { share, outcome });
+        }
+    }
     Ok(limit)
 }
 

@@ -34,6 +34,14 @@ pub(super) struct PacketsArguments {
     /// With --search: how exactly, as a share of the rate
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     width: f64,
+    /// With --search: measure latencies at these shares of the rate that was found
+    #[arg(
+        long,
+        value_name = "SHARES",
+        value_delimiter = ',',
+        requires = "search"
+    )]
+    latency_at: Vec<f64>,
     /// Seconds to send
     #[arg(long, short, value_name = "S", default_value_t = 1.0)]
     time: f64,
@@ -125,12 +133,19 @@ impl PacketsArguments {
             "the width is from 0.0001 to 0.5, not {}",
             self.width
         );
+        ensure!(
+            self.latency_at
+                .iter()
+                .all(|share| *share > 0.0 && *share <= 1.0),
+            "shares of the rate are above 0 and at most 1"
+        );
         let goal = Goal {
             loss,
             width: self.width,
+            latency_at: self.latency_at.clone(),
         };
         let shows = std::io::stderr().is_terminal() && !self.json;
-        packets::search(generator, options, goal, stop, |step: &Step| {
+        packets::search(generator, options, &goal, stop, |step: &Step| {
             if shows {
                 let what = match step.verdict {
                     Verdict::Held => "held",
