@@ -270,6 +270,19 @@ def a_road_that_cannot_be_set_up_is_left_out(stage: Stage) -> None:
     assert alone.returncode == 1 and "there is no road to measure: the road vxlan is left out" in alone.stderr, alone.stderr
 
 
+def a_trial_in_company_is_as_long_as_others(stage: Stage) -> None:
+    """The client is told how much to do by what it does in that company: it is slow there only."""
+    mark = stage.directory / "company"
+    client = f"sh -c 'test ! -e {mark} || sleep 0.4; echo result: requests {{count}} microseconds 400000 errors 0 p50 1 p99 2 p99.9 3'"
+    scenario = Path(stage.scenario("company", client))
+    beside = f"sh -c 'touch {mark}; exec sleep 60'"
+    scenario.write_text(scenario.read_text() + f'beside = [{{ end = "client", command = {json.dumps(beside)} }}]\n')
+    done = stage.bench("run", str(scenario), "--roads", "loopback", *QUICK, *stage.out("in-company"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = [trial for cell in stage.results("in-company")["cells"] for trial in cell["trials"]]
+    assert trials and all(trial["outcome"] == "counts" and trial["operations"] < 1e6 for trial in trials), trials
+
+
 def a_stranger_on_its_processors_makes_a_trial_void(stage: Stage) -> None:
     """A program that the run did not start, and not those that its scenario has beside the pair."""
     scenario = stage.directory / "crowded.toml"
@@ -638,6 +651,7 @@ BESIDE: list[Case] = [
     ("builds that are none are told", builds_that_are_none_are_told),
     ("the clocks of two hosts are held against each other", the_clocks_of_two_hosts_are_held_against_each_other),
     ("both ends of a host have one clock", both_ends_of_a_host_have_one_clock),
+    ("a trial in company is as long as others", a_trial_in_company_is_as_long_as_others),
 ]
 # These look at what takes a processor or the machine's memory, or at how fast something is.
 ALONE: list[Case] = [

@@ -21,6 +21,7 @@ mod lab;
 pub mod load;
 pub mod machine;
 pub mod markdown;
+pub mod packets;
 pub mod process;
 mod processors;
 pub mod programs;

@@ -18,6 +18,7 @@ pub struct Program {
     name: String,
     pid: i32,
     output: PathBuf,
+    started: Instant,
     /// How it ended, once that is collected.
     exit: Option<Exit>,
 }
@@ -41,6 +42,7 @@ impl Program {
             name,
             pid,
             output,
+            started: Instant::now(),
             exit: None,
         })
     }
@@ -67,13 +69,13 @@ impl Program {
     }
 
     /// Waits until the program ends, and takes what it printed. Failure and running longer than
-    /// `limit` are errors.
+    /// `limit` from now are errors.
     pub fn finish(mut self, limit: Duration) -> Result<(String, Exit)> {
         let Some(exit) = self.wait(limit)? else {
             bail!(
                 "{} did not end within {} s\n{}",
                 self.name,
-                limit.as_secs(),
+                self.started.elapsed().as_secs(),
                 self.tail()
             );
         };
