@@ -203,8 +203,8 @@ impl Burst {
             skip = 0;
             let (now, later) = rest.split_at(rest.len().min(place.length as usize));
             match &self.memory {
-                Some(memory) => memory.write(place, now),
-                None => self.own[place.offset as usize..][..now.len()].copy_from_slice(now),
+                Some(memory) if place.region != OWN => memory.write(place, now),
+                _ => self.own[place.offset as usize..][..now.len()].copy_from_slice(now),
             }
             rest = later;
         }
@@ -359,7 +359,7 @@ impl<'a> Packet<'a> {
             return None;
         };
         let is_there = self.burst.memory.as_ref();
-        let is_there = is_there.is_some_and(|own| Arc::ptr_eq(own, memory));
+        let is_there = is_there.is_some_and(|own| Arc::ptr_eq(own, memory)) && piece.region != OWN;
         piece
             .offset
             .checked_sub(HEAD_BYTES as u32)

@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 pub use flow::{FlowConfig, MatchConfig, Text};
-pub(crate) use port::Kind;
-pub use port::{
-    Direction, KINDS, MemifConfig, MemifRole, MirrorConfig, PcapConfig, PoliceConfig, PortConfig,
-    StormConfig, VlanConfig, VxlanConfig,
+pub(crate) use kinds::Kind;
+pub use kinds::{
+    AfXdpConfig, KINDS, MemifConfig, PcapConfig, Role, TapConfig, VhostUserConfig,
+    VirtioUserConfig, VxlanConfig,
 };
+pub use port::{Direction, MirrorConfig, PoliceConfig, PortConfig, StormConfig, VlanConfig};
 
 mod flow;
+mod kinds;
 mod port;
 
 /// Longest time that a worker may look for packets before it sleeps.

@@ -1,13 +1,20 @@
-//! Kinds of port. A further one is a struct in `config/port.rs`, an entry of its `Kind`, and an arm here; nothing else of the switch knows
-//! what a port is of.
+//! Kinds of port. A further one is a struct and an entry of `Kind` in `config/kinds.rs`, a field in `config/port.rs`, and an arm here;
+//! nothing else of the switch knows what a port is of.
 
 use std::io;
 
-use millrace_port::Port;
+use millrace_port::af_xdp::{self, AfXdp};
 use millrace_port::memif::{self, Memif};
 use millrace_port::pcap::{Format, Link, Pace, Pcap};
+use millrace_port::tap::{self, Tap};
+use millrace_port::vhost_user::{self, VhostUser};
+use millrace_port::virtio_user::{self, VirtioUser};
+use millrace_port::{Offloads, Port};
 
-use crate::config::{Kind, MemifConfig, MemifRole, MirrorConfig, PcapConfig, PortConfig};
+use crate::config::{
+    AfXdpConfig, Kind, MemifConfig, MirrorConfig, PcapConfig, PortConfig, Role, TapConfig,
+    VhostUserConfig, VirtioUserConfig,
+};
 
 /// A port that was made, and that nobody has yet.
 pub(crate) struct Made {
@@ -20,6 +27,10 @@ pub(crate) struct Made {
 pub(crate) fn open(config: &PortConfig) -> Result<Option<Made>, String> {
     let made = match config.kind()? {
         Kind::Memif(one) => memif(&config.name, one).map(|port| Some(made(port, false))),
+        Kind::VhostUser(one) => vhost_user(one).map(|port| Some(made(port, false))),
+        Kind::VirtioUser(one) => virtio_user(one).map(|port| Some(made(port, false))),
+        Kind::Tap(one) => tap(one).map(|port| Some(made(port, false))),
+        Kind::AfXdp(one) => af_xdp(one).map(|port| Some(made(port, false))),
         Kind::Pcap(one) => pcap(one).map(|port| Some(made(port, true))),
         Kind::Vxlan(_) => Ok(None),
     };
@@ -35,8 +46,8 @@ fn made(port: impl Port + Send + 'static, is_file: bool) -> Made {
 
 fn memif(name: &str, config: &MemifConfig) -> io::Result<Memif> {
     let role = match config.role {
-        MemifRole::Server => memif::Role::Server,
-        MemifRole::Client => memif::Role::Client,
+        Role::Server => memif::Role::Server,
+        Role::Client => memif::Role::Client,
     };
     let mut memif = memif::Config::new(role, &config.path);
     memif.id = config.id;
@@ -58,6 +69,56 @@ fn memif(name: &str, config: &MemifConfig) -> io::Result<Memif> {
     }
     memif.accept_unsealed = config.accept_unsealed;
     Memif::new(memif).map_err(|error| at(&config.path, &error))
+}
+
+fn listens(role: Role) -> vhost_user::Role {
+    match role {
+        Role::Server => vhost_user::Role::Server,
+        Role::Client => vhost_user::Role::Client,
+    }
+}
+
+fn vhost_user(config: &VhostUserConfig) -> io::Result<VhostUser> {
+    let mut back = vhost_user::Config::new(listens(config.role), &config.path);
+    back.queue_pairs = config.queues.unwrap_or(back.queue_pairs);
+    back.offloads = config.offloads;
+    back.socket_mode = config.socket_mode.unwrap_or(back.socket_mode);
+    back.accept_unsealed = config.accept_unsealed;
+    VhostUser::new(back).map_err(|error| at(&config.path, &error))
+}
+
+fn virtio_user(config: &VirtioUserConfig) -> io::Result<VirtioUser> {
+    let mut front = virtio_user::Config::new(listens(config.role), &config.path);
+    front.queue_pairs = config.queues.unwrap_or(front.queue_pairs);
+    front.ring_size = config.ring_size.unwrap_or(front.ring_size);
+    front.buffer_bytes = config.buffer_bytes.unwrap_or(front.buffer_bytes);
+    front.offloads = config.offloads;
+    front.socket_mode = config.socket_mode.unwrap_or(front.socket_mode);
+    VirtioUser::new(front).map_err(|error| at(&config.path, &error))
+}
+
+fn tap(config: &TapConfig) -> io::Result<Tap> {
+    let mut tap = tap::Config::new(&config.interface);
+    tap.queues = config.queues.unwrap_or(tap.queues);
+    tap.accepts = Offloads {
+        checksum: config.offloads,
+        tso4: config.offloads,
+        tso6: config.offloads,
+        ecn: config.offloads,
+        uso: false,
+    };
+    Tap::open(&tap).map_err(|error| at(config.interface.as_ref(), &error))
+}
+
+fn af_xdp(config: &AfXdpConfig) -> io::Result<AfXdp> {
+    let mut queues = af_xdp::Config::new(&config.interface);
+    queues.first_queue = config.first_queue;
+    queues.queues = config.queues.unwrap_or(queues.queues);
+    queues.ring_size = config.ring_size.unwrap_or(queues.ring_size);
+    queues.take = config
+        .takes()
+        .map_err(|what| io::Error::new(io::ErrorKind::InvalidInput, what))?;
+    AfXdp::open(&queues).map_err(|error| at(config.interface.as_ref(), &error))
 }
 
 fn pcap(config: &PcapConfig) -> io::Result<Pcap> {

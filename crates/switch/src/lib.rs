@@ -41,9 +41,9 @@ mod worker;
 
 pub use address::Mac;
 pub use config::{
-    Config, ConfigError, Direction, FlowConfig, KINDS, MacConfig, MatchConfig, MemifConfig,
-    MemifRole, MirrorConfig, PcapConfig, PoliceConfig, PortConfig, StormConfig, Text, VlanConfig,
-    VxlanConfig,
+    AfXdpConfig, Config, ConfigError, Direction, FlowConfig, KINDS, MacConfig, MatchConfig,
+    MemifConfig, MirrorConfig, PcapConfig, PoliceConfig, PortConfig, Role, StormConfig, TapConfig,
+    Text, VhostUserConfig, VirtioUserConfig, VlanConfig, VxlanConfig,
 };
 pub use control::{AskError, Request, ask, own_socket};
 pub use counters::{Cause, Hits, Tally, Work};

@@ -17,10 +17,11 @@ use crate::agent::{LogLevel, log_to_stderr, stop_signals};
 
 /// Switch packets between containers, and between hosts.
 ///
-/// A switch joins ports: memif, as DPDK's net_memif and VPP speak it; captures; and tunnels to other hosts (VXLAN). It learns which station
-/// is where, keeps VLANs apart, and does what flows say. `millrace switch run` runs one; the other commands show and change it while it
-/// works, without a packet lost on other ports. They find it by its control socket, which only its own user and root may use. What is
-/// changed so is not written to the configuration file.
+/// A switch joins ports: memif, as DPDK's net_memif and VPP speak it; vhost-user, as guests and DPDK's virtio-user do; interfaces of the
+/// kernel, its own (TAP) or a device's (AF_XDP); captures; and tunnels to other hosts (VXLAN). It learns which station is where, keeps
+/// VLANs apart, and does what flows say. `millrace switch run` runs one; the other commands show and change it while it works, without a
+/// packet lost on other ports. They find it by its control socket, which only its own user and root may use. What is changed so is not
+/// written to the configuration file.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SwitchArguments {
@@ -124,13 +125,17 @@ struct MacArguments {
 /// (vlan.access=10, vlan.trunk=10,20, mtu=1500, police.packets=100000, storm.broadcast=100, worker=0).
 #[derive(Debug, Args)]
 #[command(after_help = "Kinds and their keys:
-  memif   path, role=server|client, id, secret, queues, ring_size, buffer_bytes, socket_mode, accept_unsealed
-  pcap    read=FILE or write=FILE, stamps=true
-  vxlan   local, remote, vni or vnis.VLAN=VNI, port, source_ports")]
+  memif        path, role=server|client, id, secret, queues, ring_size, buffer_bytes, socket_mode, accept_unsealed
+  vhost_user   path, role=server|client, queues, offloads, socket_mode, accept_unsealed
+  virtio_user  path, role=server|client, queues, ring_size, buffer_bytes, offloads, socket_mode
+  tap          interface, queues, offloads
+  af_xdp       interface, first_queue, queues, take=all|type/N|proto/N|udp/PORT|tcp/PORT|vni/N[,…], ring_size
+  pcap         read=FILE or write=FILE, stamps=true
+  vxlan        local, remote, vni or vnis.VLAN=VNI, port, source_ports")]
 struct AddPortArguments {
     /// Its name.
     name: String,
-    /// What it is of: memif, pcap or vxlan.
+    /// What it is of: memif, vhost_user, virtio_user, tap, af_xdp, pcap or vxlan.
     kind: String,
     /// How it is to be.
     #[arg(value_name = "KEY=VALUE")]

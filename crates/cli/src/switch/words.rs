@@ -18,7 +18,7 @@ const OF_PORTS: [&str; 7] = [
 /// Keys of flows that do not say which frames.
 const OF_FLOWS: [&str; 4] = ["priority", "in", "out", "drop"];
 /// Keys whose values are lists.
-const LISTS: [&str; 3] = ["out", "ports", "vlan.trunk"];
+const LISTS: [&str; 4] = ["out", "ports", "vlan.trunk", "af_xdp.take"];
 
 /// A port.
 pub(crate) fn port(name: &str, kind: &str, words: &[String]) -> anyhow::Result<String> {

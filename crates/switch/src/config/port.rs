@@ -1,21 +1,16 @@
 //! Ports, and mirrors.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::Deserialize;
 
 use super::check_name;
+use super::kinds::{
+    AfXdpConfig, KINDS, Kind, MemifConfig, PcapConfig, TapConfig, VhostUserConfig,
+    VirtioUserConfig, VxlanConfig,
+};
 use crate::bucket::{BURST_MAX, Rate};
 use crate::vlan::Membership;
-
-/// VXLAN's port (RFC 7348).
-const VXLAN_PORT: u16 = 4789;
-/// A VXLAN's number has 24 bits.
-const VNI_MAX: u32 = (1 << 24) - 1;
-/// UDP ports of one tunnel end, over which flows are spread.
-const SOURCE_PORTS_MAX: u16 = 256;
 
 /// A port: what it is of, and how it is treated. Exactly one of the kinds is given.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -25,6 +20,14 @@ pub struct PortConfig {
     pub name: String,
     /// Kind: memif.
     pub memif: Option<MemifConfig>,
+    /// Kind: vhost-user.
+    pub vhost_user: Option<VhostUserConfig>,
+    /// Kind: virtio-user.
+    pub virtio_user: Option<VirtioUserConfig>,
+    /// Kind: a TAP interface.
+    pub tap: Option<TapConfig>,
+    /// Kind: queues of a kernel interface.
+    pub af_xdp: Option<AfXdpConfig>,
     /// Kind: a capture.
     pub pcap: Option<PcapConfig>,
     /// Kind: a tunnel to another host.
@@ -45,86 +48,6 @@ pub struct PortConfig {
     /// What may enter.
     #[serde(default)]
     pub police: PoliceConfig,
-}
-
-/// A memif.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MemifConfig {
-    /// The server's socket.
-    pub path: PathBuf,
-    /// Which end.
-    #[serde(default)]
-    pub role: MemifRole,
-    /// The interface's number.
-    #[serde(default)]
-    pub id: u32,
-    /// What a server asks for, and a client says.
-    pub secret: Option<String>,
-    /// Queues each way, at most.
-    pub queues: Option<u16>,
-    /// Client: descriptors of a ring, a power of two.
-    pub ring_size: Option<u32>,
-    /// Client: bytes of each buffer.
-    pub buffer_bytes: Option<u32>,
-    /// Server: permissions of the socket.
-    pub socket_mode: Option<u32>,
-    /// Server: take memory that the client could take away. For clients that are trusted.
-    #[serde(default)]
-    pub accept_unsealed: bool,
-}
-
-/// An end of a memif.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum MemifRole {
-    /// Listens.
-    #[default]
-    Server,
-    /// Connects, and has the memory.
-    Client,
-}
-
-/// A capture.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PcapConfig {
-    /// Packets come from this file.
-    pub read: Option<PathBuf>,
-    /// Packets go to this file, which is replaced.
-    pub write: Option<PathBuf>,
-    /// Read as fast as it was captured, and not at full speed.
-    #[serde(default)]
-    pub stamps: bool,
-}
-
-/// A tunnel.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct VxlanConfig {
-    /// This host's address.
-    pub local: IpAddr,
-    /// The other host's.
-    pub remote: IpAddr,
-    /// The UDP port of both.
-    #[serde(default = "vxlan_port")]
-    pub port: u16,
-    /// The network, when it is one.
-    pub vni: Option<u32>,
-    /// Networks by VLAN, when there are several: what is in the VLAN has no tag in the tunnel.
-    #[serde(default)]
-    pub vnis: BTreeMap<String, u32>,
-    /// UDP ports that flows are spread over.
-    #[serde(default = "source_ports")]
-    pub source_ports: u16,
-}
-
-fn vxlan_port() -> u16 {
-    VXLAN_PORT
-}
-
-fn source_ports() -> u16 {
-    16
 }
 
 /// VLANs of a port.
@@ -194,32 +117,15 @@ pub enum Direction {
     Both,
 }
 
-/// What a port is of.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind<'a> {
-    Memif(&'a MemifConfig),
-    Pcap(&'a PcapConfig),
-    Vxlan(&'a VxlanConfig),
-}
-
-impl Kind<'_> {
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Kind::Memif(_) => "memif",
-            Kind::Pcap(_) => "pcap",
-            Kind::Vxlan(_) => "vxlan",
-        }
-    }
-}
-
-/// Names of the kinds: of the fields of [`PortConfig`] that say one.
-pub const KINDS: [&str; 3] = ["memif", "pcap", "vxlan"];
-
 impl PortConfig {
     /// What it is of. It has been checked.
     pub(crate) fn kind(&self) -> Result<Kind<'_>, String> {
         let given = [
             self.memif.as_ref().map(Kind::Memif),
+            self.vhost_user.as_ref().map(Kind::VhostUser),
+            self.virtio_user.as_ref().map(Kind::VirtioUser),
+            self.tap.as_ref().map(Kind::Tap),
+            self.af_xdp.as_ref().map(Kind::AfXdp),
             self.pcap.as_ref().map(Kind::Pcap),
             self.vxlan.as_ref().map(Kind::Vxlan),
         ];
@@ -238,11 +144,7 @@ impl PortConfig {
     pub(crate) fn check(&self) -> Result<(), String> {
         check_name("port", &self.name)?;
         let named = |what: String| format!("port {:?}: {what}", self.name);
-        match self.kind()? {
-            Kind::Pcap(pcap) => pcap.check().map_err(named)?,
-            Kind::Vxlan(vxlan) => vxlan.check().map_err(named)?,
-            Kind::Memif(memif) => memif.check().map_err(named)?,
-        }
+        self.kind()?.check().map_err(named)?;
         if self.mtu.is_some_and(|mtu| mtu < 68) {
             return Err(named("mtu must be at least 68".to_owned()));
         }
@@ -287,71 +189,7 @@ impl PortConfig {
     }
 }
 
-impl MemifConfig {
-    fn check(&self) -> Result<(), String> {
-        if self.ring_size.is_some_and(|size| !size.is_power_of_two()) {
-            return Err("memif.ring_size must be a power of two".to_owned());
-        }
-        if !self.path.is_absolute() {
-            return Err(format!(
-                "memif.path is {}; it must be absolute",
-                self.path.display()
-            ));
-        }
-        Ok(())
-    }
-}
-
-impl PcapConfig {
-    fn check(&self) -> Result<(), String> {
-        match (&self.read, &self.write) {
-            (Some(_), None) | (None, Some(_)) => Ok(()),
-            _ => Err("pcap: give read or write".to_owned()),
-        }
-    }
-}
-
-impl VxlanConfig {
-    fn check(&self) -> Result<(), String> {
-        if self.local.is_ipv4() != self.remote.is_ipv4() {
-            return Err("vxlan: local and remote must be of one family".to_owned());
-        }
-        if self.local.is_unspecified() || self.remote.is_unspecified() || self.remote.is_multicast()
-        {
-            return Err("vxlan: local and remote are addresses of one host each".to_owned());
-        }
-        if !(1..=SOURCE_PORTS_MAX).contains(&self.source_ports) || self.port == 0 {
-            return Err(format!(
-                "vxlan: source_ports is from 1 to {SOURCE_PORTS_MAX}, and port is not 0"
-            ));
-        }
-        match (self.vni, self.vnis.is_empty()) {
-            (Some(vni), true) => check_vni(vni),
-            (None, false) => self.vnis.iter().try_for_each(|(vlan, vni)| {
-                let number = vlan.parse().map_err(|_| wrong_vlan(vlan))?;
-                check_vlan(number).and_then(|()| check_vni(*vni))
-            }),
-            _ => Err("vxlan: give vni, or vnis = { VLAN = VNI, … }".to_owned()),
-        }
-    }
-
-    /// Networks by VLAN.
-    pub(crate) fn networks(&self) -> Vec<(u16, u32)> {
-        let pairs = self.vnis.iter();
-        pairs
-            .filter_map(|(vlan, vni)| Some((vlan.parse().ok()?, *vni)))
-            .collect()
-    }
-}
-
-fn check_vni(vni: u32) -> Result<(), String> {
-    if vni > VNI_MAX {
-        return Err(format!("vxlan: VNI {vni} is above {VNI_MAX}"));
-    }
-    Ok(())
-}
-
-fn wrong_vlan(vlan: &str) -> String {
+pub(super) fn wrong_vlan(vlan: &str) -> String {
     format!("{vlan:?} is no VLAN; they are numbers from 1 to 4094")
 }
 

@@ -22,7 +22,7 @@ fn the_documented_examples_are_right() {
     let config = Config::parse(&text).unwrap();
     assert_eq!(
         (config.port.len(), config.flow.len(), config.mirror.len()),
-        (5, 2, 1)
+        (9, 2, 1)
     );
 }
 
@@ -56,6 +56,18 @@ fn nonsense_is_refused_with_the_field_s_name() {
         (port("storm.broadcast = 0"), "storm"),
         (port("memif.ring_size = 1000"), "ring_size"),
         (port("colour = 1"), "colour"),
+        (
+            "[[port]]\nname = \"a\"\ntap.interface = \"0123456789abcdef\"".to_owned(),
+            "tap.interface",
+        ),
+        (
+            "[[port]]\nname = \"a\"\nvhost_user.path = \"a\"".to_owned(),
+            "vhost_user.path",
+        ),
+        (
+            "[[port]]\nname = \"a\"\naf_xdp = { interface = \"x\", take = [\"udp\"] }".to_owned(),
+            "take",
+        ),
         (tunnel("remote = \"::1\", vni = 1"), "family"),
         (tunnel("remote = \"10.0.0.2\""), "vni"),
         (tunnel("remote = \"10.0.0.2\", vni = 16777216"), "VNI"),
