@@ -7,7 +7,7 @@ class Wrong(Exception):
     """What was not as it must be."""
 
 
-def check(holds: bool, what: str) -> None:
+def check(holds: bool, what: object) -> None:
     """Raises what is wrong."""
     if not holds:
         raise Wrong(what)

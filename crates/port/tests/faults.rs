@@ -117,7 +117,7 @@ fn counts_add_up_whatever_the_faults() {
             .wrapping_add(1);
         (random >> 33) % below
     };
-    for round in 0..100 {
+    for round in 0..60 {
         let mut chance = || [0.0, 0.01, 0.3, 1.0][next(4) as usize];
         let faults = Faults {
             loss: chance() / 2.0,

@@ -212,11 +212,12 @@ fn a_full_disk_ends_the_trace_and_the_port_goes_on() {
     let (line, _other) = Line::pair(usize::MAX);
     let mut port = Trace::new(line);
     port.begin(Config::new("line"), Full).unwrap();
+    let all = packets(200, 1400);
     for _ in 0..50 {
-        send(&mut port, &packets(1000, 1400));
+        send(&mut port, &all);
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(port.counters().transmitted.packets, 50_000);
+    assert_eq!(port.counters().transmitted.packets, 10_000);
     let error = port.end().unwrap().wait().unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
 }
