@@ -258,6 +258,7 @@ mod tests {
             road: String::new(),
             parameters: BTreeMap::new(),
             unit,
+            figure: String::new(),
             trials: (1..).zip(values).map(trial).collect(),
         }
     }
