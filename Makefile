@@ -45,7 +45,7 @@ check: ## format, lints, documentation, house rules, unit tests
 bench: build ## every scenario of `millrace bench` on five roads; about an hour, as projected; goes on where it stopped; target/bench/COMMIT/report.html
 	@$(BUILT)/millrace bench run $(GRID) --out $(MEASURED) --roads loopback,unix,bridge,millrace-loopback,millrace-bridge
 
-bench-sockets: ## every claim with its bar, measured; keeps results, and makes the tables of the documents
+bench-sockets: ## every claim with its bar, measured, in ten rounds; about 35 minutes, as projected; keeps results, makes the documents' tables
 	@$(CARGO) xtask bench-sockets
 
 peers: ## what channels are measured against (millrace bench run channels), beside the release build

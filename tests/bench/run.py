@@ -210,7 +210,7 @@ def check_idle(road: str, trials: list[dict[str, Any]]) -> None:
 
 
 def answers_of_http_have_their_sizes(stage: Stage) -> None:
-    """nginx and our own server, wrk and our own generator, which checks lengths; it tells ready connections, and both tell the mean."""
+    """nginx and our own server, wrk and our own generator, which checks lengths; ours tell ready connections, and both tell the mean."""
     words = ["run", "http", "http-minimal", "--clients", "10", "--sizes", "64,512,1280", "--repeat", "1", "--time", "0.3", "--pin", "none"]
     done = stage.bench(*words, "--roads", "loopback", *stage.out("http"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -221,20 +221,55 @@ def answers_of_http_have_their_sizes(stage: Stage) -> None:
         assert 0 < trial["latency"]["min_ns"] <= trial["latency"]["mean_ns"] <= trial["latency"]["max_ns"], (scenario, trial)
         ready = trial["ready_per_wake"]
         assert 1 <= ready <= 10 if scenario.endswith("own") else ready is None, (scenario, ready)
+        # A new connection and a listener may be ready beside the others; nginx does not tell.
+        served = trial["server_ready_per_wake"]
+        assert 1 <= served <= 11 if scenario.startswith("http-minimal") else served is None, (scenario, served)
     table = stage.bench("report", str(stage.directory / "http"), "--markdown").stdout
-    assert table.count(": latency") == 4 and table.count(": ready for each wake-up") == 2, table
+    assert table.count(": latency") == 4 and table.count(": ready for each wake-up") == 3, table
+    assert table.count("| server, 64\u00a0B ") == 2 and table.count("| generator, 64\u00a0B ") == 2, table
 
 
 def cases_that_quick_runs_leave_out_have_figures(stage: Stage) -> None:
     """Those of which no other case is sure; the time to the first byte is a part of the whole answer's."""
     names = ["pingpong/one-way", "pingpong/spinning", "echo/spinning", "throughput/download", "connect/first-byte", "mixed/bulk"]
+    names += ["connect/kept", "connect/kept-answer", "mixed/hogs-own", "mixed/hogs-rate", "mixed/bulk-own", "mixed/bulk-rate"]
+    names += ["redis/get", "redis/set", "redis/own-get", "redis/own-set"]
     words = ["run", *names, "--clients", "1", "--sizes", "64", "--repeat", "1", "--time", "0.3", "--pin", "none"]
     done = stage.bench(*words, "--roads", "loopback", *stage.out("left-out"))
     assert done.returncode == 0, done.stdout + done.stderr
     found = {cell["scenario"]: cell["trials"][0] for cell in stage.results("left-out")["cells"]}
     assert sorted(found) == sorted(names) and all(trial["value"] > 0 for trial in found.values()), found
     assert found["connect/first-byte"]["value"] <= found["connect/first-byte"]["latency"]["max_ns"], found
-    assert "iperf3 -c" in found["mixed/bulk"]["commands"]["beside 2"], found
+    assert all("iperf3 -c" in found[f"mixed/{case}"]["commands"]["beside 2"] for case in ("bulk", "bulk-own", "bulk-rate")), found
+    for name in ("mixed/hogs-own", "mixed/hogs-rate", "mixed/bulk-own", "mixed/bulk-rate", "redis/own-get", "redis/own-set"):
+        assert found[name]["trace"] and found[name]["histogram"], found[name]
+        assert found[name]["latency"]["deviation_ns"] > 0, found[name]
+    for name in ("redis/get", "redis/set"):
+        latency = found[name]["latency"]
+        assert 0 < latency["min_ns"] <= latency["mean_ns"] <= latency["max_ns"] and latency["deviation_ns"] == 0, latency
+        assert [at for at, _ in latency["percentiles"]][:2] == [50.0, 95.0], latency
+
+
+def a_suite_has_its_scenarios_and_roads(stage: Stage) -> None:
+    """A word for both; roads of the user's own come before those of the suite."""
+    listed = stage.bench("list").stdout.split("\n\n")[0].splitlines()
+    assert listed[0].split() == ["SUITE", "CELLS", "HERE", "WHAT"], listed
+    suites = {line.split()[0]: line for line in listed[1:]}
+    assert {"all", "containers", "overlay", "switches"} <= set(suites), suites
+    assert " yes " in suites["containers"], suites
+    words = ["run", "containers", "--clients", "1", "--quick", "--repeat", "1", "--time", "0.3", "--pin", "none"]
+    done = stage.bench(*words, *stage.out("suite"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = stage.results("suite")
+    roads_of = [road["name"] for road in results["roads"]]
+    assert roads_of == ["bridge", "millrace-bridge", "dnat", "millrace-dnat", "vxlan", "millrace-vxlan"], roads_of
+    assert {cell["scenario"]: cell["figure"] for cell in results["cells"]} == {
+        "redis/mix": "requests per second",
+        "proxy/keep-alive": "requests per second",
+    }, results["cells"]
+    done = stage.bench(*words, "--roads", "loopback", *stage.out("suite-elsewhere"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [road["name"] for road in stage.results("suite-elsewhere")["roads"]] == ["loopback"]
 
 
 def what_fails_is_told_and_the_rest_goes_on(stage: Stage) -> None:
@@ -632,6 +667,7 @@ BESIDE: list[Case] = [
     ("answers of http have their sizes", answers_of_http_have_their_sizes),
     ("what is not decided goes on", what_is_not_decided_goes_on),
     ("cases that quick runs leave out have figures", cases_that_quick_runs_leave_out_have_figures),
+    ("a suite has its scenarios and roads", a_suite_has_its_scenarios_and_roads),
     ("ended by SIGINT", lambda stage: ended_by(stage, signal.SIGINT)),
     ("ended by SIGTERM", lambda stage: ended_by(stage, signal.SIGTERM)),
     ("ended by SIGKILL", lambda stage: ended_by(stage, signal.SIGKILL)),

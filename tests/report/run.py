@@ -132,6 +132,7 @@ def silent(site: Site) -> None:
     assert not page.complaints, page.complaints
     text = page.evaluate("document.body.innerText")
     assert "<script>alert(1)</script>" in text and "<while trials ran>" in text
+    assert "Void is a trial during which" in text and "median round trip; less is better" in text
     assert page.evaluate("document.scripts.length") == 4
 
 

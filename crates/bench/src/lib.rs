@@ -4,9 +4,10 @@
 //! programs and what is varied about them; a *cell* is a scenario with one set of parameters on one road; a *trial* is one run of a cell.
 //! This is no library for others: the `millrace` command shows it as `millrace bench` and `millrace load`.
 //!
-//! Reading order: `roads`, `builds` and `scenario` (what is measured, as data), `begin`, `run`, `lab` and `trial` (how), `disturbance`
-//! (what makes a trial void), `readers` (what tools print), `carried` (where the bytes went), `results` (what is kept of a run, and the
-//! file's schema), `stats` and `compare` (what figures say), `report` (what people look at), `load` (our own load generators and servers).
+//! Reading order: `roads`, `builds`, `scenario` and `suites` (what is measured, as data), `begin`, `run`, `lab` and `trial` (how),
+//! `disturbance` (what makes a trial void), `readers` (what tools print), `carried` (where the bytes went), `results` (what is kept of a
+//! run, and the file's schema), `stats` and `compare` (what figures say), `report` (what people look at), `load` (our own load generators
+//! and servers).
 
 #![deny(unsafe_code)]
 
@@ -33,6 +34,7 @@ pub mod run;
 pub mod scenario;
 pub mod sockmap;
 pub mod stats;
+pub mod suites;
 #[allow(unsafe_code, reason = "system calls that nobody else offers")]
 pub mod sys;
 mod trial;

@@ -12,6 +12,7 @@ use crate::results::Fact;
 /// The arguments that make the programs of the benchmarks tell their version.
 const TOOLS: &[(&str, &str)] = &[
     ("redis-server", "--version"),
+    ("redis-benchmark", "--version"),
     ("memcached", "--version"),
     ("nginx", "-v"),
     ("haproxy", "-v"),
@@ -20,6 +21,14 @@ const TOOLS: &[(&str, &str)] = &[
     ("iperf3", "--version"),
     ("pgbench", "--version"),
     ("ovs-vswitchd", "--version"),
+    // Where Debian has it; no PATH leads there.
+    (
+        "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk",
+        "--version",
+    ),
+    ("ip", "-V"),
+    ("nft", "--version"),
+    ("ethtool", "--version"),
     (PEERS, "--version"),
     ("rustc", "--version"),
 ];
@@ -41,8 +50,9 @@ pub fn facts() -> Vec<Fact> {
     ];
     let of_processors = Processors::here().facts(&allowed_processors());
     for &(tool, argument) in TOOLS {
+        let name = tool.rsplit('/').next().unwrap_or(tool);
         facts.push((
-            tool,
+            name,
             version(tool, argument).unwrap_or_else(|| "not installed".to_owned()),
         ));
     }

@@ -1,6 +1,6 @@
 //! What the load generators print, and what is seen of programs that idle, as figures.
 
-use anyhow::{Context, Error, Result, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::load::Outcome;
@@ -24,43 +24,92 @@ pub enum Figure {
     Seen(fn(&Idle) -> f64),
 }
 
-const BY_NAME: &[(&str, Figure)] = &[
-    ("redis-benchmark", Figure::Printed(redis_benchmark)),
-    ("sockperf-ping-pong", Figure::Printed(sockperf_ping_pong)),
-    ("sockperf-throughput", Figure::Printed(sockperf_throughput)),
-    ("iperf3", Figure::Printed(iperf3)),
-    ("pgbench", Figure::Printed(pgbench)),
-    ("millrace-load", Figure::Printed(millrace_load)),
+/// A source by its name, and what its figure is in words.
+type Named = (&'static str, Figure, &'static str);
+
+const BY_NAME: &[Named] = &[
+    (
+        "redis-benchmark",
+        Figure::Printed(redis_benchmark),
+        "requests per second",
+    ),
+    (
+        "sockperf-ping-pong",
+        Figure::Printed(sockperf_ping_pong),
+        "median round trip",
+    ),
+    (
+        "sockperf-throughput",
+        Figure::Printed(sockperf_throughput),
+        "messages per second",
+    ),
+    ("iperf3", Figure::Printed(iperf3), "bits per second"),
+    (
+        "pgbench",
+        Figure::Printed(pgbench),
+        "transactions per second",
+    ),
+    (
+        "millrace-load",
+        Figure::Printed(millrace_load),
+        "requests per second",
+    ),
     (
         "millrace-load-median",
         Figure::Printed(millrace_load_median),
+        "median latency",
     ),
     (
         "millrace-load-first-byte",
         Figure::Printed(millrace_load_first_byte),
+        "median time to the first byte of an answer, its connection included",
     ),
-    ("millrace-peers", Figure::Printed(millrace_peers)),
+    (
+        "millrace-peers",
+        Figure::Printed(millrace_peers),
+        "messages per second",
+    ),
     (
         "millrace-peers-median",
         Figure::Printed(millrace_peers_median),
+        "median time of a message",
     ),
-    ("result-line", Figure::Printed(result_line)),
-    ("idle-memory", Figure::Seen(idle_memory)),
-    ("idle-processor", Figure::Seen(idle_processor)),
+    (
+        "result-line",
+        Figure::Printed(result_line),
+        "requests per second",
+    ),
+    (
+        "idle-memory",
+        Figure::Seen(idle_memory),
+        "memory for each connection",
+    ),
+    (
+        "idle-processor",
+        Figure::Seen(idle_processor),
+        "share of one processor, of all programs",
+    ),
 ];
 
 /// Where a figure comes from, by the name that scenarios have for it.
 #[must_use]
 pub fn by_name(name: &str) -> Option<Figure> {
-    let mut known = BY_NAME.iter();
-    known
-        .find(|(known, _)| *known == name)
-        .map(|(_, figure)| *figure)
+    named(name).map(|(_, figure, _)| *figure)
+}
+
+/// What that figure is in words, where a case has none of its own.
+#[must_use]
+pub fn says(name: &str) -> Option<&'static str> {
+    named(name).map(|(_, _, says)| *says)
+}
+
+fn named(name: &str) -> Option<&'static Named> {
+    BY_NAME.iter().find(|(known, ..)| *known == name)
 }
 
 /// All these names.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    BY_NAME.iter().map(|(name, _)| *name)
+    BY_NAME.iter().map(|(name, ..)| *name)
 }
 
 /// Memory for each connection.
@@ -92,19 +141,27 @@ pub struct Reading {
     pub notes: Vec<String>,
 }
 
-/// Percentiles of the round trips in nanoseconds, where the program tells them.
+/// Of the round trips in nanoseconds, what the program tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
+    /// The shortest.
+    pub min: Option<f64>,
+    /// The longest.
+    pub max: Option<f64>,
+    /// Their mean.
+    pub mean: Option<f64>,
     /// The median.
     pub p50: Option<f64>,
+    /// The 95th percentile.
+    pub p95: Option<f64>,
     /// The 99th percentile.
     pub p99: Option<f64>,
     /// The 99.9th percentile.
     pub p999: Option<f64>,
 }
 
-/// `redis-benchmark` with one command, without `-q`: rates, and the table of percentiles. Times are in
-/// milliseconds there, in buckets of 8 µs.
+/// `redis-benchmark` with one command, without `-q`: rates, the summary, and the table of percentiles. Times are in
+/// milliseconds there, in buckets of 8 µs. How far they deviate it does not tell.
 pub fn redis_benchmark(text: &str) -> Result<Reading> {
     let summary = text
         .lines()
@@ -112,10 +169,10 @@ pub fn redis_benchmark(text: &str) -> Result<Reading> {
         .nth(2)
         .context("redis-benchmark printed no latency summary")?;
     let columns: Vec<f64> = summary.split_whitespace().flat_map(str::parse).collect();
-    ensure!(
-        columns.len() == 6,
-        "redis-benchmark's summary has other columns: {summary}"
-    );
+    let [mean, min, p50, p95, p99, max] = columns[..] else {
+        bail!("redis-benchmark's summary has other columns: {summary}");
+    };
+    let ns = |milliseconds: f64| Some(milliseconds * 1e6);
     let p999 = text.lines().find_map(|line| {
         let (percentile, rest) = line.split_once("% <= ")?;
         let far_enough = percentile.trim().parse::<f64>().ok()? >= 99.9;
@@ -125,9 +182,13 @@ pub fn redis_benchmark(text: &str) -> Result<Reading> {
         value: number_before(text, " requests per second")?,
         operations: number_before(text, " requests completed")?,
         latency: Latency {
-            p50: Some(columns[2] * 1e6),
-            p99: Some(columns[4] * 1e6),
-            p999: p999.map(|milliseconds| milliseconds * 1e6),
+            min: ns(min),
+            max: ns(max),
+            mean: ns(mean),
+            p50: ns(p50),
+            p95: ns(p95),
+            p99: ns(p99),
+            p999: p999.and_then(ns),
         },
         ..Reading::default()
     })
@@ -144,6 +205,7 @@ pub fn sockperf_ping_pong(text: &str) -> Result<Reading> {
             p50: Some(p50),
             p99: Some(percentile("percentile 99.000 =")?),
             p999: Some(percentile("percentile 99.900 =")?),
+            ..Latency::default()
         },
         ..Reading::default()
     })
@@ -265,6 +327,7 @@ pub fn result_line(text: &str) -> Result<Reading> {
             p50: Some(percentile("p50")?),
             p99: Some(percentile("p99")?),
             p999: Some(percentile("p99.9")?),
+            ..Latency::default()
         },
         whole_latency: whole_latency(line, requests),
         ..Reading::default()
@@ -357,7 +420,11 @@ Summary:
         assert_eq!(
             reading.latency,
             Latency {
+                min: Some(16e3),
+                max: Some(1_087e3),
+                mean: Some(34e3),
                 p50: Some(23e3),
+                p95: Some(55e3),
                 p99: Some(71e3),
                 p999: Some(127e3)
             }

@@ -106,7 +106,7 @@ pub enum Unit {
     OperationsPerSecond,
     /// More is better.
     BitsPerSecond,
-    /// A median round trip; less is better.
+    /// A time, mostly a median; less is better.
     Nanoseconds,
     /// Of one processor; less is better.
     ProcessorShare,
@@ -135,6 +135,9 @@ pub struct Cell {
     pub parameters: BTreeMap<String, u64>,
     /// What [`Trial::value`] counts.
     pub unit: Unit,
+    /// What it is in words, as `median round trip`. Empty in older files.
+    #[serde(default)]
+    pub figure: String,
     /// In the order in which they were made, void and failed ones among them. Trials of the same round on two roads are a pair.
     pub trials: Vec<Trial>,
 }
@@ -198,6 +201,9 @@ pub struct Trial {
     /// Connections that were ready for each wake-up of the generator, where it tells that.
     #[serde(default)]
     pub ready_per_wake: Option<f64>,
+    /// The same of the server: descriptors, from before the client started until after it ended.
+    #[serde(default)]
+    pub server_ready_per_wake: Option<f64>,
     /// Where nothing is asked: what the connections cost.
     #[serde(default)]
     pub idle: Option<Idle>,
@@ -227,6 +233,7 @@ impl Trial {
             clocks: None,
             processor: Processor::default(),
             ready_per_wake: None,
+            server_ready_per_wake: None,
             idle: None,
             ring_share: None,
             histogram: None,
@@ -241,7 +248,7 @@ impl Trial {
 pub struct Latency {
     /// Round trips measured.
     pub count: u64,
-    /// The shortest.
+    /// The shortest. What a tool does not tell of these is 0.
     pub min_ns: u64,
     /// The longest.
     pub max_ns: u64,

@@ -201,6 +201,7 @@ fn cell_of(
             road: road.name.clone(),
             parameters: parameters.clone(),
             unit: case.unit,
+            figure: case.says(),
             trials: Vec::new(),
         });
         results.cells.len() - 1

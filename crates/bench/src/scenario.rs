@@ -11,6 +11,7 @@
 //! | `{dir}` | a directory of the server's own, with the scenario's files |
 //! | `{seconds}`, `{whole_seconds}`, `{count}` | the length of a trial, and operations that take as long |
 //! | `{record}` | options of `millrace load`: a trial's length, and its files |
+//! | `{counts}` | a file in which `millrace load serve` counts its wake-ups |
 //! | `{histogram}` | a file for a histogram of latencies, which is kept with the results |
 //! | `{wrk_script}` | a script by which wrk prints what `result-line` reads |
 //! | `{millrace}`, `{peers}` | this program; `millrace-peers`, beside it or in PATH |
@@ -60,6 +61,7 @@ const WORDS: &[&str] = &[
     "port_behind",
     "transport",
     "dir",
+    "counts",
     "seconds",
     "whole_seconds",
     "count",
@@ -168,6 +170,8 @@ pub struct Case {
     pub read: String,
     /// What the figure counts.
     pub unit: Unit,
+    /// What it is in words, where those of [`readers::says`] do not say it.
+    pub figure: Option<String>,
     /// What is varied in a whole run.
     pub grid: Vec<Grid>,
     /// What is varied in a short run; nothing: what is in a whole one.
@@ -260,7 +264,7 @@ impl Case {
     }
 
     fn check(&self) -> Result<()> {
-        self.figure()?;
+        self.source()?;
         for grid in self.grids() {
             for (parameter, values) in grid {
                 ensure!(
@@ -302,11 +306,19 @@ impl Case {
     ///
     /// # Errors
     /// Nothing has this name.
-    pub fn figure(&self) -> Result<Figure> {
+    pub fn source(&self) -> Result<Figure> {
         readers::by_name(&self.read).with_context(|| {
             let names: Vec<&str> = readers::names().collect();
             format!("`read` is one of {}, not {}", names.join(", "), self.read)
         })
+    }
+
+    /// What the figure is in words, as `median round trip`.
+    #[must_use]
+    pub fn says(&self) -> String {
+        let own = self.figure.as_deref();
+        let says = own.or_else(|| readers::says(&self.read));
+        says.unwrap_or_default().to_owned()
     }
 
     /// Of a parameter that it has, measures these values only; none: all.

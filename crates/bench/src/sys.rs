@@ -4,8 +4,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Set by the signal handler, read by whoever waits.
@@ -190,6 +191,40 @@ pub fn processor_time(pid: i32) -> Option<Duration> {
 pub fn ticks_per_second() -> u64 {
     // SAFETY: a plain number.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
+}
+
+/// Two numbers of 64 bits in a new file, as memory until the process ends.
+///
+/// # Errors
+/// The file cannot be made, or not be mapped.
+pub fn counters(path: &Path) -> io::Result<[&'static AtomicU64; 2]> {
+    const BYTES: usize = 2 * size_of::<AtomicU64>();
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(true);
+    let file = file.open(path)?;
+    file.set_len(BYTES as u64)?;
+    let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping where the kernel likes, of a descriptor that is open; nothing that is there is replaced.
+    let place = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            BYTES,
+            access,
+            shared,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if place == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let first: *mut u64 = place.cast();
+    // SAFETY: the second number begins within the mapping, which has `BYTES`.
+    let second = unsafe { first.add(1) };
+    // SAFETY: pages are aligned for the number, and the mapping is never taken away; atomics may be changed by others. Whoever shortened
+    // the file would end us by SIGBUS, and read or write nothing else.
+    let counter = |place: *mut u64| unsafe { AtomicU64::from_ptr(place) };
+    Ok([counter(first), counter(second)])
 }
 
 /// Our effective user number.

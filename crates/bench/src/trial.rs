@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::carried::{self, Carried};
 use crate::disturbance::{Seen, Watch};
 use crate::lab::{self, Lab};
+use crate::load::Counts;
 use crate::process::{Memory, Program};
 use crate::readers::{Figure, Reader, Reading};
 use crate::results::{Latency, Outcome, Plan, Processor, Trial};
@@ -77,6 +78,7 @@ impl<'a> Pair<'a> {
             ("listen", road.address(&road.bind, port, &socket)),
             ("transport", road.transport.clone().unwrap_or_default()),
             ("dir", directory.display().to_string()),
+            ("counts", directory.join("counts").display().to_string()),
             ("seconds", plan.seconds.to_string()),
             ("whole_seconds", plan.seconds.ceil().to_string()),
         ];
@@ -157,7 +159,7 @@ impl<'a> Pair<'a> {
                 .iter()
                 .map(|(name, value)| (name.clone(), value.to_string())),
         );
-        let read = match case.figure()? {
+        let read = match case.source()? {
             Figure::Printed(read) => read,
             Figure::Seen(figure) => {
                 let idle = self.watch(lab, template, &words, trial)?;
@@ -196,6 +198,8 @@ impl<'a> Pair<'a> {
         // In their company: alone it may be many times faster, and the trial would take as much longer.
         client.set_count(&mut words, paces.0.get(&cell).copied())?;
         let sent = lab.messages(self.road)?;
+        let counts = || Counts::read(Path::new(&self.words["counts"]));
+        let woken = counts();
         let used = || servers.iter().map(Program::processor).sum::<Times>();
         let (mut watch, times) = (Watch::begin(lab.processors()), used());
         let mut carried = Carried::at(&self.ports);
@@ -209,6 +213,9 @@ impl<'a> Pair<'a> {
         trial.latency = latency(&reading);
         trial.clocks = reading.clocks;
         trial.ready_per_wake = reading.ready_per_wake;
+        let woken = counts().zip(woken);
+        trial.server_ready_per_wake =
+            woken.and_then(|(now, before)| now.ready_per_wake_since(before));
         trial.notes.extend(reading.notes);
         let spliced = lab.messages(self.road)?.zip(sent);
         let spliced = spliced.and_then(|(now, before)| now.since(before).note());
@@ -435,16 +442,25 @@ fn path_of(results: &Path, relative: &str) -> Result<String> {
 
 fn latency(reading: &Reading) -> Option<Latency> {
     let told = &reading.latency;
-    let percentiles = [(50.0, told.p50), (99.0, told.p99), (99.9, told.p999)];
+    let percentiles = [
+        (50.0, told.p50),
+        (95.0, told.p95),
+        (99.0, told.p99),
+        (99.9, told.p999),
+    ];
     let percentiles: Vec<(f64, u64)> = percentiles
         .into_iter()
         .filter(|(percentile, _)| is_carried_in_trial(reading.operations as u64, *percentile))
         .filter_map(|(percentile, ns)| Some((percentile, ns?.round() as u64)))
         .collect();
+    let whole = |ns: Option<f64>| ns.map_or(0, |ns| ns.round() as u64);
     let few = (!percentiles.is_empty()).then(|| Latency {
         count: reading.operations as u64,
+        min_ns: whole(told.min),
+        max_ns: whole(told.max),
+        mean_ns: told.mean.unwrap_or_default(),
+        deviation_ns: 0.0,
         percentiles,
-        ..Latency::default()
     });
     reading.whole_latency.clone().or(few)
 }

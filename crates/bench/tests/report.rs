@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use millrace_bench::report;
-use millrace_bench::results::{Idle, Plan, Results, SCHEMA, Share};
+use millrace_bench::results::{Idle, Plan, Results, SCHEMA, Share, Unit};
 
 /// Made once for all who only read it, where the build has its temporary files: nothing drops what is static.
 fn sample() -> (&'static Path, Results) {
@@ -84,6 +84,36 @@ fn verdicts_and_the_share_of_the_ring_are_told_in_every_form() {
     let page = report::html(directory, &results).unwrap();
     assert!(page.contains("against bridge</span>") && !page.contains("<td>faster</td>"));
     assert!(!report::csv(&results).contains(",faster,"));
+}
+
+#[test]
+fn the_figure_is_named_in_the_words_of_its_cell() {
+    let (directory, mut results) = sample();
+    let told = |results: &Results, words: &str| {
+        let page = report::html(directory, results).unwrap();
+        page.matches(&format!("{words}; less is better")).count()
+    };
+    assert_eq!(told(&results, "median round trip"), 1);
+    let of_times = results.cells.iter_mut();
+    for cell in of_times.filter(|cell| cell.unit == Unit::Nanoseconds) {
+        cell.figure = "median time to the first byte".to_owned();
+    }
+    assert_eq!(told(&results, "median time to the first byte"), 1);
+    assert_eq!(told(&results, "median round trip"), 0);
+    // Older files do not tell it.
+    for cell in &mut results.cells {
+        cell.figure = String::new();
+    }
+    assert_eq!(told(&results, "time"), 1);
+    assert_eq!(told(&results, "median round trip"), 0);
+}
+
+#[test]
+fn what_void_means_is_told_beside_the_void_trials() {
+    let (directory, results) = sample();
+    let page = report::html(directory, &results).unwrap();
+    assert!(page.contains("Void is a trial during which"));
+    assert!(page.contains("Others are programs that are none of the run"));
 }
 
 #[test]
@@ -244,18 +274,23 @@ fn idle_connections_have_a_table_with_the_share_of_each_program() {
 }
 
 #[test]
-fn ready_connections_for_each_wake_up_are_told_where_the_generator_tells_them() {
+fn ready_connections_for_each_wake_up_are_told_by_the_end_that_tells_them() {
     let (directory, mut results) = sample();
     let what = "eady connections for each wake-up";
     assert!(!report::html(directory, &results).unwrap().contains(what));
     let first = &mut results.cells[0];
-    first
-        .trials
-        .iter_mut()
-        .for_each(|trial| trial.ready_per_wake = Some(7.25));
+    first.trials.iter_mut().for_each(|trial| {
+        trial.ready_per_wake = Some(7.25);
+        trial.server_ready_per_wake = Some(3.5);
+    });
     let page = report::html(directory, &results).unwrap();
     let markdown = report::markdown(directory, &results);
     assert_eq!(page.matches("<td>7.25</td>").count(), 1);
     assert_eq!(markdown.matches("| 7.25 ").count(), 1);
+    for end in ["generator, ", "server, "] {
+        assert!(page.contains(&format!("<th scope=\"row\">{end}")), "{end}");
+    }
+    assert_eq!(page.matches("<td>3.50</td>").count(), 1);
+    assert!(report::csv(&results).contains(",7.25,3.5,"));
     assert!(page.contains(what) && markdown.contains("ready for each wake-up"));
 }

@@ -164,6 +164,9 @@ struct ServeArguments {
     /// Where to listen: HOST:PORT (port 0: any that is free), or unix:PATH
     #[arg(long, value_name = "ADDR")]
     listen: Address,
+    /// Keep in FILE meanwhile, as two numbers of 64 bits, how often it woke, and for how many descriptors in all
+    #[arg(long, value_name = "FILE")]
+    counts: Option<PathBuf>,
     /// Tell what was done as JSON
     #[arg(long)]
     json: bool,
@@ -341,7 +344,10 @@ fn serve(kind: ServeCommand) -> Result<u8> {
         ServeCommand::Stamp { serve } => (serve, Kind::Stamp),
     };
     let stop = load::readable_on_signals()?;
-    let server = Server::bind(kind, &serve.listen)?;
+    let mut server = Server::bind(kind, &serve.listen)?;
+    if let Some(path) = &serve.counts {
+        server.count_in(path)?;
+    }
     eprintln!("millrace: listening on {}", server.address());
     let served = server.run(&stop)?;
     print(&served, serve.json)

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 
 use millrace_bench::results::{Cell, Latency, Outcome, Results, Trial, Unit};
+use millrace_bench::stats::{self, Interval, Judged, Pair, Question, Settings, Verdict};
 
-use super::rows::{Bar, Row, Side, times_better};
+use super::rows::{Bar, Row, Side};
 
 /// A row, and its pairs: the trials of both sides that were made in the same round.
 pub(crate) struct Measured<'a> {
     pub(crate) row: &'static Row,
     pub(crate) unit: Unit,
     pub(crate) pairs: Vec<[&'a Trial; 2]>,
+    /// What the pairs say, as `millrace bench compare` would; all rows of a table are one comparison.
+    judged: Judged,
     /// Of trials that failed, the first lines of what they say.
     pub(crate) failures: Vec<String>,
 }
@@ -23,9 +26,19 @@ pub(crate) const VALUE: Figure = |trial| Some(trial.value);
 
 /// The rows of which anything was measured.
 pub(crate) fn measured<'a>(results: &'a Results, rows: &'static [Row]) -> Vec<Measured<'a>> {
-    rows.iter()
-        .filter_map(|row| Measured::new(results, row))
-        .collect()
+    let rows = rows.iter().filter_map(|row| Measured::new(results, row));
+    let mut rows: Vec<Measured> = rows.collect();
+    let question = |row: &Measured| Question {
+        pairs: row.ratios_of(),
+        more_is_better: row.unit.more_is_better(),
+        quick: results.plan.quick,
+    };
+    let questions: Vec<Question> = rows.iter().map(question).collect();
+    let judged = stats::judge(&questions, &Settings::default());
+    for (row, judged) in rows.iter_mut().zip(judged) {
+        row.judged = judged;
+    }
+    rows
 }
 
 impl<'a> Measured<'a> {
@@ -39,6 +52,11 @@ impl<'a> Measured<'a> {
             row,
             unit: ours.unit,
             pairs: before.iter().filter_map(pair).collect(),
+            judged: Judged {
+                paired: None,
+                adjusted_p: None,
+                verdict: Verdict::TooFew,
+            },
             failures: failures.collect(),
         })
     }
@@ -54,16 +72,41 @@ impl<'a> Measured<'a> {
         median(&self.all(side, figure))
     }
 
-    /// How many times better our median is.
-    pub(crate) fn ratio(&self) -> f64 {
-        let [baseline, ours] = [0, 1].map(|side| self.median(side, VALUE));
-        times_better(self.unit, baseline, ours)
+    /// The figures of the rounds, where there is a ratio of them.
+    fn ratios_of(&self) -> Vec<Pair> {
+        let pair = |[baseline, ours]: &[&Trial; 2]| Pair::new(ours.value, baseline.value);
+        self.pairs.iter().filter_map(pair).collect()
     }
 
-    /// The ratios of the pairs.
-    pub(crate) fn ratios(&self) -> Vec<f64> {
-        let ratio = |[b, o]: &[&Trial; 2]| times_better(self.unit, b.value, o.value);
-        self.pairs.iter().map(ratio).collect()
+    /// How many times better ours is: the typical ratio of a round, and NaN where there is none.
+    pub(crate) fn ratio(&self) -> f64 {
+        let found = self.judged.paired.as_ref();
+        found.map_or(f64::NAN, |found| self.better(found.ratio))
+    }
+
+    /// Where the true ratio is, turned as [`Self::ratio`] is.
+    pub(crate) fn interval(&self) -> Option<Interval> {
+        let Interval { low, high, level } = self.judged.paired.as_ref()?.interval;
+        let ends = [low, high].map(|end| self.better(end));
+        Some(Interval {
+            low: ends[0].min(ends[1]),
+            high: ends[0].max(ends[1]),
+            level,
+        })
+    }
+
+    /// What is claimed of the ratio.
+    pub(crate) fn verdict(&self) -> Verdict {
+        self.judged.verdict
+    }
+
+    /// A ratio of ours to the baseline's, turned so that above 1 is better.
+    fn better(&self, ratio: f64) -> f64 {
+        if self.unit.more_is_better() {
+            ratio
+        } else {
+            ratio.recip()
+        }
     }
 
     /// How much higher our median is.
@@ -80,7 +123,8 @@ impl<'a> Measured<'a> {
     /// Whether a bar is reached.
     pub(crate) fn reaches(&self, bar: Bar) -> bool {
         let [baseline, ours] = [0, 1].map(|side| self.median(side, VALUE));
-        self.failures.is_empty() && bar.reached(self.unit, baseline, ours)
+        let reached = bar.reached(baseline, ours, self.ratio());
+        self.failures.is_empty() && reached
     }
 
     /// Whether the bars that must be reached are; `None` where there are none.

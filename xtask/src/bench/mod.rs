@@ -1,14 +1,17 @@
 //! `cargo xtask bench-sockets`: what is claimed of sockets, measured by `millrace bench run`, and the documents that say it.
 //!
 //! Reading order: `../sockets/*.toml` (the scenarios), `rows` (what is claimed of their cells), `lab` (how the suite is run), `probe` (what
-//! it does not measure yet), `measured` and `tables` (what is shown), `documents` (where).
+//! it does not measure yet), `measured` and `tables` (what is shown of that), `sets` and `channels` (what is shown of other results that
+//! are kept), `documents` (where).
 
+mod channels;
 mod documents;
 mod lab;
 mod measured;
 mod probe;
 mod rows;
 mod scratch;
+mod sets;
 mod tables;
 
 use std::fs;
@@ -18,8 +21,9 @@ use anyhow::{Context, Result, ensure};
 use lexopt::prelude::{Long, ValueExt};
 use millrace_bench::machine;
 use millrace_bench::results::{self, Fact, Results, SCHEMA};
+use millrace_bench::stats::PAIRS_FOR_A_VERDICT;
 
-pub(crate) use documents::stale;
+pub(crate) use documents::{DOCUMENTS, END, MARK, stale};
 pub(crate) use lab::Plan;
 
 use self::lab::Lab;
@@ -37,11 +41,11 @@ Runs every scenario of xtask/sockets over the kernel and over Millrace in turn, 
 yet; keeps the results in docs/results, and makes of them what the documents show. Scenarios that were measured when a run was
 interrupted are not measured again by the next one of the same commit. With --only the figures are printed, and nothing is kept.
 
-  --repeat N    trials of each cell (5)
+  --repeat N    trials of each cell (10, as many as a verdict needs)
   --seconds N   length of a trial (3)
   --only NAME   only these; a name's beginning is enough
   --list        the names
-  --documents   measures nothing; makes the documents anew of the newest results";
+  --documents   measures nothing; makes the documents anew of the results that are kept";
 
 /// Where the scenarios are.
 const SCENARIOS: &str = "xtask/sockets";
@@ -61,7 +65,7 @@ struct Chosen {
 /// The command.
 pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
     let mut plan = Plan {
-        repeats: 5,
+        repeats: PAIRS_FOR_A_VERDICT as u32,
         seconds: 3,
     };
     let mut only: Vec<String> = Vec::new();

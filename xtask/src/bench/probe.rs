@@ -100,6 +100,7 @@ pub(super) fn measure(lab: &Lab, probe: &Probe, plan: Plan, results: &mut Result
         road: (*road).to_owned(),
         parameters: owned(parameters),
         unit: probe.unit,
+        figure: String::new(),
         trials: Vec::new(),
     };
     let mut cells: Vec<Cell> = probe.cells.iter().map(cell).collect();

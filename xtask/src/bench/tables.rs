@@ -1,8 +1,10 @@
 //! Measured rows as tables for people: aligned, so that a terminal and a Markdown reader both show them.
 
+use millrace_bench::compare;
 use millrace_bench::figures::{self, NOTHING};
 use millrace_bench::markdown;
 use millrace_bench::results::{Trial, Unit};
+use millrace_bench::stats::{Interval, Settings};
 
 use super::measured::{Figure, Measured, VALUE, percentile};
 use super::rows::Bar;
@@ -70,6 +72,7 @@ pub(super) fn all(rows: &[Measured]) -> String {
         "baseline",
         "Millrace",
         "ratio",
+        "verdict",
         "must",
         "aim",
         "reached",
@@ -87,6 +90,7 @@ pub(super) fn all(rows: &[Measured]) -> String {
             interval(row, 0),
             interval(row, 1),
             ratio(row),
+            compare::verdict_word(row.verdict(), row.unit).to_owned(),
             must(row),
             aim(row),
             reached.to_owned(),
@@ -194,19 +198,32 @@ fn tail(row: &Measured) -> String {
 
 /// An item of a list, in lines of a document's width.
 pub(super) fn item(text: &str) -> String {
+    fold("-", "\n ", text)
+}
+
+/// A paragraph in such lines.
+pub(super) fn folded(text: &str) -> String {
+    fold("", "\n", text).trim_start().to_owned()
+}
+
+/// Words after a beginning; where a line is full, a new one.
+fn fold(beginning: &str, new_line: &str, text: &str) -> String {
     const WIDTH: usize = 120;
-    let (mut item, mut width) = ("-".to_owned(), 1);
+    let (mut folded, mut width) = (beginning.to_owned(), beginning.len());
     for word in text.split(' ') {
         let more = word.chars().count() + 1;
-        if width + more > WIDTH {
-            item += "\n ";
-            width = 1;
+        let is_new = width + more > WIDTH;
+        if is_new {
+            folded += new_line;
+            width = new_line.len() - 1;
         }
-        item += " ";
-        item += word;
+        if !folded.ends_with('\n') {
+            folded += " ";
+        }
+        folded += word;
         width += more;
     }
-    item + "\n"
+    folded + "\n"
 }
 
 fn table<'a, 'b: 'a>(
@@ -262,15 +279,23 @@ fn interval(row: &Measured, side: usize) -> String {
     format!("{} ({low} … {high})", figure(row, side))
 }
 
-/// Of the medians, and the least and greatest of a pair.
+/// The typical ratio of a round, and where the true one is; with the level of that where it is not 95 %.
 fn ratio(row: &Measured) -> String {
-    let (low, high) = range(&row.ratios());
-    match row.ratio() {
-        ratio if ratio.is_finite() => {
-            let [ratio, low, high] = [ratio, low, high].map(figures::ratio);
-            format!("{ratio} ({low} … {high})")
+    let Some(interval) = row.interval() else {
+        return NOTHING.to_owned();
+    };
+    paired(row.ratio(), interval)
+}
+
+/// A ratio with its interval.
+pub(super) fn paired(ratio: f64, interval: Interval) -> String {
+    let [ratio, low, high] = [ratio, interval.low, interval.high].map(figures::ratio);
+    match interval.level {
+        0.0 => ratio,
+        level if level < Settings::default().level => {
+            format!("{ratio} ({low} … {high}, {:.0} %)", level * 100.0)
         }
-        _ => NOTHING.to_owned(),
+        _ => format!("{ratio} ({low} … {high})"),
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
 }
 
 /// The lines that are text, with their numbers: not those of code blocks.
-fn prose(text: &str) -> Vec<(usize, &str)> {
+pub(super) fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut in_code = false;
     let mut lines = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {

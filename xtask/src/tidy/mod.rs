@@ -4,6 +4,7 @@
 //! and a reason, may not grow, and when it shrinks the list has to follow.
 
 mod documents;
+mod figures;
 mod rules;
 mod sizes;
 mod source;
@@ -63,7 +64,8 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
     }
     let mut findings = rules::check(&files);
     findings.extend(documents::check(&files));
-    findings.extend(figures()?);
+    findings.extend(figures::check(&files));
+    findings.extend(stale_figures()?);
     findings.extend(sizes::check(&files)?);
     for finding in &findings {
         println!("{finding}");
@@ -79,7 +81,7 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
 }
 
 /// Documents whose figures are not those of the results that are kept.
-fn figures() -> Result<Vec<Finding>> {
+fn stale_figures() -> Result<Vec<Finding>> {
     let stale = bench::stale()?;
     Ok(stale
         .into_iter()

@@ -194,6 +194,7 @@ fn trial(
         processor,
         clocks: None,
         ready_per_wake: None,
+        server_ready_per_wake: None,
         idle: None,
         ring_share: None,
         histogram: None,
@@ -262,6 +263,7 @@ fn redis(directory: &Path, clients: u64, road: usize, random: &mut Random) -> Re
         road: name.to_owned(),
         parameters: [("clients".to_owned(), clients), ("bytes".to_owned(), 64)].into(),
         unit: Unit::OperationsPerSecond,
+        figure: "requests per second".to_owned(),
         trials,
     })
 }
@@ -352,6 +354,7 @@ fn ping_pong(road: usize, random: &mut Random) -> Cell {
         road: ROADS[road].0.to_owned(),
         parameters: BTreeMap::new(),
         unit: Unit::Nanoseconds,
+        figure: "median round trip".to_owned(),
         trials: trials.collect(),
     }
 }
@@ -380,6 +383,7 @@ fn throughput(bytes: u64, road: usize, random: &mut Random) -> Cell {
         road: name.to_owned(),
         parameters: [("bytes".to_owned(), bytes)].into(),
         unit: Unit::BitsPerSecond,
+        figure: "bits per second".to_owned(),
         trials: trials.collect(),
     }
 }

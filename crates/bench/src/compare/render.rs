@@ -184,9 +184,18 @@ impl Comparison {
         remarks.extend(self.about.iter().cloned());
         if !self.rows.is_empty() {
             let (measured, baseline) = (&self.measured, &self.baseline);
+            let [more, less] = [true, false].map(|wanted| {
+                let mut units = self.rows.iter().map(|row| row.unit.more_is_better());
+                units.any(|more| more == wanted)
+            });
+            let better = match (more, less) {
+                (true, false) => "above 1 is better",
+                (false, true) => "below 1 is better, since less is",
+                _ => "above 1 is better of rates, and below 1 of times, memory and processor time",
+            };
             remarks.push(format!(
-                "The ratio is {measured} over {baseline}, of a typical round; p values are adjusted for all cells. No difference: \
-                 the ratio is within {:.0} %.",
+                "The ratio is {measured} over {baseline}, of a typical round, and not turned: {better}. p values are adjusted for all \
+                 cells. No difference: the ratio is within {:.0} %.",
                 self.settings.margin * 100.0
             ));
         }

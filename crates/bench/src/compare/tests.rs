@@ -21,6 +21,7 @@ fn trial(round: u32, value: f64, outcome: Outcome) -> Trial {
         clocks: None,
         processor: Processor::default(),
         ready_per_wake: None,
+        server_ready_per_wake: None,
         idle: None,
         ring_share: None,
         histogram: None,
@@ -38,6 +39,7 @@ fn cell(road: &str, clients: u64, unit: Unit, figure: f64) -> Cell {
         road: road.to_owned(),
         parameters: BTreeMap::from([("clients".to_owned(), clients)]),
         unit,
+        figure: String::new(),
         trials: (1..=12)
             .map(|round| trial(round, value(round), Outcome::Counts))
             .collect(),

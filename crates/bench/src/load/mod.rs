@@ -52,7 +52,7 @@ pub use keys::Keyed;
 pub use one_way::Ways;
 pub use outcome::Outcome;
 pub use record::{Trace, summarize, write_histogram};
-pub use serve::{Kind, Served, Server};
+pub use serve::{Counts, Kind, Served, Server};
 pub use sys::{readable_on_signals, stop_on_signals};
 
 pub(crate) use clock::Clock;

@@ -11,7 +11,7 @@ use super::plain::cell_text;
 use super::summary::{Scenario, median, show, thousands};
 use crate::figures::NOTHING;
 use crate::markdown;
-use crate::results::{Cell, Idle, Results, Unit};
+use crate::results::{Cell, Idle, Results, Trial, Unit};
 
 /// Names of what [`latency`] tells.
 pub(super) fn latency_names() -> Vec<String> {
@@ -24,8 +24,8 @@ pub(super) fn latency_names() -> Vec<String> {
 /// The figures of latency.
 pub(super) fn latency(found: &Percentiles) -> Vec<String> {
     let time = |ns: f64| show(Unit::Nanoseconds, ns);
-    // Tools that tell percentiles only leave these at zero.
-    let told = |ns: f64| match found.max_ns > 0.0 {
+    // What tools do not tell is zero.
+    let told = |ns: f64| match ns > 0.0 {
         true => time(ns),
         false => NOTHING.to_owned(),
     };
@@ -111,26 +111,37 @@ pub(super) fn idle_table(results: &Results, scenario: &Scenario<'_>) -> Markup {
     }
 }
 
-/// Connections that were ready for each wake-up of the generator, the median over trials.
-fn ready_per_wake(cell: &Cell) -> Option<String> {
-    let told = cell.counted().filter_map(|trial| trial.ready_per_wake);
-    let middle = median(&mut told.collect::<Vec<_>>())?;
-    Some(format!("{middle:.2}"))
-}
+/// What was ready for each wake-up, of one end.
+type Ready = fn(&Trial) -> Option<f64>;
 
-/// Lines of [`ready_per_wake`], a figure for each road; none where no generator tells it.
+/// The ends, and where a trial has their figures.
+const READY: [(&str, Ready); 2] = [
+    ("generator", |trial| trial.ready_per_wake),
+    ("server", |trial| trial.server_ready_per_wake),
+];
+
+/// What was ready for each wake-up: the end and the parameters, and the median over trials for each road; none where nobody tells it.
 fn ready_lines(scenario: &Scenario<'_>) -> Vec<(String, Vec<String>)> {
-    let figures = scenario.sets.iter().map(|set| {
-        let cells = set.cells.iter();
-        let figures = cells.map(|cell| cell.and_then(ready_per_wake));
-        (set.label.clone(), figures.collect::<Vec<_>>())
-    });
-    let told = figures.filter(|(_, figures)| figures.iter().any(Option::is_some));
-    let shown = told.map(|(label, figures)| {
-        let or_nothing = |figure: Option<String>| figure.unwrap_or(NOTHING.to_owned());
-        (label, figures.into_iter().map(or_nothing).collect())
-    });
-    shown.collect()
+    let mut lines = Vec::new();
+    for (end, of_end) in READY {
+        for set in &scenario.sets {
+            let middle = |cell: &Cell| {
+                let told = cell.counted().filter_map(of_end);
+                median(&mut told.collect::<Vec<_>>())
+            };
+            let cells = set.cells.iter();
+            let figures: Vec<Option<f64>> = cells.map(|cell| cell.and_then(middle)).collect();
+            if figures.iter().any(Option::is_some) {
+                let parts = [end, &set.label].into_iter();
+                let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+                let shown = |figure: Option<f64>| {
+                    figure.map_or(NOTHING.to_owned(), |figure| format!("{figure:.2}"))
+                };
+                lines.push((parts.join(", "), figures.into_iter().map(shown).collect()));
+            }
+        }
+    }
+    lines
 }
 
 /// Ready connections, on the page.
@@ -141,16 +152,16 @@ pub(super) fn ready(results: &Results, scenario: &Scenario<'_>) -> Markup {
     }
     html! {
         details {
-            summary { "Ready connections for each wake-up of the generator" }
+            summary { "Ready connections for each wake-up" }
             p.caption {
-                "How many answers were there each time that it looked for some: near 1, each costs a wake-up of its own; near the number "
-                "of connections, they come in batches."
+                "How many answers were there each time that the generator looked for some, and how many requests each time that the server "
+                "did, where it tells that: near 1, each costs a wake-up of its own; near the number of connections, they come in batches."
             }
             div.wide tabindex="0" role="region" aria-label="Ready connections" {
                 table.plain.dense {
                     thead {
                         tr {
-                            th scope="col" { "Parameters" }
+                            th scope="col" { "End" }
                             @for (index, road) in results.roads.iter().enumerate() { th scope="col" { (swatch(index)) (road.name) } }
                         }
                     }
@@ -188,11 +199,7 @@ pub(super) fn markdown(directory: &Path, results: &Results, scenarios: &[Scenari
         let road = || vec!["road".to_owned()];
         for (what, names, lines) in [
             ("latency", [road(), latency_names()].concat(), latencies),
-            (
-                "ready for each wake-up of the generator",
-                roads.collect(),
-                ready.collect(),
-            ),
+            ("ready for each wake-up", roads.collect(), ready.collect()),
             ("idle connections", [road(), idle_names()].concat(), idles),
         ] {
             if lines.is_empty() {

@@ -78,6 +78,13 @@ pub(super) fn trials(results: &Results, scenarios: &[Scenario<'_>]) -> Markup {
                         (count("void")) " void, " (count("failed")) " failed. "
                         "They are in no figure. A void trial was disturbed, and is repeated."
                     }
+                    p.caption {
+                        "Void is a trial during which the hypervisor took more than 5 % of the processors’ time (steal), or during which "
+                        "others had more than 5 % of the processors of server and client. Others are programs that are none of the run’s: "
+                        "found by what these processors did, less what the run’s own programs used. The set of parameters is then measured "
+                        "again on all roads, twice at most; a trial that is disturbed still then counts, with a note. Failed is one whose "
+                        "program ended badly, or said nothing that could be read."
+                    }
                     table.plain {
                         thead {
                             tr {

@@ -26,6 +26,7 @@ pub(super) struct Percentiles {
     pub(super) min_ns: f64,
     pub(super) max_ns: f64,
     pub(super) mean_ns: f64,
+    /// 0: the generator does not tell it. So it is of the three before, of those that tell percentiles only.
     pub(super) deviation_ns: f64,
     /// Pairs of rarity, which is 1/(1-p), and nanoseconds; rising.
     pub(super) curve: Vec<(f64, f64)>,
@@ -102,7 +103,7 @@ pub(super) fn beside(directory: &Path, name: &str) -> Result<PathBuf> {
 }
 
 fn merge(directory: &Path, names: &[&str]) -> Result<Histogram<u64>> {
-    // Four digits, as the load generators record; the range grows as needed.
+    // A digit more than the load generators record, so that adding does not round again; the range grows as needed.
     let mut all = Histogram::<u64>::new(4)?;
     for name in names {
         let path = beside(directory, name)?;
@@ -149,6 +150,8 @@ fn of_trials(trials: &[&Latency]) -> Option<Percentiles> {
         sum / to_float(count)
     };
     let mean_ns = weighted(&|latency| latency.mean_ns);
+    // Where one does not tell it, nobody knows it of all.
+    let is_told = trials.iter().all(|latency| latency.deviation_ns > 0.0);
     let variance =
         weighted(&|latency| latency.deviation_ns.powi(2) + (latency.mean_ns - mean_ns).powi(2));
     // A percentile that only some of the trials tell is not drawn: it would be of other trials than its neighbours.
@@ -177,7 +180,7 @@ fn of_trials(trials: &[&Latency]) -> Option<Percentiles> {
         min_ns: to_float(trials.iter().map(|latency| latency.min_ns).min()?),
         max_ns: to_float(trials.iter().map(|latency| latency.max_ns).max()?),
         mean_ns,
-        deviation_ns: variance.sqrt(),
+        deviation_ns: if is_told { variance.sqrt() } else { 0.0 },
         curve: curve.collect(),
         table: TABLE.map(at),
         merged: false,
@@ -254,6 +257,14 @@ mod tests {
         );
         assert_eq!(found.curve.len(), 2);
         assert!(of_trials(&[]).is_none());
+        // A deviation that is not told is not made of the means.
+        assert_eq!(found.deviation_ns, 0.0);
+        let told = trials.map(|trial| Latency {
+            deviation_ns: 5.0,
+            ..trial
+        });
+        let found = of_trials(&told.iter().collect::<Vec<_>>()).unwrap();
+        assert!(found.deviation_ns > 5.0, "{}", found.deviation_ns);
     }
 
     #[test]

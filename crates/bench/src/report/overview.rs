@@ -6,7 +6,7 @@ use super::page::{Footnotes, anchor, swatch};
 use super::summary::{Scenario, Set, figure, show, show_range, show_ring_share, split};
 use super::verdicts::{Verdicts, turned, word};
 use crate::figures;
-use crate::results::{Cell, Results, Unit};
+use crate::results::{Cell, Results};
 use crate::stats::Verdict;
 
 /// With more roads, cells of the table have to be narrow.
@@ -64,7 +64,7 @@ fn body(
     verdicts: &Verdicts,
     notes: &mut Footnotes,
 ) -> Markup {
-    let unit = scenario.sets.first().map(|set| set.unit);
+    let counts = scenario.sets.first().map(|set| &set.counts);
     let rows: Vec<Markup> = scenario
         .sets
         .iter()
@@ -75,22 +75,11 @@ fn body(
             tr.scenario {
                 th scope="rowgroup" colspan=(results.roads.len() + 1) {
                     a href=(format!("#{}", anchor(scenario))) { (scenario.title) @if !scenario.fixed.is_empty() { ", " (scenario.fixed) } }
-                    @if let Some(unit) = unit { " " span.quiet { (counts(unit)) } }
+                    @if let Some(counts) = counts { " " span.quiet { (counts) } }
                 }
             }
             @for row in &rows { (row) }
         }
-    }
-}
-
-/// What a figure is, in a few words.
-pub(super) fn counts(unit: Unit) -> &'static str {
-    match unit {
-        Unit::OperationsPerSecond => "operations per second; more is better",
-        Unit::BitsPerSecond => "bits per second; more is better",
-        Unit::Nanoseconds => "median round trip; less is better",
-        Unit::ProcessorShare => "share of one processor; less is better",
-        Unit::Bytes => "memory; less is better",
     }
 }
 

@@ -155,7 +155,8 @@ pub(super) fn csv(results: &Results) -> String {
 }
 
 /// Names of what [`of_cell`] tells.
-const FIELDS_OF_CELL: [&str; 7] = [
+const FIELDS_OF_CELL: [&str; 8] = [
+    "figure",
     "against",
     "ratio",
     "ratio_low",
@@ -165,12 +166,14 @@ const FIELDS_OF_CELL: [&str; 7] = [
     "verdict",
 ];
 
-/// What is said of a cell, by the road that it is held against first. The ratio is this road over the other, whichever way is better.
-fn of_cell(cell: &Cell, verdicts: &Verdicts) -> [String; 7] {
+/// What its figure is, and what is said of it by the road that it is held against first.
+/// The ratio is this road over the other, whichever way is better.
+fn of_cell(cell: &Cell, verdicts: &Verdicts) -> [String; 8] {
     let row = verdicts.of_cell(cell).next();
     let found = row.and_then(|row| row.compared.as_ref());
     let interval = found.map(|found| found.interval);
     [
+        cell.figure.clone(),
         told(row.map(|row| &row.baseline_road)),
         told(found.map(|found| found.ratio)),
         told(interval.map(|interval| interval.low)),
@@ -182,7 +185,7 @@ fn of_cell(cell: &Cell, verdicts: &Verdicts) -> [String; 7] {
 }
 
 /// Names of what [`of_trial`] tells, up to percentiles and notes.
-const FIELDS: [&str; 35] = [
+const FIELDS: [&str; 37] = [
     "round",
     "outcome",
     "reason",
@@ -202,6 +205,8 @@ const FIELDS: [&str; 35] = [
     "fastest_mhz",
     "slowed_for_heat",
     "ring_share",
+    "ready_per_wake",
+    "server_ready_per_wake",
     "latency_count",
     "latency_min_ns",
     "latency_max_ns",
@@ -255,6 +260,7 @@ fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
     fields.extend([0, 1].map(|end| told(took.megahertz.map(|speeds| speeds[end]))));
     fields.push(took.slowed_for_heat.to_string());
     fields.push(told(trial.ring_share));
+    fields.extend([trial.ready_per_wake, trial.server_ready_per_wake].map(told));
     fields.extend([
         told(latency.map(|latency| latency.count)),
         told(latency.map(|latency| latency.min_ns)),

@@ -23,6 +23,8 @@ pub(super) struct Set<'a> {
     /// Those of them that vary within the scenario, as `8 clients`; empty where none does.
     pub(super) label: String,
     pub(super) unit: Unit,
+    /// What the figure is in words, and which way is better.
+    pub(super) counts: String,
     /// One for each of the roads, in their order; `None`: this road was not measured.
     pub(super) cells: Vec<Option<&'a Cell>>,
 }
@@ -77,6 +79,7 @@ pub(super) fn scenarios(results: &Results) -> Result<Vec<Scenario<'_>>> {
                 parameters: &cell.parameters,
                 label: String::new(),
                 unit: cell.unit,
+                counts: counts(cell),
                 cells: vec![None; results.roads.len()],
             });
             sets.len() - 1
@@ -92,6 +95,24 @@ pub(super) fn scenarios(results: &Results) -> Result<Vec<Scenario<'_>>> {
     }
     scenarios.iter_mut().for_each(label);
     Ok(scenarios)
+}
+
+/// What the figure of a cell is, and which way is better.
+fn counts(cell: &Cell) -> String {
+    let of_unit = match cell.unit {
+        Unit::OperationsPerSecond => "operations per second",
+        Unit::BitsPerSecond => "bits per second",
+        Unit::Nanoseconds => "time",
+        Unit::ProcessorShare => "share of one processor",
+        Unit::Bytes => "memory",
+    };
+    let figure = Some(cell.figure.as_str()).filter(|figure| !figure.is_empty());
+    let better = if cell.unit.more_is_better() {
+        "more"
+    } else {
+        "less"
+    };
+    format!("{}; {better} is better", figure.unwrap_or(of_unit))
 }
 
 /// Tells the parameters that are the same in all sets once, and the others of each set.
@@ -380,6 +401,7 @@ mod tests {
                 road: "veth".to_owned(),
                 parameters: BTreeMap::new(),
                 unit: Unit::Nanoseconds,
+                figure: String::new(),
                 trials: trials.collect(),
             })
         };

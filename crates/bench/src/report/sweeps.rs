@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use maud::{Markup, html};
 
 use super::charts::{Chart, Line, range};
-use super::overview;
 use super::section::{CURVES_SEEN, Drawing, folded};
 use super::summary::{Scenario, Set, figure, join};
 
@@ -43,14 +42,11 @@ pub(super) fn sweeps(drawing: &mut Drawing<'_>, scenario: &Scenario<'_>) -> Mark
             parts.push((format!("Against {against}"), figures));
         }
     }
-    let unit = scenario
-        .sets
-        .first()
-        .map_or("", |set| overview::counts(set.unit));
+    let counts = scenario.sets.first().map_or("", |set| &set.counts);
     html! {
         @for (title, figures) in &parts {
             h3 { (title) }
-            p.caption { "Median, smallest and largest of the trials: " (unit) "." }
+            p.caption { "Median, smallest and largest of the trials: " (counts) "." }
             (folded(figures, CURVES_SEEN, title))
         }
     }

@@ -25,6 +25,37 @@ fn every_scenario_is_read_and_has_a_quick_case_and_every_case_a_short_one() {
 }
 
 #[test]
+fn the_figure_of_a_case_is_told_in_words_that_are_its_own() {
+    let says = |name: &str| {
+        let chosen = choose(&[name.to_owned()]).unwrap();
+        chosen[0].cases[0].says()
+    };
+    assert_eq!(says("echo/blocking"), "median round trip");
+    assert_eq!(says("pingpong/blocking"), "median round trip");
+    assert_eq!(says("pingpong/one-way"), "messages per second");
+    assert_eq!(says("idle/memory"), "memory for each connection");
+    // Of these nothing goes there and back.
+    for name in [
+        "one-way",
+        "connect/first-byte",
+        "channels/waking",
+        "redis/rate",
+    ] {
+        let says = says(name);
+        assert!(says.starts_with("median time "), "{name}: {says}");
+    }
+    for case in all().iter().flat_map(|scenario| &scenario.cases) {
+        let is_rate = case.says().ends_with(" per second");
+        assert_eq!(is_rate, case.unit.more_is_better(), "{}", case.title);
+    }
+    let own = of_a_case(
+        "true {bytes}",
+        "figure = 'my own'\ngrid = [{ bytes = [1] }]",
+    );
+    assert_eq!(own.unwrap().cases[0].says(), "my own");
+}
+
+#[test]
 fn grids_are_joined_and_nothing_is_measured_twice() {
     let grid = |clients: &[u64], bytes: &[u64]| {
         Grid::from([

@@ -20,8 +20,9 @@ pub(crate) struct BenchArguments {
 }
 
 const EXAMPLES: &str = "Examples:
-  millrace bench list                       scenarios and roads, and what is missing here
+  millrace bench list                       suites, scenarios and roads, and what is missing here
   millrace bench run --quick                a first look, in a few minutes
+  millrace bench run containers             a suite: scenarios with the roads for them
   millrace bench run redis --roads bridge,millrace-bridge
                                             one scenario on two roads
   millrace bench report DIR                 the page of a run, made anew

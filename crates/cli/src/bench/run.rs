@@ -13,26 +13,12 @@ use millrace_bench::run::{Progress, Request};
 use millrace_bench::stats::PAIRS_FOR_A_VERDICT;
 use millrace_bench::{
     Pinning, carried, compare, figures, isolate, machine, process, programs, roads, run, scenario,
-    sys,
+    suites, sys,
 };
 
 use super::report;
 use crate::locate;
 use crate::table::Table;
-
-/// The word for how containers talk, on one bridge, by a Service address and through an overlay: these scenarios on these roads.
-const CONTAINERS: (&str, [&str; 2], [&str; 6]) = (
-    "containers",
-    ["redis/mix", "proxy"],
-    [
-        "bridge",
-        "millrace-bridge",
-        "dnat",
-        "millrace-dnat",
-        "vxlan",
-        "millrace-vxlan",
-    ],
-);
 
 /// Measure scenarios on roads, and keep the results in a directory.
 ///
@@ -43,9 +29,9 @@ const CONTAINERS: (&str, [&str; 2], [&str; 6]) = (
     after_help = "Exit status: 0; 1 when a trial failed, or nothing could be measured; 130 when it was interrupted."
 )]
 pub(crate) struct RunArguments {
-    /// Scenarios (redis), cases of one (redis/get), or files of your own (./mine.toml); all of the suite for none. Alone, `containers` is
-    /// redis/mix and proxy on the roads of containers: bridge, dnat and vxlan, each without and with Millrace.
-    #[arg(value_name = "SCENARIO")]
+    /// Scenarios (redis), cases of one (redis/get), files of your own (./mine.toml), or suites (containers), which have their roads with
+    /// them; everything for none.
+    #[arg(value_name = "SUITE|SCENARIO")]
     scenarios: Vec<String>,
     #[command(flatten)]
     how: Measuring,
@@ -107,17 +93,6 @@ fn parse_minutes(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Scenarios and roads, where one word may stand for both.
-fn expand(scenarios: &[String], roads: &[String]) -> (Vec<String>, Vec<String>) {
-    let (word, its_scenarios, its_roads) = CONTAINERS;
-    let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    match scenarios {
-        [only] if only == word && roads.is_empty() => (named(&its_scenarios), named(&its_roads)),
-        [only] if only == word => (named(&its_scenarios), roads.to_vec()),
-        _ => (scenarios.to_vec(), roads.to_vec()),
-    }
-}
-
 /// The roads that are named; where none are, those of the scenarios that are named and have roads of their own.
 fn roads_of(scenarios: &[String], named: Vec<String>) -> Result<Vec<String>> {
     let mut roads = named;
@@ -139,8 +114,13 @@ fn roads_of(scenarios: &[String], named: Vec<String>) -> Result<Vec<String>> {
 pub(super) fn run(arguments: &RunArguments) -> Result<u8> {
     let how = &arguments.how;
     // Mistakes are told before anything is set up.
-    let (scenarios, roads) = expand(&arguments.scenarios, &how.roads);
-    let roads = roads_of(&scenarios, roads)?;
+    let (scenarios, of_suites) = suites::expand(&arguments.scenarios);
+    let named = if how.roads.is_empty() {
+        of_suites
+    } else {
+        how.roads.clone()
+    };
+    let roads = roads_of(&scenarios, named)?;
     let request = how.request(&scenarios, roads::choose(&roads)?)?;
     if let Some(status) = enter(&request)? {
         return Ok(status);
@@ -428,16 +408,5 @@ mod tests {
             ["loopback", "millrace-loopback", "iceoryx2"]
         );
         assert!(roads(&[], &[]).is_empty());
-    }
-
-    #[test]
-    fn one_word_stands_for_what_is_measured_of_containers() {
-        let word = ["containers".to_owned()];
-        let (scenarios, roads) = expand(&word, &[]);
-        assert_eq!(scenario::choose(&scenarios).unwrap().len(), scenarios.len());
-        assert_eq!(roads::choose(&roads).unwrap().len(), roads.len());
-        let own = ["bridge".to_owned()];
-        assert_eq!(expand(&word, &own), (scenarios, own.to_vec()));
-        assert_eq!(expand(&own, &[]), (own.to_vec(), Vec::new()));
     }
 }

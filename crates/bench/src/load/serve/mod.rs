@@ -1,6 +1,7 @@
 //! Servers that do as little as a server can: one thread around epoll, many connections.
 
 mod connection;
+mod counts;
 mod echo;
 mod http;
 mod stamp;
@@ -8,6 +9,7 @@ mod stamp;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -15,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::address::Address;
 use super::sys::{self, Interest, Listener, Poller, Wait};
 use connection::{Connection, State};
+pub use counts::Counts;
+use counts::Kept;
 
 /// What is received at once.
 const RECEIVE_BYTES: usize = 64 << 10;
@@ -92,6 +96,7 @@ pub struct Server {
     listener: Listener,
     address: Address,
     kind: Kind,
+    kept: Option<Kept>,
 }
 
 impl Server {
@@ -112,7 +117,17 @@ impl Server {
             listener,
             address,
             kind,
+            kept: None,
         })
+    }
+
+    /// Keeps in a file how often it wakes, and for how many descriptors, for [`Counts::read`].
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn count_in(&mut self, path: &Path) -> Result<()> {
+        self.kept = Some(Kept::create(path)?);
+        Ok(())
     }
 
     /// Where it listens.
@@ -127,9 +142,9 @@ impl Server {
     /// Connections cannot be accepted, as when there are too many for the limit of open files.
     pub fn run(self, stop: &impl AsFd) -> Result<Served> {
         let outcome = match self.kind {
-            Kind::Echo => Loop::new(&self.listener, echo::Echo)?.run(stop),
-            Kind::Http { bytes } => Loop::new(&self.listener, http::Http::new(bytes))?.run(stop),
-            Kind::Stamp => Loop::new(&self.listener, stamp::Stamp::new())?.run(stop),
+            Kind::Echo => Loop::new(&self, echo::Echo)?.run(stop),
+            Kind::Http { bytes } => Loop::new(&self, http::Http::new(bytes))?.run(stop),
+            Kind::Stamp => Loop::new(&self, stamp::Stamp::new())?.run(stop),
         };
         if let Address::Unix(path) = &self.address {
             // It may have been removed.
@@ -141,6 +156,7 @@ impl Server {
 
 struct Loop<'a, S> {
     listener: &'a Listener,
+    kept: Option<&'a Kept>,
     poller: Poller,
     service: S,
     /// By token; places of ended connections are used again.
@@ -151,11 +167,12 @@ struct Loop<'a, S> {
 }
 
 impl<'a, S: Service> Loop<'a, S> {
-    fn new(listener: &'a Listener, service: S) -> io::Result<Loop<'a, S>> {
+    fn new(server: &'a Server, service: S) -> io::Result<Loop<'a, S>> {
         let poller = Poller::new()?;
-        poller.add(listener, LISTENER, Interest::Read)?;
+        poller.add(&server.listener, LISTENER, Interest::Read)?;
         Ok(Loop {
-            listener,
+            listener: &server.listener,
+            kept: server.kept.as_ref(),
             poller,
             service,
             connections: Vec::new(),
@@ -168,15 +185,18 @@ impl<'a, S: Service> Loop<'a, S> {
     fn run(mut self, stop: &impl AsFd) -> Result<Served> {
         self.poller.add(stop, STOP, Interest::Read)?;
         let mut ready = Vec::new();
-        let mut events = 0;
+        let mut counts = Counts::default();
         let (user_s, system_s) = sys::processor_time()?;
         loop {
             self.poller.wait(Wait::Endless, &mut ready)?;
             if ready.contains(&STOP) {
                 break;
             }
-            self.served.wakes += u64::from(!ready.is_empty());
-            events += ready.len();
+            counts.wakes += u64::from(!ready.is_empty());
+            counts.ready += ready.len() as u64;
+            if let Some(kept) = self.kept {
+                kept.keep(counts);
+            }
             for &token in &ready {
                 if token == LISTENER {
                     self.accept()?;
@@ -186,7 +206,9 @@ impl<'a, S: Service> Loop<'a, S> {
             }
         }
         let now = sys::processor_time()?;
-        self.served.ready_per_wake = events as f64 / self.served.wakes.max(1) as f64;
+        self.served.wakes = counts.wakes;
+        let begun = Counts::default();
+        self.served.ready_per_wake = counts.ready_per_wake_since(begun).unwrap_or_default();
         (self.served.user_s, self.served.system_s) = (now.0 - user_s, now.1 - system_s);
         Ok(self.served)
     }
