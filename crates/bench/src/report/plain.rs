@@ -9,6 +9,7 @@ use super::summary::{Set, figure, remarks, scenarios, show, show_range, show_rin
 use super::verdicts::{Verdicts, turned, word};
 use crate::figures;
 use crate::results::{Cell, Clocks, Idle, Outcome, Results, Trial, Unit};
+use crate::stats::percentiles::is_carried;
 
 /// The summary table; see [`super::markdown`].
 pub(super) fn markdown(results: &Results) -> String {
@@ -271,7 +272,8 @@ fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
     ]);
     fields.extend(of_silence(trial.idle.as_ref()));
     let at = |wanted: f64| {
-        let mut pairs = latency?.percentiles.iter();
+        let latency = latency.filter(|latency| is_carried(latency.count, wanted))?;
+        let mut pairs = latency.percentiles.iter();
         pairs
             .find(|(percentile, _)| (percentile - wanted).abs() < 1e-9)
             .map(|(_, ns)| *ns)
