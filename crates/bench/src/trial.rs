@@ -213,6 +213,7 @@ impl<'a> Pair<'a> {
         let spliced = lab.messages(self.road)?.zip(sent);
         let spliced = spliced.and_then(|(now, before)| now.since(before).note());
         trial.notes.extend(spliced);
+        trial.notes.extend(seen.note().map(str::to_owned));
         self.tell_road(&carried, trial);
         trial.processor = spent(times, exit.processor, &seen);
         (trial.histogram, trial.trace) = raw.found();
