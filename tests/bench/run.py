@@ -315,6 +315,8 @@ def a_stranger_on_its_processors_makes_a_trial_void(stage: Stage) -> None:
         assert all("other programs had" in trial["outcome"]["void"] for trial in void), void
         assert last["outcome"] == "counts" and "counts although it was disturbed" in last["notes"][-1], last
     assert "warning: the machine was too busy" in done.stdout, done.stdout
+    told = "warning: trials were disturbed: 7 of 7 (100 %), of which 3 count all the same; other programs had up to "
+    assert told in done.stdout, done.stdout
 
 
 def a_road_of_the_user_s_own_is_measured(stage: Stage) -> None:

@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use crate::account::{ACCOUNT_S, IN_STEP, Reading, Work, are_interrupts_apart};
+use crate::line;
 use crate::process;
 use crate::processors::{Processors, wider};
 
@@ -24,6 +25,7 @@ pub(crate) struct Watch {
     all: Reading,
     there: Reading,
     ours: Duration,
+    line_ns: Option<f64>,
     megahertz: Option<[f64; 2]>,
     slowed: u64,
 }
@@ -40,7 +42,8 @@ pub(crate) struct Seen {
     pub(crate) others_s: f64,
     /// Of the processors of server and client, all that could be had.
     room_s: f64,
-    /// See [`crate::results::Processor`].
+    /// See [`crate::results::Processor`], as of the rest.
+    pub(crate) line_ns: Option<f64>,
     pub(crate) megahertz: Option<[f64; 2]>,
     pub(crate) slowed_for_heat: u64,
 }
@@ -48,6 +51,7 @@ pub(crate) struct Seen {
 impl Watch {
     /// Begins, on the processors of server and client, if they are pinned.
     pub(crate) fn begin(processors: Option<[usize; 2]>) -> Watch {
+        let line_ns = processors.and_then(line::round_trip_ns);
         let mut processors = processors.map_or(Vec::new(), Vec::from);
         processors.dedup();
         Watch {
@@ -55,6 +59,7 @@ impl Watch {
             there: Reading::now(Some(&processors)),
             all: Reading::now(None),
             begun: Instant::now(),
+            line_ns,
             megahertz: None,
             slowed: Processors::here().slowed(&processors),
             processors,
@@ -87,6 +92,7 @@ impl Watch {
             in_step: judged.is_in_step(ours_s),
             others_s: there.of_others(ours_s, are_apart),
             room_s: elapsed_s * self.processors.len() as f64,
+            line_ns: self.line_ns,
             megahertz: self.megahertz,
             slowed_for_heat: Processors::here()
                 .slowed(&self.processors)
@@ -135,6 +141,7 @@ mod tests {
             in_step: false,
             others_s,
             room_s: 2.0 * elapsed_s,
+            line_ns: None,
             megahertz: None,
             slowed_for_heat: 0,
         }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::begin::{begin, cautions, roads_here, unproved, with_programs};
+use crate::closing;
 use crate::compare::{self, Row};
 use crate::lab::{Lab, Pinning};
-use crate::processors;
 use crate::results::{Cell, Outcome, Plan, Results, Trial, Unit};
 use crate::roads::Road;
 use crate::scenario::{Case, Parameters, Scenario};
@@ -408,10 +408,11 @@ impl Course<'_> {
         });
         for (cell, mut trial) in trials {
             if let (Some(why), false, Outcome::Counts) = (&disturbed, is_last, &trial.outcome) {
-                trial.outcome = Outcome::Void(format!("another road of the same round: {why}"));
+                trial.outcome = Outcome::Void(format!("{}: {why}", closing::ANOTHER_ROAD));
             } else if let (Outcome::Void(why), true) = (&trial.outcome, is_last) {
                 trial.notes.push(format!(
-                    "counts although it was disturbed, as others before it were: {why}"
+                    "{}, as others before it were: {why}",
+                    closing::COUNTS_ALTHOUGH
                 ));
                 trial.outcome = Outcome::Counts;
             }
@@ -431,13 +432,8 @@ impl Course<'_> {
 
     /// The results, with what a reader has to know of all trials together.
     fn finish(mut self) -> Result<Results> {
-        let trials = self.results.cells.iter().flat_map(|cell| &cell.trials);
-        for line in processors::warnings(trials) {
+        for line in closing::warnings(&self.results, sys::interrupted()) {
             warn(&mut self.results, line);
-        }
-        if sys::interrupted() {
-            let line = "the run was interrupted: the same command goes on where it stopped";
-            warn(&mut self.results, line.to_owned());
         }
         self.results.write(&self.request.directory)?;
         Ok(self.results)

@@ -423,6 +423,7 @@ fn spent(server: Times, client: Times, seen: &Seen) -> Processor {
         steal_s: seen.work.steal_s,
         busy_s: seen.work.busy_s,
         others_s: seen.others_s,
+        line_ns: seen.line_ns,
         megahertz: seen.megahertz,
         slowed_for_heat: seen.slowed_for_heat,
     }

@@ -183,7 +183,7 @@ fn of_cell(cell: &Cell, verdicts: &Verdicts) -> [String; 7] {
 }
 
 /// Names of what [`of_trial`] tells, up to percentiles and notes.
-const FIELDS: [&str; 35] = [
+const FIELDS: [&str; 36] = [
     "round",
     "outcome",
     "reason",
@@ -199,6 +199,7 @@ const FIELDS: [&str; 35] = [
     "steal_s",
     "busy_s",
     "others_s",
+    "line_ns",
     "slowest_mhz",
     "fastest_mhz",
     "slowed_for_heat",
@@ -253,6 +254,7 @@ fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
         took.others_s,
     ];
     fields.extend(processor.map(|seconds| seconds.to_string()));
+    fields.push(told(took.line_ns));
     fields.extend([0, 1].map(|end| told(took.megahertz.map(|speeds| speeds[end]))));
     fields.push(took.slowed_for_heat.to_string());
     fields.push(told(trial.ring_share));
