@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MILLRACE = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release/millrace"
 LIMIT_S = 240.0
 # Every scenario, once and briefly, beside other tests: nobody reads its figures.
-RUN = ["bench", "run", "--quick", "--repeat", "1", "--time", "0.1", "--pin", "none", "--anew"]
+RUN = ["bench", "run", "--quick", "--repeat", "1", "--time", "0.3", "--pin", "none", "--anew"]
 ROADS = ["loopback", "millrace-loopback"]
 # These need no program but ours, so that they are in each run, and have parts of the page that no other scenario has.
 OURS = ["echo/blocking", "one-way/blocking", "http-minimal/own", "idle/memory"]
