@@ -11,8 +11,8 @@ use super::outcome::Outcome;
 use super::pattern::{BURST_MAX, Made, Pattern};
 use super::place::Place;
 use super::sink::{Checks, Sink};
+use crate::account::Reading;
 use crate::load::{Clock, histogram, preempted};
-use crate::machine::Work;
 
 /// Who does not connect until then does not come.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -149,7 +149,7 @@ impl Generator {
     pub fn run(&mut self, options: &Options, stop: &AtomicBool) -> Result<Outcome> {
         self.connect(stop)?;
         let mut run = self.begin(options)?;
-        let (work, switches) = (Work::now(), preempted());
+        let (before, switches) = (Reading::now(None), preempted());
         run.clock = Clock::start();
         let end_ns = (options.seconds * 1e9) as u64;
         let mut now_ns = 0;
@@ -169,7 +169,7 @@ impl Generator {
             }
         }
         let switches = preempted() - switches;
-        let stolen = Work::now().since(work).steal_s / (run.clock.now() as f64 / 1e9);
+        let stolen = Reading::now(None).since(&before).steal_s / (run.clock.now() as f64 / 1e9);
         let mut outcome = Outcome::new(self, options, &run.sink);
         self.latency = run.sink.latency;
         outcome.told(drained_from_ns, (run.sent, run.refused), run.late_max_ns);
