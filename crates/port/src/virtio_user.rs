@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use millrace_wire::vhost_user::Answer;
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
-use crate::bell;
+use crate::bell::{self, wake};
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
 use crate::listener::{self, Listener};
 use crate::offload::Offloads;
 use crate::port::{Closed, Port, State};
-use crate::vhost_user::{ControlError, Received, Retry, SOCKET, Stream, not_connected, wake};
+use crate::vhost_user::{ControlError, Received, Retry, SOCKET, Stream, not_connected};
 pub use config::{Config, Role};
 use control::{Maker, To};
 use device::Device;
