@@ -1,9 +1,10 @@
 //! What a port waits for: its sockets, and eventfds by which a peer wakes us.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 
 /// An eventfd in a set of those that are waited for. It is watched for edges and never read: it is the peer's as well, and a read could
@@ -65,4 +66,22 @@ pub(crate) fn news(epoll: &Epoll) -> News {
         }
     }
     news
+}
+
+/// Rings a peer's bell. It must not wait, which a peer could arrange by taking the flag back that says so, and filling the eventfd: the
+/// flag is set again each time. A peer that does both between the two calls holds this thread up; nothing that the kernel has closes that.
+pub(crate) fn ring(bell: BorrowedFd<'_>) {
+    if fcntl(bell, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok() {
+        // Nothing to do about it where it fails: a peer that has filled its bell is awake.
+        let _ = nix::unistd::write(bell, &1u64.to_ne_bytes());
+    }
+}
+
+/// The same of one that is to be rung, and counts it.
+#[inline]
+pub(crate) fn wake(bell: Option<BorrowedFd<'_>>, wakes: &mut u64) {
+    if let Some(bell) = bell {
+        ring(bell);
+        *wakes += 1;
+    }
 }

@@ -36,7 +36,7 @@ use millrace_wire::vhost_user::{Answer, Request};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nix::sys::socket::SockType;
 
-use crate::bell;
+use crate::bell::{self, wake};
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
 use crate::listener::{self, Listener};
@@ -47,7 +47,6 @@ pub(crate) use config::PAIRS_MAX;
 pub use config::{Config, Role};
 use control::Session;
 pub use error::ControlError;
-pub(crate) use rings::ring;
 pub(crate) use stream::{Received, Stream};
 
 mod config;
@@ -440,13 +439,5 @@ impl Port for VhostUser {
 
     fn counters(&self) -> Counters {
         self.counters
-    }
-}
-
-#[inline]
-pub(crate) fn wake(bell: Option<BorrowedFd<'_>>, wakes: &mut u64) {
-    if let Some(bell) = bell {
-        ring(bell);
-        *wakes += 1;
     }
 }
