@@ -134,7 +134,7 @@ def _kernel_in(place: Path) -> Kernel:
     return Kernel(image, place / "lib/modules" / image.name.removeprefix("vmlinuz-"))
 
 
-def _module_files(kernel: Kernel, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+def module_files(kernel: Kernel, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     """Modules, and before each one those that it needs; what is built in is left out."""
     files = {}
     for path in kernel.modules.rglob("*.ko*"):
@@ -166,7 +166,7 @@ def initramfs(kernel: Kernel, more_modules: Sequence[str], command: Sequence[str
     assert busybox is not None
     shutil.copy(busybox, tree / "bin/busybox")
     order = []
-    for name, content in _module_files(kernel, (*MODULES, *more_modules)):
+    for name, content in module_files(kernel, (*MODULES, *more_modules)):
         (tree / "modules" / name).write_bytes(content)
         order.append(name)
     (tree / "modules/order").write_text("\n".join(order) + "\n")

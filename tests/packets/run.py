@@ -27,6 +27,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import containers  # noqa: E402
+import guest  # noqa: E402
 import kernel  # noqa: E402
 import virtio  # noqa: E402
 from harness import isolate, road  # noqa: E402
@@ -121,9 +122,9 @@ class Run:
         """What a program has said so far."""
         return (self.place / name).read_text(errors="replace")
 
-    def until(self, holds: Callable[[], bool], what: str) -> None:
+    def until(self, holds: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
         """Waits."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + wait_s
         while not holds():
             if time.monotonic() > deadline:
                 names = sorted(log.name for log in self.place.glob("*[0-9]"))
@@ -131,10 +132,10 @@ class Run:
                 raise Wrong(f"in vain: until {what}\n{logs}")
             time.sleep(0.02)
 
-    def until_said(self, name: str, line: str, times: int = 1) -> None:
+    def until_said(self, name: str, line: str, times: int = 1, wait_s: float = WAIT_S) -> None:
         """Waits for what a program says at the start of a line."""
         count = lambda: sum(said.startswith(line) for said in self.said(name).splitlines())  # noqa: E731
-        self.until(lambda: count() >= times, f"{name} says {line!r}, {times} times")
+        self.until(lambda: count() >= times, f"{name} says {line!r}, {times} times", wait_s)
 
     def finish(self, process: subprocess.Popen[bytes], name: str) -> Result:
         """Lets our side end, and returns what it counted."""
@@ -279,6 +280,7 @@ def cases(thorough: bool) -> dict[str, Callable[[Run], None]]:
     found["memif server: refuses unsealed memory"] = refuses
     found["memif server: is killed"] = is_killed
     found.update(virtio.cases(thorough))
+    found.update(guest.cases(str(virtio.PROGRAM)))
     for kind in ("pcap", "pcapng"):
         found[f"{kind}: to libpcap and back"] = lambda run, kind=kind: captures(run, kind)
     return found
@@ -296,23 +298,10 @@ def main() -> int:
     if options.cases:
         wanted = {name: case for name, case in every.items() if any(part in name for part in options.cases)}
     else:
-        left = set() if options.full else virtio.cases(False).keys() - virtio.SAMPLE
+        left = set() if options.full else (virtio.cases(False).keys() - virtio.SAMPLE) | guest.cases("").keys()
         wanted = {name: case for name, case in every.items() if name not in left}
         if left:
             print(f"{len(left)} cases of vhost-user are left to the full run")
-    lacking = []
-    if absent := kernel.missing():
-        lacking.append((f"there is no {', no '.join(absent)} here", ours))
-    if shutil.which("dpdk-testpmd") is None:
-        lacking.append(("there is no dpdk-testpmd here (Debian's package is dpdk-dev)", theirs))
-    elif (os.cpu_count() or 1) < 2:
-        lacking.append(("dpdk-testpmd needs two processors", theirs))
-    skipped = 0
-    for why, those in lacking:
-        possible = {name: case for name, case in wanted.items() if name not in those}
-        print(f"skipped, {len(wanted) - len(possible)} cases: {why}")
-        skipped += len(wanted) - len(possible)
-        wanted = possible
     if not isolate.is_inside():
         subprocess.run(
             ["cargo", "build", "--quiet", "--profile", "xtask", "--package", "millrace-port", "--examples"],
@@ -321,18 +310,33 @@ def main() -> int:
         )
     # testpmd leaves files in /run, which is the run's own then.
     isolate.ensure()
-    failed = 0
+    lacking = []
+    if absent := kernel.missing():
+        lacking.append((f"there is no {', no '.join(absent)} here", ours))
+    if shutil.which("dpdk-testpmd") is None:
+        lacking.append(("there is no dpdk-testpmd here (Debian's package is dpdk-dev)", theirs))
+    elif (os.cpu_count() or 1) < 2:
+        lacking.append(("dpdk-testpmd needs two processors", theirs))
+    failed = lacked = skipped = 0
+    for why, those in lacking:
+        possible = {name: case for name, case in wanted.items() if name not in those}
+        print(f"skipped, {len(wanted) - len(possible)} cases: {why}")
+        lacked += len(wanted) - len(possible)
+        wanted = possible
     for name, case in wanted.items():
         began = time.monotonic()
-        wrong = ""
+        verdict, why = "ok", ""
         with tempfile.TemporaryDirectory(prefix="millrace-packets-") as place, ExitStack() as stack:
             try:
                 case(Run(stack, Path(place)))
+            except guest.machine.Lacking as error:
+                verdict, why = "skipped", f": {error}"
+                skipped += 1
             except (Wrong, OSError, subprocess.SubprocessError) as error:
-                wrong = str(error)
-        failed += bool(wrong)
-        print(f"{'FAILED' if wrong else 'ok':8}{time.monotonic() - began:5.1f} s  {name}{': ' + wrong if wrong else ''}", flush=True)
-    print(f"{len(wanted) - failed} passed, {failed} failed, {skipped} skipped")
+                verdict, why = "FAILED", f": {error}"
+                failed += 1
+        print(f"{verdict:8}{time.monotonic() - began:5.1f} s  {name}{why}", flush=True)
+    print(f"{len(wanted) - failed - skipped} passed, {failed} failed, {skipped + lacked} skipped")
     return 1 if failed else 0
 
 

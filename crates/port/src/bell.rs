@@ -1,9 +1,10 @@
-//! Eventfds by which a peer wakes us.
+//! What a port waits for: its sockets, and eventfds by which a peer wakes us.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 
 /// An eventfd in a set of those that are waited for. It is watched for edges and never read: it is the peer's as well, and a read could
@@ -32,12 +33,55 @@ impl Drop for Bell {
     }
 }
 
-/// What woke a sleeper by an edge is done with by asking for it. There are 256 bells at most, and a socket or two.
-pub(crate) fn quiet(epoll: &Epoll) {
+/// What a listener's events are known by.
+pub(crate) const LISTENER: u64 = 1;
+/// The same of a connection.
+pub(crate) const SOCKET: u64 = 2;
+
+/// What there is news of.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct News {
+    pub(crate) listener: bool,
+    pub(crate) socket: bool,
+}
+
+/// Waits for a descriptor's input, which is asked for by [`news`].
+pub(crate) fn watch(epoll: &Epoll, fd: impl AsFd, name: u64) -> io::Result<()> {
+    Ok(epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, name))?)
+}
+
+/// Asks what there is news of: to accept and to read in vain costs more than that. What woke a sleeper by an edge is done with then. There
+/// are 256 bells at most, and a socket or two.
+pub(crate) fn news(epoll: &Epoll) -> News {
+    let mut news = News::default();
     let mut events = [EpollEvent::empty(); 32];
     for _ in 0..9 {
-        if epoll.wait(&mut events, EpollTimeout::ZERO) != Ok(events.len()) {
+        let count = epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
+        for event in &events[..count] {
+            news.listener |= event.data() == LISTENER;
+            news.socket |= event.data() == SOCKET;
+        }
+        if count < events.len() {
             break;
         }
+    }
+    news
+}
+
+/// Rings a peer's bell. It must not wait, which a peer could arrange by taking the flag back that says so, and filling the eventfd: the
+/// flag is set again each time. A peer that does both between the two calls holds this thread up; nothing that the kernel has closes that.
+pub(crate) fn ring(bell: BorrowedFd<'_>) {
+    if fcntl(bell, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok() {
+        // Nothing to do about it where it fails: a peer that has filled its bell is awake.
+        let _ = nix::unistd::write(bell, &1u64.to_ne_bytes());
+    }
+}
+
+/// The same of one that is to be rung, and counts it.
+#[inline]
+pub(crate) fn wake(bell: Option<BorrowedFd<'_>>, wakes: &mut u64) {
+    if let Some(bell) = bell {
+        ring(bell);
+        *wakes += 1;
     }
 }

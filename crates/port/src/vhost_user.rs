@@ -33,10 +33,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_wire::vhost_user::{Answer, Request};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nix::sys::socket::SockType;
 
-use crate::bell;
+use crate::bell::{self, wake};
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
 use crate::listener::{self, Listener};
@@ -47,7 +47,6 @@ pub(crate) use config::PAIRS_MAX;
 pub use config::{Config, Role};
 use control::Session;
 pub use error::ControlError;
-pub(crate) use rings::ring;
 pub(crate) use stream::{Received, Stream};
 
 mod config;
@@ -131,7 +130,7 @@ impl VhostUser {
             Role::Client => None,
         };
         if let Some(listener) = &listener {
-            epoll.add(listener.socket(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+            bell::watch(&epoll, listener.socket(), bell::LISTENER)?;
         }
         Ok(VhostUser {
             retry: Retry::new(config.role),
@@ -173,9 +172,7 @@ impl VhostUser {
     }
 
     fn begin(&mut self, socket: OwnedFd, now: Instant) -> Result<(), Closed> {
-        let watched = EpollEvent::new(EpollFlags::EPOLLIN, 0);
-        let added = self.epoll.add(&socket, watched);
-        added.map_err(|error| Closed::Io(error.into()))?;
+        bell::watch(&self.epoll, &socket, bell::SOCKET).map_err(Closed::Io)?;
         self.link = Some(Link {
             stream: Stream::new(socket),
             session: Session::new(self.config.clone(), &self.epoll),
@@ -301,19 +298,27 @@ pub(crate) fn not_connected(state: &mut State, why: Closed) {
 
 impl Port for VhostUser {
     fn poll(&mut self, now: Instant) -> &State {
-        bell::quiet(&self.epoll);
+        let news = bell::news(&self.epoll);
         if let Some(why) = self.broken.take() {
             self.end(why, now);
         }
-        if let Err(why) = self.accept(now) {
+        if news.listener
+            && let Err(why) = self.accept(now)
+        {
             self.state = State::Connecting(Some(why));
         }
         if self.link.is_none() && self.retry.at.is_some_and(|at| at <= now) {
             self.connect(now);
         }
-        match self.listen() {
-            Ok(()) => self.review(),
-            Err(why) => self.end(why, now),
+        let is_new = self
+            .link
+            .as_ref()
+            .is_some_and(|link| link.silent_until.is_some());
+        if news.socket || is_new {
+            match self.listen() {
+                Ok(()) => self.review(),
+                Err(why) => self.end(why, now),
+            }
         }
         let silent_until = self.link.as_ref().and_then(|link| link.silent_until);
         if silent_until.is_some_and(|until| until <= now) {
@@ -434,13 +439,5 @@ impl Port for VhostUser {
 
     fn counters(&self) -> Counters {
         self.counters
-    }
-}
-
-#[inline]
-pub(crate) fn wake(bell: Option<BorrowedFd<'_>>, wakes: &mut u64) {
-    if let Some(bell) = bell {
-        ring(bell);
-        *wakes += 1;
     }
 }

@@ -13,15 +13,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_wire::vhost_user::Answer;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
-use crate::bell;
+use crate::bell::{self, wake};
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
 use crate::listener::{self, Listener};
 use crate::offload::Offloads;
 use crate::port::{Closed, Port, State};
-use crate::vhost_user::{ControlError, Received, Retry, SOCKET, Stream, not_connected, wake};
+use crate::vhost_user::{ControlError, Received, Retry, SOCKET, Stream, not_connected};
 pub use config::{Config, Role};
 use control::{Maker, To};
 use device::Device;
@@ -73,7 +73,7 @@ impl VirtioUser {
             Role::Client => None,
         };
         if let Some(listener) = &listener {
-            epoll.add(listener.socket(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+            bell::watch(&epoll, listener.socket(), bell::LISTENER)?;
         }
         Ok(VirtioUser {
             retry: Retry::new(config.role),
@@ -115,9 +115,7 @@ impl VirtioUser {
     }
 
     fn begin(&mut self, socket: OwnedFd, now: Instant) -> Result<(), Closed> {
-        let watched = EpollEvent::new(EpollFlags::EPOLLIN, 0);
-        let added = self.epoll.add(&socket, watched);
-        added.map_err(|error| Closed::Io(error.into()))?;
+        bell::watch(&self.epoll, &socket, bell::SOCKET).map_err(Closed::Io)?;
         let stream = Stream::new(socket);
         self.link = Some(Link {
             maker: Maker::begin(&stream)?,
@@ -188,17 +186,22 @@ impl VirtioUser {
 
 impl Port for VirtioUser {
     fn poll(&mut self, now: Instant) -> &State {
-        bell::quiet(&self.epoll);
+        let news = bell::news(&self.epoll);
         if let Some(why) = self.broken.take() {
             self.end(why, now);
         }
-        if let Err(why) = self.accept(now) {
+        if news.listener
+            && let Err(why) = self.accept(now)
+        {
             self.state = State::Connecting(Some(why));
         }
         if self.link.is_none() && self.retry.at.is_some_and(|at| at <= now) {
             self.connect(now);
         }
-        if let Err(why) = self.listen() {
+        let is_new = self.link.as_ref().is_some_and(|link| !link.maker.is_done());
+        if (news.socket || is_new)
+            && let Err(why) = self.listen()
+        {
             self.end(why, now);
         }
         if self.poll_at().is_some_and(|until| until <= now) && self.link.is_some() {

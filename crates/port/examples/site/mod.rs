@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use millrace_port::{Burst, Cause, Port, State};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::frames::{filled, length, number_of};
+use crate::frames::{filled, length, number_of, turn_round};
 
 const BURST: usize = 32;
 /// After so many packets, `count` says that they flow.
@@ -58,14 +58,19 @@ impl Site {
         site
     }
 
-    /// Does what the words say: `count BYTES`, `send N BYTES`, `exchange N [mac]`, `number N BYTES` to send each with its number, or
-    /// `collect FILE` to write the numbers of those that come.
+    /// Does what the words say: `count BYTES`, `send N BYTES`, `exchange N [mac]`, `number N BYTES` to send each with its number,
+    /// `collect FILE` to write the numbers of those that come, or `answer` to return each echo request of IPv4.
     pub(crate) fn work(
         &mut self,
         what: &str,
         sleeps: bool,
         mut next: impl FnMut() -> Option<String>,
     ) -> Result<(), Box<dyn Error>> {
+        if what == "answer" {
+            self.answer();
+            self.report(0);
+            return Ok(());
+        }
         if what == "collect" {
             let path = next().ok_or("a file is missing")?;
             self.collect(File::options().append(true).create(true).open(path)?)?;
@@ -200,6 +205,27 @@ impl Site {
                 sent += self.port.transmit(0, &burst, sent);
                 self.turn();
             }
+        }
+    }
+
+    /// Answers pings, asleep between them.
+    fn answer(&mut self) {
+        let mut burst = Burst::new(BURST);
+        while !self.over.load(Ordering::Relaxed) {
+            self.turn();
+            let count = self.port.receive(0, &mut burst);
+            for number in 0..count {
+                turn_round(burst.head_mut(number));
+            }
+            if count == 0 {
+                self.sleep();
+                continue;
+            }
+            let taken = self.port.transmit(0, &burst, 0);
+            if taken < count {
+                self.port.give_up(0, &burst, taken);
+            }
+            self.port.release(0);
         }
     }
 

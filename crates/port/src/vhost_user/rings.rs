@@ -9,7 +9,7 @@ use millrace_wire::virtio::{
 };
 
 use super::error::ControlError;
-use crate::bell::Bell;
+use crate::bell::{Bell, ring};
 use crate::burst::Burst;
 use crate::counters::Tally;
 use crate::offload::Offloads;
@@ -246,11 +246,6 @@ impl Vring {
     pub(super) fn is_active(&self) -> bool {
         self.is_enabled && self.end.is_some()
     }
-}
-
-/// Nothing to do about it where it fails: a peer that has filled its bell is awake.
-pub(crate) fn ring(bell: BorrowedFd<'_>) {
-    let _ = nix::unistd::write(bell, &1u64.to_ne_bytes());
 }
 
 fn places(guest: &Guest, address: &VringAddress, size: u16, is_packed: bool) -> Option<Places> {

@@ -5,6 +5,7 @@ use std::time::Instant;
 use millrace_port::vhost_user::VhostUser;
 use millrace_port::{Burst, Cause, Port, State};
 use millrace_wire::virtio::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use crate::Random;
 use crate::raw::{BUFFERS, GUEST, MEMORY_BYTES, RX, Raw, SIZE, TX, server, until, why};
@@ -273,4 +274,21 @@ fn whatever_a_driver_scribbles_the_port_goes_on_and_counts_right() {
         });
     }
     assert!(handed_out > 1_000, "{handed_out}");
+}
+
+#[test]
+fn a_bell_that_is_full_and_would_wait_holds_nobody_up() {
+    for packed in [false, true] {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("vhost.sock");
+        let mut port = server(&path);
+        let raw = Raw::new(&mut port, &path, packed);
+        fcntl(&raw.bell, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        raw.bell.write(u64::MAX - 1).unwrap();
+        raw.describe(TX, 0, BUFFERS, 76, 0);
+        raw.offer(TX, &[0]);
+        let before = port.counters().wakes;
+        assert_eq!(port.receive(0, &mut Burst::new(4)), 1);
+        assert_eq!(port.counters().wakes, before + 1);
+    }
 }
