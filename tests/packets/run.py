@@ -344,19 +344,6 @@ def main() -> int:
         wanted = {name: case for name, case in every.items() if name not in left}
         if left:
             print(f"{len(left)} cases of vhost-user are left to the full run")
-    lacking = []
-    if absent := kernel.missing():
-        lacking.append((f"there is no {', no '.join(absent)} here", ours))
-    if shutil.which("dpdk-testpmd") is None:
-        lacking.append(("there is no dpdk-testpmd here (Debian's package is dpdk-dev)", theirs))
-    elif (os.cpu_count() or 1) < 2:
-        lacking.append(("dpdk-testpmd needs two processors", theirs))
-    skipped = 0
-    for why, those in lacking:
-        possible = {name: case for name, case in wanted.items() if name not in those}
-        print(f"skipped, {len(wanted) - len(possible)} cases: {why}")
-        skipped += len(wanted) - len(possible)
-        wanted = possible
     if not isolate.is_inside():
         subprocess.run(
             ["cargo", "build", "--quiet", "--profile", "xtask", "--package", "millrace-port", "--examples"],
@@ -365,7 +352,19 @@ def main() -> int:
         )
     # testpmd leaves files in /run, which is the run's own then.
     isolate.ensure()
-    passed = failed = 0
+    lacking = []
+    if absent := kernel.missing():
+        lacking.append((f"there is no {', no '.join(absent)} here", ours))
+    if shutil.which("dpdk-testpmd") is None:
+        lacking.append(("there is no dpdk-testpmd here (Debian's package is dpdk-dev)", theirs))
+    elif (os.cpu_count() or 1) < 2:
+        lacking.append(("dpdk-testpmd needs two processors", theirs))
+    passed = failed = skipped = 0
+    for why, those in lacking:
+        possible = {name: case for name, case in wanted.items() if name not in those}
+        print(f"skipped, {len(wanted) - len(possible)} cases: {why}")
+        skipped += len(wanted) - len(possible)
+        wanted = possible
     for name, case in wanted.items():
         began = time.monotonic()
         verdict, why = "ok", ""

@@ -157,7 +157,7 @@ impl<'a> Measured<'a> {
 }
 
 /// A percentile of a trial's round trips in nanoseconds.
-fn percentile(trial: &Trial, wanted: f64) -> Option<f64> {
+pub(crate) fn percentile(trial: &Trial, wanted: f64) -> Option<f64> {
     let Latency { percentiles, .. } = trial.latency.as_ref()?;
     let known = percentiles.iter().find(|(known, _)| *known == wanted);
     known.map(|(_, nanoseconds)| *nanoseconds as f64)
