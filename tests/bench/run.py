@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench_stage import ANSWER, LIMIT_S, MEASURED, QUICK, Stage, alive, counted, limited, splicing_programs  # noqa: E402
 from clocks import both_ends_of_a_host_have_one_clock, the_clocks_of_two_hosts_are_held_against_each_other  # noqa: E402
 from harness import isolate, road as roads  # noqa: E402
+from judged import equal_roads_are_equal_and_a_slowed_one_is_slower, two_groups_of_trials_are_told  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 # What channels are measured against, which is not built with Millrace.
@@ -350,6 +351,8 @@ def a_stranger_on_its_processors_makes_a_trial_void(stage: Stage) -> None:
         assert all("other programs had" in trial["outcome"]["void"] for trial in void), void
         assert last["outcome"] == "counts" and "counts although it was disturbed" in last["notes"][-1], last
     assert "warning: the machine was too busy" in done.stdout, done.stdout
+    told = "warning: trials were disturbed: 7 of 7 (100 %), of which 3 count all the same; other programs had up to "
+    assert told in done.stdout, done.stdout
 
 
 def a_road_of_the_user_s_own_is_measured(stage: Stage) -> None:
@@ -663,6 +666,8 @@ Case = tuple[str, Callable[[Stage], None]]
 
 BESIDE: list[Case] = [
     ("without root", without_root),
+    ("equal roads are equal, and a slowed one is slower", equal_roads_are_equal_and_a_slowed_one_is_slower),
+    ("two groups of trials are told", two_groups_of_trials_are_told),
     ("spliced bytes pass the interface by", spliced_bytes_pass_the_interface_by),
     ("answers of http have their sizes", answers_of_http_have_their_sizes),
     ("what is not decided goes on", what_is_not_decided_goes_on),

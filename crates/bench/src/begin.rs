@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::closing;
 use crate::isolate;
 use crate::machine;
-use crate::processors;
 use crate::programs::Lack;
 use crate::results::{self, Outcome, Plan, Results, Trial};
 use crate::roads::Road;
@@ -64,11 +64,7 @@ pub(crate) fn begin(request: &Request) -> Result<Results> {
         let has_failed = |trial: &Trial| matches!(trial.outcome, Outcome::Failed(_));
         cell.trials.retain(|trial| !has_failed(trial));
     }
-    let is_of_the_end = |line: &String| {
-        let begins = |start: &str| line.starts_with(start);
-        begins("the run was interrupted") || processors::WARNINGS.into_iter().any(begins)
-    };
-    old.warnings.retain(|line| !is_of_the_end(line));
+    old.warnings.retain(|line| !closing::is_of_the_end(line));
     old.plan.minutes_max = fresh.plan.minutes_max.or(old.plan.minutes_max);
     Ok(old)
 }

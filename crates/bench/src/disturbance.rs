@@ -8,24 +8,24 @@
 
 use std::time::{Duration, Instant};
 
-use crate::machine::Work;
+use crate::account::{ACCOUNT_S, IN_STEP, Reading, Work, are_interrupts_apart};
+use crate::line;
 use crate::process;
 use crate::processors::{Processors, wider};
 
 /// A trial is void if the hypervisor took more than this share of the processors.
 const STEAL_MAX: f64 = 0.05;
-/// Or if others had more than this share of the processors of server and client,
+/// Or if others had more than this share of the processors of server and client, and more than the account may be wrong by.
 const OTHERS_MAX: f64 = 0.05;
-/// and more than this beside: the kernel looks a hundred times in a second, or a little oftener, who is running.
-const ACCOUNT_S: f64 = 0.1;
 
 /// A trial under way.
 pub(crate) struct Watch {
     processors: Vec<usize>,
     begun: Instant,
-    work: Work,
-    there: Work,
+    all: Reading,
+    there: Reading,
     ours: Duration,
+    line_ns: Option<f64>,
     megahertz: Option<[f64; 2]>,
     slowed: u64,
 }
@@ -36,11 +36,14 @@ pub(crate) struct Seen {
     pub(crate) elapsed_s: f64,
     /// Of all processors.
     pub(crate) work: Work,
+    /// Ticks kept in step with the work.
+    in_step: bool,
     /// What others had of the processors of server and client; nothing where these are not pinned.
     pub(crate) others_s: f64,
     /// Of the processors of server and client, all that could be had.
     room_s: f64,
-    /// See [`crate::results::Processor`].
+    /// See [`crate::results::Processor`], as of the rest.
+    pub(crate) line_ns: Option<f64>,
     pub(crate) megahertz: Option<[f64; 2]>,
     pub(crate) slowed_for_heat: u64,
 }
@@ -48,13 +51,15 @@ pub(crate) struct Seen {
 impl Watch {
     /// Begins, on the processors of server and client, if they are pinned.
     pub(crate) fn begin(processors: Option<[usize; 2]>) -> Watch {
+        let line_ns = processors.and_then(line::round_trip_ns);
         let mut processors = processors.map_or(Vec::new(), Vec::from);
         processors.dedup();
         Watch {
             ours: process::used_by_us().total(),
-            there: Work::of_processors(&processors),
-            work: Work::now(),
+            there: Reading::now(Some(&processors)),
+            all: Reading::now(None),
             begun: Instant::now(),
+            line_ns,
             megahertz: None,
             slowed: Processors::here().slowed(&processors),
             processors,
@@ -70,15 +75,24 @@ impl Watch {
     /// What has been since it began. Ours is read last, and was read first, so that others never have it.
     pub(crate) fn end(self) -> Seen {
         let elapsed_s = self.begun.elapsed().as_secs_f64();
-        let work = Work::now().since(self.work);
-        let there = Work::of_processors(&self.processors).since(self.there);
+        let work = Reading::now(None).since(&self.all);
+        let there = Reading::now(Some(&self.processors)).since(&self.there);
         let ours = process::used_by_us().total().saturating_sub(self.ours);
-        let rest = there.busy_s - ours.as_secs_f64();
+        let ours_s = ours.as_secs_f64();
+        // A kernel that does not say how it counts interrupts may count them apart: better a stranger unseen than none of its trials.
+        let are_apart = are_interrupts_apart().unwrap_or(true);
+        let judged = if self.processors.is_empty() {
+            work
+        } else {
+            there
+        };
         Seen {
             elapsed_s,
             work,
-            others_s: rest.max(0.0),
+            in_step: judged.is_in_step(ours_s),
+            others_s: there.of_others(ours_s, are_apart),
             room_s: elapsed_s * self.processors.len() as f64,
+            line_ns: self.line_ns,
             megahertz: self.megahertz,
             slowed_for_heat: Processors::here()
                 .slowed(&self.processors)
@@ -88,6 +102,11 @@ impl Watch {
 }
 
 impl Seen {
+    /// What a reader has to know of the account.
+    pub(crate) fn note(&self) -> Option<&'static str> {
+        self.in_step.then_some(IN_STEP)
+    }
+
     /// Why the trial is void, if it is.
     pub(crate) fn disturbance(&self) -> Option<String> {
         let steal =
@@ -115,12 +134,14 @@ mod tests {
         Seen {
             elapsed_s,
             work: Work {
-                softirq_s: 0.0,
                 steal_s,
                 busy_s: 2.0 * elapsed_s,
+                ..Work::default()
             },
+            in_step: false,
             others_s,
             room_s: 2.0 * elapsed_s,
+            line_ns: None,
             megahertz: None,
             slowed_for_heat: 0,
         }

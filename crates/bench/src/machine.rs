@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::account;
 use crate::markdown;
 use crate::processors::Processors;
 use crate::programs::{PEERS, find_program};
@@ -44,6 +45,10 @@ pub fn facts() -> Vec<Fact> {
         ("memory", memory()),
         ("kernel", first_line("/proc/sys/kernel/osrelease")),
         ("mitigations", mitigations()),
+        (
+            "time of interrupts",
+            account::how_interrupts_count().to_owned(),
+        ),
         ("system", system()),
         (VARYING[0], first_line("/proc/loadavg")),
         (VARYING[1], frequency()),
@@ -133,74 +138,6 @@ pub fn two_processors() -> Option<[usize; 2]> {
 fn siblings(processor: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list");
     parse_list(&first_line(&path))
-}
-
-/// What the processors have done since the machine started, in seconds, all together.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Work {
-    /// In software interrupts.
-    pub softirq_s: f64,
-    /// Taken by the hypervisor.
-    pub steal_s: f64,
-    /// Of anything but waiting.
-    pub busy_s: f64,
-}
-
-impl Work {
-    /// Up to now.
-    #[must_use]
-    pub fn now() -> Work {
-        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-        Work::of_line(text.lines().next().unwrap_or_default())
-    }
-
-    /// The same of some processors only.
-    #[must_use]
-    pub fn of_processors(processors: &[usize]) -> Work {
-        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-        let names: Vec<String> = processors
-            .iter()
-            .map(|number| format!("cpu{number}"))
-            .collect();
-        let is_one = |line: &&str| {
-            line.split(' ')
-                .next()
-                .is_some_and(|name| names.iter().any(|one| one == name))
-        };
-        let works = text.lines().filter(is_one).map(Work::of_line);
-        works.fold(Work::default(), |sum, each| Work {
-            softirq_s: sum.softirq_s + each.softirq_s,
-            steal_s: sum.steal_s + each.steal_s,
-            busy_s: sum.busy_s + each.busy_s,
-        })
-    }
-
-    /// A line of /proc/stat (proc_stat(5)).
-    fn of_line(line: &str) -> Work {
-        let ticks: Vec<f64> = line
-            .split_whitespace()
-            .skip(1)
-            .flat_map(str::parse)
-            .collect();
-        let seconds = |index: usize| {
-            ticks.get(index).copied().unwrap_or(0.0) / crate::sys::ticks_per_second() as f64
-        };
-        Work {
-            softirq_s: seconds(6),
-            steal_s: seconds(7),
-            busy_s: [0, 1, 2, 5, 6].into_iter().map(seconds).sum(),
-        }
-    }
-
-    /// Since it was `earlier`.
-    #[must_use]
-    pub fn since(self, earlier: Work) -> Work {
-        Work {
-            softirq_s: self.softirq_s - earlier.softirq_s,
-            steal_s: self.steal_s - earlier.steal_s,
-            busy_s: self.busy_s - earlier.busy_s,
-        }
-    }
 }
 
 /// What a reader has to know before believing a figure that is measured now.
@@ -427,19 +364,6 @@ fn parse_list(text: &str) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_work_of_processors_is_part_of_all() {
-        let all = allowed_processors();
-        let (some, whole) = (Work::of_processors(&all), Work::now());
-        let rounding_s = 0.001;
-        assert!(some.busy_s > 0.0, "{some:?}");
-        assert!(
-            some.busy_s <= whole.busy_s + rounding_s,
-            "{some:?} {whole:?}"
-        );
-        assert_eq!(Work::of_processors(&[]).busy_s, 0.0);
-    }
 
     #[test]
     fn another_build_and_another_kernel_differ_and_the_load_does_not() {

@@ -309,6 +309,10 @@ pub struct Processor {
     /// By programs that are none of the run's, on the processors of server and client. 0 where these are not pinned, and in older files.
     #[serde(default)]
     pub others_s: f64,
+    /// How long a cache line took from one of them to the other and back, just before. None: they are one, or not pinned, or had something
+    /// else to do; and in older files.
+    #[serde(default)]
+    pub line_ns: Option<f64>,
     /// How fast these processors were, the slowest and the fastest that was seen, in MHz. None: the machine does not tell.
     #[serde(default)]
     pub megahertz: Option<[f64; 2]>,

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::begin::{begin, cautions, roads_here, unproved, with_programs};
+use crate::closing;
 use crate::compare::{self, Row};
+use crate::groups::{Group, groups};
 use crate::lab::{Lab, Pinning};
-use crate::processors;
-use crate::results::{Cell, Outcome, Plan, Results, Trial, Unit};
+use crate::results::{Outcome, Plan, Results, Trial, Unit};
 use crate::roads::Road;
-use crate::scenario::{Case, Parameters, Scenario};
+use crate::scenario::{Parameters, Scenario};
 use crate::stats::generator::Generator;
 use crate::sys;
 use crate::trial::{Paces, Pair};
@@ -28,6 +29,8 @@ const HOPELESS: u32 = 2;
 const TOO_BUSY: &str = "the machine was too busy: trials count that were disturbed, since those made in their place were, too";
 /// A cell that failed so often in a row is left out of the rounds that follow.
 const FAILURES_MAX: usize = 2;
+/// Results are kept so often at most: of many short trials, writing them all each time would be most of the work.
+const KEEP_EVERY: Duration = Duration::from_secs(1);
 /// Keeps the seeds of groups apart.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -63,15 +66,6 @@ pub struct Progress {
     pub last: Option<(Unit, Outcome, f64)>,
     /// What is left, by the pace so far.
     pub left: Duration,
-}
-
-/// The same programs with the same parameters on all roads that they can take.
-struct Group<'a> {
-    scenario: &'a Scenario,
-    case: &'a Case,
-    parameters: Parameters,
-    /// The cells, by road.
-    cells: Vec<(usize, &'a Road)>,
 }
 
 /// Runs a plan; `show` hears of each trial before it begins. After an interrupt it returns with what there is.
@@ -124,12 +118,11 @@ pub fn run(request: &Request, show: &mut dyn FnMut(&Progress)) -> Result<Results
         wanted: None,
         last: None,
         begun: Instant::now(),
+        kept: None,
     };
-    for round in 1..=request.plan.repeats {
-        course.round(&scenarios, &groups, round, show)?;
-    }
-    course.go_on(&scenarios, &groups, show)?;
-    course.finish()
+    let made = course.rounds(&scenarios, &groups, show);
+    let results = course.finish()?;
+    made.map(|()| results)
 }
 
 /// Whether there is something to measure; if not, says why.
@@ -153,59 +146,6 @@ fn warn(results: &mut Results, line: String) {
     if !results.warnings.contains(&line) {
         results.warnings.push(line);
     }
-}
-
-/// Everything that is measured in one round; makes the cells that are not there yet.
-fn groups<'a>(
-    scenarios: &'a [Scenario],
-    request: &'a Request,
-    results: &mut Results,
-) -> Vec<Group<'a>> {
-    let mut groups = Vec::new();
-    for scenario in scenarios {
-        for case in &scenario.cases {
-            for parameters in case.parameters(request.plan.extent()) {
-                let can_take =
-                    |road: &&Road| scenario.server.on(road).is_some() && case.on(road).is_some();
-                let roads = request.roads.iter().filter(can_take);
-                let cells = roads
-                    .map(|road| (cell_of(results, scenario, case, &parameters, road), road))
-                    .collect();
-                groups.push(Group {
-                    scenario,
-                    case,
-                    parameters,
-                    cells,
-                });
-            }
-        }
-    }
-    groups
-}
-
-fn cell_of(
-    results: &mut Results,
-    scenario: &Scenario,
-    case: &Case,
-    parameters: &Parameters,
-    road: &Road,
-) -> usize {
-    let name = format!("{}/{}", scenario.name, case.name);
-    let is_it = |cell: &Cell| {
-        cell.scenario == name && cell.road == road.name && cell.parameters == *parameters
-    };
-    results.cells.iter().position(is_it).unwrap_or_else(|| {
-        results.cells.push(Cell {
-            scenario: name,
-            title: format!("{}: {}", scenario.title, case.title),
-            road: road.name.clone(),
-            parameters: parameters.clone(),
-            unit: case.unit,
-            figure: case.says(),
-            trials: Vec::new(),
-        });
-        results.cells.len() - 1
-    })
 }
 
 /// The cells of which further rounds would tell more, and those that they are held against.
@@ -242,9 +182,24 @@ struct Course<'a> {
     wanted: Option<BTreeSet<usize>>,
     last: Option<(Unit, Outcome, f64)>,
     begun: Instant,
+    /// When results were written last.
+    kept: Option<Instant>,
 }
 
 impl Course<'_> {
+    /// All rounds.
+    fn rounds(
+        &mut self,
+        scenarios: &[Scenario],
+        groups: &[Group<'_>],
+        show: &mut dyn FnMut(&Progress),
+    ) -> Result<()> {
+        for round in 1..=self.request.plan.repeats {
+            self.round(scenarios, groups, round, show)?;
+        }
+        self.go_on(scenarios, groups, show)
+    }
+
     /// One round of all scenarios, as far as no interrupt comes.
     fn round(
         &mut self,
@@ -409,10 +364,11 @@ impl Course<'_> {
         });
         for (cell, mut trial) in trials {
             if let (Some(why), false, Outcome::Counts) = (&disturbed, is_last, &trial.outcome) {
-                trial.outcome = Outcome::Void(format!("another road of the same round: {why}"));
+                trial.outcome = Outcome::Void(format!("{}: {why}", closing::ANOTHER_ROAD));
             } else if let (Outcome::Void(why), true) = (&trial.outcome, is_last) {
                 trial.notes.push(format!(
-                    "counts although it was disturbed, as others before it were: {why}"
+                    "{}, as others before it were: {why}",
+                    closing::COUNTS_ALTHOUGH
                 ));
                 trial.outcome = Outcome::Counts;
             }
@@ -426,19 +382,17 @@ impl Course<'_> {
         if self.lost >= HOPELESS {
             warn(&mut self.results, TOO_BUSY.to_owned());
         }
-        self.results.write(&self.request.directory)?;
+        if self.kept.is_none_or(|kept| kept.elapsed() >= KEEP_EVERY) {
+            self.results.write(&self.request.directory)?;
+            self.kept = Some(Instant::now());
+        }
         Ok(disturbed.is_none() || is_last)
     }
 
     /// The results, with what a reader has to know of all trials together.
     fn finish(mut self) -> Result<Results> {
-        let trials = self.results.cells.iter().flat_map(|cell| &cell.trials);
-        for line in processors::warnings(trials) {
+        for line in closing::warnings(&self.results, sys::interrupted()) {
             warn(&mut self.results, line);
-        }
-        if sys::interrupted() {
-            let line = "the run was interrupted: the same command goes on where it stopped";
-            warn(&mut self.results, line.to_owned());
         }
         self.results.write(&self.request.directory)?;
         Ok(self.results)

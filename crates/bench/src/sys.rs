@@ -187,6 +187,19 @@ pub fn processor_time(pid: i32) -> Option<Duration> {
     ))
 }
 
+/// The calling thread runs on this processor only. Whether it may.
+pub fn run_on(processor: usize) -> bool {
+    // SAFETY: a set of processors is bits only: zeroes are valid.
+    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
+    if processor >= 8 * size_of::<libc::cpu_set_t>() {
+        return false;
+    }
+    // SAFETY: the number is within the set.
+    unsafe { libc::CPU_SET(processor, &mut set) };
+    // SAFETY: `set` lives across the call, and its size is told.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
+}
+
 /// Ticks in a second of the times in `/proc/PID/stat`.
 pub fn ticks_per_second() -> u64 {
     // SAFETY: a plain number.

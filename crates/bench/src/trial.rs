@@ -220,6 +220,7 @@ impl<'a> Pair<'a> {
         let spliced = lab.messages(self.road)?.zip(sent);
         let spliced = spliced.and_then(|(now, before)| now.since(before).note());
         trial.notes.extend(spliced);
+        trial.notes.extend(seen.note().map(str::to_owned));
         self.tell_road(&carried, trial);
         trial.processor = spent(times, exit.processor, &seen);
         (trial.histogram, trial.trace) = raw.found();
@@ -429,6 +430,7 @@ fn spent(server: Times, client: Times, seen: &Seen) -> Processor {
         steal_s: seen.work.steal_s,
         busy_s: seen.work.busy_s,
         others_s: seen.others_s,
+        line_ns: seen.line_ns,
         megahertz: seen.megahertz,
         slowed_for_heat: seen.slowed_for_heat,
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use millrace_bench::report;
-use millrace_bench::results::{Idle, Plan, Results, SCHEMA, Share, Unit};
+use millrace_bench::results::{Idle, Latency, Plan, Results, SCHEMA, Share, Unit};
 
 /// Made once for all who only read it, where the build has its temporary files: nothing drops what is static.
 fn sample() -> (&'static Path, Results) {
@@ -293,4 +293,24 @@ fn ready_connections_for_each_wake_up_are_told_by_the_end_that_tells_them() {
     assert_eq!(page.matches("<td>3.50</td>").count(), 1);
     assert!(report::csv(&results).contains(",7.25,3.5,"));
     assert!(page.contains(what) && markdown.contains("ready for each wake-up"));
+}
+
+#[test]
+fn csv_has_a_percentile_of_a_trial_where_a_hundred_requests_were_slower() {
+    let (_, mut results) = sample();
+    let told = |results: &Results| {
+        let csv = report::csv(results);
+        let place = |name: &str| csv.lines().next()?.split(',').position(|it| it == name);
+        let (tail, median) = (place("p99.9_ns").unwrap(), place("p50_ns").unwrap());
+        let line: Vec<&str> = csv.lines().nth(1).unwrap().split(',').collect();
+        [line[median].to_owned(), line[tail].to_owned()]
+    };
+    for (count, wanted) in [(99_999, ["5", ""]), (100_000, ["5", "9"])] {
+        results.cells[0].trials[0].latency = Some(Latency {
+            count,
+            percentiles: vec![(50.0, 5), (99.9, 9)],
+            ..Latency::default()
+        });
+        assert_eq!(told(&results), wanted);
+    }
 }

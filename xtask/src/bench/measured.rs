@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use millrace_bench::results::{Cell, Latency, Outcome, Results, Trial, Unit};
+use millrace_bench::stats::percentiles::{BEYOND, BEYOND_IN_TRIAL};
 use millrace_bench::stats::{self, Interval, Judged, Pair, Question, Settings, Verdict};
 
 use super::rows::{Bar, Row, Side};
@@ -116,8 +117,22 @@ impl<'a> Measured<'a> {
 
     /// How many times lower our 99.9th percentile is.
     pub(crate) fn tail_ratio(&self) -> f64 {
-        let [baseline, ours] = [0, 1].map(|side| self.median(side, |t| percentile(t, 99.9)));
+        let [baseline, ours] = [0, 1].map(|side| self.percentile(side, 99.9));
         baseline / ours
+    }
+
+    /// The median over trials of a percentile of a side's round trips in nanoseconds; NaN where too few of them all lie beyond it.
+    pub(crate) fn percentile(&self, side: usize, wanted: f64) -> f64 {
+        let trials = self.pairs.iter().map(|pair| pair[side]);
+        let told = trials.filter_map(|trial| Some((percentile(trial, wanted)?, trial)));
+        let (told, beyond): (Vec<f64>, Vec<f64>) = told
+            .map(|(told, trial)| (told, beyond(trial, wanted)))
+            .unzip();
+        if beyond.iter().sum::<f64>() >= BEYOND as f64 {
+            median(&told)
+        } else {
+            f64::NAN
+        }
     }
 
     /// Whether a bar is reached.
@@ -146,6 +161,15 @@ pub(crate) fn percentile(trial: &Trial, wanted: f64) -> Option<f64> {
     let Latency { percentiles, .. } = trial.latency.as_ref()?;
     let known = percentiles.iter().find(|(known, _)| *known == wanted);
     known.map(|(_, nanoseconds)| *nanoseconds as f64)
+}
+
+/// How many round trips of a trial lie beyond a percentile that it has kept. Older files do not say how many there were, but that it was
+/// kept says that there are some.
+fn beyond(trial: &Trial, wanted: f64) -> f64 {
+    let count = trial.latency.as_ref().map_or(0, |latency| latency.count);
+    // A little slack, since 100 - 99.9 is a little less than 0.1 in binary.
+    let beyond = count as f64 * (100.0 - wanted) / 100.0 + 1e-6;
+    beyond.max(BEYOND_IN_TRIAL as f64)
 }
 
 /// The middle value; between the two middle ones. NaN for nothing.
@@ -188,6 +212,40 @@ fn failures(cell: &Cell) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentile_needs_a_hundred_round_trips_beyond_it_in_all_trials_together() {
+        let trial = |count, tail_ns| Trial {
+            latency: Some(Latency {
+                count,
+                percentiles: vec![(50.0, 5), (99.9, tail_ns)],
+                ..Latency::default()
+            }),
+            ..Trial::begun(1)
+        };
+        let of = |trials: &[Trial]| {
+            let measured = Measured {
+                row: &super::super::rows::ROWS[0],
+                unit: Unit::OperationsPerSecond,
+                pairs: trials.iter().map(|trial| [trial, trial]).collect(),
+                judged: Judged {
+                    paired: None,
+                    adjusted_p: None,
+                    verdict: Verdict::TooFew,
+                },
+                failures: Vec::new(),
+            };
+            measured.percentile(0, 99.9)
+        };
+        let trials = [trial(30_000, 7), trial(30_000, 9), trial(39_999, 8)];
+        assert!(of(&trials).is_nan());
+        let [one, other, _] = trials;
+        assert_eq!(of(&[one, other, trial(40_000, 8)]), 8.0);
+        // Where it is not told how many there were.
+        let unknown = [4, 6, 5, 8, 7].map(|tail_ns| trial(0, tail_ns));
+        assert!(of(&unknown[..4]).is_nan());
+        assert_eq!(of(&unknown), 6.0);
+    }
 
     #[test]
     fn the_median_is_in_the_middle() {

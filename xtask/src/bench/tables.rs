@@ -6,7 +6,7 @@ use millrace_bench::markdown;
 use millrace_bench::results::{Trial, Unit};
 use millrace_bench::stats::{Interval, Settings};
 
-use super::measured::{Figure, Measured, VALUE, percentile};
+use super::measured::{Figure, Measured, VALUE};
 use super::rows::Bar;
 
 /// Workload, both columns, the ratio, and what both cost in processor time.
@@ -112,15 +112,11 @@ pub(super) fn costs(rows: &[Measured]) -> String {
         "processor baseline",
         "processor Millrace",
     ];
-    let percentiles: [Figure; 3] = [
-        |trial| percentile(trial, 50.0),
-        |trial| percentile(trial, 99.0),
-        |trial| percentile(trial, 99.9),
-    ];
     table(&titles, rows, |row| {
         let mut line = vec![row.row.title.to_owned()];
-        for figure in percentiles {
-            line.extend([0, 1].map(|side| nanoseconds(row, side, figure)));
+        for wanted in [50.0, 99.0, 99.9] {
+            let time = |side| figures::show(Unit::Nanoseconds, row.percentile(side, wanted));
+            line.extend([0, 1].map(time));
         }
         line.extend([0, 1].map(|side| {
             let [server, client] =

@@ -15,7 +15,7 @@ const SHORTEST_NS: u64 = 1;
 const LONGEST_NS: u64 = 100_000_000_000;
 const DIGITS: u8 = 3;
 const PERCENTILES: [f64; 9] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99, 99.999];
-/// With fewer beyond it, a percentile is chance.
+/// What a percentile of a trial has to have beyond it to be told, as `millrace bench` has it: with fewer it is chance.
 const BEYOND: f64 = 20.0;
 
 /// The figures of a trial. Times are in the unit that a field's name ends with.
@@ -64,8 +64,7 @@ pub(crate) struct Latency {
 impl Latency {
     fn of(histogram: &Histogram<u64>) -> Latency {
         let count = histogram.len();
-        let is_carried =
-            |percentile: &f64| count as f64 * (100.0 - percentile) / 100.0 + 1e-6 >= BEYOND;
+        let is_carried = |percentile: &f64| beyond(count, *percentile) >= BEYOND;
         let carried = PERCENTILES.into_iter().filter(is_carried);
         Latency {
             count,
@@ -79,12 +78,22 @@ impl Latency {
         }
     }
 
+    /// How many were slower than a percentile.
+    pub(crate) fn beyond(&self, percentile: f64) -> f64 {
+        beyond(self.count, percentile)
+    }
+
     /// A percentile, where there is enough to tell it.
     pub(crate) fn at(&self, percentile: f64) -> Option<u64> {
         let mut told = self.percentiles.iter();
         told.find(|(known, _)| *known == percentile)
             .map(|(_, ns)| *ns)
     }
+}
+
+/// With a little slack, since 100 - 99.999 is a little less than 0.001 in binary.
+fn beyond(count: u64, percentile: f64) -> f64 {
+    count as f64 * (100.0 - percentile) / 100.0 + 1e-6
 }
 
 /// A histogram of nanoseconds.

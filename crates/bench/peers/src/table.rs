@@ -221,6 +221,9 @@ fn ask(server: &Server, cell: &Cell, all: &All) -> Result<Outcome> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
+/// What a median of percentiles has to have beyond it in all trials together.
+const BEYOND_IN_ALL: f64 = 100.0;
+
 impl Cell {
     fn median(&self, figure: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
         let mut values: Vec<f64> = self.outcomes.iter().filter_map(figure).collect();
@@ -238,8 +241,13 @@ impl Cell {
         if self.failure.is_some() {
             return "failed".to_owned();
         }
-        let percentile =
-            |at: f64| self.median(|outcome| Some(outcome.latency.as_ref()?.at(at)? as f64));
+        let percentile = |at: f64| {
+            let latencies = self.outcomes.iter().filter_map(|o| o.latency.as_ref());
+            let told = latencies.filter(|latency| latency.at(at).is_some());
+            let beyond: f64 = told.map(|latency| latency.beyond(at)).sum();
+            let median = self.median(|outcome| Some(outcome.latency.as_ref()?.at(at)? as f64));
+            median.filter(|_| beyond >= BEYOND_IN_ALL)
+        };
         let time = |ns: Option<f64>| ns.map_or("–".to_owned(), show_time);
         match self.workload {
             Workload::RoundTrip | Workload::Waking => {

@@ -9,6 +9,7 @@ use super::summary::{Set, figure, remarks, scenarios, show, show_range, show_rin
 use super::verdicts::{Verdicts, turned, word};
 use crate::figures;
 use crate::results::{Cell, Clocks, Idle, Outcome, Results, Trial, Unit};
+use crate::stats::percentiles::is_carried;
 
 /// The summary table; see [`super::markdown`].
 pub(super) fn markdown(results: &Results) -> String {
@@ -185,7 +186,7 @@ fn of_cell(cell: &Cell, verdicts: &Verdicts) -> [String; 8] {
 }
 
 /// Names of what [`of_trial`] tells, up to percentiles and notes.
-const FIELDS: [&str; 37] = [
+const FIELDS: [&str; 38] = [
     "round",
     "outcome",
     "reason",
@@ -201,6 +202,7 @@ const FIELDS: [&str; 37] = [
     "steal_s",
     "busy_s",
     "others_s",
+    "line_ns",
     "slowest_mhz",
     "fastest_mhz",
     "slowed_for_heat",
@@ -257,6 +259,7 @@ fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
         took.others_s,
     ];
     fields.extend(processor.map(|seconds| seconds.to_string()));
+    fields.push(told(took.line_ns));
     fields.extend([0, 1].map(|end| told(took.megahertz.map(|speeds| speeds[end]))));
     fields.push(took.slowed_for_heat.to_string());
     fields.push(told(trial.ring_share));
@@ -277,7 +280,8 @@ fn of_trial(unit: Unit, trial: &Trial) -> Vec<String> {
     ]);
     fields.extend(of_silence(trial.idle.as_ref()));
     let at = |wanted: f64| {
-        let mut pairs = latency?.percentiles.iter();
+        let latency = latency.filter(|latency| is_carried(latency.count, wanted))?;
+        let mut pairs = latency.percentiles.iter();
         pairs
             .find(|(percentile, _)| (percentile - wanted).abs() < 1e-9)
             .map(|(_, ns)| *ns)

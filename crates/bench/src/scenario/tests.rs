@@ -24,6 +24,29 @@ fn every_scenario_is_read_and_has_a_quick_case_and_every_case_a_short_one() {
     }
 }
 
+/// Requests that come at equal distances meet the kernel's ticks at other places all the time: after a few ticks, which make a few
+/// requests, not just at the first place again. Where that moves by less than three requests in a second, a trial has too few places.
+#[test]
+fn no_rate_keeps_in_step_with_the_ticks_of_a_kernel() {
+    let sets = all().into_iter().flat_map(|scenario| scenario.cases);
+    let sets = sets.flat_map(|case| case.parameters(Extent::Whole));
+    let rates: Vec<u64> = sets.filter_map(|set| set.get("rate").copied()).collect();
+    assert!(!rates.is_empty());
+    let slowest = |rate: u64| {
+        let ways = [100, 250, 300, 1000].into_iter().flat_map(|ticks| {
+            (1..=4).map(move |few| {
+                let past = few * rate % ticks;
+                past.min(ticks - past) as f64 / few as f64
+            })
+        });
+        ways.fold(f64::INFINITY, f64::min)
+    };
+    assert_eq!(slowest(5000), 0.0);
+    for rate in rates {
+        assert!(slowest(rate) >= 3.0, "{rate}: {}", slowest(rate));
+    }
+}
+
 #[test]
 fn the_figure_of_a_case_is_told_in_words_that_are_its_own() {
     let says = |name: &str| {

@@ -3,7 +3,8 @@
 /// Samples that must lie beyond a percentile before it is shown: with fewer, chance moves it by more than a tenth either way, as the
 /// standard deviation of a count of 100 is 10.
 pub const BEYOND: u64 = 100;
-/// Where it is one of several trials of a cell, whose median is shown: with five of them there are as many in all.
+/// Of a tool that keeps no histogram, what a trial's percentile must have beyond it to be kept. It is shown where there are [`BEYOND`]:
+/// beyond the trial's own, or, of the median over trials, beyond those of all of them together.
 pub const BEYOND_IN_TRIAL: u64 = 20;
 
 /// Whether so many samples carry a percentile (0 to 100): whether at least [`BEYOND`] lie beyond it.
@@ -12,7 +13,7 @@ pub fn is_carried(count: u64, percentile: f64) -> bool {
     has_beyond(BEYOND, count, percentile)
 }
 
-/// Whether they carry it in one of several trials.
+/// Whether a trial of so many samples keeps it.
 #[must_use]
 pub fn is_carried_in_trial(count: u64, percentile: f64) -> bool {
     has_beyond(BEYOND_IN_TRIAL, count, percentile)
