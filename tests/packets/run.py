@@ -9,6 +9,7 @@ README.md says what is checked. A CASE is a part of the names of those to run. E
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -28,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import isolate, road  # noqa: E402
 
 PROGRAM = road.REPOSITORY / "target/xtask/examples/memif"
+MILLRACE = road.REPOSITORY / "target/release/millrace"
 CAPTURE = PROGRAM.with_name("capture")
 WAIT_S = 20.0
 RING = 1024
@@ -83,11 +86,12 @@ class Run:
         return process, name
 
     def testpmd_with(self, name: str, device: str, mode: str, *options: str, queues: int = 1) -> subprocess.Popen[bytes]:
-        """The same with any device."""
+        """The same with any device, or several with spaces between them."""
         argv = [
             "dpdk-testpmd", "-l", "0,1", "--no-huge", "-m", "192", "--no-pci", "--no-telemetry", "--single-file-segments",
-            f"--file-prefix={name}", f"--vdev={device}", "--", f"--total-num-mbufs={MBUFS}", f"--forward-mode={mode}",
-            f"--rxq={queues}", f"--txq={queues}", "--no-flush-rx", "--stats-period=60", *options,
+            f"--file-prefix={name}", *(f"--vdev={each}" for each in device.split()), "--",
+            f"--total-num-mbufs={MBUFS}", f"--forward-mode={mode}", f"--rxq={queues}", f"--txq={queues}",
+            "--no-flush-rx", "--stats-period=60", *options,
         ]  # fmt: skip
         return self.spawn(name, argv)
 
@@ -260,6 +264,42 @@ def captures(run: Run, kind: str) -> None:
     subprocess.run([CAPTURE, "read", returned, str(count)], check=True)
 
 
+def loads(run: Run, *options: str) -> dict[str, Any]:
+    """Our generator sends by one port what testpmd brings to the other; returns its figures."""
+    sockets = [run.place / f"port{index}" for index in range(2)]
+    ports = [f"memif-server:{socket}" for socket in sockets]
+    ours = run.spawn("load1", [str(MILLRACE), "load", "packets", *ports, "--json", *options])
+    run.until(lambda: all(socket.exists() for socket in sockets) or ours.poll() is not None, "our generator listens")
+    devices = [f"net_memif{index},role=client,socket={socket},socket-abstract=no" for index, socket in enumerate(sockets)]
+    run.testpmd_with("testpmd1", " ".join(devices), "io")
+    ours.wait(WAIT_S * 3)
+    said = run.said("load1")
+    check(ours.returncode == 0, f"our generator ended with {ours.returncode}: {said}")
+    return cast("dict[str, Any]", json.loads(said))
+
+
+def brings(run: Run) -> None:
+    """At a rate that is no trouble, every byte of every packet is what it was, in many flows and lengths."""
+    found = loads(run, "--size", "imix", "--flows", "1000", "--rate", "20000", "--whole", "--latency", "--time", "1")
+    check(not any(found["faults"].values()) and found["sent"] > 15_000, f"{found}")
+    check(found["received"] + found["lost"] == found["sent"] and found["latency"]["count"] == found["received"], f"{found}")
+
+
+def searches(run: Run) -> None:
+    """A rate is found and verified, below what passes at most."""
+    found = loads(run, "--search", "0.005", "--width", "0.2", "--time", "0.1", "--latency-at", "0.5,0.9")
+    steps, most = found["steps"], found["most"]
+    check(most["received"] > 10_000 and not any(most["faults"].values()), f"{most}")
+    check(0 <= found["rate"] <= most["rate"] and found["own"] > 0, f"{found['rate']}")
+    held = [step["outcome"] for step in steps if step["verdict"] == "held"]
+    check(all(outcome["lost"] <= 0.005 * outcome["sent"] for outcome in held), f"{held}")
+    check(found["rate"] == 0 or steps[-1]["rate"] == found["rate"], f"{steps[-1]}")
+    shares = [at["share"] for at in found["latencies"]]
+    check(shares == ([0.5, 0.9] if found["rate"] else []), f"{shares}")
+    check(all(at["outcome"]["latency"]["count"] > 0 for at in found["latencies"]), f"{found['latencies']}")
+    print(f"        {len(steps)} runs, {found['rate'] / 1e6:.2f} of {most['rate'] / 1e6:.2f} M packets/s", flush=True)
+
+
 def cases() -> dict[str, Callable[[Run], None]]:
     """Each by its name."""
     found: dict[str, Callable[[Run], None]] = {}
@@ -279,6 +319,8 @@ def cases() -> dict[str, Callable[[Run], None]]:
     found["memif server: exchanges, zero-copy, io"] = lambda run: exchanges(run, "server", "io", zero_copy=True)
     found["memif server: refuses unsealed memory"] = refuses
     found["memif server: is killed"] = is_killed
+    found["load packets: what testpmd brings is checked"] = brings
+    found["load packets: the highest rate through testpmd"] = searches
     for kind in ("pcap", "pcapng"):
         found[f"{kind}: to libpcap and back"] = lambda run, kind=kind: captures(run, kind)
     return found

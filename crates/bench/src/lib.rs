@@ -27,6 +27,7 @@ mod line;
 pub mod load;
 pub mod machine;
 pub mod markdown;
+pub mod packets;
 pub mod process;
 mod processors;
 pub mod programs;

@@ -10,6 +10,8 @@ use millrace_bench::load::{
     self, Address, Get, Idle, Keyed, Kind, Options, Server, Speech, Waiting, Workload,
 };
 
+mod packets;
+
 /// Load a server and tell its throughput and latencies, or be a minimal server.
 ///
 /// One thread holds all connections. Every byte of every answer is checked, and a wrong answer ends the run. Without --rate the loop is
@@ -33,6 +35,8 @@ const EXAMPLES: &str = "Examples:
                                             a connection for each request
   millrace load serve echo --listen unix:/tmp/echo &
   millrace load echo unix:/tmp/echo --bytes 64 --blocking --trace echo.gz --json
+  millrace load packets memif-client:/run/a.sock memif-client:/run/b.sock --search 0
+                                            how many packets a switch between the two brings without loss
   millrace load serve stamp --listen 0.0.0.0:7000      (on another host)
   millrace load echo 10.0.0.2:7000 --one-way           how long a message takes there, and back
 
@@ -115,6 +119,15 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Send packets by a port, and check those that come back or by another port
+    ///
+    /// One thread, which never sleeps: give it a processor of its own (taskset). Packets are UDP in IPv4, numbered, in flows of their own
+    /// addresses and ports. Without --rate as many are sent as the port takes, which tells what can pass at most, not what passes without
+    /// loss: --search finds that, by trials of --time seconds, and verifies it by longer ones. With --rate a packet that the port has no
+    /// room for when it is due is lost, and latencies count from when packets were due.
+    ///
+    /// A port is memif-server:PATH or memif-client:PATH, with options behind commas: id=N, ring=N (descriptors), buffer=N (bytes).
+    Packets(packets::PacketsArguments),
     /// Be a minimal server: one thread, many connections
     ///
     /// The address is printed when it listens; with Ctrl-C it ends and tells what it has done.
@@ -264,6 +277,7 @@ pub(crate) fn run(arguments: LoadArguments) -> Result<u8> {
             let speech = if redis { Speech::Redis } else { Speech::Echo };
             return idle(&address, connections, speech, json);
         }
+        Command::Packets(packets) => return packets.load(),
         Command::Serve { kind } => return serve(kind),
     };
     run.load(&workload)

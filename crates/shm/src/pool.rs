@@ -310,9 +310,20 @@ impl<'a> Bytes<'a> {
     }
 
     /// Copies bytes from `offset` on, until `target` is full or the message ends; returns how many.
-    #[inline]
+    #[inline(always)]
     pub fn copy_at(&self, offset: usize, target: &mut [u8]) -> usize {
-        let count = self.bytes.saturating_sub(offset).min(target.len());
+        let left = self.bytes.saturating_sub(offset);
+        if left < target.len() {
+            self.copy(offset, left, target);
+            return left;
+        }
+        // Where the caller knows this length as it is compiled, the copy is a few moves, not a call.
+        self.copy(offset, target.len(), target);
+        target.len()
+    }
+
+    #[inline(always)]
+    fn copy(&self, offset: usize, count: usize, target: &mut [u8]) {
         if count != 0 {
             // SAFETY: `offset` is less than the message's length, or nothing is left.
             let from = unsafe { self.start.add(offset) };
@@ -320,7 +331,6 @@ impl<'a> Bytes<'a> {
             // When the publisher writes at the same time, the copy has bytes of either time. `memmove` as in `Segment::write`.
             unsafe { std::ptr::copy(from.as_ptr(), target.as_mut_ptr(), count) };
         }
-        count
     }
 
     /// Copies the whole message.

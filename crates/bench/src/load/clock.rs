@@ -8,13 +8,13 @@ const READS: u32 = 400;
 
 /// Nanoseconds since it was made. On Linux a read is a few instructions in user space (`clock_gettime` in the vDSO).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     /// When that was, by the machine's monotonic clock.
     pub(super) origin_ns: u64,
 }
 
 impl Clock {
-    pub(super) fn start() -> Clock {
+    pub(crate) fn start() -> Clock {
         Clock {
             origin_ns: sys::monotonic_ns(),
         }
@@ -22,7 +22,7 @@ impl Clock {
 
     /// A run of 584 years would overflow.
     #[inline]
-    pub(super) fn now(self) -> u64 {
+    pub(crate) fn now(self) -> u64 {
         sys::monotonic_ns() - self.origin_ns
     }
 }

@@ -55,6 +55,10 @@ pub use record::{Trace, summarize, write_histogram};
 pub use serve::{Counts, Kind, Served, Server};
 pub use sys::{readable_on_signals, stop_on_signals};
 
+pub(crate) use clock::Clock;
+pub(crate) use record::histogram;
+pub(crate) use sys::preempted;
+
 use clocks::Look;
 use protocol::Protocol;
 use run::Run;

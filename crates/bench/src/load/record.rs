@@ -27,7 +27,7 @@ const NONE: u64 = u64::MAX;
 ///
 /// # Errors
 /// None: its limits are right.
-pub(super) fn histogram() -> Result<Histogram<u64>> {
+pub(crate) fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(SHORTEST_NS, LONGEST_NS, DIGITS)?)
 }
 

@@ -300,6 +300,12 @@ pub(super) fn processor_time() -> io::Result<(f64, f64)> {
     Ok((seconds(usage.user_time()), seconds(usage.system_time())))
 }
 
+/// How often this thread lost its processor to another one.
+pub(crate) fn preempted() -> u64 {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD);
+    usage.map_or(0, |usage| usage.involuntary_context_switches() as u64)
+}
+
 /// Allows as many descriptors as may be allowed. Best effort: who needs more is told so when one cannot be opened.
 pub(super) fn raise_descriptor_limit() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {

@@ -63,7 +63,7 @@ impl Socket {
             gathering: Gathering::default(),
             room_spinner: Spinner::new(),
             asked_at: AtomicU64::new(0),
-            known_at: AtomicU64::new(0),
+            life: AtomicU64::new(0),
             is_deaf: AtomicBool::new(false),
             pollers: AtomicU32::new(0),
         }));

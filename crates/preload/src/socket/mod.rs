@@ -92,8 +92,8 @@ pub(crate) struct Socket {
     pub(crate) looked_at: AtomicU64,
     pub(crate) looked_head: AtomicU32,
     shown: network::Shown,
-    /// When, of `spin::clock`, the segment was last known to be the one that the peer has, too.
-    known_at: AtomicU64,
+    /// The life of this process in which the segment was last known to be the one that the peer has, too.
+    life: AtomicU64,
     pub(crate) gathering: Gathering,
     /// For senders that wait for room.
     pub(crate) room_spinner: Spinner,

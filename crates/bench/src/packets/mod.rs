@@ -1,0 +1,29 @@
+//! A load generator for packets: `millrace load packets`.
+//!
+//! One thread sends packets by one port and takes them from the same or another one, where a switch or whatever is tested brings them; so
+//! it needs one processor, and the device under test has another. Each packet has a number and a time, and is checked when it comes:
+//! its first bytes, its length, whether it came twice, and whether it was overtaken by a later one of its flow.
+//!
+//! At a fixed rate a packet counts from when it was *due*, and one that the port does not take then is lost, as it would be on a wire.
+//! Without a rate the generator sends as fast as the port takes, which finds out how fast packets can pass, not how fast they pass
+//! without loss; `search` does that.
+//!
+//! In reading order: `place` (where ports are), `pattern` (what is sent), `stamp` (what tells one packet from another), `sink` (what is
+//! found of what comes), `drive` (the loop), `outcome` (what is told), `search` (the highest rate).
+
+mod drive;
+mod outcome;
+mod pattern;
+mod place;
+mod search;
+mod sink;
+mod stamp;
+#[cfg(test)]
+mod tests;
+
+pub use drive::{Generator, Options};
+pub use outcome::{Faults, Outcome};
+pub use pattern::{Pattern, Sizes};
+pub use place::Place;
+pub use search::{At, Goal, Limit, Step, Verdict, search};
+pub use sink::Checks;

@@ -1,0 +1,245 @@
+//! What is sent: UDP over IPv4 in Ethernet, in many flows and of given lengths.
+//!
+//! Addresses are of the range that is kept for such tests (198.18.0.0/15, RFC 2544, appendix C.2.2): a flow has a source address and port
+//! of its own. UDP has no checksum (RFC 768 allows that in IPv4), since each packet has other bytes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Result, bail, ensure};
+use millrace_port::{Burst, HEAD_BYTES};
+
+use super::stamp::{STAMP_BYTES, Stamp};
+
+/// Ethernet, IPv4, UDP.
+const HEADER_BYTES: usize = 14 + 20 + 8;
+/// The shortest packet that has room for a stamp.
+const SHORTEST: usize = HEADER_BYTES + STAMP_BYTES;
+/// The longest: a jumbo frame.
+const LONGEST: usize = 9018;
+/// Packets that are sent and received together, at most.
+pub(super) const BURST_MAX: usize = 32;
+/// More than this is more memory than a generator should need.
+const FLOWS_MAX: usize = 65_536;
+/// Where MAC addresses end.
+pub(super) const MACS_END: usize = 12;
+const PORT_FIRST: u16 = 49_152;
+const PORT_COUNT: usize = 16_384;
+/// The port of the service `discard`.
+const PORT_DISCARD: u16 = 9;
+
+/// Lengths of packets in bytes, from the first of Ethernet's header on, without the frame check sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// All of one length.
+    Fixed(usize),
+    /// Seven of 64, four of 570, one of 1518 bytes: the "simple IMIX" of RFC 6985, section 4.
+    Imix,
+}
+
+impl Sizes {
+    /// Of one packet after the other, again and again.
+    fn cycle(&self) -> Vec<usize> {
+        match self {
+            Sizes::Fixed(bytes) => vec![*bytes],
+            // The short ones between the others, as they would be in traffic.
+            Sizes::Imix => vec![64, 570, 64, 64, 570, 64, 1518, 64, 570, 64, 570, 64],
+        }
+    }
+
+    /// Of a packet, on the average.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        let cycle = self.cycle();
+        cycle.iter().sum::<usize>() as f64 / cycle.len() as f64
+    }
+}
+
+impl FromStr for Sizes {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Sizes> {
+        if text.eq_ignore_ascii_case("imix") {
+            return Ok(Sizes::Imix);
+        }
+        match text.parse() {
+            Ok(bytes) if (SHORTEST..=LONGEST).contains(&bytes) => Ok(Sizes::Fixed(bytes)),
+            _ => bail!(
+                "{text:?} is no length: a packet has {SHORTEST} to {LONGEST} bytes, or the lengths are imix"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sizes::Fixed(bytes) => write!(f, "{bytes}"),
+            Sizes::Imix => write!(f, "imix"),
+        }
+    }
+}
+
+/// What is to be sent.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    /// Lengths.
+    pub sizes: Sizes,
+    /// How many flows there are.
+    pub flows: usize,
+    /// Where they come from, and where they go to.
+    pub macs: [[u8; 6]; 2],
+}
+
+/// Packets that were made before the run; to send them, their stamps are written.
+pub(super) struct Made {
+    /// Packets in each.
+    together: usize,
+    bursts: Vec<Burst>,
+    /// Of each packet its first bytes, to compare those with that come back.
+    heads: Vec<[u8; HEAD_BYTES]>,
+    lengths: Vec<usize>,
+    flows: usize,
+}
+
+impl Pattern {
+    /// Makes all packets, enough that each flow and each length has its turn, in bursts of `together` of them: a power of two, at most
+    /// [`BURST_MAX`].
+    pub(super) fn make(&self, together: usize) -> Result<Made> {
+        ensure!(
+            (1..=FLOWS_MAX).contains(&self.flows),
+            "there are 1 to {FLOWS_MAX} flows, not {}",
+            self.flows
+        );
+        let cycle = self.sizes.cycle();
+        // Whole bursts, and whole cycles.
+        let step = BURST_MAX * if cycle.len() == 1 { 1 } else { 3 };
+        let count = self.flows.next_multiple_of(step);
+        let mut made = Made {
+            together,
+            bursts: Vec::new(),
+            heads: Vec::with_capacity(count),
+            lengths: Vec::with_capacity(count),
+            flows: self.flows,
+        };
+        for index in 0..count {
+            let bytes = cycle[index % cycle.len()];
+            let packet = self.packet(index % self.flows, bytes);
+            let mut head = [0; HEAD_BYTES];
+            let kept = bytes.min(HEAD_BYTES);
+            head[..kept].copy_from_slice(&packet[..kept]);
+            made.heads.push(head);
+            made.lengths.push(bytes);
+            if index % together == 0 {
+                made.bursts.push(Burst::new(together));
+            }
+            let last = made.bursts.last_mut();
+            ensure!(
+                last.is_some_and(|burst| burst.push(&packet)),
+                "a packet does not fit"
+            );
+        }
+        Ok(made)
+    }
+
+    fn packet(&self, flow: usize, bytes: usize) -> Vec<u8> {
+        let mut packet = Vec::with_capacity(bytes);
+        let [from, to] = self.macs;
+        packet.extend(to);
+        packet.extend(from);
+        packet.extend([0x08, 0x00]);
+        packet.extend(ipv4(flow, bytes - 14));
+        let port = PORT_FIRST + (flow % PORT_COUNT) as u16;
+        for word in [port, PORT_DISCARD, (bytes - 14 - 20) as u16, 0] {
+            packet.extend(word.to_be_bytes());
+        }
+        // Bytes that show where they are.
+        packet.extend((packet.len()..bytes).map(|place| place as u8));
+        packet
+    }
+}
+
+/// A header, with its checksum (RFC 791, section 3.1).
+fn ipv4(flow: usize, bytes: usize) -> [u8; 20] {
+    let [high, low] = (bytes as u16).to_be_bytes();
+    let [.., third, fourth] = (flow as u32).to_be_bytes();
+    let mut header = [
+        0x45, 0, high, low, 0, 0, 0x40, 0, 64, 17, 0, 0, 198, 18, third, fourth, 198, 19, 0, 1,
+    ];
+    let words = header
+        .chunks_exact(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    header
+}
+
+impl Made {
+    /// How many packets there are; packet `number` of a run is the one of that number modulo this.
+    pub(super) fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// How many flows.
+    pub(super) fn flows(&self) -> usize {
+        self.flows
+    }
+
+    /// The flow that a packet is of.
+    #[inline]
+    pub(super) fn flow(&self, index: usize) -> usize {
+        index % self.flows
+    }
+
+    /// How many packets a burst has.
+    pub(super) fn together(&self) -> usize {
+        self.together
+    }
+
+    /// The burst that has packet `number`, with the stamps of all from that on, and which of its packets that is.
+    #[inline]
+    pub(super) fn burst(
+        &mut self,
+        number: u64,
+        run: u32,
+        time_ns: impl Fn(u64) -> u64,
+    ) -> (&Burst, usize) {
+        let first = (number % self.together as u64) as usize;
+        let index = (number / self.together as u64) as usize % self.bursts.len();
+        let burst = &mut self.bursts[index];
+        for (number, place) in (number..).zip(first..self.together) {
+            let time_ns = time_ns(number);
+            let stamp = Stamp {
+                run,
+                number,
+                time_ns,
+            };
+            stamp.write(&mut burst.head_mut(place)[STAMP_AT..]);
+        }
+        (burst, first)
+    }
+
+    /// Whether this is how packet `index` begins, and how long it is. MAC addresses that whoever forwards may write are left out.
+    #[inline]
+    pub(super) fn is_like(
+        &self,
+        index: usize,
+        head: &[u8],
+        bytes: usize,
+        skips_macs: bool,
+    ) -> bool {
+        let from = if skips_macs { MACS_END } else { 0 };
+        let known = &self.heads[index];
+        let end = bytes.min(HEAD_BYTES);
+        self.lengths[index] == bytes
+            && head.len() == end
+            && head[from..STAMP_AT] == known[from..STAMP_AT]
+            && head[STAMP_AT + STAMP_BYTES..] == known[STAMP_AT + STAMP_BYTES..end]
+    }
+}
+
+/// Where a stamp is.
+pub(super) const STAMP_AT: usize = HEADER_BYTES;

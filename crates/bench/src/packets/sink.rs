@@ -1,0 +1,115 @@
+//! What is found of the packets that come.
+
+use hdrhistogram::Histogram;
+use millrace_port::Packet;
+
+use super::outcome::Faults;
+use super::pattern::{Made, STAMP_AT};
+use super::stamp::{STAMP_BYTES, Stamp};
+
+/// A packet that comes more than so many others later than it was sent is not told from one that comes twice.
+const WINDOW: u64 = 1 << 20;
+
+/// What of a packet has to be as it was sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Checks {
+    /// Not its MAC addresses.
+    pub skips_macs: bool,
+    /// Every byte, not only the first ones, which takes time.
+    pub whole: bool,
+}
+
+/// Keeps account of one run.
+pub(super) struct Sink {
+    run: u32,
+    checks: Checks,
+    /// A bit for each of the last packets that were sent: it has come.
+    came: Vec<u64>,
+    /// Of each flow, the number of the last packet that came, and one more.
+    next: Vec<u64>,
+    pub(super) received: u64,
+    pub(super) bytes: u64,
+    pub(super) faults: Faults,
+    pub(super) latency: Option<Histogram<u64>>,
+}
+
+impl Sink {
+    pub(super) fn new(
+        run: u32,
+        flows: usize,
+        checks: Checks,
+        latency: Option<Histogram<u64>>,
+    ) -> Sink {
+        Sink {
+            run,
+            checks,
+            came: vec![0; (WINDOW / 64) as usize],
+            next: vec![0; flows],
+            received: 0,
+            bytes: 0,
+            faults: Faults::default(),
+            latency,
+        }
+    }
+
+    /// Packets with these numbers are sent now: none of them has come.
+    #[inline]
+    pub(super) fn expect(&mut self, first: u64, count: u64) {
+        for number in first..first + count {
+            let (word, bit) = place(number);
+            self.came[word] &= !bit;
+        }
+    }
+
+    /// A packet has come, after `sent` were sent.
+    #[inline]
+    pub(super) fn take(&mut self, made: &Made, packet: Packet<'_>, sent: u64, now_ns: u64) {
+        let head = packet.head();
+        let stamp = head.get(STAMP_AT..).and_then(Stamp::read);
+        let Some(stamp) = stamp.filter(|stamp| stamp.run == self.run && stamp.number < sent) else {
+            self.faults.strange += 1;
+            return;
+        };
+        let index = (stamp.number % made.len() as u64) as usize;
+        let is_like = made.is_like(index, head, packet.len(), self.checks.skips_macs);
+        if !is_like || self.checks.whole && !is_whole(&packet) {
+            self.faults.changed += 1;
+            return;
+        }
+        let (word, bit) = place(stamp.number);
+        if sent - stamp.number > WINDOW || self.came[word] & bit != 0 {
+            self.faults.doubled += 1;
+            return;
+        }
+        self.came[word] |= bit;
+        self.received += 1;
+        self.bytes += packet.len() as u64;
+        let next = &mut self.next[made.flow(index)];
+        if stamp.number < *next {
+            self.faults.overtaken += 1;
+        } else {
+            *next = stamp.number + 1;
+        }
+        if let Some(latency) = &mut self.latency {
+            latency.saturating_record(now_ns.saturating_sub(stamp.time_ns).max(1));
+        }
+    }
+}
+
+/// Whether all bytes behind the stamp are as they were sent.
+fn is_whole(packet: &Packet<'_>) -> bool {
+    let bytes = packet.to_vec();
+    let sent = (0..).map(|place: usize| place as u8);
+    let behind = STAMP_AT + STAMP_BYTES;
+    bytes
+        .iter()
+        .zip(sent)
+        .skip(behind)
+        .all(|(byte, sent)| *byte == sent)
+}
+
+#[inline]
+fn place(number: u64) -> (usize, u64) {
+    let number = number % WINDOW;
+    ((number / 64) as usize, 1 << (number % 64))
+}

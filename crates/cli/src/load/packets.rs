@@ -1,0 +1,163 @@
+//! `millrace load packets`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use millrace_bench::load::{self, write_histogram};
+use millrace_bench::packets::{
+    self, Checks, Generator, Goal, Limit, Options, Pattern, Place, Sizes, Step, Verdict,
+};
+
+/// What is sent, and how.
+#[derive(Debug, Args)]
+pub(super) struct PacketsArguments {
+    /// The port that packets are sent by
+    #[arg(value_name = "FROM")]
+    from: Place,
+    /// The port that they come by [default: the one that they are sent by]
+    #[arg(value_name = "TO")]
+    to: Option<Place>,
+    /// Length of a packet in bytes, without the frame check sequence, or imix (7 of 64, 4 of 570, 1 of 1518)
+    #[arg(long, value_name = "N", default_value = "64")]
+    size: Sizes,
+    /// How many flows there are
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    flows: usize,
+    /// Packets a second
+    #[arg(long, short, value_name = "R", conflicts_with = "search")]
+    rate: Option<f64>,
+    /// Find the highest rate at which at most this share of the packets is lost, from 0 to 1
+    #[arg(long, value_name = "SHARE")]
+    search: Option<f64>,
+    /// With --search: how exactly, as a share of the rate
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    width: f64,
+    /// With --search: measure latencies at these shares of the rate that was found
+    #[arg(
+        long,
+        value_name = "SHARES",
+        value_delimiter = ',',
+        requires = "search"
+    )]
+    latency_at: Vec<f64>,
+    /// Seconds to send
+    #[arg(long, short, value_name = "S", default_value_t = 1.0)]
+    time: f64,
+    /// Check every byte of each packet, not only its first 128
+    #[arg(long)]
+    whole: bool,
+    /// MAC addresses may be others when packets come
+    #[arg(long)]
+    other_macs: bool,
+    /// The destination's MAC address
+    #[arg(long, value_name = "MAC", value_parser = mac, default_value = "02:00:00:00:00:02")]
+    to_mac: [u8; 6],
+    /// The source's MAC address
+    #[arg(long, value_name = "MAC", value_parser = mac, default_value = "02:00:00:00:00:01")]
+    from_mac: [u8; 6],
+    /// Keep latencies, which takes some time for each packet
+    #[arg(long)]
+    latency: bool,
+    /// Keep the histogram of latencies, in HdrHistogram's V2 form, deflated
+    #[arg(long, value_name = "FILE", requires = "latency")]
+    histogram: Option<PathBuf>,
+    /// Tell the figures as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Six bytes in hexadecimal.
+fn mac(text: &str) -> Result<[u8; 6], String> {
+    let wrong = || format!("{text:?} is no MAC address such as 02:00:00:00:00:01");
+    let bytes: Option<Vec<u8>> = text
+        .split(':')
+        .map(|part| u8::from_str_radix(part, 16).ok())
+        .collect();
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(wrong)
+}
+
+impl PacketsArguments {
+    /// Sends. The status is 1 when packets came otherwise than they were sent.
+    pub(super) fn load(&self) -> Result<u8> {
+        let stop = load::stop_on_signals()?;
+        ensure!(
+            self.time > 0.0 && self.time <= 3_600.0,
+            "a run is of up to 3600 seconds, not {}",
+            self.time
+        );
+        let file = self.histogram.as_deref().map(super::create).transpose()?;
+        let pattern = Pattern {
+            sizes: self.size.clone(),
+            flows: self.flows,
+            macs: [self.from_mac, self.to_mac],
+        };
+        let options = Options {
+            rate: self.rate,
+            seconds: self.time,
+            checks: Checks {
+                skips_macs: self.other_macs,
+                whole: self.whole,
+            },
+            latency: self.latency,
+        };
+        let mut generator = Generator::open(&self.from, self.to.as_ref(), pattern, &stop)?;
+        if let Some(loss) = self.search {
+            let limit = self.find(&mut generator, &options, loss, &stop)?;
+            return super::print(&limit, self.json);
+        }
+        let outcome = generator.run(&options, &stop)?;
+        if let (Some(file), Some(latency)) = (file, generator.latency()) {
+            write_histogram(latency, file).context("the histogram cannot be written")?;
+        }
+        super::print(&outcome, self.json)?;
+        Ok(u8::from(!outcome.is_sound()))
+    }
+
+    fn find(
+        &self,
+        generator: &mut Generator,
+        options: &Options,
+        loss: f64,
+        stop: &std::sync::atomic::AtomicBool,
+    ) -> Result<Limit> {
+        ensure!(
+            (0.0..1.0).contains(&loss),
+            "the share that may be lost is from 0 to below 1, not {loss}"
+        );
+        ensure!(
+            (0.0001..=0.5).contains(&self.width),
+            "the width is from 0.0001 to 0.5, not {}",
+            self.width
+        );
+        ensure!(
+            self.latency_at
+                .iter()
+                .all(|share| *share > 0.0 && *share <= 1.0),
+            "shares of the rate are above 0 and at most 1"
+        );
+        let goal = Goal {
+            loss,
+            width: self.width,
+            latency_at: self.latency_at.clone(),
+        };
+        let shows = std::io::stderr().is_terminal() && !self.json;
+        packets::search(generator, options, &goal, stop, |step: &Step| {
+            if shows {
+                let what = match step.verdict {
+                    Verdict::Held => "held",
+                    Verdict::Lost => "lost too much",
+                };
+                eprintln!(
+                    "{:.3} M packets/s: {what} ({} of {} lost)",
+                    step.rate / 1e6,
+                    step.outcome.lost,
+                    step.outcome.sent
+                );
+            }
+        })
+    }
+}
