@@ -160,6 +160,7 @@ mod tests {
             road: "bridge".to_owned(),
             parameters: Default::default(),
             unit: Unit::OperationsPerSecond,
+            figure: String::new(),
             trials,
         }
     }

@@ -228,6 +228,11 @@ mod tests {
                 row: &super::super::rows::ROWS[0],
                 unit: Unit::OperationsPerSecond,
                 pairs: trials.iter().map(|trial| [trial, trial]).collect(),
+                judged: Judged {
+                    paired: None,
+                    adjusted_p: None,
+                    verdict: Verdict::TooFew,
+                },
                 failures: Vec::new(),
             };
             measured.percentile(0, 99.9)
