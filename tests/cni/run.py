@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The CNI plugin as runtimes run it: by the specification's own `cnitool`, with Debian's `host-local`, on a switch that runs.
+"""The CNI plugin as runtimes run it: by the specification's own `cnitool`, with its `host-local`, on a switch that runs.
 
     tests/cni/run.py [--kills N] [CASE ...]
 
@@ -30,8 +30,8 @@ from harness import isolate, road  # noqa: E402
 MILLRACE = road.REPOSITORY / "target/release/millrace"
 PLUGIN = road.REPOSITORY / "target/xtask/millrace-cni"
 TOOL = Path(__file__).with_name("tool")
-TOOL_BUILT = road.REPOSITORY / "target/cnitool"
-PLUGINS = Path("/usr/lib/cni")
+BUILT = road.REPOSITORY / "target/cni"
+BUILT_OF = ("github.com/containernetworking/cni/cnitool", "github.com/containernetworking/plugins/plugins/ipam/host-local")
 WAIT_S = 20.0
 PODS = ("one", "two", "apart")
 
@@ -90,7 +90,7 @@ class Site:
 
     def network(self, name: str, version: str = "1.1.0", **more: object) -> dict[str, Any]:
         """A network's configuration, as cnitool finds it."""
-        addresses = {"type": "host-local", "dataDir": str(self.leases), "ranges": [[{"subnet": "10.93.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}
+        addresses = {"type": "host-local", "dataDir": str(self.leases), "ranges": [[{"subnet": "10.93.0.0/24"}]]}
         plugin = {"type": "millrace-cni", "switch": str(self.control), "directory": str(self.sockets), "ipam": addresses, **more}
         directory = self.place / "net.d"
         directory.mkdir(exist_ok=True)
@@ -101,24 +101,31 @@ class Site:
     def tool(self, command: str, network: str, pod: str, fails: bool = False) -> Any:
         """Runs cnitool; returns what it printed."""
         environment = {
-            **os.environ, "NETCONFPATH": str(self.place / "net.d"), "CNI_PATH": f"{PLUGIN.parent}:{PLUGINS}", "CNI_IFNAME": "fast0",
+            **os.environ, "NETCONFPATH": str(self.place / "net.d"), "CNI_PATH": f"{PLUGIN.parent}:{BUILT}", "CNI_IFNAME": "fast0",
         }  # fmt: skip
-        argv = [str(TOOL_BUILT), command, network, f"/run/netns/{pod}"]
+        argv = [str(BUILT / "cnitool"), command, network, f"/run/netns/{pod}"]
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
         check((done.returncode != 0) == fails, f"{argv}: {done.returncode}: {done.stdout}{done.stderr}")
         return json.loads(done.stdout) if done.stdout.startswith("{") else done.stderr
 
-    def plugin_environment(self, command: str, container: str) -> dict[str, str]:
-        """As a runtime runs the plugin itself."""
-        return {
-            **os.environ, "CNI_COMMAND": command, "CNI_CONTAINERID": container, "CNI_NETNS": "/run/netns/one", "CNI_IFNAME": "fast0",
-            "CNI_PATH": f"{PLUGIN.parent}:{PLUGINS}",
-        }  # fmt: skip
+    def plugin(self, command: str, container: str, config: dict[str, Any]) -> None:
+        """Runs the plugin itself, as a runtime does."""
+        given, environment = json.dumps(config), plugin_environment(command, container)
+        done = subprocess.run([str(PLUGIN)], input=given, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
+        check(done.returncode == 0, done.stdout)
 
     def is_clean(self) -> bool:
         """Whether nothing of pods is left: no port, no socket, no address."""
         leases = [path.name for path in self.leases.rglob("10.*")]
         return not self.ports() and not leases and not list(self.sockets.rglob("*.sock"))
+
+
+def plugin_environment(command: str, container: str) -> dict[str, str]:
+    """How a runtime says what is to be done."""
+    return {
+        **os.environ, "CNI_COMMAND": command, "CNI_CONTAINERID": container, "CNI_NETNS": "/run/netns/one", "CNI_IFNAME": "fast0",
+        "CNI_PATH": f"{PLUGIN.parent}:{BUILT}",
+    }  # fmt: skip
 
 
 def comes_and_goes(site: Site) -> None:
@@ -175,47 +182,40 @@ def collects(site: Site) -> None:
     """What is of nobody any more is taken away."""
     config = site.network("fast")
     for container in ("kept", "left"):
-        done = subprocess.run(
-            [str(PLUGIN)], input=json.dumps(config), env=site.plugin_environment("ADD", container), capture_output=True, text=True, check=False
-        )
-        check(done.returncode == 0, done.stdout)
-    valid = {**config, "cni.dev/valid-attachments": [{"containerID": "kept", "ifname": "fast0"}]}
-    done = subprocess.run(
-        [str(PLUGIN)], input=json.dumps({**valid, "ipam": {}}), env=site.plugin_environment("GC", ""), capture_output=True, text=True, check=False
-    )
-    check(done.returncode == 0, done.stdout)
+        site.plugin("ADD", container, config)
+    valid = [{"containerID": "kept", "ifname": "fast0"}]
+    site.plugin("GC", "", {**config, "cni.dev/valid-attachments": valid})
     check([port["name"] for port in site.ports()] == ["cni/kept/fast0"], site.ports())
+    check(len(list(site.leases.rglob("10.*"))) == 1, "an address is left of a pod that is no more")
     for container in ("kept", "left"):
-        environment = site.plugin_environment("DEL", container)
-        done = subprocess.run([str(PLUGIN)], input=json.dumps(config), env=environment, capture_output=True, text=True, check=False)
-        check(done.returncode == 0, done.stdout)
+        site.plugin("DEL", container, config)
     check(site.is_clean(), site.ports())
 
 
 def killed(site: Site, kills: int) -> None:
-    """SIGKILL at a random moment of ADD, of the plugin and of what it runs."""
-    config = json.dumps(site.network("fast")).encode()
+    """SIGKILL at a random moment of ADD."""
+    config = site.network("fast")
     rng = random.Random(7)
     begun = time.monotonic()
-    subprocess.run([str(PLUGIN)], input=config, env=site.plugin_environment("ADD", "whole"), capture_output=True, check=True)
+    site.plugin("ADD", "whole", config)
     takes_s = time.monotonic() - begun
-    subprocess.run([str(PLUGIN)], input=config, env=site.plugin_environment("DEL", "whole"), check=True)
+    site.plugin("DEL", "whole", config)
     cut = 0
     for number in range(kills):
-        plugin = subprocess.Popen([str(PLUGIN)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=site.plugin_environment("ADD", f"pod{number}"))
+        environment = plugin_environment("ADD", f"pod{number}")
+        plugin = subprocess.Popen([str(PLUGIN)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment)
         assert plugin.stdin
-        plugin.stdin.write(config)
+        plugin.stdin.write(json.dumps(config).encode())
         plugin.stdin.close()
         time.sleep(rng.uniform(0, 1.2 * takes_s))
         plugin.kill()
         cut += plugin.wait() != 0
-        done = subprocess.run([str(PLUGIN)], input=config, env=site.plugin_environment("DEL", f"pod{number}"), capture_output=True, check=False)
-        check(done.returncode == 0, done.stdout)
+        site.plugin("DEL", f"pod{number}", config)
     deadline = time.monotonic() + WAIT_S
     while not site.is_clean():
         # What host-local was at when its parent was killed goes on for a moment, and is for the next DEL or GC.
         for number in range(kills):
-            subprocess.run([str(PLUGIN)], input=config, env=site.plugin_environment("DEL", f"pod{number}"), capture_output=True, check=True)
+            site.plugin("DEL", f"pod{number}", config)
         check(time.monotonic() < deadline, f"something is left: {site.ports()}")
     print(f"        {cut} of {kills} were killed before their end", flush=True)
 
@@ -235,10 +235,8 @@ def missing() -> str | None:
     """What there is not, with who has it."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    if shutil.which("go") is None and not TOOL_BUILT.exists():
+    if shutil.which("go") is None:
         return "there is no go (Debian's package is golang-go)"
-    if not (PLUGINS / "host-local").exists():
-        return "there is no host-local (Debian's package is containernetworking-plugins)"
     return None
 
 
@@ -246,8 +244,8 @@ def build() -> None:
     """The plugin and the tool, while there is a network."""
     argv = ["cargo", "build", "--quiet", "--profile", "xtask", "--package", "millrace-cni"]
     subprocess.run(argv, check=True, cwd=road.REPOSITORY)
-    argv = ["go", "build", "-o", str(TOOL_BUILT), "github.com/containernetworking/cni/cnitool"]
-    subprocess.run(argv, check=True, cwd=TOOL)
+    BUILT.mkdir(exist_ok=True)
+    subprocess.run(["go", "build", "-o", f"{BUILT}/", *BUILT_OF], check=True, cwd=TOOL)
 
 
 def main() -> int:

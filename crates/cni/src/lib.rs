@@ -4,8 +4,8 @@
 //! has it (versions 0.3.1 to 1.1.0, <https://www.cni.dev/docs/spec/>): alone, behind other plugins, or as one of several by Multus. What it
 //! is not: it moves no packet and holds nothing open; the switch is a program of its own, `millrace switch run`.
 //!
-//! A port has a socket in a directory of its own, which is the pod's to be mounted into it. What was made for whom is written down before it
-//! is made, in a file for each attachment, so that whatever a plugin has left that was killed is found and taken away.
+//! A port has a socket in a directory of its own, which is the pod's to be mounted into it. What was made for whom is written down before
+//! it is made, in a file for each attachment, so that whatever a plugin has left that was killed is found and taken away.
 //!
 //! In reading order: `config` (what the runtime says), `attachment` (what was made for whom), `ipam`, `ports` (the switch), `commands`,
 //! `result` and `error` (what the runtime is told).

@@ -20,7 +20,9 @@ here=$(dirname "$0")
 cat > "$here/input"
 echo "$CNI_COMMAND" >> "$here/asked"
 [ ! -e "$here/refuses" ] || { echo '{"code": 99, "msg": "no address is left", "details": "all are taken"}'; exit 1; }
-[ "$CNI_COMMAND" != ADD ] || echo '{"ips": [{"address": "10.9.0.2/24", "gateway": "10.9.0.1"}], "routes": [{"dst": "0.0.0.0/0"}], "dns": {"nameservers": ["10.9.0.1"]}}'
+[ "$CNI_COMMAND" = ADD ] || exit 0
+echo '{"ips": [{"address": "10.9.0.2/24", "gateway": "10.9.0.1"}],'
+echo ' "routes": [{"dst": "0.0.0.0/0"}], "dns": {"nameservers": ["10.9.0.1"]}}'
 "#;
 
 /// A directory with a switch and an IPAM plugin.

@@ -1,5 +1,18 @@
 module millrace.dev/tests/cni
 
-go 1.21
+go 1.23
 
-require github.com/containernetworking/cni v1.3.0
+require (
+	github.com/containernetworking/cni v1.2.3
+	github.com/containernetworking/plugins v1.6.2
+)
+
+require (
+	github.com/alexflint/go-filemutex v1.3.0 // indirect
+	github.com/coreos/go-iptables v0.8.0 // indirect
+	github.com/safchain/ethtool v0.5.9 // indirect
+	github.com/vishvananda/netlink v1.3.0 // indirect
+	github.com/vishvananda/netns v0.0.4 // indirect
+	golang.org/x/sys v0.27.0 // indirect
+	sigs.k8s.io/knftables v0.0.18 // indirect
+)
