@@ -21,8 +21,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 BUILT = HERE.parents[1] / "target/fuzz"
-TARGETS = ("codec", "stream", "ring", "publisher", "subscriber", "agent")
-LONGEST = {"codec": 256, "stream": 4096, "ring": 4096, "publisher": 1024, "subscriber": 1024, "agent": 1024}
+TARGETS = ("codec", "frames", "stream", "ring", "publisher", "subscriber", "agent")
+LONGEST = {"codec": 256, "frames": 128, "stream": 4096, "ring": 4096, "publisher": 1024, "subscriber": 1024, "agent": 1024}
 COUNTERS = (
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",

@@ -24,10 +24,6 @@ class Site:
     """A switch that runs, and the programs at its ports; all end with the case."""
 
     def __init__(self, stack: ExitStack, place: Path, config: str) -> None:
-        if shutil.which("dpdk-testpmd") is None:
-            raise Skipped("there is no dpdk-testpmd here (Debian's package is dpdk-dev)")
-        if (os.cpu_count() or 1) < 2:
-            raise Skipped("dpdk-testpmd needs two processors")
         self.stack = stack
         self.place = place
         (place / "switch.toml").write_text(config)
@@ -72,6 +68,10 @@ class Site:
 
     def testpmd(self, name: str, socket: str, mode: str) -> subprocess.Popen[bytes]:
         """DPDK's program as the client of a port."""
+        if shutil.which("dpdk-testpmd") is None:
+            raise Skipped("there is no dpdk-testpmd here (Debian's package is dpdk-dev)")
+        if (os.cpu_count() or 1) < 2:
+            raise Skipped("dpdk-testpmd needs two processors")
         device = f"net_memif0,role=client,socket={self.place / socket},socket-abstract=no"
         argv = [
             "dpdk-testpmd", "-l", "0,1", "--no-huge", "-m", "192", "--no-pci", "--no-telemetry", "--single-file-segments",

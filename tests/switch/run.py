@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import bridge  # noqa: E402
 import ends  # noqa: E402
 import mirror  # noqa: E402
+import tcp  # noqa: E402
 import tunnel  # noqa: E402
 from harness import isolate, road  # noqa: E402
 from rig import Skipped, Wrong  # noqa: E402
@@ -43,6 +44,8 @@ def cases(seeds: int) -> dict[str, Case]:
         found[f"tunnel: {family}, congestion"] = lambda stack, place, family=family: tunnel.congestion(stack, place, family)
     found["tunnel: VLANs have their networks"] = tunnel.networks
     found["tunnel: what is too long"] = tunnel.too_long
+    found["TCP: two TAP interfaces of one switch"] = tcp.beside
+    found["TCP: two switches, and a memif between them"] = tcp.apart
     found["testpmd: through a switch and back"] = ends.through
     found["testpmd: changes meanwhile, and a peer that is killed"] = ends.changes
     found["mirror: as tshark reads it"] = mirror.read

@@ -5,10 +5,10 @@
 //! This is no library for others: the `millrace` command shows it as `millrace bench` and `millrace load`.
 //!
 //! Reading order: `roads`, `builds`, `scenario` and `suites` (what is measured, as data), `begin`, `groups`, `run`, `lab` and `trial`
-//! (how), `account` (the kernel's, of its processors), `line` (how far these are apart), `disturbance` (what makes a trial void), `closing` (what
-//! is told at the end), `readers` (what tools print), `carried` (where the bytes went), `results` (what is kept of a run, and the file's
-//! schema), `stats` and `compare` (what figures say), `report` (what people look at), `load` and `packets` (our own load generators and
-//! servers).
+//! (how), `account` (the kernel's, of its processors), `line` (how far these are apart), `disturbance` (what makes a trial void),
+//! `closing` (what is told at the end), `readers` (what tools print), `carried` (where the bytes went), `results` (what is kept of a run,
+//! and the file's schema), `stats` and `compare` (what figures say), `report` (what people look at), `load` and `packets` (our own load
+//! generators and servers).
 
 #![deny(unsafe_code)]
 

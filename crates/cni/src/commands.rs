@@ -114,7 +114,7 @@ fn make(
     attachment: &Attachment,
 ) -> Result<String, Error> {
     attachments.write(attachment)?;
-    let addresses = ipam::delegate(call, config, "ADD")?;
+    let addresses = ipam::delegate(call, config, "ADD", None)?;
     ports::add(config, attachment)?;
     let interface = Interface {
         name: attachment.ifname.clone(),
@@ -141,7 +141,7 @@ fn unmake(
     of: &Attached,
 ) -> Result<(), Error> {
     let taken = take_away(config, attachments, of);
-    ipam::delegate(call, config, "DEL")?;
+    ipam::delegate(call, config, "DEL", None)?;
     taken
 }
 
@@ -177,7 +177,7 @@ fn check(call: &Call<'_>, config: &Config) -> Result<String, Error> {
     if !attachment.socket.exists() {
         return differs(format!("{} is gone", attachment.socket.display()));
     }
-    ipam::delegate(call, config, "CHECK")?;
+    ipam::delegate(call, config, "CHECK", None)?;
     Ok(String::new())
 }
 
@@ -193,13 +193,16 @@ fn collect(call: &Call<'_>, config: &Config) -> Result<String, Error> {
     let attachments = Attachments::of(config);
     let mut failed = None;
     for of in attachments.list()? {
-        if !valid.contains(&of)
-            && let Err(error) = take_away(config, &attachments, &of)
-        {
+        if valid.contains(&of) {
+            continue;
+        }
+        // Plugins for addresses need not know of GC.
+        let freed = ipam::delegate(call, config, "DEL", Some(&of)).map(drop);
+        if let Err(error) = take_away(config, &attachments, &of).and(freed) {
             failed = Some(error);
         }
     }
-    ipam::delegate(call, config, "GC")?;
+    ipam::delegate(call, config, "GC", None)?;
     failed.map_or(Ok(String::new()), Err)
 }
 
@@ -208,6 +211,6 @@ fn status(call: &Call<'_>, config: &Config) -> Result<String, Error> {
         code: Code::NotReady as u32,
         ..error
     })?;
-    ipam::delegate(call, config, "STATUS")?;
+    ipam::delegate(call, config, "STATUS", None)?;
     Ok(String::new())
 }

@@ -7,14 +7,15 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::commands::Call;
-use crate::config::Config;
+use crate::config::{Attached, Config};
 use crate::error::{Code, Error};
 
-/// Has the IPAM plugin do `command`, if the network has one; returns what it says.
+/// Has the IPAM plugin do `command`, if the network has one; returns what it says. `of`: for another interface than the call is about.
 pub(crate) fn delegate(
     call: &Call<'_>,
     config: &Config,
     command: &str,
+    of: Option<&Attached>,
 ) -> Result<Option<Value>, Error> {
     let kind = config.ipam.as_ref().and_then(|ipam| ipam.kind.as_deref());
     let Some(kind) = kind.filter(|kind| !kind.is_empty()) else {
@@ -28,8 +29,14 @@ pub(crate) fn delegate(
             error,
         )
     };
-    let mut child = Command::new(&program)
-        .env("CNI_COMMAND", command)
+    let mut plugin = Command::new(&program);
+    plugin.env("CNI_COMMAND", command);
+    if let Some(Attached { container, ifname }) = of {
+        plugin
+            .env("CNI_CONTAINERID", container)
+            .env("CNI_IFNAME", ifname);
+    }
+    let mut child = plugin
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

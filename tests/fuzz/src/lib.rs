@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod codec;
+pub mod frames;
 mod messages;
 pub mod publisher;
 pub mod ring;
