@@ -175,7 +175,7 @@ def numbers(path: str) -> array.array[int]:
 
 def survives(run: Run, packed: bool, turns: int) -> None:
     """The back end is killed under load, again and again: the next goes on where it was. What is lost is what the dead had in hand."""
-    count, record = min(125_000 * turns, 10_000_000), run.place / "numbers"
+    count, record = min(60_000 * turns, 10_000_000), run.place / "numbers"
     front = ["virtio-user", "server", str(run.socket), *(["--packed"] if packed else [])]
     ours, name = run.program([str(PROGRAM), *front, "number", str(count), "64"])
     back = [str(PROGRAM), "vhost-user", "client", str(run.socket), "collect", str(record)]

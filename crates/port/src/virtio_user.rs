@@ -2,7 +2,8 @@
 //! OVS with DPDK, or a program with DPDK's `net_vhost`.
 //!
 //! The port makes the memory, sealed, with rings and buffers; they stay when the back end goes, and another one goes on with what is in
-//! them, if it agrees to the same features. Of packed rings only in-flight memory says where that is; without it they begin anew.
+//! them, if it agrees to the same features. Of packed rings only in-flight memory says where that is; without it they begin anew, and what
+//! was in them is lost, as when the port itself goes.
 //!
 //! In reading order: `config`, `memory` (what lies where), `device` (rings and bells), `control` (what is said to the back end); the rings
 //! themselves are in [`crate::virtio`].

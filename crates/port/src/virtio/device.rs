@@ -153,8 +153,10 @@ impl<R: Ring> Queue<R> {
         self.ring.publish();
         // SeqCst: pairs with the driver's fence between saying that it wants a call and its look at what is used.
         fence(Ordering::SeqCst);
+        // Asked each time: what the driver says is about what was given back since.
+        let is_wanted = self.ring.call_is_wanted();
         let call = self.call.as_ref()?;
-        self.ring.call_is_wanted().then(|| call.as_fd())
+        is_wanted.then(|| call.as_fd())
     }
 
     /// Collects the buffers of the chain at the cursor, which begins with `head`, and moves beyond it. All are for the device to write, or
