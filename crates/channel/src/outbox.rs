@@ -296,6 +296,15 @@ impl Outbox {
         self.has_room(single, memory).then_some(single)
     }
 
+    /// Whether the subscriber that gets everything, if there is only one, has no room for a message of so many bytes.
+    pub(crate) fn is_full(&mut self, bytes: u64) -> bool {
+        let ([single], true) = (self.singles.as_slice(), self.groups.is_empty()) else {
+            return false;
+        };
+        let single = *single;
+        !self.has_room(single, bytes)
+    }
+
     /// As [`Outbox::push`], to one that [`Outbox::single`] has found for it.
     #[inline]
     pub(crate) fn push_to(

@@ -148,6 +148,16 @@ impl Publisher {
         self.endpoint.borrow().first_peer()
     }
 
+    /// Whether the only subscriber has no room for a message of so many bytes: for those who try again and again, since the kernel is not
+    /// asked for news here, as it is when a push finds no room. False where there are several subscribers, or none.
+    #[must_use]
+    pub fn is_full(&self, bytes: usize) -> bool {
+        let mut endpoint = self.endpoint.borrow_mut();
+        let is_own = endpoint.check().is_ok();
+        let outbox = endpoint.outbox.as_mut().filter(|_| is_own);
+        outbox.is_some_and(|outbox| outbox.is_full(bytes as u64))
+    }
+
     /// The pool, for those who write messages by their place in it ([`DetachedLoan::offset`]).
     #[must_use]
     pub fn pool(&self) -> &Arc<PoolMemory> {

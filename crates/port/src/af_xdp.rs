@@ -58,6 +58,8 @@ mod text;
 
 /// The kernel keeps so much of a frame for programs that put headers before a packet (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: u32 = 256;
+/// A packet has no more frames: as many as the kernel has for a packet, less one for its beginning.
+const FRAMES_MAX: usize = 16;
 /// Whether the interface is still there is asked so often: a socket of this kind wakes nobody when it is gone.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -87,8 +89,10 @@ pub struct Config {
     pub mode: Mode,
     /// Packets each way, of each queue: a power of two from 64 to 32 768.
     pub ring_size: u32,
-    /// For one packet, with 256 that the kernel has for itself: 2 048 or 4 096. What is longer is dropped.
+    /// Of a frame, 256 of which the kernel has for itself: 2 048 or 4 096. What is longer is dropped.
     pub frame_bytes: u32,
+    /// Whether a packet may have several frames, up to 16: Linux 6.6 or later, and not every driver that is zero-copy otherwise.
+    pub several_frames: bool,
 }
 
 impl Config {
@@ -103,6 +107,7 @@ impl Config {
             mode: Mode::Any,
             ring_size: 1024,
             frame_bytes: 2048,
+            several_frames: false,
         }
     }
 
@@ -146,7 +151,7 @@ impl AfXdp {
         AfXdp::from_opened(open(config)?, config)
     }
 
-    /// A port of what another process has opened. Of the configuration, `mode`, `ring_size` and `frame_bytes` count here. Takes no
+    /// A port of what another process has opened. Of the configuration, what is about rings and frames counts here. Takes no
     /// capability; the memory of all queues is locked, and must be within the limit of that (`RLIMIT_MEMLOCK`).
     ///
     /// # Errors

@@ -119,6 +119,8 @@ pub struct Ring {
     state: State,
     look_at: Instant,
     is_armed: bool,
+    /// The last packet that was to go found no room.
+    is_full: bool,
     counters: Counters,
 }
 
@@ -159,6 +161,7 @@ impl Ring {
             state: State::Connecting(None),
             look_at: Instant::now(),
             is_armed: false,
+            is_full: false,
             counters: Counters::default(),
         })
     }
@@ -365,6 +368,14 @@ impl Port for Ring {
         if queue > 0 || self.peer.is_none() {
             return 0;
         }
+        let Some(next) = burst.get(first) else {
+            return 0;
+        };
+        // Whoever tries again and again would ask the kernel for news each time.
+        if self.is_full && self.publisher.is_full(next.len()) {
+            return 0;
+        }
+        self.is_full = false;
         let (mut taken, mut sent, mut bytes) = (0, 0, 0);
         for packet in burst.iter().skip(first) {
             match self.send(&packet) {
@@ -373,7 +384,10 @@ impl Port for Ring {
                     bytes += packet.len() as u64;
                 }
                 Fate::Dropped(cause) => self.counters.transmitted.drop(cause, 1),
-                Fate::Kept => break,
+                Fate::Kept => {
+                    self.is_full = true;
+                    break;
+                }
             }
             taken += 1;
         }

@@ -19,6 +19,8 @@ const BPF_XDP: u32 = 37;
 /// Where the program runs: on packets as the driver has them, or on those that the kernel has made of them.
 const XDP_FLAGS_SKB_MODE: u32 = 2;
 const XDP_FLAGS_DRV_MODE: u32 = 4;
+/// The program knows that it may see only the beginning of a packet.
+const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 
 /// What one process has opened, for itself or another, whose port is made of it ([`super::AfXdp::from_opened`]).
 #[derive(Debug)]
@@ -49,7 +51,8 @@ pub fn open(config: &Config) -> io::Result<Opened> {
         for (queue, socket) in (config.first_queue..).zip(&sockets) {
             insert(map.as_fd(), queue, socket.as_fd())?;
         }
-        let program = load(&assemble(&config.take, map.as_raw_fd()))?;
+        let code = assemble(&config.take, map.as_raw_fd());
+        let program = load(&code, config.several_frames)?;
         link = Some(attach(program.as_fd(), ifindex, config.mode)?);
     }
     Ok(Opened {
@@ -79,13 +82,21 @@ fn insert(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> io::Result
     attributes.run(BPF_MAP_UPDATE_ELEM).map(drop)
 }
 
-fn load(code: &[u64]) -> io::Result<OwnedFd> {
+fn load(code: &[u64], several_frames: bool) -> io::Result<OwnedFd> {
     let license = c"Dual MIT/GPL";
     let mut attributes = Attributes::new();
     attributes.set_u32(0, BPF_PROG_TYPE_XDP);
     attributes.set_u32(4, code.len() as u32);
     attributes.set_u64(8, code.as_ptr() as u64);
     attributes.set_u64(16, license.as_ptr() as u64);
+    attributes.set_u32(
+        44,
+        if several_frames {
+            BPF_F_XDP_HAS_FRAGS
+        } else {
+            0
+        },
+    );
     attributes.set_text(48, b"millrace_xdp");
     attributes.set_u32(68, BPF_XDP);
     attributes.make(BPF_PROG_LOAD)

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use millrace_shm::Mapping;
 use nix::errno::Errno;
 
-use super::sys::{self, Ring, Which};
-use super::{Config, HEADROOM_BYTES, Mode};
-use crate::burst::{Burst, Packet};
+use super::sys::{self, Descriptor, Ring, Which};
+use super::{Config, FRAMES_MAX, HEADROOM_BYTES, Mode};
+use crate::burst::{Burst, PACKET_BYTES_MAX, Packet};
 use crate::counters::{Cause, Tally};
 use crate::memory::{Memory, Place};
 use crate::port::SHORTEST;
@@ -23,6 +23,8 @@ pub(super) struct Queue {
     fd: OwnedFd,
     memory: Arc<Memory>,
     frame_bytes: u32,
+    /// Of one packet.
+    frames_max: usize,
     receive: Ring,
     fill: Ring,
     transmit: Ring,
@@ -36,6 +38,8 @@ pub(super) struct Queue {
     held: Vec<u32>,
     /// Frames to send from.
     free: Vec<u32>,
+    /// Of a packet that is being received.
+    chain: Vec<Place>,
 }
 
 impl AsFd for Queue {
@@ -64,11 +68,16 @@ impl Queue {
             Mode::Copy => libc::XDP_COPY,
             Mode::ZeroCopy => libc::XDP_ZEROCOPY,
         };
-        sys::bind(fd.as_fd(), ifindex, queue, libc::XDP_USE_NEED_WAKEUP | how)?;
+        let mut how = how | libc::XDP_USE_NEED_WAKEUP;
+        if config.several_frames {
+            how |= libc::XDP_USE_SG;
+        }
+        sys::bind(fd.as_fd(), ifindex, queue, how)?;
         let mut queue = Queue {
             fd,
             memory,
             frame_bytes,
+            frames_max: if config.several_frames { FRAMES_MAX } else { 1 },
             receive,
             fill,
             transmit,
@@ -81,6 +90,7 @@ impl Queue {
             free: (size..2 * size)
                 .map(|number| number * frame_bytes)
                 .collect(),
+            chain: Vec::with_capacity(size as usize),
         };
         queue.release();
         Ok(queue)
@@ -105,7 +115,10 @@ impl Queue {
     }
 
     /// The place of a packet that the kernel tells of, if that can be: inside of one of the frames that are for what comes.
-    fn place(&self, address: u64, length: u32) -> Option<Place> {
+    fn place(&self, descriptor: Descriptor) -> Option<Place> {
+        let Descriptor {
+            address, length, ..
+        } = descriptor;
         let end = u64::from(self.receive.size()) * u64::from(self.frame_bytes);
         let in_frame = address % u64::from(self.frame_bytes) + u64::from(length);
         (address < end && in_frame <= self.frame_bytes.into()).then_some(Place {
@@ -113,6 +126,32 @@ impl Queue {
             offset: address as u32,
             length,
         })
+    }
+
+    /// Takes the parts of the next packet, of so many descriptors that are there; returns its length. None: there is none, or not all.
+    fn next(&mut self, left: &mut u32) -> Option<Result<u32, Cause>> {
+        self.chain.clear();
+        let mut length = Ok(0u32);
+        for index in 0..*left {
+            let descriptor = self.receive.descriptor(self.received.wrapping_add(index));
+            match (self.place(descriptor), &mut length) {
+                (Some(place), Ok(length)) => {
+                    self.chain.push(place);
+                    // Of at most 32 768 frames of 4 096 bytes.
+                    *length += place.length;
+                }
+                _ => length = Err(Cause::Malformed),
+            }
+            if descriptor.goes_on {
+                continue;
+            }
+            let frame = |place: &Place| place.offset - place.offset % self.frame_bytes;
+            self.held.extend(self.chain.iter().map(frame));
+            self.received = self.received.wrapping_add(index + 1);
+            *left -= index + 1;
+            return Some(length);
+        }
+        None
     }
 
     pub(super) fn receive(&mut self, burst: &mut Burst, tally: &mut Tally) {
@@ -123,24 +162,25 @@ impl Queue {
         if there == 0 && self.fill.needs_kick() {
             sys::kick_receiver(self.fd.as_fd());
         }
-        for _ in 0..there.min(self.receive.size()) {
-            if burst.is_full() {
+        let mut left = there.min(self.receive.size());
+        while !burst.is_full() {
+            let Some(length) = self.next(&mut left) else {
                 break;
-            }
-            let (address, length) = self.receive.descriptor(self.received);
-            self.received = self.received.wrapping_add(1);
-            let Some(place) = self.place(address, length) else {
-                tally.drop(Cause::Malformed, 1);
-                continue;
             };
-            self.held
-                .push(place.offset - place.offset % self.frame_bytes);
-            if (length as usize) < SHORTEST as usize {
-                tally.drop(Cause::TooShort, 1);
-                continue;
+            let length = match length {
+                Ok(length) if length < SHORTEST => Err(Cause::TooShort),
+                Ok(length) if length as usize > PACKET_BYTES_MAX => Err(Cause::TooLong),
+                other => other,
+            };
+            match (length, self.chain.as_slice()) {
+                (Err(cause), _) => {
+                    tally.drop(cause, 1);
+                    continue;
+                }
+                (Ok(_), [place]) => burst.admit(&self.memory, *place),
+                (Ok(length), chain) => burst.admit_chain(&self.memory, chain, length),
             }
-            burst.admit(&self.memory, place);
-            bytes += u64::from(length);
+            bytes += u64::from(length.unwrap_or(0));
         }
         self.receive.consume(self.received);
         tally.pass(burst.len() as u64, bytes);
@@ -167,25 +207,38 @@ impl Queue {
         if packet.len() < SHORTEST as usize {
             return Err(Cause::TooShort);
         }
-        if packet.len() > (self.frame_bytes - HEADROOM_BYTES) as usize {
+        let frame = (self.frame_bytes - HEADROOM_BYTES) as usize;
+        let frames = packet.len().div_ceil(frame);
+        if frames > self.frames_max {
             return Err(Cause::TooLong);
         }
         if packet.leaves_work() {
             return Err(Cause::Offload);
         }
-        let Some(offset) = self.free.pop() else {
+        if self.free.len() < frames {
             return Ok(false);
-        };
-        let length = packet.len() as u32;
-        let place = Place {
-            region: 0,
-            offset,
-            length,
-        };
-        packet.write_to(0, &self.memory, place);
-        self.transmit
-            .set_descriptor(self.transmitted, offset.into(), length);
-        self.transmitted = self.transmitted.wrapping_add(1);
+        }
+        let mut at = 0;
+        for _ in 0..frames {
+            let Some(frame_at) = self.free.pop() else {
+                break;
+            };
+            let length = frame.min(packet.len() - at);
+            let place = Place {
+                region: 0,
+                offset: frame_at,
+                length: length as u32,
+            };
+            packet.write_to(at, &self.memory, place);
+            at += length;
+            let descriptor = Descriptor {
+                address: frame_at.into(),
+                length: place.length,
+                goes_on: at < packet.len(),
+            };
+            self.transmit.set_descriptor(self.transmitted, descriptor);
+            self.transmitted = self.transmitted.wrapping_add(1);
+        }
         Ok(true)
     }
 

@@ -166,6 +166,15 @@ impl Which {
     }
 }
 
+/// A part of a packet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Descriptor {
+    pub(super) address: u64,
+    pub(super) length: u32,
+    /// The packet has another part.
+    pub(super) goes_on: bool,
+}
+
 /// One of the rings that a socket and the kernel share: one of them produces, the other consumes.
 #[derive(Debug)]
 pub(super) struct Ring {
@@ -290,25 +299,35 @@ impl Ring {
             .store(address, Ordering::Relaxed);
     }
 
-    /// An entry of a ring of descriptors (`struct xdp_desc`): address and length.
+    /// An entry of a ring of descriptors (`struct xdp_desc`).
     #[inline]
-    pub(super) fn descriptor(&self, cursor: u32) -> (u64, u32) {
+    pub(super) fn descriptor(&self, cursor: u32) -> Descriptor {
         let index = (cursor & (self.size - 1)) as usize;
         let at = self.entries + index * 16;
         // Relaxed: as in `address`.
         let [address, rest] = [at, at + 8].map(|at| self.long(at).load(Ordering::Relaxed));
-        let [a, b, c, d, ..] = rest.to_ne_bytes();
-        (address, u32::from_ne_bytes([a, b, c, d]))
+        let [a, b, c, d, e, f, g, h] = rest.to_ne_bytes();
+        Descriptor {
+            address,
+            length: u32::from_ne_bytes([a, b, c, d]),
+            goes_on: u32::from_ne_bytes([e, f, g, h]) & libc::XDP_PKT_CONTD != 0,
+        }
     }
 
     #[inline]
-    pub(super) fn set_descriptor(&self, cursor: u32, address: u64, length: u32) {
+    pub(super) fn set_descriptor(&self, cursor: u32, descriptor: Descriptor) {
         let index = (cursor & (self.size - 1)) as usize;
         let at = self.entries + index * 16;
         let mut rest = [0; 8];
-        rest[..4].copy_from_slice(&length.to_ne_bytes());
+        rest[..4].copy_from_slice(&descriptor.length.to_ne_bytes());
+        let options = if descriptor.goes_on {
+            libc::XDP_PKT_CONTD
+        } else {
+            0
+        };
+        rest[4..].copy_from_slice(&options.to_ne_bytes());
         // Relaxed: as in `set_address`.
-        self.long(at).store(address, Ordering::Relaxed);
+        self.long(at).store(descriptor.address, Ordering::Relaxed);
         let rest = u64::from_ne_bytes(rest);
         self.long(at + 8).store(rest, Ordering::Relaxed);
     }

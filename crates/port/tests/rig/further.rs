@@ -109,13 +109,14 @@ pub(super) fn make(kind: &Kind, place: &TempDir, sends: bool) -> Box<dyn Port + 
             if sends {
                 run(
                     "ip",
-                    "link add from mtu 1778 type veth peer name to mtu 1778",
+                    "link add from mtu 28658 type veth peer name to mtu 28658",
                 );
                 run("ip", "link set from up");
                 run("ip", "link set to up");
             }
             let mut config = af_xdp::Config::new(name);
             config.ring_size = 1 << kind.log2_ring_size;
+            config.several_frames = true;
             config.take = if sends { Vec::new() } else { vec![Take::All] };
             Box::new(AfXdp::open(&config).unwrap())
         }

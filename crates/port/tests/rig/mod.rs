@@ -56,8 +56,8 @@ impl Kind {
     pub(crate) fn longest(&self) -> usize {
         let buffer = self.buffer_bytes as usize;
         if further::way_of(self) == Some(Way::AfXdp) {
-            // The kernel has the rest.
-            return buffer - 256;
+            // In 16 frames, of which the kernel has the rest.
+            return 16 * (buffer - 256);
         }
         match &self.virtio {
             None => buffer << self.log2_ring_size,
