@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MODULES = ("virtio_pci", "virtio_net")
 BOOT_S = 120.0
-PINGS = 3000
 INIT = """\
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -33,12 +32,12 @@ for module in $(cat /modules/order); do insmod /modules/$module; done
 ip link set eth0 up
 echo features $(cat /sys/class/net/eth0/device/features)
 """
-PING = f"""\
+PING = """\
 ip addr add 10.0.0.1/24 dev eth0
 arp -s 10.0.0.2 02:00:00:00:00:02
 ping -c 3 10.0.0.2
 echo begun
-ping -q -A -c {PINGS} -s 1000 10.0.0.2
+ping -q -A -c COUNT -s 1000 10.0.0.2
 """
 SERVE = """\
 ip addr add 10.0.0.2/24 dev eth0
@@ -102,7 +101,9 @@ def pings(run: Run, program: str, packed: bool, kills: int) -> None:
     """The guest pings, and our side, asleep in between, answers each; also when it is killed meanwhile, and another takes its place."""
     back = [program, "vhost-user", "server", str(run.socket), "answer"]
     ours, name = run.program(back)
-    said = qemu(run, 1, run.socket, packed, PING)
+    # Enough for a death and another start in the midst of them, each time.
+    count = 3000 + 15_000 * kills
+    said = qemu(run, 1, run.socket, packed, PING.replace("COUNT", str(count)))
     run.until_said(said, "begun", wait_s=BOOT_S)
     for _ in range(kills):
         run.until_said(name, "connected")
@@ -117,7 +118,7 @@ def pings(run: Run, program: str, packed: bool, kills: int) -> None:
     lost = sent - received
     print(f"        {lost} of {sent} lost by {kills} kills", flush=True)
     # One is under way at a time: it is in hand when ours dies, or comes while nobody is there.
-    check(received == PINGS and 0 <= lost <= 3 * kills, f"{lost} lost\n{run.said(said)}")
+    check(received == count and 0 <= lost <= 3 * kills, f"{lost} lost\n{run.said(said)}")
     is_packed = re.search(r"features ([01]+)", run.said(said))
     check(is_packed is not None and is_packed[1][34] == "01"[packed], "rings are not of the kind that was wanted")
     result = run.finish(ours, name)
