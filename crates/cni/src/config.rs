@@ -79,6 +79,8 @@ pub(crate) enum Kind {
     /// The pod's program connects to a socket, and makes the memory.
     #[default]
     Memif,
+    /// The pod's program, or a virtual machine's monitor, connects to a socket: a virtio-net front end.
+    VhostUser,
 }
 
 impl Kind {
@@ -86,6 +88,7 @@ impl Kind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Memif => "memif",
+            Kind::VhostUser => "vhost_user",
         }
     }
 }

@@ -187,6 +187,21 @@ fn a_port_comes_and_goes() {
 }
 
 #[test]
+fn a_port_is_of_the_kind_that_is_asked_for() {
+    let site = Site::new();
+    let mut config = site.config("1.1.0");
+    config["port"] = json!("vhost_user");
+    config["settings"] = json!({ "vhost_user": { "accept_unsealed": true } });
+    config["socketMode"] = json!(0o660);
+    let result = site.ask("ADD", ONE, &config).unwrap();
+    let socket = result["interfaces"][0]["socketPath"].as_str().unwrap();
+    let mode = fs::metadata(socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    site.ask("DEL", ONE, &config).unwrap();
+    assert!(site.is_clean());
+}
+
+#[test]
 fn results_of_other_plugins_are_kept() {
     let site = Site::new();
     let mut config = site.config("0.4.0");

@@ -233,6 +233,14 @@ pub(super) static SUITES: &[Suite] = &[
         beside: true,
     },
     Suite {
+        name: "cni",
+        sample: &["tests/cni/run.py"],
+        sample_minutes: 3,
+        full: &["tests/cni/run.py", "--kills", "3000"],
+        full_minutes: 10,
+        beside: true,
+    },
+    Suite {
         name: "observe",
         sample: &["tests/observe/run.py"],
         sample_minutes: 4,
