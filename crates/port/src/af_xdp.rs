@@ -20,7 +20,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Capabilities are needed to open sockets and to have a program at an interface ([`open`]), and not to use them: what was opened is handed
+//! Capabilities are needed to open sockets and to have a program at an interface ([`open()`]), and not to use them: what was opened is handed
 //! to a workload without any, in another network namespace perhaps ([`AfXdp::from_opened`]). The program is at its place as long as anybody
 //! has the link's descriptor, however that process ends.
 //!
@@ -146,7 +146,7 @@ impl AfXdp {
     /// Opens queues, and makes a port of them.
     ///
     /// # Errors
-    /// As [`open`].
+    /// As [`open()`].
     pub fn open(config: &Config) -> io::Result<AfXdp> {
         AfXdp::from_opened(open(config)?, config)
     }
