@@ -175,7 +175,7 @@ def numbers(path: str) -> array.array[int]:
 
 def survives(run: Run, packed: bool, turns: int) -> None:
     """The back end is killed under load, again and again: the next goes on where it was. What is lost is what the dead had in hand."""
-    count, record = min(60_000 * turns, 10_000_000), run.place / "numbers"
+    count, record = min(100_000 * turns, 10_000_000), run.place / "numbers"
     front = ["virtio-user", "server", str(run.socket), *(["--packed"] if packed else [])]
     ours, name = run.program([str(PROGRAM), *front, "number", str(count), "64"])
     back = [str(PROGRAM), "vhost-user", "client", str(run.socket), "collect", str(record)]
@@ -267,8 +267,8 @@ def cases(thorough: bool) -> dict[str, Callable[[Run], None]]:
         "virtio-user: exchanges, io": lambda run: exchanges(run, front, "io"),
         "virtio-user: exchanges, mac, packed": lambda run: exchanges(run, front_packed, "mac"),
         "virtio-user: testpmd is killed and comes back": lambda run: reconnects(run, front),
-        "virtio: the back end is killed": lambda run: survives(run, False, 2 * turns),
-        "virtio: the back end is killed, packed": lambda run: survives(run, True, 2 * turns),
+        "virtio: the back end is killed": lambda run: survives(run, False, turns),
+        "virtio: the back end is killed, packed": lambda run: survives(run, True, turns),
         "virtio: the front end is killed": lambda run: outlives(run, False, 2 * turns),
         "virtio: the front end is killed, packed": lambda run: outlives(run, True, 2 * turns),
     }
