@@ -195,4 +195,4 @@ def compare(stack: ExitStack, place: Path, seed: int) -> None:
             raise Wrong(f"frame {serial}, {frame.hex()} by {port}: ours only {shown[0]}, the kernel's only {shown[1]}; {ports}")
     extra = _collect(kernel, Counter({("nobody", b""): 1}), 0.1)
     check(not extra, f"the kernel's bridge had more: {extra}")
-    check(sent > FRAMES / 4, f"only {sent} frames left")
+    check(sent > FRAMES / 10, f"only {sent} frames left")

@@ -13,6 +13,9 @@ impl Mac {
     /// What bridges keep to themselves (IEEE 802.1Q, table 8-1): the last four bits count.
     const LINK_LOCAL: u64 = 0x0180_c200_0000;
 
+    /// Flow control between two ends of one link (IEEE 802.3, annex 31B): no bridge hears it.
+    pub const PAUSE: Mac = Mac(Mac::LINK_LOCAL + 1);
+
     /// Of the first six bytes; there are as many.
     #[must_use]
     #[inline]

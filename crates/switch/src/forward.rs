@@ -117,6 +117,9 @@ impl Worker {
         let Some(vlan) = port.membership.and_then(|one| one.classify(frame.tag)) else {
             return Fate::Drop(Cause::Vlan);
         };
+        if frame.destination == Mac::PAUSE {
+            return Fate::Drop(Cause::LinkLocal);
+        }
         self.learn(Station::new(frame.source, vlan), port, from);
         if frame.destination.is_group() {
             return self.flood_group(frame.destination, vlan, from);

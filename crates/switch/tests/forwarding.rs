@@ -51,12 +51,17 @@ fn what_is_no_frame_of_a_station_is_dropped_by_cause() {
     assert!(rig.ways("a", &[0; 13]).is_empty());
     assert!(rig.ways("a", &frame(2, 0, None, 1)).is_empty());
     assert!(rig.ways("a", &frame(2, 255, None, 2)).is_empty());
-    let mut pause = frame(2, 1, None, 3);
-    pause[..6].copy_from_slice(&[1, 0x80, 0xc2, 0, 0, 1]);
-    assert!(rig.ways("a", &pause).is_empty());
+    for (last, from) in [(1, 1), (14, 4)] {
+        let mut kept = frame(2, from, None, 3);
+        kept[..6].copy_from_slice(&[1, 0x80, 0xc2, 0, 0, last]);
+        assert!(rig.ways("a", &kept).is_empty());
+    }
+    // Flow control is of the link: a bridge does not hear it.
+    let stations = rig.switch.stations().unwrap();
+    assert!(stations.len() == 1 && stations[0].mac.ends_with("04"));
     assert_eq!(rig.dropped("a", "malformed_frame"), 1);
     assert_eq!(rig.dropped("a", "bad_source"), 2);
-    assert_eq!(rig.dropped("a", "link_local"), 1);
+    assert_eq!(rig.dropped("a", "link_local"), 2);
     rig.check_sums();
 }
 
