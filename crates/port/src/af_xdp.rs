@@ -20,9 +20,9 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Capabilities are needed to open sockets and to have a program at an interface ([`open()`]), and not to use them: what was opened is handed
-//! to a workload without any, in another network namespace perhaps ([`AfXdp::from_opened`]). The program is at its place as long as anybody
-//! has the link's descriptor, however that process ends.
+//! Capabilities are needed to open sockets and to have a program at an interface ([`open()`]), and not to use them: what was opened is
+//! handed to a workload without any, in another network namespace perhaps ([`AfXdp::from_opened`]). The program is at its place as long
+//! as anybody has the link's descriptor, however that process ends.
 //!
 //! Each queue has memory of its own, of which one half is for packets that come. Where the driver can, it writes them there itself
 //! (zero-copy); else the kernel copies them. It sends when it is called, once for a burst, and says when it does not have to be.
