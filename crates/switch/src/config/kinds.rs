@@ -217,7 +217,7 @@ impl Kind<'_> {
     }
 }
 
-/// Names of the kinds: of the fields of [`PortConfig`] that say one.
+/// Names of the kinds: of the fields of [`super::PortConfig`] that say one.
 pub const KINDS: [&str; 7] = [
     "memif",
     "vhost_user",
