@@ -111,6 +111,8 @@ pub(crate) struct Worker {
     pub(crate) plan: Option<Arc<Plan>>,
     pub(crate) ports: Vec<Option<Attached>>,
     own: Vec<u16>,
+    /// A place in `own`: whose turn it is to be polled.
+    next_poll: usize,
     pub(crate) endpoints: Vec<Option<Endpoint>>,
     pub(crate) states: Vec<PortState>,
     pub(crate) tallies: Vec<Tally>,
@@ -167,6 +169,7 @@ impl Worker {
             plan: Some(parts.plan),
             ports: Vec::new(),
             own: Vec::new(),
+            next_poll: 0,
             endpoints: Vec::new(),
             states: Vec::new(),
             tallies: Vec::new(),
@@ -347,6 +350,11 @@ impl Worker {
             .wait(&mut events, EpollTimeout::ZERO)
             .unwrap_or(0);
         self.attend(&events[..count], now);
+        // And one after another without being asked: one whose peer's ring cannot be ends its connection there, and says so nowhere else.
+        self.next_poll = (self.next_poll + 1) % self.own.len().max(1);
+        if let Some(number) = self.own.get(self.next_poll) {
+            self.poll_port(*number, now);
+        }
     }
 
     /// Polls ports that have a reason, or whose time has come.
@@ -418,7 +426,11 @@ impl Worker {
                     // What was written is to be seen by whoever looks.
                     port.poll(now);
                 }
-                is_quiet = is_quiet && port.arm();
+                if is_quiet && !port.arm() {
+                    is_quiet = false;
+                    // It has packets, or something to do that only `poll` does.
+                    port.poll(now);
+                }
                 until = [until, port.poll_at()].into_iter().flatten().min();
             }
         }
