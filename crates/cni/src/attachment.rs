@@ -10,8 +10,11 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Attached, Config};
 use crate::error::{Code, Error};
 
-/// Letters of a container's name that its ports' names have; the rest is the interface's.
-const CONTAINER_LETTERS: usize = 24;
+/// A container with a longer name than this is called by so many letters of it, and a hash: paths of sockets and names of ports are short.
+const NAME_BYTES_MAX: usize = 28;
+const KEPT_BYTES: usize = 12;
+/// Bytes of a socket's path, at most (unix(7)).
+const PATH_BYTES_MAX: usize = 107;
 const ENDING: &str = ".json";
 
 /// What was made.
@@ -44,12 +47,11 @@ impl Attachments {
 
     /// What would be made for one.
     pub(crate) fn plan(&self, config: &Config, switch: &Path, of: &Attached) -> Attachment {
-        let kept = of.container.len().min(CONTAINER_LETTERS);
         let mac = config.runtime_config.mac.clone();
         Attachment {
             container: of.container.clone(),
             ifname: of.ifname.clone(),
-            port: format!("cni/{}/{}", &of.container[..kept], of.ifname),
+            port: format!("cni/{}/{}", short(&of.container), of.ifname),
             switch: switch.to_owned(),
             socket: self.own(of).join("port.sock"),
             mac: mac.unwrap_or_else(|| mac_of(&config.name, of)),
@@ -58,7 +60,8 @@ impl Attachments {
 
     /// The directory of one, which is mounted into the container.
     fn own(&self, of: &Attached) -> PathBuf {
-        self.directory.join(&of.container).join(&of.ifname)
+        let name = short(&of.container);
+        self.directory.join(name).join(&of.ifname)
     }
 
     fn record(&self, of: &Attached) -> PathBuf {
@@ -68,6 +71,16 @@ impl Attachments {
 
     /// Writes one down, and makes the directory of its socket. It is written whole or not at all.
     pub(crate) fn write(&self, attachment: &Attachment) -> Result<(), Error> {
+        if attachment.socket.as_os_str().len() > PATH_BYTES_MAX {
+            return Err(Error::new(
+                Code::Config,
+                format!(
+                    "{} is longer than the {PATH_BYTES_MAX} bytes of a socket's path",
+                    attachment.socket.display()
+                ),
+                "the network needs a shorter name, or a shorter directory",
+            ));
+        }
         let of = attachment.of();
         let path = self.record(&of);
         let write = || {
@@ -77,7 +90,7 @@ impl Attachments {
                 .mode(0o711)
                 .create(self.own(&of))?;
             let text = serde_json::to_vec(attachment)?;
-            let new = path.with_extension("new");
+            let new = unfinished(&path);
             fs::write(&new, text)?;
             fs::rename(&new, &path)
         };
@@ -103,7 +116,7 @@ impl Attachments {
         };
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let parted = names.filter_map(|name| {
-            let (ifname, container) = name.strip_suffix(ENDING)?.split_once('@')?;
+            let (ifname, container) = name.strip_suffix(ENDING)?.rsplit_once('@')?;
             Some(Attached {
                 container: container.to_owned(),
                 ifname: ifname.to_owned(),
@@ -123,15 +136,15 @@ impl Attachments {
         // The container may have others, and the network, too.
         let _ = own.parent().map(fs::remove_dir);
         let path = self.record(of);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(failed("removed", &path, error))
-            }
-            _ => {
-                let _ = fs::remove_dir(&self.directory);
-                Ok(())
+        for path in [unfinished(&path), path] {
+            if let Err(error) = fs::remove_file(&path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                return Err(failed("removed", &path, error));
             }
         }
+        let _ = fs::remove_dir(&self.directory);
+        Ok(())
     }
 }
 
@@ -144,6 +157,11 @@ impl Attachment {
     }
 }
 
+/// A record until it is whole.
+fn unfinished(record: &Path) -> PathBuf {
+    record.with_extension("new")
+}
+
 fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     Error::new(
         Code::Io,
@@ -152,13 +170,27 @@ fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     )
 }
 
-/// An address of local administration (IEEE 802, section 8.4), always the same for one interface of one container (FNV-1a).
-fn mac_of(network: &str, of: &Attached) -> String {
-    let all = [network, "/", &of.container, "/", &of.ifname];
-    let bytes = all.iter().flat_map(|part| part.bytes());
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+/// What a container is called in paths and in names of ports.
+fn short(container: &str) -> String {
+    if container.len() <= NAME_BYTES_MAX {
+        return container.to_owned();
+    }
+    // Of ASCII.
+    let kept = &container[..KEPT_BYTES];
+    format!("{kept}-{:016x}", hash(&[container]))
+}
+
+/// FNV-1a.
+fn hash(parts: &[&str]) -> u64 {
+    let bytes = parts.iter().flat_map(|part| part.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    });
+    })
+}
+
+/// An address of local administration (IEEE 802, section 8.4), always the same for one interface of one container.
+fn mac_of(network: &str, of: &Attached) -> String {
+    let hash = hash(&[network, "/", &of.container, "/", &of.ifname]);
     let [a, b, c, d, e, ..] = hash.to_be_bytes();
     format!("02:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")
 }

@@ -1,8 +1,8 @@
 //! A CNI plugin that gives a pod a port of its node's switch, with addresses by whatever IPAM plugin the network has.
 //!
 //! What it is: a program that a container runtime runs for each pod that comes and goes, as the Container Network Interface specification
-//! has it (versions 0.3.1 to 1.1.0, <https://www.cni.dev/docs/spec/>): alone, behind other plugins, or as one of several by Multus. What it
-//! is not: it moves no packet and holds nothing open; the switch is a program of its own, `millrace switch run`.
+//! has it (versions 0.3.0 to 1.1.0, <https://www.cni.dev/docs/spec/>), alone or behind other plugins. What it is not: it moves no packet
+//! and holds nothing open; the switch is a program of its own, `millrace switch run`.
 //!
 //! A port has a socket in a directory of its own, which is the pod's to be mounted into it. What was made for whom is written down before
 //! it is made, in a file for each attachment, so that whatever a plugin has left that was killed is found and taken away.

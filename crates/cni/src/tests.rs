@@ -136,8 +136,11 @@ impl Drop for Site {
     }
 }
 
-const ONE: &str = "4f5c0a7e1b2d3c4e5f60718293a4b5c6";
-const OTHER: &str = "0123456789abcdef0123456789abcdef";
+/// As long as runtimes make them, and alike at the beginning.
+const ONE: &str = "4f5c0a7e1b2d3c4e5f60718293a4b5c64f5c0a7e1b2d3c4e5f60718293a4b5c6";
+const OTHER: &str = "4f5c0a7e1b2d3c4e5f60718293a4b5c64f5c0a7e1b2d3c4e5f60718293a4b5c7";
+/// What they are called for short.
+const ONE_SHORT: &str = "4f5c0a7e1b2d-3f1c3948c3b4410d";
 
 #[test]
 fn a_port_comes_and_goes() {
@@ -147,7 +150,7 @@ fn a_port_comes_and_goes() {
     let socket = site
         .directory()
         .join("fast")
-        .join(ONE)
+        .join(ONE_SHORT)
         .join("eth1/port.sock");
     assert!(socket.exists());
     let interface = &result["interfaces"][0];
@@ -167,7 +170,7 @@ fn a_port_comes_and_goes() {
     let ports = site.ports();
     assert_eq!(
         ports,
-        [(format!("cni/{}/eth1", &ONE[..24]), "access 7".to_owned())]
+        [(format!("cni/{}/eth1", ONE_SHORT), "access 7".to_owned())]
     );
 
     config["prevResult"] = result;
@@ -288,12 +291,17 @@ fn what_was_left_is_collected() {
 fn del_takes_away_what_a_killed_add_has_left() {
     let site = Site::new();
     let config = site.config("1.1.0");
-    for last in ["directory", "record", "port"] {
+    for last in ["directory", "half a record", "record", "port"] {
         let network = site.directory().join("fast");
-        let own = network.join(ONE).join("eth1");
+        let own = network.join(ONE_SHORT).join("eth1");
         fs::create_dir_all(&own).unwrap();
-        if last != "directory" {
-            fs::write(network.join(format!("eth1@{ONE}.json")), "{").unwrap();
+        let ending = match last {
+            "directory" => None,
+            "half a record" => Some("new"),
+            _ => Some("json"),
+        };
+        if let Some(ending) = ending {
+            fs::write(network.join(format!("eth1@{ONE}.{ending}")), "{").unwrap();
         }
         if last == "port" {
             let toml = port(&own.join("port.sock"));
@@ -305,11 +313,24 @@ fn del_takes_away_what_a_killed_add_has_left() {
 }
 
 fn port(socket: &Path) -> String {
-    let name = format!("cni/{}/eth1", &ONE[..24]);
+    let name = format!("cni/{}/eth1", ONE_SHORT);
     format!(
         "name = {name:?}\nmemif.path = {:?}\n",
         socket.display().to_string()
     )
+}
+
+#[test]
+fn a_path_that_no_socket_can_have_is_told() {
+    let site = Site::new();
+    let mut config = site.config("1.1.0");
+    config["name"] = json!("n".repeat(100));
+    let refused = site.ask("ADD", ONE, &config).unwrap_err();
+    assert!(
+        refused.code == 7 && refused.message.contains("107 bytes"),
+        "{refused:?}"
+    );
+    assert!(site.ports().is_empty() && !site.directory().join("n".repeat(100)).exists());
 }
 
 #[test]

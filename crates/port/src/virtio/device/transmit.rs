@@ -28,6 +28,8 @@ pub(crate) struct Transmitter<R> {
     /// What may be left to the driver to do.
     offloads: Offloads,
     is_mergeable: bool,
+    /// Of the packet at hand: how much each of its chains has with those before.
+    ends: Vec<u64>,
 }
 
 impl<R: Ring> Transmitter<R> {
@@ -35,6 +37,7 @@ impl<R: Ring> Transmitter<R> {
         Transmitter {
             offloads: guest_offloads(queue.features),
             is_mergeable: queue.features & NET_MRG_RXBUF != 0,
+            ends: Vec::new(),
             queue,
         }
     }
@@ -114,27 +117,27 @@ impl<R: Ring> Transmitter<R> {
         let needed = u64::from(self.queue.header_bytes) + packet.len() as u64;
         let gathered = self.gather(needed);
         let is_all = before == 0 && self.queue.ring.taken_descriptors() == self.queue.ring.size();
-        match &gathered {
-            Ok(Some(ends)) => self.fill(packet, needed, before, ends),
-            _ => self.queue.ring.put_back(before),
+        if gathered == Ok(true) {
+            self.fill(packet, needed, before);
+            return Ok(Fate::Sent);
         }
-        Ok(match gathered? {
-            Some(_) => Fate::Sent,
-            // There will never be more: either it would have to be in one chain, or the driver has no more than a ring.
-            None if !self.is_mergeable && self.queue.chain.bytes > 0 => {
-                Fate::Dropped(Cause::TooLong)
-            }
-            None if is_all => Fate::Dropped(Cause::TooLong),
-            None => Fate::Kept,
+        self.queue.ring.put_back(before);
+        gathered?;
+        // There will never be more where it would have to be in one chain, or the driver has no more than a ring.
+        let is_in_one = !self.is_mergeable && self.queue.chain.bytes > 0;
+        Ok(if is_in_one || is_all {
+            Fate::Dropped(Cause::TooLong)
+        } else {
+            Fate::Kept
         })
     }
 
-    /// Takes chains until they have room for so many bytes, and says how much each has with those before. None: there are too few.
-    fn gather(&mut self, needed: u64) -> Result<Option<Vec<u64>>, Malformed> {
+    /// Takes chains until they have room for so many bytes. False: there are too few.
+    fn gather(&mut self, needed: u64) -> Result<bool, Malformed> {
         let queue = &mut self.queue;
         queue.chain.places.clear();
         queue.chain.bytes = 0;
-        let mut ends = Vec::new();
+        self.ends.clear();
         while queue.chain.bytes < needed {
             let mut head = queue.ring.head()?;
             if head.is_none() {
@@ -142,26 +145,26 @@ impl<R: Ring> Transmitter<R> {
                 head = queue.ring.head()?;
             }
             let Some(head) = head else {
-                return Ok(None);
+                return Ok(false);
             };
             queue.take_chain(head, true)?;
             let bytes = queue.chain.bytes;
-            if ends.is_empty() && bytes < u64::from(queue.header_bytes) {
+            if self.ends.is_empty() && bytes < u64::from(queue.header_bytes) {
                 return Err(Malformed::Header { bytes });
             }
-            ends.push(bytes);
+            self.ends.push(bytes);
             if bytes < needed && !self.is_mergeable {
-                return Ok(None);
+                return Ok(false);
             }
         }
-        Ok(Some(ends))
+        Ok(true)
     }
 
-    fn fill(&mut self, packet: Packet<'_>, needed: u64, before: usize, ends: &[u64]) {
+    fn fill(&mut self, packet: Packet<'_>, needed: u64, before: usize) {
         let queue = &mut self.queue;
         let memory = queue.guest.memory();
         // At most as many as the ring has.
-        let header = header_of(packet, self.offloads, ends.len() as u16);
+        let header = header_of(packet, self.offloads, self.ends.len() as u16);
         let mut header = &header[..queue.header_bytes as usize];
         let mut offset = 0;
         for place in &queue.chain.places {
@@ -178,7 +181,7 @@ impl<R: Ring> Transmitter<R> {
             offset += length;
         }
         let mut begin = 0;
-        for (chain, end) in ends.iter().enumerate() {
+        for (chain, end) in self.ends.iter().enumerate() {
             let length = (*end).min(needed) - begin;
             queue.ring.wrote(before + chain, length as u32);
             begin = *end;
