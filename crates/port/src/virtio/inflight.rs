@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use millrace_wire::vhost_user::inflight::{
-    PACKED_ENTRY_NEXT, PACKED_OLD_USED, PACKED_OLD_WRAP, PACKED_USED, PACKED_WRAP, SIZE,
-    SPLIT_USED, VERSION, VERSION_NUMBER, entries, record_bytes,
+    PACKED_ENTRY_NEXT, PACKED_POSITIONS, SIZE, SPLIT_USED, VERSION, VERSION_NUMBER, entries,
+    record_bytes,
 };
 
 use super::position::Position;
@@ -115,11 +115,33 @@ pub(crate) struct PackedRecord {
 }
 
 impl PackedRecord {
-    fn at(&self, used: usize, wrap: usize) -> Position {
-        Position {
-            slot: self.record.half(used),
-            wrap: self.record.byte(wrap) != 0,
-        }
+    /// Where it is to be, and where it was before.
+    fn positions(&self) -> (Position, Position) {
+        let bytes = self.record.word(PACKED_POSITIONS).to_le_bytes();
+        let at = |slot: usize, wrap: usize| Position {
+            slot: u16::from_le_bytes([bytes[slot], bytes[slot + 1]]),
+            wrap: bytes[wrap] != 0,
+        };
+        (at(0, 4), at(2, 5))
+    }
+
+    /// Both at once: nobody who dies leaves a slot without its wrap counter.
+    fn set_positions(&self, intended: Position, settled: Position) {
+        let [intended_low, intended_high] = intended.slot.to_le_bytes();
+        let [settled_low, settled_high] = settled.slot.to_le_bytes();
+        let wraps = [u8::from(intended.wrap), u8::from(settled.wrap)];
+        let bytes = [
+            intended_low,
+            intended_high,
+            settled_low,
+            settled_high,
+            wraps[0],
+            wraps[1],
+            0,
+            0,
+        ];
+        self.record
+            .set_word(PACKED_POSITIONS, u64::from_le_bytes(bytes));
     }
 
     fn count_at(slot: u16) -> usize {
@@ -133,20 +155,19 @@ impl PackedRecord {
             .set_half(PackedRecord::count_at(slot), descriptors);
     }
 
-    /// Chains are about to be given back, up to here.
-    pub(super) fn intend(&self, used: Position) {
-        self.record.set_half(PACKED_USED, used.slot);
-        self.record.set_byte(PACKED_WRAP, u8::from(used.wrap));
+    /// Chains are about to be given back, from one position up to another.
+    pub(super) fn intend(&self, from: Position, to: Position) {
+        self.set_positions(to, from);
     }
 
     /// They were.
     pub(super) fn settle(&self, used: Position) {
-        self.record.set_half(PACKED_OLD_USED, used.slot);
-        self.record.set_byte(PACKED_OLD_WRAP, u8::from(used.wrap));
+        self.set_positions(used, used);
     }
 
     /// Where the ring goes on: at `base` when nobody was there before, or else after the last chain that was given back. `flags` are
-    /// those of a descriptor. None: what is here cannot be.
+    /// those of a descriptor: while its chain was not given back they say that it is available. Once it was, they say anything else, since
+    /// the driver may have used the descriptor again. None: what is here cannot be.
     pub(super) fn begin(
         &self,
         base: Position,
@@ -156,13 +177,12 @@ impl PackedRecord {
         let used = if self.is_new {
             base
         } else {
-            let intended = self.at(PACKED_USED, PACKED_WRAP);
-            let mut settled = self.at(PACKED_OLD_USED, PACKED_OLD_WRAP);
+            let (intended, mut settled) = self.positions();
             if intended.slot >= size || settled.slot >= size {
                 return None;
             }
             for _ in 0..size {
-                if settled == intended || !settled.is_used(flags(settled.slot)) {
+                if settled == intended || settled.is_available(flags(settled.slot)) {
                     break;
                 }
                 let count = self.record.half(PackedRecord::count_at(settled.slot));
@@ -173,7 +193,6 @@ impl PackedRecord {
             }
             settled
         };
-        self.intend(used);
         self.settle(used);
         // Last: whoever comes after a death before this begins anew.
         self.record.set_half(VERSION, VERSION_NUMBER);
@@ -221,7 +240,7 @@ mod tests {
             for (slot, descriptors) in [(0, 1), (1, 2), (3, 1)] {
                 record.note(slot, descriptors);
             }
-            record.intend(at(4));
+            record.intend(at(0), at(4));
             let next = inflight.packed(1, SIZE).unwrap();
             let found = next.begin(at(7), SIZE, given_back(dead_after));
             assert_eq!(found, Some(at(wanted)));
@@ -232,6 +251,35 @@ mod tests {
     }
 
     #[test]
+    fn the_driver_may_have_used_again_what_was_given_back() {
+        let inflight = fresh();
+        let record = inflight.packed(0, SIZE).unwrap();
+        record.begin(at(6), SIZE, given_back(6));
+        for slot in [6, 7, 0] {
+            record.note(slot, 1);
+        }
+        let wrapped = Position {
+            slot: 1,
+            wrap: false,
+        };
+        record.intend(at(6), wrapped);
+        // Two were given back, and both of them are available once more, in the next turn; the third never was.
+        let flags = |slot: u16| {
+            if slot == 0 {
+                DESC_USED
+            } else {
+                DESC_USED * u16::from(slot > 5)
+            }
+        };
+        let next = inflight.packed(0, SIZE).unwrap();
+        let third = Position {
+            slot: 0,
+            wrap: false,
+        };
+        assert_eq!(next.begin(at(0), SIZE, flags), Some(third));
+    }
+
+    #[test]
     fn records_that_cannot_be_are_refused() {
         let inflight = fresh();
         assert!(inflight.packed(2, SIZE).is_none());
@@ -239,17 +287,17 @@ mod tests {
         let record = inflight.packed(0, SIZE).unwrap();
         record.begin(at(0), SIZE, given_back(0));
         assert!(inflight.packed(0, SIZE - 1).is_none());
-        record.intend(at(SIZE));
+        record.intend(at(0), at(SIZE));
         let next = inflight.packed(0, SIZE).unwrap();
         assert_eq!(next.begin(at(0), SIZE, given_back(0)), None);
         // A chain of no descriptors would never end.
-        record.intend(at(2));
+        record.intend(at(0), at(2));
         record.note(0, 0);
         let next = inflight.packed(0, SIZE).unwrap();
         assert_eq!(next.begin(at(0), SIZE, given_back(2)), None);
         // Somebody has taken chains out of order.
         let (first, _) = entries(true);
-        record.record.set_byte(first, 1);
+        record.record.set_half(first, 1);
         assert!(inflight.packed(0, SIZE).is_none());
         let memory = Arc::new(Memory::new(vec![Mapping::private(4096).unwrap()]));
         assert!(InFlight::new(memory, 0, 32, SIZE, true).is_none());

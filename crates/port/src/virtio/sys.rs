@@ -336,7 +336,7 @@ impl Record {
     /// None: it is not inside, or not aligned.
     pub(super) fn new(memory: &Arc<Memory>, place: Place) -> Option<Record> {
         let bytes = place.length as usize;
-        let area = Area::new(memory, place, bytes, align_of::<AtomicU16>())?;
+        let area = Area::new(memory, place, bytes, align_of::<AtomicU64>())?;
         Some(Record { area, bytes })
     }
 
@@ -349,6 +349,12 @@ impl Record {
     fn byte_at(&self, offset: usize) -> &AtomicU8 {
         assert!(offset < self.bytes);
         // SAFETY: inside.
+        unsafe { self.area.at(offset) }
+    }
+
+    fn word_at(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset + 8 <= self.bytes && offset.is_multiple_of(8));
+        // SAFETY: inside, and aligned.
         unsafe { self.area.at(offset) }
     }
 
@@ -366,7 +372,11 @@ impl Record {
         self.byte_at(offset).load(Ordering::Acquire)
     }
 
-    pub(super) fn set_byte(&self, offset: usize, value: u8) {
-        self.byte_at(offset).store(value, Ordering::Release);
+    pub(super) fn word(&self, offset: usize) -> u64 {
+        self.word_at(offset).load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_word(&self, offset: usize, value: u64) {
+        self.word_at(offset).store(value, Ordering::Release);
     }
 }

@@ -17,14 +17,9 @@ pub const VERSION_NUMBER: u16 = 1;
 pub const SIZE: usize = 10;
 /// Split: the used ring's index, after everything of the last batch was written.
 pub const SPLIT_USED: usize = 14;
-/// Packed: the position where the next chain is given back, before it is; and after, with its wrap counter.
-pub const PACKED_USED: usize = 16;
-/// See [`PACKED_USED`].
-pub const PACKED_OLD_USED: usize = 18;
-/// See [`PACKED_USED`].
-pub const PACKED_WRAP: usize = 20;
-/// See [`PACKED_USED`].
-pub const PACKED_OLD_WRAP: usize = 21;
+/// Packed, in eight bytes: the slot where the next chain is given back, and the same before the last batch was, of two bytes each, little
+/// endian; then the wrap counter of either, of one byte each.
+pub const PACKED_POSITIONS: usize = 16;
 /// Packed, in an entry: the next free one.
 pub const PACKED_ENTRY_NEXT: usize = 2;
 

@@ -131,7 +131,7 @@ impl Packed {
             record.note(position.slot, taken.descriptors);
             position = position.after(taken.descriptors, self.size);
         }
-        record.intend(position);
+        record.intend(self.used, position);
         for taken in &self.taken {
             let word = Packed::used_word(self.used, *taken);
             // Release: as in `publish_together`.
