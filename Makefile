@@ -7,6 +7,8 @@ BUILT   = $(or $(CARGO_TARGET_DIR),target)/release
 BESIDE  = --target-dir $(or $(CARGO_TARGET_DIR),target)
 # How much `make bench` measures: some of each case. `make bench GRID=` measures all of it, in more than seven hours.
 GRID   ?= --short
+# On which roads; docs/benchmarking.md says why these.
+ROADS  ?= loopback,unix,bridge,millrace-loopback,millrace-bridge
 # What was measured of another commit is not gone on with.
 MEASURED = target/bench/$(or $(shell git describe --always --dirty 2>/dev/null),here)$(if $(strip $(GRID)),,-all)
 
@@ -43,7 +45,7 @@ check: ## format, lints, documentation, house rules, unit tests
 	if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; fi
 
 bench: build ## every scenario of `millrace bench` on five roads; about an hour, as projected; goes on where it stopped; target/bench/COMMIT/report.html
-	@$(BUILT)/millrace bench run $(GRID) --out $(MEASURED) --roads loopback,unix,bridge,millrace-loopback,millrace-bridge
+	@$(BUILT)/millrace bench run $(GRID) --out $(MEASURED) --roads $(ROADS)
 
 bench-sockets: ## every claim with its bar, measured, in ten rounds; about 35 minutes, as projected; keeps results, makes the documents' tables
 	@$(CARGO) xtask bench-sockets

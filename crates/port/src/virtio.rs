@@ -31,6 +31,17 @@ pub(crate) struct Places {
     pub(crate) device: Place,
 }
 
+/// A chain that a device has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// By what number the driver knows it.
+    number: u16,
+    /// How many of the ring's descriptors it has.
+    descriptors: u16,
+    /// How many bytes were written to it.
+    length: u32,
+}
+
 /// Why a packet of so many bytes is not handed out. `is_wrong`: its header says what it must not.
 #[inline]
 fn unfit(length: u64, is_wrong: bool) -> Option<Cause> {

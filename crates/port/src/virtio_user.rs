@@ -156,7 +156,14 @@ impl VirtioUser {
         self.link = None;
         self.is_armed = false;
         self.broken = None;
-        if matches!(why, Closed::Virtio(_)) {
+        let queues = self
+            .device
+            .iter_mut()
+            .flat_map(|device| &mut device.receiving);
+        let is_whole = queues
+            .map(device::Receiving::cut_off)
+            .all(|cut| cut.is_ok());
+        if matches!(why, Closed::Virtio(_)) || !is_whole {
             self.device = None;
         }
         self.state = State::Connecting(Some(why));

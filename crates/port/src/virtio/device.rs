@@ -25,17 +25,6 @@ pub(crate) use receive::Receiver;
 pub(crate) use split::Split;
 pub(crate) use transmit::Transmitter;
 
-/// A chain that was taken.
-#[derive(Debug, Clone, Copy)]
-struct Taken {
-    /// By what number the driver knows it.
-    number: u16,
-    /// How many of the ring's descriptors it has.
-    descriptors: u16,
-    /// How many bytes were written to it.
-    length: u32,
-}
-
 /// What both kinds of ring can do.
 pub(crate) trait Ring: Sized {
     /// How many descriptors it has.

@@ -1,22 +1,28 @@
 //! In-flight memory: what a back end leaves to the one that comes after its death.
 //!
-//! Chains go back in the order that they came in, so nothing has to be kept of each. A split ring's used index is in the ring itself. Of a
-//! packed one the position is kept here, twice: where it will be, before a burst is given back, and where it is, after. A record that tells
-//! of chains which were taken by somebody who works out of order is refused: its own kind can go on with it.
+//! Chains go back in the order that they came in, and a burst of them at once, so nothing has to be kept of chains that are worked on. A split
+//! ring's used index is in the ring itself. Of a packed one the position is kept here, twice: where it will be, before a burst is given
+//! back, and where it is, after; and of each chain of that burst what is said of it. Whoever comes after a death in the midst of giving back
+//! does it anew. A record that tells of chains which were taken by somebody who works out of order is refused: its own kind can go on with
+//! it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use millrace_wire::vhost_user::inflight::{
     PACKED_ENTRY_NEXT, PACKED_POSITIONS, SIZE, SPLIT_USED, VERSION, VERSION_NUMBER, entries,
     record_bytes,
 };
 
+use super::Taken;
 use super::position::Position;
 use super::sys::Record;
 use crate::memory::{Memory, Place};
 
-/// In an entry of a packed ring's record: how many descriptors a chain has.
+/// In an entry of a packed ring's record: how many descriptors a chain has;
 const PACKED_ENTRY_COUNT: usize = 6;
+/// and in eight bytes its number, of two, and in the last four how many bytes were written to it.
+const PACKED_ENTRY_USED: usize = 16;
 
 /// In-flight memory of all rings.
 #[derive(Debug, Clone)]
@@ -144,15 +150,28 @@ impl PackedRecord {
             .set_word(PACKED_POSITIONS, u64::from_le_bytes(bytes));
     }
 
-    fn count_at(slot: u16) -> usize {
+    fn entry_at(slot: u16) -> usize {
         let (first, each) = entries(true);
-        first + usize::from(slot) * each + PACKED_ENTRY_COUNT
+        first + usize::from(slot) * each
     }
 
-    /// A chain of so many descriptors is about to be given back at a slot.
-    pub(super) fn note(&self, slot: u16, descriptors: u16) {
+    /// A chain is about to be given back at a slot.
+    pub(super) fn note(&self, slot: u16, taken: Taken) {
+        let entry = PackedRecord::entry_at(slot);
+        let used = u64::from(taken.number) | u64::from(taken.length) << 32;
         self.record
-            .set_half(PackedRecord::count_at(slot), descriptors);
+            .set_half(entry + PACKED_ENTRY_COUNT, taken.descriptors);
+        self.record.set_word(entry + PACKED_ENTRY_USED, used);
+    }
+
+    fn noted(&self, slot: u16) -> Taken {
+        let entry = PackedRecord::entry_at(slot);
+        let used = self.record.word(entry + PACKED_ENTRY_USED);
+        Taken {
+            number: used as u16,
+            descriptors: self.record.half(entry + PACKED_ENTRY_COUNT),
+            length: (used >> 32) as u32,
+        }
     }
 
     /// Chains are about to be given back, from one position up to another.
@@ -165,43 +184,67 @@ impl PackedRecord {
         self.set_positions(used, used);
     }
 
-    /// Where the ring goes on: at `base` when nobody was there before, or else after the last chain that was given back. `flags` are
-    /// those of a descriptor: while its chain was not given back they say that it is available. Once it was, they say anything else, since
-    /// the driver may have used the descriptor again. None: what is here cannot be.
+    /// Where the ring goes on: at `base` when nobody was there before, or else after the last chain that was given back, which is done now
+    /// where it was about to be done. `flags` are those of a descriptor, and `give` writes a chain there as used. None: what is here cannot
+    /// be.
     pub(super) fn begin(
         &self,
         base: Position,
         size: u16,
         flags: impl Fn(u16) -> u16,
+        give: impl Fn(Position, Taken, Ordering),
     ) -> Option<Position> {
         let used = if self.is_new {
             base
         } else {
-            let (intended, mut settled) = self.positions();
+            let (intended, settled) = self.positions();
             if intended.slot >= size || settled.slot >= size {
                 return None;
             }
-            for _ in 0..size {
-                if settled == intended || settled.is_available(flags(settled.slot)) {
-                    break;
-                }
-                let count = self.record.half(PackedRecord::count_at(settled.slot));
-                if count == 0 || count > size {
-                    return None;
-                }
-                settled = settled.after(count, size);
+            // The first chain is written last. Once it was, the driver may have used its descriptor again: then it is available, but in the
+            // next turn.
+            if settled != intended && settled.is_available(flags(settled.slot)) {
+                self.give_back(settled, intended, size, give)?;
             }
-            settled
+            intended
         };
         self.settle(used);
         // Last: whoever comes after a death before this begins anew.
         self.record.set_half(VERSION, VERSION_NUMBER);
         Some(used)
     }
+
+    /// Gives back what was noted from one position up to another. None: that is more than a ring.
+    fn give_back(
+        &self,
+        from: Position,
+        to: Position,
+        size: u16,
+        give: impl Fn(Position, Taken, Ordering),
+    ) -> Option<()> {
+        let first = self.noted(from.slot);
+        let (mut at, mut taken, mut left) = (from, first, size);
+        loop {
+            left = left.checked_sub(taken.descriptors)?;
+            if taken.descriptors == 0 {
+                return None;
+            }
+            at = at.after(taken.descriptors, size);
+            if at == to {
+                break;
+            }
+            taken = self.noted(at.slot);
+            give(at, taken, Ordering::Relaxed);
+        }
+        give(from, first, Ordering::Release);
+        Some(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use millrace_shm::Mapping;
     use millrace_wire::virtio::{DESC_AVAIL, DESC_USED};
 
@@ -219,64 +262,72 @@ mod tests {
         Position { slot, wrap: true }
     }
 
-    /// Flags of a ring of which the slots before this were given back in the first turn.
-    fn given_back(before: u16) -> impl Fn(u16) -> u16 {
-        move |slot| match slot < before {
-            true => DESC_AVAIL | DESC_USED,
-            false => DESC_AVAIL,
+    fn chain(number: u16, descriptors: u16) -> Taken {
+        Taken {
+            number,
+            descriptors,
+            length: 100 + u32::from(number),
         }
     }
 
-    #[test]
-    fn a_packed_ring_goes_on_after_the_last_chain_that_was_given_back() {
-        let inflight = fresh();
+    /// What is given back by whoever comes next, where the first slot's flags are these.
+    fn next(inflight: &InFlight, flags: u16) -> (Option<Position>, Vec<(u16, u16, u32)>) {
+        let given = RefCell::new(Vec::new());
         let record = inflight.packed(1, SIZE).unwrap();
-        assert_eq!(record.begin(at(0), SIZE, given_back(0)), Some(at(0)));
-        // Three chains, of one, two and one descriptors, and a death after none, one, two, or all of them.
-        for (dead_after, wanted) in [(0, 0), (1, 1), (3, 3), (4, 4)] {
+        let found = record.begin(
+            at(7),
+            SIZE,
+            |_| flags,
+            |position, taken, _| {
+                given
+                    .borrow_mut()
+                    .push((position.slot, taken.number, taken.length));
+            },
+        );
+        (found, given.into_inner())
+    }
+
+    fn nothing(_: Position, _: Taken, _: Ordering) {
+        unreachable!("nothing is to be given back");
+    }
+
+    #[test]
+    fn a_burst_that_was_about_to_be_given_back_is_given_back() {
+        let used = DESC_AVAIL | DESC_USED;
+        // In the next turn of the ring.
+        let used_again = DESC_USED;
+        for (flags, given) in [
+            (DESC_AVAIL, vec![(1, 20, 120), (3, 30, 130), (0, 10, 110)]),
+            (used, vec![]),
+            (used_again, vec![]),
+        ] {
             let inflight = fresh();
             let record = inflight.packed(1, SIZE).unwrap();
-            record.begin(at(0), SIZE, given_back(0));
-            for (slot, descriptors) in [(0, 1), (1, 2), (3, 1)] {
-                record.note(slot, descriptors);
+            assert_eq!(record.begin(at(0), SIZE, |_| 0, nothing), Some(at(0)));
+            for (slot, taken) in [(0, chain(10, 1)), (1, chain(20, 2)), (3, chain(30, 1))] {
+                record.note(slot, taken);
             }
             record.intend(at(0), at(4));
-            let next = inflight.packed(1, SIZE).unwrap();
-            let found = next.begin(at(7), SIZE, given_back(dead_after));
-            assert_eq!(found, Some(at(wanted)));
+            assert_eq!(next(&inflight, flags), (Some(at(4)), given));
             // And once more, where nothing was going on.
-            let next = inflight.packed(1, SIZE).unwrap();
-            assert_eq!(next.begin(at(7), SIZE, given_back(8)), Some(at(wanted)));
+            assert_eq!(next(&inflight, DESC_AVAIL), (Some(at(4)), vec![]));
         }
     }
 
     #[test]
-    fn the_driver_may_have_used_again_what_was_given_back() {
+    fn a_burst_goes_round_the_end_of_the_ring() {
         let inflight = fresh();
-        let record = inflight.packed(0, SIZE).unwrap();
-        record.begin(at(6), SIZE, given_back(6));
-        for slot in [6, 7, 0] {
-            record.note(slot, 1);
-        }
-        let wrapped = Position {
-            slot: 1,
+        let record = inflight.packed(1, SIZE).unwrap();
+        record.begin(at(6), SIZE, |_| 0, nothing);
+        record.note(6, chain(1, 3));
+        record.note(1, chain(2, 1));
+        let end = Position {
+            slot: 2,
             wrap: false,
         };
-        record.intend(at(6), wrapped);
-        // Two were given back, and both of them are available once more, in the next turn; the third never was.
-        let flags = |slot: u16| {
-            if slot == 0 {
-                DESC_USED
-            } else {
-                DESC_USED * u16::from(slot > 5)
-            }
-        };
-        let next = inflight.packed(0, SIZE).unwrap();
-        let third = Position {
-            slot: 0,
-            wrap: false,
-        };
-        assert_eq!(next.begin(at(0), SIZE, flags), Some(third));
+        record.intend(at(6), end);
+        let given = vec![(1, 2, 102), (6, 1, 101)];
+        assert_eq!(next(&inflight, DESC_AVAIL), (Some(end), given));
     }
 
     #[test]
@@ -285,16 +336,19 @@ mod tests {
         assert!(inflight.packed(2, SIZE).is_none());
         assert!(inflight.packed(0, SIZE + 1).is_none());
         let record = inflight.packed(0, SIZE).unwrap();
-        record.begin(at(0), SIZE, given_back(0));
+        record.begin(at(0), SIZE, |_| 0, nothing);
         assert!(inflight.packed(0, SIZE - 1).is_none());
         record.intend(at(0), at(SIZE));
         let next = inflight.packed(0, SIZE).unwrap();
-        assert_eq!(next.begin(at(0), SIZE, given_back(0)), None);
-        // A chain of no descriptors would never end.
+        assert_eq!(next.begin(at(0), SIZE, |_| DESC_AVAIL, nothing), None);
+        // A chain of no descriptors would never end, and one beyond the end of the burst is none of it.
         record.intend(at(0), at(2));
-        record.note(0, 0);
-        let next = inflight.packed(0, SIZE).unwrap();
-        assert_eq!(next.begin(at(0), SIZE, given_back(2)), None);
+        for descriptors in [0, 3, SIZE + 1] {
+            record.note(0, chain(0, descriptors));
+            let next = inflight.packed(0, SIZE).unwrap();
+            let give = |_: Position, _: Taken, _: Ordering| {};
+            assert_eq!(next.begin(at(0), SIZE, |_| DESC_AVAIL, give), None);
+        }
         // Somebody has taken chains out of order.
         let (first, _) = entries(true);
         record.record.set_half(first, 1);

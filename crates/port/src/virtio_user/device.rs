@@ -57,6 +57,10 @@ impl Receiving {
         either!(Receiving, self, own => own.release())
     }
 
+    pub(super) fn cut_off(&mut self) -> Result<(), Malformed> {
+        either!(Receiving, self, own => own.cut_off())
+    }
+
     pub(super) fn want_call(&mut self, wanted: bool) {
         either!(Receiving, self, own => own.want_call(wanted));
     }

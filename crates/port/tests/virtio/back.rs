@@ -314,6 +314,40 @@ fn answers_that_cannot_be_end_the_connection() {
 }
 
 #[test]
+fn the_beginning_of_a_packet_is_not_put_before_what_the_next_back_end_brings() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("vhost.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut port = front(&path, false);
+    let back = Back::new(listener, &mut port, false);
+    back.set_buffers(0, 1);
+    back.set_buffers(1, 3);
+    // A packet, and two buffers of one that has three.
+    back.give(0, &[(0, 76), (1, 256), (2, 256)]);
+    drop(back.stream);
+    let begin = Instant::now();
+    while matches!(port.state(), State::Connected) {
+        port.poll(Instant::now());
+        assert!(begin.elapsed() < Duration::from_secs(60));
+    }
+    let mut back = Back::new(back.listener, &mut port, false);
+    assert_eq!(port.receive(0, &mut Burst::new(4)), 1);
+    back.set_buffers(3, 1);
+    let used = [3u32.to_le_bytes(), 100u32.to_le_bytes()].concat();
+    back.write(back.rings[0][2] + 4 + 8 * 3, &used);
+    back.set_index(0, 4);
+    let mut burst = Burst::new(4);
+    assert_eq!(port.receive(0, &mut burst), 1);
+    assert_eq!(burst.iter().next().map(|packet| packet.len()), Some(88));
+    // And the buffers are the back end's again.
+    let mut index = [0; 2];
+    back.hear();
+    let available = back.rings[0][1] as i64 + 2;
+    assert_eq!(pread(back.memory(), &mut index, available), Ok(2));
+    assert_eq!(u16::from_le_bytes(index), SIZE + 4);
+}
+
+#[test]
 fn whatever_a_back_end_scribbles_the_port_goes_on_and_counts_right() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("vhost.sock");

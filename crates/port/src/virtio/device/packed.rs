@@ -8,13 +8,13 @@ use millrace_wire::virtio::{
     WRAP, has_passed,
 };
 
-use super::{Ring, Taken};
+use super::Ring;
 use crate::memory::Memory;
-use crate::virtio::Places;
 use crate::virtio::error::Malformed;
 use crate::virtio::inflight::PackedRecord;
 use crate::virtio::position::Position;
 use crate::virtio::sys::{Descriptors, Event};
+use crate::virtio::{Places, Taken};
 
 /// A packed ring. Its cursors are private.
 #[derive(Debug)]
@@ -48,8 +48,12 @@ impl Packed {
     ) -> Option<Packed> {
         let descriptors = Descriptors::new(memory, places.descriptors, size)?;
         let flags = |slot: u16| (descriptors.second(slot, Ordering::Acquire) >> 48) as u16;
+        let give = |position: Position, taken, order| {
+            let word = Packed::used_word(position, taken);
+            descriptors.set_second(position.slot, word, order);
+        };
         let used = match &record {
-            Some(record) => record.begin(Position::from_word(position), size, flags)?,
+            Some(record) => record.begin(Position::from_word(position), size, flags, give)?,
             None => Position::from_word(position),
         };
         if used.slot >= size {
@@ -121,25 +125,14 @@ impl Packed {
             .set_second(begin.slot, first, Ordering::Release);
     }
 
-    /// One after another: whoever comes after a death in the midst of it finds how far it went.
-    fn publish_in_turn(&mut self) {
-        let Some(record) = &self.record else {
-            return;
-        };
+    /// Notes what is about to be given back, for whoever comes after a death in the midst of it.
+    fn note(&self, record: &PackedRecord) {
         let mut position = self.used;
         for taken in &self.taken {
-            record.note(position.slot, taken.descriptors);
+            record.note(position.slot, *taken);
             position = position.after(taken.descriptors, self.size);
         }
         record.intend(self.used, position);
-        for taken in &self.taken {
-            let word = Packed::used_word(self.used, *taken);
-            // Release: as in `publish_together`.
-            let slot = self.used.slot;
-            self.descriptors.set_second(slot, word, Ordering::Release);
-            self.used = self.used.after(taken.descriptors, self.size);
-        }
-        record.settle(position);
     }
 }
 
@@ -242,9 +235,12 @@ impl Ring for Packed {
 
     #[inline]
     fn publish(&mut self) {
-        match self.record.is_some() {
-            false => self.publish_together(),
-            true => self.publish_in_turn(),
+        if let Some(record) = &self.record {
+            self.note(record);
+        }
+        self.publish_together();
+        if let Some(record) = &self.record {
+            record.settle(self.used);
         }
         self.taken.clear();
     }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use millrace_wire::virtio::{DESC_NEXT, Descriptor, RING_EVENT_IDX, RING_NO_NOTIFY, has_passed};
 
-use super::{Ring, Taken};
+use super::Ring;
 use crate::memory::Memory;
-use crate::virtio::Places;
 use crate::virtio::error::Malformed;
 use crate::virtio::inflight::SplitRecord;
 use crate::virtio::sys::{Available, Descriptors, Used};
+use crate::virtio::{Places, Taken};
 
 /// A split ring. Its cursors are private: what the driver says is compared with them.
 #[derive(Debug)]

@@ -154,6 +154,32 @@ impl<R: Ring> Receiver<R> {
         Ok(())
     }
 
+    /// The device has gone: what is there of a packet whose rest it did not bring is given again, empty, by the next `release`. Whole packets
+    /// that it brought stay.
+    pub(crate) fn cut_off(&mut self) -> Result<(), Malformed> {
+        let size = self.queue.buffers.counts.len();
+        self.collect(size)?;
+        let mut whole = 0;
+        while whole < self.arrived.len() {
+            let (number, _) = self.arrived[whole];
+            let place = self.queue.buffers.place(number);
+            let mut head = [0; NET_HEADER_BYTES];
+            let header_bytes = self.queue.header_bytes as usize;
+            self.queue.memory.read(place, &mut head[..header_bytes]);
+            let count = match self.is_mergeable {
+                true => usize::from(NetHeader::parse(head).buffers.max(1)),
+                false => 1,
+            };
+            if whole + count > self.arrived.len() {
+                break;
+            }
+            whole += count;
+        }
+        let rest = self.arrived.drain(whole..);
+        self.held.extend(rest.map(|(number, _)| number));
+        Ok(())
+    }
+
     /// Takes over what came back, until there are so many buffers.
     #[inline]
     fn collect(&mut self, wanted: usize) -> Result<(), Malformed> {
