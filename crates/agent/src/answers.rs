@@ -22,6 +22,11 @@ use crate::roads::{self, Absent};
 use crate::server::Server;
 use crate::tenant::Tenant;
 
+/// A connection that has no offer and is younger than this is not listed yet. Its addresses are in the table of all sockets of its network
+/// namespace, also of those that have ended in the last minute: tens of thousands where connections are short, and reading them takes
+/// tens of milliseconds of a processor that may be a program's.
+const YOUNG_NS: u64 = 50_000_000;
+
 impl Server {
     /// Answers a question.
     pub(crate) fn handle_query(&mut self, asker: ClientId, query: Query) {
@@ -50,11 +55,15 @@ impl Server {
 
     fn report_connections(&mut self, asker: ClientId) -> serde_json::Result<String> {
         let mut addresses = std::mem::take(&mut self.addresses);
+        let now_ns = monotonic_ns();
         let connections = self.connections(|client, index, row| {
             let visible = self.may_see(asker, client);
             let is_undescribed =
                 row.state == state::KERNEL && row.local.1 == 0 && row.remote.1 == 0;
             if visible && is_undescribed {
+                if now_ns.saturating_sub(row.since_ns) < YOUNG_NS {
+                    return None;
+                }
                 let listing = (client.id, index, row.since_ns);
                 let process = client.process.as_ref()?;
                 let (local, remote) = addresses.find(listing, process, row.fd)?;
