@@ -10,7 +10,7 @@ use crate::results::{Cell, Results};
 use crate::stats::Verdict;
 
 /// With more roads, cells of the table have to be narrow.
-pub(super) const ROOMY: usize = 6;
+pub(super) const ROOMY: usize = 4;
 
 /// The table, scenarios by roads.
 pub(super) fn table(results: &Results, scenarios: &[Scenario<'_>], verdicts: &Verdicts) -> Markup {
@@ -28,7 +28,7 @@ pub(super) fn table(results: &Results, scenarios: &[Scenario<'_>], verdicts: &Ve
         section #summary {
             h2 { "Summary" }
             div.wide tabindex="0" role="region" aria-label="Summary table" {
-                table class=(class) {
+                table class=(class) style=(format!("--roads: {}", results.roads.len())) {
                     caption {
                         "In each cell: the median of the trials, the typical ratio to the road that is named in the heading, where above 1 "
                         "is better, with its verdict; the smallest and the largest trial; processor time of server and client for each "

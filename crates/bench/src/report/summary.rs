@@ -299,20 +299,41 @@ pub(super) fn remarks(cell: &Cell) -> Vec<String> {
         remarks.push(stats::BIMODAL.to_owned());
     }
     remarks.extend(clocks(cell));
-    let mut notes: Vec<(&str, usize)> = Vec::new();
-    for note in cell.counted().flat_map(|trial| &trial.notes) {
-        match notes.iter_mut().find(|(known, _)| known == note) {
-            Some((_, times)) => *times += 1,
-            None => notes.push((note, 1)),
+    remarks.extend(noted(
+        cell.counted().flat_map(|trial| &trial.notes),
+        counted,
+    ));
+    remarks
+}
+
+/// Notes of so many trials, each kind once. Those that differ by their figures only are of one kind, and the one with the greatest is told.
+fn noted<'a>(notes: impl Iterator<Item = &'a String>, trials: usize) -> Vec<String> {
+    let mut kinds: Vec<(String, &str, usize)> = Vec::new();
+    for note in notes {
+        let kind = note.replace(|letter: char| letter.is_ascii_digit() || letter == '.', "");
+        match kinds.iter_mut().find(|(known, ..)| *known == kind) {
+            Some((_, told, times)) => {
+                if first_number(note) > first_number(told) {
+                    *told = note;
+                }
+                *times += 1;
+            }
+            None => kinds.push((kind, note, 1)),
         }
     }
-    let notes = notes.into_iter();
-    remarks.extend(notes.map(|(note, times)| match times {
-        _ if times == counted => note.to_owned(),
-        1 => format!("{note} (in one trial of {counted})"),
-        _ => format!("{note} (in {times} trials of {counted})"),
-    }));
-    remarks
+    let tell = |(_, note, times): (String, &str, usize)| match times {
+        _ if times == trials => note.to_owned(),
+        1 => format!("{note} (in one trial of {trials})"),
+        _ => format!("{note} (in {times} trials of {trials})"),
+    };
+    kinds.into_iter().map(tell).collect()
+}
+
+fn first_number(text: &str) -> f64 {
+    let begin = text.find(|letter: char| letter.is_ascii_digit());
+    let text = begin.map_or("", |begin| &text[begin..]);
+    let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
+    text[..end.unwrap_or(text.len())].parse().unwrap_or(0.0)
 }
 
 /// Whose times a cell's are, where they were taken at both ends: of one clock, or of two, with what their estimate leaves in doubt.
@@ -412,6 +433,27 @@ mod tests {
                 "two clocks, the server's 2.000000 s behind, which is allowed for: times are in error by up to 25.0\u{a0}µs; drift +0.0 ppm"
             ]
         );
+    }
+
+    #[test]
+    fn notes_that_differ_by_their_figures_are_one() {
+        let notes = [
+            "1.5 ms late",
+            "9.867 ms late",
+            "alone",
+            "4.9 ms late",
+            "31 µs late",
+        ];
+        let notes = notes.map(str::to_owned);
+        assert_eq!(
+            noted(notes.iter(), 5),
+            [
+                "9.867 ms late (in 3 trials of 5)",
+                "alone (in one trial of 5)",
+                "31 µs late (in one trial of 5)"
+            ]
+        );
+        assert_eq!(noted(notes[..2].iter(), 2), ["9.867 ms late"]);
     }
 
     #[test]
