@@ -174,8 +174,8 @@ def numbers(path: str) -> array.array[int]:
 
 
 def survives(run: Run, packed: bool, turns: int, is_asked: bool = False) -> None:
-    """The back end ends under load, again and again: the next goes on where it was. What is lost is what those had in hand that were killed:
-    who is asked to end has nothing in hand then."""
+    """The back end ends under load, again and again: the next goes on where it was. What is lost is what those had in hand that were
+    killed: who is asked to end has nothing in hand then."""
     # Twelve million go by in a second where both ends have a processor: enough for all kills.
     count, record = 10_000_000, run.place / "numbers"
     front = ["virtio-user", "server", str(run.socket), *(["--packed"] if packed else [])]

@@ -1,10 +1,10 @@
 //! In-flight memory: what a back end leaves to the one that comes after its death.
 //!
-//! Chains go back in the order that they came in, and a burst of them at once, so nothing has to be kept of chains that are worked on. A split
-//! ring's used index is in the ring itself. Of a packed one the position is kept here, twice: where it will be, before a burst is given
-//! back, and where it is, after; and of each chain of that burst what is said of it. Whoever comes after a death in the midst of giving back
-//! does it anew. A record that tells of chains which were taken by somebody who works out of order is refused: its own kind can go on with
-//! it.
+//! Chains go back in the order that they came in, and a burst of them at once, so nothing has to be kept of chains that are worked on. A
+//! split ring's used index is in the ring itself. Of a packed one the position is kept here, twice: where it will be, before a burst is
+//! given back, and where it is, after; and of each chain of that burst what is said of it. Whoever comes after a death in the midst of
+//! giving back does it anew. A record that tells of chains which were taken by somebody who works out of order is refused: its own kind
+//! can go on with it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

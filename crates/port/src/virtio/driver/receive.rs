@@ -154,8 +154,8 @@ impl<R: Ring> Receiver<R> {
         Ok(())
     }
 
-    /// The device has gone: what is there of a packet whose rest it did not bring is given again, empty, by the next `release`. Whole packets
-    /// that it brought stay.
+    /// The device has gone: what is there of a packet whose rest it did not bring is given again, empty, by the next `release`. Whole
+    /// packets that it brought stay.
     pub(crate) fn cut_off(&mut self) -> Result<(), Malformed> {
         let size = self.queue.buffers.counts.len();
         self.collect(size)?;
