@@ -8,13 +8,14 @@
 //!
 //! In reading order: `reason` (why a connection is on the kernel's road), `message` (what the two sides
 //! say), `channel` (what participants of channels and the agent say), `codec` (the bytes); [`memif`]; [`virtio`], [`vhost_user`];
-//! [`pcap`].
+//! [`pcap`]; [`gtpu`].
 
 #![no_std]
 #![forbid(unsafe_code)]
 
 mod channel;
 mod codec;
+pub mod gtpu;
 pub mod memif;
 mod message;
 pub mod pcap;
