@@ -353,6 +353,8 @@ const LOOM: &[&str] = &[
     "millrace-shm",
     "-p",
     "millrace-stream",
+    "-p",
+    "millrace-sched",
     "--test",
     "loom*",
 ];

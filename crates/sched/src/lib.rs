@@ -1,0 +1,202 @@
+//! An event scheduler without a scheduler, for few processors.
+//!
+//! A program is a graph of *stages* over *flows* ([`Graph`]). Each *worker* runs to completion: it does the work of its flows stage by
+//! stage, nearest to the way out first, and hands to another worker only what is another one's. Flows belong to workers by buckets, for
+//! each stage, and buckets move when work is uneven. No thread does nothing but schedule; no event takes a lock.
+//!
+//! Words mean what they mean in DPDK's Eventdev, where they are the same: an *atomic* stage has one worker at a time for each flow, and
+//! keeps the order of its events; an *ordered* one may have several, and its order is restored behind it; a *parallel* one promises
+//! neither.
+//!
+//! | Eventdev | here |
+//! |---|---|
+//! | event device, port | scheduler, worker |
+//! | queue | stage |
+//! | `op` NEW | [`Entry::enter`] |
+//! | FORWARD | [`Out::forward`]: never fails |
+//! | RELEASE | whatever a handler does not hand on; buckets are a worker's until they move, so there is no lock to release early |
+//! | `new_event_threshold` | the limit of an entry point |
+//! | priority 0 to 255 | [`Priority`], four levels; lower ones are never starved |
+//!
+//! In reading order: `event`, `graph`; `map` (who has which flows), `ring`, `shared`, `outbox`; `entry`, `worker` (a turn),
+//! `worker::moving` (buckets that go to another one), `worker::lending` (batches of ordered stages), `balance` and `fusion` (which, and
+//! when); `run` (threads); `toeplitz`.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+mod atomic;
+mod balance;
+mod entry;
+mod event;
+mod fusion;
+mod graph;
+mod map;
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod model;
+mod outbox;
+mod ring;
+mod run;
+mod shared;
+pub mod toeplitz;
+mod worker;
+
+pub use entry::Entry;
+pub use event::{Event, Priority, StageId};
+pub use fusion::HAND_OVER_NS;
+pub use graph::{Graph, Handler, Kind, Out, STAGES_MAX};
+pub use run::Running;
+pub use worker::{Work, Worker};
+
+use balance::Clock;
+use outbox::Outbox;
+use shared::Shared;
+
+/// Workers, at most: their sets are bits of a word.
+pub const WORKERS_MAX: usize = 64;
+/// Entry points, at most.
+pub const ENTRIES_MAX: usize = 64;
+/// Of so many batches one at least is of the least urgent that wait.
+pub const STARVATION_BATCHES: usize = 16;
+
+/// How a graph is run.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// How many workers there are, up to [`WORKERS_MAX`].
+    pub workers: usize,
+    /// Of each entry point: how many of its events may be in the graph.
+    pub entries: Vec<usize>,
+    /// Events that a handler gets at once, at most.
+    pub burst: usize,
+    /// Events on their way to a worker that there is room for, a power of two. What a worker finds no room for waits where it is; what
+    /// enters is refused.
+    pub ring: usize,
+    /// Batches of ordered stages go to workers with less to do while more events than so many wait at a stage.
+    pub lend_above: usize,
+}
+
+impl Config {
+    /// For so many workers, and one entry point of 4096 events.
+    #[must_use]
+    pub fn new(workers: usize) -> Config {
+        Config {
+            workers,
+            entries: vec![4096],
+            burst: 32,
+            ring: 8192,
+            lend_above: 64,
+        }
+    }
+
+    fn check(&self, graph: &Graph) -> Result<(), ConfigError> {
+        let at_most = |what, count, most| match (1..=most).contains(&count) {
+            true => Ok(()),
+            false => Err(ConfigError::Count { what, count, most }),
+        };
+        at_most("workers", self.workers, WORKERS_MAX)?;
+        at_most("entry points", self.entries.len(), ENTRIES_MAX)?;
+        at_most("stages", graph.stages.len(), STAGES_MAX)?;
+        at_most("events of a burst", self.burst, 1024)?;
+        for limit in &self.entries {
+            at_most("events of an entry point", *limit, 1 << 24)?;
+        }
+        match self.ring.is_power_of_two() && self.ring <= 1 << 20 {
+            true => Ok(()),
+            false => Err(ConfigError::Ring(self.ring)),
+        }
+    }
+}
+
+/// Why a graph cannot be run so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfigError {
+    /// There are too few or too many of something.
+    Count {
+        /// Of what.
+        what: &'static str,
+        /// So many are asked for.
+        count: usize,
+        /// There may be from one to so many.
+        most: usize,
+    },
+    /// The size of rings is no power of two up to a million.
+    Ring(usize),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::Count { what, count, most } => {
+                write!(f, "{count} {what}: there can be 1 to {most}")
+            }
+            ConfigError::Ring(room) => {
+                write!(f, "rings of {room} events: a power of two up to 1048576")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Makes the workers and entry points of a graph. Who wants threads gives the workers to [`Running::start`].
+///
+/// # Errors
+/// When the configuration cannot be.
+pub fn build(graph: &Graph, config: &Config) -> Result<(Vec<Worker>, Vec<Entry>), ConfigError> {
+    build_with(graph, config, &Clock::Real(Instant::now()))
+}
+
+/// The same for a test that plays turn after turn, in its own time: `now` is in nanoseconds.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_in_virtual_time(
+    graph: &Graph,
+    config: &Config,
+    now: &Arc<AtomicU64>,
+) -> Result<(Vec<Worker>, Vec<Entry>), ConfigError> {
+    build_with(graph, config, &Clock::Set(now.clone()))
+}
+
+fn build_with(
+    graph: &Graph,
+    config: &Config,
+    clock: &Clock,
+) -> Result<(Vec<Worker>, Vec<Entry>), ConfigError> {
+    config.check(graph)?;
+    let (workers, entries) = (config.workers, config.entries.len());
+    let shared = Arc::new(Shared::new(&graph.stages, workers, entries));
+    let (producers, consumers): (Vec<_>, Vec<_>) =
+        (0..workers).map(|_| ring::ring(config.ring)).unzip();
+    let outbox = |sender: usize| {
+        let rings = producers.iter().enumerate();
+        let to =
+            |(worker, ring): (usize, &ring::Producer)| (worker != sender).then(|| ring.clone());
+        Outbox::new(sender, rings.map(to).collect())
+    };
+    let made = consumers.into_iter().enumerate().map(|(index, input)| {
+        let handlers = graph.stages.iter().map(|stage| (stage.maker)(index));
+        let handlers = handlers.collect();
+        let (shared, clock) = (shared.clone(), clock.clone());
+        Worker::new(index, shared, input, outbox(index), handlers, config, clock)
+    });
+    let made = made.collect();
+    let entries = config.entries.iter().enumerate();
+    let entries = entries.map(|(number, limit)| Entry {
+        shared: shared.clone(),
+        number: number as u8,
+        outbox: outbox(workers + number),
+        limit: *limit as u64,
+        came: 0,
+        gone: 0,
+        turn: 0,
+        refused: 0,
+    });
+    let entries = entries.collect();
+    Ok((made, entries))
+}

@@ -1,0 +1,140 @@
+//! Which worker has which flows: a table of owners by bucket, for each stage, and how an owner finds out that nobody goes by an older
+//! table.
+//!
+//! A sender looks up owners and fills rings between `begin` and `end` of its own [`Sending`], and nowhere else. Who gives a bucket away
+//! writes the new owner, and then waits until each sender was seen outside, or in a later round ([`Quiet`]): whatever comes after that goes
+//! by the new table. A sender that sleeps, waits, or works in a handler for long is outside, and is waited for by nobody.
+
+use crate::atomic::{Apart, AtomicU8, AtomicU64, Ordering, fence};
+use crate::event::StageId;
+
+/// Buckets of each stage: flows that share one move together.
+pub(crate) const BUCKETS: usize = if cfg!(loom) { 2 } else { 4096 };
+
+/// A bucket of a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Place(u32);
+
+impl Place {
+    /// Of a flow's events at a stage. Multiplied by the golden ratio: keys whose low bits are alike are spread.
+    #[inline]
+    pub(crate) fn of(stage: StageId, flow: u32) -> Place {
+        let bucket = flow.wrapping_mul(0x9e37_79b9) >> (32 - BUCKETS.trailing_zeros());
+        Place(u32::from(stage.0) * BUCKETS as u32 + bucket)
+    }
+
+    /// All of them, of so many stages.
+    pub(crate) fn all(stages: usize) -> impl Iterator<Item = Place> {
+        (0..(stages * BUCKETS) as u32).map(Place)
+    }
+
+    pub(crate) fn new(stage: StageId, bucket: usize) -> Place {
+        Place(u32::from(stage.0) * BUCKETS as u32 + bucket as u32)
+    }
+
+    pub(crate) fn bucket(self) -> usize {
+        self.index() % BUCKETS
+    }
+
+    pub(crate) fn stage(self) -> StageId {
+        StageId((self.0 / BUCKETS as u32) as u8)
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    pub(crate) fn word(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) fn from_word(word: u32) -> Place {
+        Place(word)
+    }
+}
+
+/// The tables. Only a bucket's owner writes its entry.
+#[derive(Debug)]
+pub(crate) struct Owners(Box<[AtomicU8]>);
+
+impl Owners {
+    /// Buckets go round the workers.
+    pub(crate) fn new(stages: usize, workers: usize) -> Owners {
+        let first = |place: Place| (place.index() % BUCKETS % workers) as u8;
+        Owners(
+            Place::all(stages)
+                .map(|place| AtomicU8::new(first(place)))
+                .collect(),
+        )
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, place: Place) -> usize {
+        // Acquire, and Release in `set`: who gets an event that went by a new entry sees that entry, too.
+        usize::from(self.0[place.index()].load(Ordering::Acquire))
+    }
+
+    fn set(&self, place: Place, worker: usize) {
+        self.0[place.index()].store(worker as u8, Ordering::Release);
+    }
+
+    /// Gives a bucket to another worker. What was sent by the older table is on its way until the result says that nobody is sending by it.
+    pub(crate) fn give(&self, place: Place, worker: usize, senders: &[Sending]) -> Quiet {
+        self.set(place, worker);
+        Quiet::after(senders)
+    }
+}
+
+/// Whether a sender is sending: odd while it is.
+#[derive(Debug, Default)]
+pub(crate) struct Sending(Apart<AtomicU64>);
+
+impl Sending {
+    /// The sender looks up owners from here on.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        // Relaxed: nobody else writes it.
+        let round = self.0.0.load(Ordering::Relaxed);
+        // Release: who sees this round and not the end of the one before sees what was sent in that one, too.
+        self.0.0.store(round + 1, Ordering::Release);
+        // SeqCst: pairs with the one in `Quiet::after`: either that sees this round, or this round sees the new owner.
+        fence(Ordering::SeqCst);
+    }
+
+    /// All it had is in rings, and visible.
+    #[inline]
+    pub(crate) fn end(&self) {
+        let round = self.0.0.load(Ordering::Relaxed);
+        // Release: pairs with the acquire in `Quiet::poll`; what is in the rings is visible after it.
+        self.0.0.store(round + 1, Ordering::Release);
+    }
+}
+
+/// Senders that may still go by an older table.
+#[derive(Debug)]
+pub(crate) struct Quiet(Vec<(usize, u64)>);
+
+impl Quiet {
+    fn after(senders: &[Sending]) -> Quiet {
+        // SeqCst: see `Sending::begin`.
+        fence(Ordering::SeqCst);
+        let round = |sender: &Sending| sender.0.0.load(Ordering::Acquire);
+        Quiet(
+            senders
+                .iter()
+                .map(round)
+                .enumerate()
+                .filter(|(_, round)| round % 2 == 1)
+                .collect(),
+        )
+    }
+
+    /// Whether none is left.
+    pub(crate) fn poll(&mut self, senders: &[Sending]) -> bool {
+        // Acquire: pairs with `Sending::end`.
+        self.0
+            .retain(|&(sender, round)| senders[sender].0.0.load(Ordering::Acquire) == round);
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,305 @@
+//! The scheduler in virtual time: seeded schedules of turns, moves and entries, of which the order of each flow, and that nothing is lost
+//! or doubled, is checked at every step.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use millrace_sched::{
+    Config, Entry, Event, Graph, Kind, Out, StageId, Worker, build_in_virtual_time,
+};
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        // xorshift64*, Vigna 2016.
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+/// What the handlers saw.
+#[derive(Default)]
+struct Seen {
+    /// By stage and flow: the last number.
+    last: HashMap<(usize, u32), u64>,
+    /// By flow: numbers that left by the last stage.
+    left: HashMap<u32, Vec<u64>>,
+    dropped: u64,
+    wrong: Vec<String>,
+}
+
+impl Seen {
+    fn check(&mut self, stage: usize, event: &Event) {
+        let last = self.last.entry((stage, event.flow)).or_default();
+        if event.value < *last {
+            self.wrong.push(format!(
+                "stage {stage}, flow {}: {} after {}",
+                event.flow, event.value, last
+            ));
+        }
+        *last = event.value;
+    }
+}
+
+/// An atomic stage, one of either kind that drops every 16th event of each flow and doubles every 16th, and another atomic one.
+fn graph(seen: &Arc<Mutex<Seen>>, second: Kind) -> (Graph, StageId) {
+    let mut graph = Graph::new();
+    let atomic = |stage: usize| {
+        let seen = seen.clone();
+        move |_: usize| {
+            let seen = seen.clone();
+            move |events: &[Event], out: &mut Out| {
+                let mut seen = seen.lock().unwrap();
+                for event in events {
+                    // Inside an ordered stage there is no order.
+                    if stage != 1 || second == Kind::Atomic {
+                        seen.check(stage, event);
+                    }
+                    let next = event.to(event.stage.after());
+                    match (stage, event.value % 16) {
+                        (1, 3) => {
+                            seen.dropped += 1;
+                            out.drop(3);
+                        }
+                        (1, 5) => {
+                            out.forward(next);
+                            out.forward(next);
+                        }
+                        (2, _) => seen.left.entry(event.flow).or_default().push(event.value),
+                        _ => out.forward(next),
+                    }
+                }
+            }
+        }
+    };
+    let first = graph.stage("first", Kind::Atomic, atomic(0));
+    graph.stage("second", second, atomic(1));
+    graph.stage("last", Kind::Atomic, atomic(2));
+    (graph, first)
+}
+
+const FLOWS: u64 = 40;
+
+struct Play {
+    random: Random,
+    now: Arc<AtomicU64>,
+    workers: Vec<Worker>,
+    entry: Entry,
+    first: StageId,
+    /// Numbers that entered, by flow.
+    entered: HashMap<u32, u64>,
+}
+
+impl Play {
+    fn enter(&mut self) {
+        let count = self.random.below(40);
+        for _ in 0..count {
+            let flow = self.random.below(FLOWS) as u32;
+            let number = self.entered.entry(flow).or_default();
+            let event = self.entry.event(self.first, flow, *number + 1);
+            if self.entry.enter(&[event]) == 1 {
+                *number += 1;
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let worker = self.random.below(self.workers.len() as u64) as usize;
+        match self.random.below(10) {
+            0..2 => self.enter(),
+            2 => {
+                let stage = self.first.plus(self.random.below(3) as u8);
+                let flow = self.random.below(FLOWS) as u32;
+                let to = self.random.below(self.workers.len() as u64) as usize;
+                self.workers[worker].give(stage, flow, to);
+            }
+            _ => {
+                let batches = self.random.below(4) as usize;
+                self.workers[worker].turn(batches);
+            }
+        }
+        self.now
+            .fetch_add(self.random.below(20_000), Ordering::Relaxed);
+    }
+
+    /// Everything leaves.
+    fn drain(&mut self) {
+        for _ in 0..1000 {
+            for worker in &mut self.workers {
+                worker.turn(64);
+            }
+            if self.workers.iter().all(Worker::is_idle) {
+                return;
+            }
+        }
+        panic!("the graph does not become empty");
+    }
+}
+
+fn play(seed: u64, second: Kind, workers: usize, ring: usize, steps: usize) {
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let (graph, first) = graph(&seen, second);
+    let now = Arc::new(AtomicU64::new(0));
+    let config = Config {
+        ring,
+        entries: vec![500],
+        burst: 1 + seed as usize % 32,
+        lend_above: seed as usize % 7,
+        ..Config::new(workers)
+    };
+    let (workers, mut entries) = build_in_virtual_time(&graph, &config, &now).unwrap();
+    let mut play = Play {
+        random: Random(seed * 2 + 1),
+        now,
+        workers,
+        entry: entries.remove(0),
+        first,
+        entered: HashMap::new(),
+    };
+    for _ in 0..steps {
+        play.step();
+    }
+    play.drain();
+    let seen = seen.lock().unwrap();
+    assert!(
+        seen.wrong.is_empty(),
+        "seed {seed}: {:?}",
+        &seen.wrong[..seen.wrong.len().min(3)]
+    );
+    assert_eq!(play.entry.inside(), 0, "seed {seed}");
+    assert!(
+        play.workers.iter().all(|worker| worker.backlog() == 0),
+        "seed {seed}"
+    );
+    let mut dropped = 0;
+    for (flow, count) in &play.entered {
+        let expected = (1..=*count).flat_map(|number| match number % 16 {
+            3 => vec![],
+            5 => vec![number; 2],
+            _ => vec![number],
+        });
+        let left = seen.left.get(flow).cloned().unwrap_or_default();
+        assert_eq!(
+            left,
+            expected.collect::<Vec<_>>(),
+            "seed {seed}, flow {flow}"
+        );
+        dropped += (1..=*count).filter(|number| number % 16 == 3).count() as u64;
+    }
+    let second = first.plus(1);
+    let counted: u64 = play
+        .workers
+        .iter()
+        .map(|worker| worker.drops(second)[3])
+        .sum();
+    assert_eq!((seen.dropped, counted), (dropped, dropped), "seed {seed}");
+}
+
+#[test]
+fn order_is_kept_and_nothing_is_lost_whatever_moves() {
+    for seed in 0..300 {
+        play(seed, Kind::Atomic, 1 + seed as usize % 5, 1024, 600);
+    }
+}
+
+#[test]
+fn order_is_restored_behind_a_stage_where_several_work_on_one_flow() {
+    for seed in 0..300 {
+        play(seed, Kind::Ordered, 1 + seed as usize % 5, 1024, 600);
+    }
+}
+
+#[test]
+fn rings_that_are_full_change_nothing() {
+    for seed in 0..200 {
+        let second = [Kind::Atomic, Kind::Ordered][seed as usize / 2 % 2];
+        play(seed, second, 2 + seed as usize % 4, 1 << (seed % 3), 1500);
+    }
+}
+
+#[test]
+fn a_worker_that_never_has_a_turn_holds_up_no_move_between_others() {
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let (graph, first) = graph(&seen, Kind::Atomic);
+    let now = Arc::new(AtomicU64::new(0));
+    let (mut workers, mut entries) = build_in_virtual_time(&graph, &Config::new(3), &now).unwrap();
+    let entry = &mut entries[0];
+    for flow in 0..FLOWS as u32 {
+        let event = entry.event(first, flow, 1);
+        assert_eq!(entry.enter(&[event]), 1);
+    }
+    for flow in 0..FLOWS as u32 {
+        for stage in 0..3 {
+            workers[0].give(first.plus(stage), flow, 1);
+        }
+    }
+    for _ in 0..10 {
+        workers[0].turn(8);
+        workers[1].turn(8);
+    }
+    // All but what is worker 2's has left.
+    assert!(workers[0].is_idle() && workers[1].is_idle());
+    workers[2].turn(100);
+    for _ in 0..10 {
+        for worker in &mut workers {
+            worker.turn(8);
+        }
+    }
+    assert_eq!(entry.inside(), 0);
+}
+
+#[test]
+fn uneven_work_is_evened_out_and_then_stays_where_it_is() {
+    let now = Arc::new(AtomicU64::new(0));
+    let mut graph = Graph::new();
+    let clock = now.clone();
+    let stage = graph.stage("work", Kind::Atomic, move |_| {
+        let clock = clock.clone();
+        // A microsecond for each event.
+        move |events: &[Event], _: &mut Out| {
+            clock.fetch_add(1000 * events.len() as u64, Ordering::Relaxed);
+        }
+    });
+    let (mut workers, mut entries) = build_in_virtual_time(&graph, &Config::new(2), &now).unwrap();
+    // All flows are worker 0's at first.
+    let flows: Vec<u32> = (0..200).collect();
+    for flow in &flows {
+        workers[1].give(stage, *flow, 0);
+    }
+    let mut moves = Vec::new();
+    for round in 0..4000 {
+        let entry = &mut entries[0];
+        for count in 0..8 {
+            let flow = flows[(round * 8 + count) % flows.len()];
+            let event = entry.event(stage, flow, 0);
+            entry.enter(&[event]);
+        }
+        // Both run at once: each has its own time, and the later one is what has passed.
+        let begin = now.load(Ordering::Relaxed);
+        let mut end = begin;
+        for worker in &mut workers {
+            now.store(begin, Ordering::Relaxed);
+            worker.turn(8);
+            end = end.max(now.load(Ordering::Relaxed));
+        }
+        now.store(end.max(begin + 500), Ordering::Relaxed);
+        if round % 1000 == 999 {
+            moves.push(workers.iter().map(Worker::moves).sum::<u64>());
+        }
+    }
+    let work: Vec<u64> = workers
+        .iter()
+        .map(|worker| worker.work().map(|(_, work)| work.events).sum())
+        .collect();
+    assert!(moves[0] > 0, "{moves:?}");
+    assert!(work[1] * 10 > work[0] * 5, "{work:?}, {moves:?}");
+    assert!(moves[3] - moves[2] <= 4, "it does not settle: {moves:?}");
+}
