@@ -6,14 +6,15 @@ use std::io;
 use millrace_port::af_xdp::{self, AfXdp};
 use millrace_port::memif::{self, Memif};
 use millrace_port::pcap::{Format, Link, Pace, Pcap};
+use millrace_port::ring::{self, Ring};
 use millrace_port::tap::{self, Tap};
 use millrace_port::vhost_user::{self, VhostUser};
 use millrace_port::virtio_user::{self, VirtioUser};
 use millrace_port::{Offloads, Port};
 
 use crate::config::{
-    AfXdpConfig, Kind, MemifConfig, MirrorConfig, PcapConfig, PortConfig, Role, TapConfig,
-    VhostUserConfig, VirtioUserConfig,
+    AfXdpConfig, Kind, MemifConfig, MirrorConfig, PcapConfig, PortConfig, RingConfig, RingSide,
+    Role, TapConfig, VhostUserConfig, VirtioUserConfig,
 };
 
 /// A port that was made, and that nobody has yet.
@@ -29,6 +30,7 @@ pub(crate) fn open(config: &PortConfig) -> Result<Option<Made>, String> {
         Kind::Memif(one) => memif(&config.name, one).map(|port| Some(made(port, false))),
         Kind::VhostUser(one) => vhost_user(one).map(|port| Some(made(port, false))),
         Kind::VirtioUser(one) => virtio_user(one).map(|port| Some(made(port, false))),
+        Kind::Ring(one) => ring(one).map(|port| Some(made(port, false))),
         Kind::Tap(one) => tap(one).map(|port| Some(made(port, false))),
         Kind::AfXdp(one) => af_xdp(one).map(|port| Some(made(port, false))),
         Kind::Pcap(one) => pcap(one).map(|port| Some(made(port, true))),
@@ -95,6 +97,19 @@ fn virtio_user(config: &VirtioUserConfig) -> io::Result<VirtioUser> {
     front.offloads = config.offloads;
     front.socket_mode = config.socket_mode.unwrap_or(front.socket_mode);
     VirtioUser::new(front).map_err(|error| at(&config.path, &error))
+}
+
+fn ring(config: &RingConfig) -> io::Result<Ring> {
+    let side = match config.side {
+        RingSide::First => ring::Side::First,
+        RingSide::Second => ring::Side::Second,
+    };
+    let mut end = ring::Config::new(&config.name, side);
+    end.agent.clone_from(&config.agent);
+    end.slots = config.slots.unwrap_or(end.slots);
+    end.pool_bytes = config.pool_bytes.unwrap_or(end.pool_bytes);
+    // It says itself which agent, and what of the configuration.
+    Ring::new(&end).map_err(|error| io::Error::other(error.to_string()))
 }
 
 fn tap(config: &TapConfig) -> io::Result<Tap> {
