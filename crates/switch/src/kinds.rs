@@ -2,6 +2,7 @@
 //! nothing else of the switch knows what a port is of.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use millrace_port::af_xdp::{self, AfXdp};
 use millrace_port::memif::{self, Memif};
@@ -16,6 +17,10 @@ use crate::config::{
     AfXdpConfig, Kind, MemifConfig, MirrorConfig, PcapConfig, PortConfig, RingConfig, RingSide,
     Role, TapConfig, VhostUserConfig, VirtioUserConfig,
 };
+
+/// So long the kernel may need to part with a queue's socket and program, of a port that was taken away or a switch that was killed. The
+/// thread that waits for it is one that no packet passes.
+const PARTING: Duration = Duration::from_secs(1);
 
 /// A port that was made, and that nobody has yet.
 pub(crate) struct Made {
@@ -133,7 +138,15 @@ fn af_xdp(config: &AfXdpConfig) -> io::Result<AfXdp> {
     queues.take = config
         .takes()
         .map_err(|what| io::Error::new(io::ErrorKind::InvalidInput, what))?;
-    AfXdp::open(&queues).map_err(|error| at(config.interface.as_ref(), &error))
+    let until = Instant::now() + PARTING;
+    loop {
+        match AfXdp::open(&queues) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {
+                std::thread::sleep(PARTING / 100);
+            }
+            opened => return opened.map_err(|error| at(config.interface.as_ref(), &error)),
+        }
+    }
 }
 
 fn pcap(config: &PcapConfig) -> io::Result<Pcap> {
