@@ -121,7 +121,7 @@ def ring(stack: ExitStack, place: Path, deaths: int) -> None:
 
 
 def ring_without_agent(stack: ExitStack, place: Path) -> None:
-    """The agent dies: packets pass as before, and who comes later is met when there is one again."""
+    """The agent dies: packets pass as before. When there is one again, a port is added by the command line, and its program is met."""
     rings = Rings(stack, place)
     site = rings.site
     peer = rings.peer("peer1", "echo")
@@ -133,6 +133,9 @@ def ring_without_agent(stack: ExitStack, place: Path) -> None:
     peer.kill()
     site.until_state("b", "connecting: the peer has gone")
     rings.new_agent("agent2")
+    # The same port anew, by the command line.
+    site.ask("del-port", "b")
+    site.ask("add-port", "b", "ring", "name=tests/b", f"agent={rings.peers}/agent.sock", "slots=512")
     rings.peer("peer2", "echo")
     site.until_state("b", "connected")
     site.ours("a.sock", "exchange", str(MANY))
