@@ -1,9 +1,10 @@
-//! A memif port at work, for `tests/packets`: counts what comes, sends, or sends what somebody else returns and checks it.
+//! A memif port at work, for `tests/packets` and `tests/switch`: counts, sends, or sends what somebody else returns and checks it.
 //!
-//! `memif server|client PATH [--queues N] [--unsealed] [--sleep] count BYTES | send N BYTES | exchange N [mac]`
+//! `memif server|client PATH [--queues N] [--unsealed] [--sleep] count BYTES | send N BYTES | exchange N [mac] |
+//! number N BYTES | ordered`
 //!
-//! Says on standard output what becomes of the connection, one line each, and at last `result` with what was counted. `count` ends when
-//! standard input does.
+//! Says on standard output what becomes of the connection, one line each, and at last `result` with what was counted. `count` and
+//! `ordered` end when standard input does.
 
 #![forbid(unsafe_code)]
 

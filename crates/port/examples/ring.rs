@@ -1,7 +1,7 @@
 //! A ring at work, for `tests/packets`.
 //!
 //! `ring AGENT agent`: the agent that brings rings together, until standard input ends
-//! `ring AGENT NAME first|second [--sleep] count BYTES | send N BYTES | exchange N`: as `memif` does it
+//! `ring AGENT NAME first|second [--sleep] count BYTES | send N BYTES | exchange N | …`: as `memif` does it
 //! `ring AGENT NAME first|second echo`: sends everything back, until standard input ends
 //! `ring AGENT NAME first|second lend N BYTES`: sends packets that were written in place
 

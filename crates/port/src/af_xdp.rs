@@ -193,6 +193,14 @@ impl AfXdp {
         matches!(self.state, State::Connected) && self.broken.is_none()
     }
 
+    fn close(&mut self, why: Closed) {
+        for queue in &self.queues {
+            // Packets that nobody takes any more would go on to wake whoever waits.
+            let _ = self.epoll.delete(queue);
+        }
+        self.state = State::Closed(why);
+    }
+
     /// Whether the kernel has let go of a queue, as it does when the interface is gone.
     fn is_gone(&self) -> bool {
         let errors = self
@@ -212,7 +220,7 @@ impl Port for AfXdp {
             }
         }
         if let Some(why) = self.broken.take() {
-            self.state = State::Closed(why);
+            self.close(why);
         }
         if self.is_open() {
             for queue in &mut self.queues {

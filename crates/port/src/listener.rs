@@ -29,6 +29,9 @@ impl Listener {
     /// Makes the socket under another name, with its permissions, and then gives it the path: nobody finds it half made, and nobody's file
     /// is replaced. What a dead server has left is removed.
     pub(crate) fn new(kind: SockType, path: &Path, mode: u32) -> io::Result<Listener> {
+        if let Some(directory) = path.parent() {
+            sweep(kind, directory);
+        }
         let socket = open(kind)?;
         let draft = draft(path);
         bind(socket.as_raw_fd(), &UnixAddr::new(&draft)?)?;
@@ -68,6 +71,38 @@ fn draft(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{}.{number}", std::process::id()))
 }
 
+/// Whose name beside a path this is.
+fn drafted_by(name: &str) -> Option<u32> {
+    let (process, number) = name.strip_prefix('.')?.split_once('.')?;
+    number.parse::<u32>().ok()?;
+    process.parse().ok()
+}
+
+/// Removes what those have left who were killed before they had their path. A process that is not seen from here, in another namespace,
+/// listens there a moment later: only what nobody listens at is left over.
+fn sweep(kind: SockType, directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_socket = entry.file_type().is_ok_and(|found| found.is_socket());
+        let drafted_by = entry.file_name().to_str().and_then(drafted_by);
+        if let (true, Some(process)) = (is_socket, drafted_by)
+            && !Path::new("/proc").join(process.to_string()).exists()
+            && is_stale(kind, &entry.path())
+        {
+            // Somebody else may have done it.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Whether nobody listens at a socket.
+fn is_stale(kind: SockType, path: &Path) -> bool {
+    let connected = connect(kind, path);
+    connected.is_err_and(|error| error.raw_os_error() == Some(Errno::ECONNREFUSED as i32))
+}
+
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
@@ -99,9 +134,8 @@ fn remove_stale(kind: SockType, path: &Path) -> io::Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(in_use());
     }
-    match self::connect(kind, path) {
-        Err(error) if error.raw_os_error() == Some(Errno::ECONNREFUSED as i32) => {}
-        _ => return Err(in_use()),
+    if !is_stale(kind, path) {
+        return Err(in_use());
     }
     let aside = draft(path);
     fs::rename(path, &aside)?;
@@ -119,4 +153,47 @@ pub(crate) fn connect(kind: SockType, path: &Path) -> io::Result<OwnedFd> {
     let socket = open(kind)?;
     nix::sys::socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: SockType = SockType::SeqPacket;
+
+    fn bound(path: &Path) -> OwnedFd {
+        let socket = open(KIND).unwrap();
+        bind(socket.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+        socket
+    }
+
+    #[test]
+    fn what_the_killed_have_left_beside_a_path_is_removed_and_nothing_else() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let (gone, own) = (child.id(), std::process::id());
+        child.wait().unwrap();
+        let kept = [
+            format!(".{own}.77"),
+            format!(".{gone}"),
+            format!(".{gone}.x"),
+            format!("{gone}.0"),
+        ];
+        for name in &kept {
+            drop(bound(&path(name)));
+        }
+        let heard = format!(".{gone}.1");
+        let listening = bound(&path(&heard));
+        listen(&listening, Backlog::new(1).unwrap()).unwrap();
+        fs::write(path(&format!(".{gone}.2")), "").unwrap();
+        drop(bound(&path(&format!(".{gone}.0"))));
+        let listener = Listener::new(KIND, &path("a.sock"), 0o600).unwrap();
+        let is_there = |name: &String| path(name).exists();
+        assert!(!is_there(&format!(".{gone}.0")));
+        assert!(kept.iter().all(is_there) && is_there(&heard));
+        assert!(is_there(&format!(".{gone}.2")) && path("a.sock").exists());
+        drop(listener);
+        assert!(!path("a.sock").exists());
+    }
 }

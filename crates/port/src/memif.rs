@@ -311,13 +311,19 @@ impl Port for Memif {
         if let Some(why) = self.broken.take() {
             self.end(why, now);
         }
+        // First what the peer says: one that has gone leaves its place to the next, who may be there already.
+        if let Err(why) = self.listen() {
+            self.end(why, now);
+        }
         if let Err(why) = self.accept(now) {
             self.state = State::Connecting(Some(why));
         }
         if matches!(self.link, Link::Down(Some(at)) if at <= now) {
             self.connect(now);
         }
-        if let Err(why) = self.listen() {
+        if matches!(self.link, Link::Making(..))
+            && let Err(why) = self.listen()
+        {
             self.end(why, now);
         }
         if matches!(self.link, Link::Making(.., until) if until <= now) {

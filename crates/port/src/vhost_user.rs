@@ -194,6 +194,14 @@ impl VhostUser {
         Ok(())
     }
 
+    /// The same, and what follows from it.
+    fn hear(&mut self, now: Instant) {
+        match self.listen() {
+            Ok(()) => self.review(),
+            Err(why) => self.end(why, now),
+        }
+    }
+
     /// Ends the connection.
     fn end(&mut self, why: Closed, now: Instant) {
         self.link = None;
@@ -302,6 +310,10 @@ impl Port for VhostUser {
         if let Some(why) = self.broken.take() {
             self.end(why, now);
         }
+        // First what the front end says: one that has gone leaves its place to the next, who may be there already.
+        if news.socket {
+            self.hear(now);
+        }
         if news.listener
             && let Err(why) = self.accept(now)
         {
@@ -310,15 +322,9 @@ impl Port for VhostUser {
         if self.link.is_none() && self.retry.at.is_some_and(|at| at <= now) {
             self.connect(now);
         }
-        let is_new = self
-            .link
-            .as_ref()
-            .is_some_and(|link| link.silent_until.is_some());
-        if news.socket || is_new {
-            match self.listen() {
-                Ok(()) => self.review(),
-                Err(why) => self.end(why, now),
-            }
+        let link = self.link.as_ref();
+        if link.is_some_and(|link| link.silent_until.is_some()) {
+            self.hear(now);
         }
         let silent_until = self.link.as_ref().and_then(|link| link.silent_until);
         if silent_until.is_some_and(|until| until <= now) {

@@ -151,6 +151,12 @@ impl VirtioUser {
         Ok(())
     }
 
+    fn hear(&mut self, now: Instant) {
+        if let Err(why) = self.listen() {
+            self.end(why, now);
+        }
+    }
+
     /// Ends the connection. What is in the rings is for the next back end, unless they are not as they must be.
     fn end(&mut self, why: Closed, now: Instant) {
         self.link = None;
@@ -198,6 +204,10 @@ impl Port for VirtioUser {
         if let Some(why) = self.broken.take() {
             self.end(why, now);
         }
+        // First what the back end says: one that has gone leaves its place to the next, who may be there already.
+        if news.socket {
+            self.hear(now);
+        }
         if news.listener
             && let Err(why) = self.accept(now)
         {
@@ -206,11 +216,8 @@ impl Port for VirtioUser {
         if self.link.is_none() && self.retry.at.is_some_and(|at| at <= now) {
             self.connect(now);
         }
-        let is_new = self.link.as_ref().is_some_and(|link| !link.maker.is_done());
-        if (news.socket || is_new)
-            && let Err(why) = self.listen()
-        {
-            self.end(why, now);
+        if self.link.as_ref().is_some_and(|link| !link.maker.is_done()) {
+            self.hear(now);
         }
         if self.poll_at().is_some_and(|until| until <= now) && self.link.is_some() {
             self.end(Closed::Silent, now);

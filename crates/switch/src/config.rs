@@ -11,8 +11,8 @@ use serde::Deserialize;
 pub use flow::{FlowConfig, MatchConfig, Text};
 pub(crate) use kinds::Kind;
 pub use kinds::{
-    AfXdpConfig, KINDS, MemifConfig, PcapConfig, Role, TapConfig, VhostUserConfig,
-    VirtioUserConfig, VxlanConfig,
+    AfXdpConfig, KINDS, MemifConfig, PcapConfig, RingConfig, RingSide, Role, TapConfig,
+    VhostUserConfig, VirtioUserConfig, VxlanConfig,
 };
 pub use port::{Direction, MirrorConfig, PoliceConfig, PortConfig, StormConfig, VlanConfig};
 

@@ -2,19 +2,25 @@
 //! nothing else of the switch knows what a port is of.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use millrace_port::af_xdp::{self, AfXdp};
 use millrace_port::memif::{self, Memif};
 use millrace_port::pcap::{Format, Link, Pace, Pcap};
+use millrace_port::ring::{self, Ring};
 use millrace_port::tap::{self, Tap};
 use millrace_port::vhost_user::{self, VhostUser};
 use millrace_port::virtio_user::{self, VirtioUser};
 use millrace_port::{Offloads, Port};
 
 use crate::config::{
-    AfXdpConfig, Kind, MemifConfig, MirrorConfig, PcapConfig, PortConfig, Role, TapConfig,
-    VhostUserConfig, VirtioUserConfig,
+    AfXdpConfig, Kind, MemifConfig, MirrorConfig, PcapConfig, PortConfig, RingConfig, RingSide,
+    Role, TapConfig, VhostUserConfig, VirtioUserConfig,
 };
+
+/// So long the kernel may need to part with a queue's socket and program, of a port that was taken away or a switch that was killed. The
+/// thread that waits for it is one that no packet passes.
+const PARTING: Duration = Duration::from_secs(1);
 
 /// A port that was made, and that nobody has yet.
 pub(crate) struct Made {
@@ -29,6 +35,7 @@ pub(crate) fn open(config: &PortConfig) -> Result<Option<Made>, String> {
         Kind::Memif(one) => memif(&config.name, one).map(|port| Some(made(port, false))),
         Kind::VhostUser(one) => vhost_user(one).map(|port| Some(made(port, false))),
         Kind::VirtioUser(one) => virtio_user(one).map(|port| Some(made(port, false))),
+        Kind::Ring(one) => ring(one).map(|port| Some(made(port, false))),
         Kind::Tap(one) => tap(one).map(|port| Some(made(port, false))),
         Kind::AfXdp(one) => af_xdp(one).map(|port| Some(made(port, false))),
         Kind::Pcap(one) => pcap(one).map(|port| Some(made(port, true))),
@@ -97,6 +104,19 @@ fn virtio_user(config: &VirtioUserConfig) -> io::Result<VirtioUser> {
     VirtioUser::new(front).map_err(|error| at(&config.path, &error))
 }
 
+fn ring(config: &RingConfig) -> io::Result<Ring> {
+    let side = match config.side {
+        RingSide::First => ring::Side::First,
+        RingSide::Second => ring::Side::Second,
+    };
+    let mut end = ring::Config::new(&config.name, side);
+    end.agent.clone_from(&config.agent);
+    end.slots = config.slots.unwrap_or(end.slots);
+    end.pool_bytes = config.pool_bytes.unwrap_or(end.pool_bytes);
+    // It says itself which agent, and what of the configuration.
+    Ring::new(&end).map_err(|error| io::Error::other(error.to_string()))
+}
+
 fn tap(config: &TapConfig) -> io::Result<Tap> {
     let mut tap = tap::Config::new(&config.interface);
     tap.queues = config.queues.unwrap_or(tap.queues);
@@ -118,7 +138,15 @@ fn af_xdp(config: &AfXdpConfig) -> io::Result<AfXdp> {
     queues.take = config
         .takes()
         .map_err(|what| io::Error::new(io::ErrorKind::InvalidInput, what))?;
-    AfXdp::open(&queues).map_err(|error| at(config.interface.as_ref(), &error))
+    let until = Instant::now() + PARTING;
+    loop {
+        match AfXdp::open(&queues) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {
+                std::thread::sleep(PARTING / 100);
+            }
+            opened => return opened.map_err(|error| at(config.interface.as_ref(), &error)),
+        }
+    }
 }
 
 fn pcap(config: &PcapConfig) -> io::Result<Pcap> {

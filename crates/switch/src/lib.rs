@@ -42,8 +42,8 @@ mod worker;
 pub use address::Mac;
 pub use config::{
     AfXdpConfig, Config, ConfigError, Direction, FlowConfig, KINDS, MacConfig, MatchConfig,
-    MemifConfig, MirrorConfig, PcapConfig, PoliceConfig, PortConfig, Role, StormConfig, TapConfig,
-    Text, VhostUserConfig, VirtioUserConfig, VlanConfig, VxlanConfig,
+    MemifConfig, MirrorConfig, PcapConfig, PoliceConfig, PortConfig, RingConfig, RingSide, Role,
+    StormConfig, TapConfig, Text, VhostUserConfig, VirtioUserConfig, VlanConfig, VxlanConfig,
 };
 pub use control::{AskError, Request, ask, own_socket};
 pub use counters::{Cause, Hits, Tally, Work};

@@ -76,16 +76,17 @@ impl std::fmt::Debug for Switch {
 }
 
 impl Switch {
-    /// Starts workers, each a thread, and opens the ports.
+    /// Opens the ports, and starts workers, each a thread, when everything that was configured is in place.
     ///
     /// # Errors
     /// What is wrong with the configuration, or what cannot be opened, and why. Nothing is left running then.
     pub fn start(config: &Config) -> Result<Switch, String> {
         let mut switch = Switch::idle(config)?;
+        // All of it before the first packet: a flow that drops, or a VLAN's other ports, would come too late for some.
+        switch.take_in(config)?;
         for number in 0..switch.workers.len() {
             switch.start_worker(number)?;
         }
-        switch.take_in(config)?;
         Ok(switch)
     }
 

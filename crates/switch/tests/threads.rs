@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use millrace_port::memif::{self, Memif, Role};
+use millrace_port::pcap::{Format, Link, Pcap};
 use millrace_port::{Burst, Port, State};
 use millrace_switch::{Config, Switch, SwitchReport};
 use rig::frame;
@@ -204,4 +205,29 @@ fn a_peer_that_goes_is_forgotten_and_the_next_one_is_served() {
         (b.receive_one(), c.receive_one()),
         (frame(2, 1, None, 7), frame(2, 1, None, 7))
     );
+}
+
+#[test]
+fn no_packet_passes_before_all_that_was_configured_is_in_place() {
+    let place = tempfile::tempdir().unwrap();
+    let [from, to] = ["from.pcap", "to.pcap"].map(|name| place.path().join(name));
+    let count = 5_000;
+    let mut writer = Pcap::write(&from, Format::Pcap, Link::Ethernet).unwrap();
+    let mut burst = Burst::new(1);
+    for serial in 0..count {
+        burst.clear();
+        assert!(burst.push(&frame(255, 1, None, serial)));
+        assert_eq!(writer.transmit(0, &burst, 0), 1);
+    }
+    drop(writer);
+    let mut text = format!("[[port]]\nname = \"from\"\npcap.read = {from:?}\n");
+    text += &format!("[[port]]\nname = \"to\"\npcap.write = {to:?}\n");
+    text += "[[flow]]\nname = \"none\"\ndrop = true\n";
+    let mut switch = start(&text);
+    wait(|| switch.report().unwrap().flows[0].packets == u64::from(count));
+    assert_eq!(
+        packets(&switch.report().unwrap(), "from"),
+        (count.into(), 0)
+    );
+    assert_eq!(packets(&switch.report().unwrap(), "to"), (0, 0));
 }

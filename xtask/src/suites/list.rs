@@ -228,8 +228,8 @@ pub(super) static SUITES: &[Suite] = &[
         name: "switch",
         sample: &["tests/switch/run.py", "--seeds", "4"],
         sample_minutes: 3,
-        full: &["tests/switch/run.py", "--seeds", "200"],
-        full_minutes: 6,
+        full: &["tests/switch/run.py", "--full", "--seeds", "200"],
+        full_minutes: 20,
         beside: true,
     },
     Suite {

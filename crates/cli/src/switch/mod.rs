@@ -17,11 +17,11 @@ use crate::agent::{LogLevel, log_to_stderr, stop_signals};
 
 /// Switch packets between containers, and between hosts.
 ///
-/// A switch joins ports: memif, as DPDK's net_memif and VPP speak it; vhost-user, as guests and DPDK's virtio-user do; interfaces of the
-/// kernel, its own (TAP) or a device's (AF_XDP); captures; and tunnels to other hosts (VXLAN). It learns which station is where, keeps
-/// VLANs apart, and does what flows say. `millrace switch run` runs one; the other commands show and change it while it works, without a
-/// packet lost on other ports. They find it by its control socket, which only its own user and root may use. What is changed so is not
-/// written to the configuration file.
+/// A switch joins ports: memif, as DPDK's net_memif and VPP speak it; vhost-user, as guests and DPDK's virtio-user do; rings, for programs
+/// with channels; interfaces of the kernel, its own (TAP) or a device's (AF_XDP); captures; and tunnels to other hosts (VXLAN). It learns
+/// which station is where, keeps VLANs apart, and does what flows say. `millrace switch run` runs one; the other commands show and change
+/// it while it works, without a packet lost on other ports. They find it by its control socket, which only its own user and root may use.
+/// What is changed so is not written to the configuration file.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SwitchArguments {
@@ -37,6 +37,7 @@ const EXAMPLES: &str = "Examples:
   millrace switch show                                      ports, how they are, who is there
   millrace switch add-port web memif path=/run/web.sock     a port more; DPDK: --vdev net_memif0,socket=/run/web.sock,socket-abstract=no
   millrace switch add-port db memif path=/run/db.sock role=client vlan.access=10
+  millrace switch add-port worker ring name=switch/worker   a program with channels; the agent says who may
   millrace switch add-port host-b vxlan local=192.0.2.1 remote=192.0.2.2 vni=100
   millrace switch flow add ssh priority=200 ip_proto=tcp dst_port=22 out=db
   millrace switch flow add straight in=web out=db           all of one port to another, and nothing is looked at
@@ -128,6 +129,7 @@ struct MacArguments {
   memif        path, role=server|client, id, secret, queues, ring_size, buffer_bytes, socket_mode, accept_unsealed
   vhost_user   path, role=server|client, queues, offloads, socket_mode, accept_unsealed
   virtio_user  path, role=server|client, queues, ring_size, buffer_bytes, offloads, socket_mode
+  ring         name, side=first|second, agent, slots, pool_bytes
   tap          interface, queues, offloads
   af_xdp       interface, first_queue, queues, take=all|type/N|proto/N|udp/PORT|tcp/PORT|vni/N[,…], ring_size
   pcap         read=FILE or write=FILE, stamps=true
@@ -135,7 +137,7 @@ struct MacArguments {
 struct AddPortArguments {
     /// Its name.
     name: String,
-    /// What it is of: memif, vhost_user, virtio_user, tap, af_xdp, pcap or vxlan.
+    /// What it is of: memif, vhost_user, virtio_user, ring, tap, af_xdp, pcap or vxlan.
     kind: String,
     /// How it is to be.
     #[arg(value_name = "KEY=VALUE")]

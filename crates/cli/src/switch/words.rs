@@ -163,6 +163,11 @@ mod tests {
         let config = millrace_switch::Config::parse(&format!("[[port]]\n{expected}")).unwrap();
         assert_eq!(config.port[0].mtu, Some(9000));
         assert_eq!(port("x", "pcap", &[]).unwrap(), "name = \"x\"\npcap = {}\n");
+        let toml = port("w", "ring", &words(&["name=switch/w", "side=second"]));
+        assert_eq!(
+            toml.unwrap(),
+            "name = \"w\"\nring.name = \"switch/w\"\nring.side = \"second\"\n"
+        );
         assert!(port("x", "veth", &[]).is_err() && port("x", "pcap", &words(&["y"])).is_err());
     }
 

@@ -59,7 +59,7 @@ impl Site {
     }
 
     /// Does what the words say: `count BYTES`, `send N BYTES`, `exchange N [mac]`, `number N BYTES` to send each with its number,
-    /// `collect FILE` to write the numbers of those that come, or `answer` to return each echo request of IPv4.
+    /// `ordered` to check such, `collect FILE` to write the numbers of those that come, or `answer` to return each echo request of IPv4.
     pub(crate) fn work(
         &mut self,
         what: &str,
@@ -81,6 +81,7 @@ impl Site {
             || -> Result<u64, Box<dyn Error>> { Ok(next().ok_or("a number is missing")?.parse()?) };
         let wrong = match what {
             "count" => self.count(number()? as usize, sleeps),
+            "ordered" => self.ordered(sleeps),
             "send" | "number" => {
                 if what == "send" {
                     self.send(number()?, number()? as usize);
@@ -175,6 +176,34 @@ impl Site {
                 self.sleep();
             }
         }
+        wrong
+    }
+
+    /// Checks packets that were sent with their numbers; returns how many were not what was sent. Those that do not come after all that
+    /// came before are told as `again`.
+    fn ordered(&mut self, sleeps: bool) -> u64 {
+        let mut burst = Burst::new(BURST);
+        let (mut wrong, mut again, mut total, mut last) = (0, 0, 0, None);
+        while !self.over.load(Ordering::Relaxed) {
+            self.turn();
+            let count = self.port.receive(0, &mut burst);
+            for packet in burst.iter() {
+                let bytes = packet.to_vec();
+                let number = number_of(&bytes);
+                let is_right = number.is_some_and(|number| bytes == filled(number, bytes.len()));
+                wrong += u64::from(!is_right);
+                again += u64::from(number <= last);
+                last = last.max(number);
+            }
+            if total < FLOW && total + count >= FLOW {
+                println!("flows");
+            }
+            total += count;
+            if count == 0 && sleeps {
+                self.sleep();
+            }
+        }
+        println!("again {again}");
         wrong
     }
 

@@ -15,6 +15,12 @@ const VXLAN_PORT: u16 = 4789;
 const VNI_MAX: u32 = (1 << 24) - 1;
 /// UDP ports of one tunnel end, over which flows are spread.
 const SOURCE_PORTS_MAX: u16 = 256;
+/// A ring is two channels, `NAME/1` and `NAME/2`, whose names have 64 bytes at most.
+const RING_NAME_MAX: usize = 62;
+/// What a channel can have: messages that are outstanding, and bytes of its pool.
+const RING_SLOTS_MAX: u32 = 32_768;
+const RING_POOL_STEP: u64 = 65_536;
+const RING_POOL_MAX: u64 = 4 << 30;
 
 /// A memif.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -170,6 +176,34 @@ pub struct AfXdpConfig {
     pub ring_size: Option<u32>,
 }
 
+/// A ring: a program of a container's, by channels of the agent's. Packets lie in the memory of whoever sends them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RingConfig {
+    /// Its name, which the program gives as well.
+    pub name: String,
+    /// Which side is the switch's. The program is the other.
+    #[serde(default)]
+    pub side: RingSide,
+    /// The agent's socket, if it is not where it always is.
+    pub agent: Option<PathBuf>,
+    /// Packets that the switch has sent and the program has not given back, at most: a power of two.
+    pub slots: Option<u32>,
+    /// Memory for those: a multiple of 65 536.
+    pub pool_bytes: Option<u64>,
+}
+
+/// One of the two sides of a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RingSide {
+    /// The one.
+    #[default]
+    First,
+    /// The other.
+    Second,
+}
+
 fn yes() -> bool {
     true
 }
@@ -184,6 +218,7 @@ pub(crate) enum Kind<'a> {
     Memif(&'a MemifConfig),
     VhostUser(&'a VhostUserConfig),
     VirtioUser(&'a VirtioUserConfig),
+    Ring(&'a RingConfig),
     Tap(&'a TapConfig),
     AfXdp(&'a AfXdpConfig),
     Pcap(&'a PcapConfig),
@@ -197,6 +232,7 @@ impl Kind<'_> {
             Kind::Memif(one) => one.check(),
             Kind::VhostUser(one) => absolute("vhost_user", &one.path),
             Kind::VirtioUser(one) => one.check(),
+            Kind::Ring(one) => one.check(),
             Kind::Tap(one) => interface("tap", &one.interface),
             Kind::AfXdp(one) => one.check(),
             Kind::Pcap(one) => one.check(),
@@ -209,6 +245,7 @@ impl Kind<'_> {
             Kind::Memif(_) => "memif",
             Kind::VhostUser(_) => "vhost_user",
             Kind::VirtioUser(_) => "virtio_user",
+            Kind::Ring(_) => "ring",
             Kind::Tap(_) => "tap",
             Kind::AfXdp(_) => "af_xdp",
             Kind::Pcap(_) => "pcap",
@@ -218,10 +255,11 @@ impl Kind<'_> {
 }
 
 /// Names of the kinds: of the fields of [`super::PortConfig`] that say one.
-pub const KINDS: [&str; 7] = [
+pub const KINDS: [&str; 8] = [
     "memif",
     "vhost_user",
     "virtio_user",
+    "ring",
     "tap",
     "af_xdp",
     "pcap",
@@ -292,6 +330,38 @@ impl VirtioUserConfig {
             return Err("virtio_user.ring_size must be a power of two".to_owned());
         }
         absolute("virtio_user", &self.path)
+    }
+}
+
+impl RingConfig {
+    fn check(&self) -> Result<(), String> {
+        let is_good = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
+        let begins = self.name.starts_with(|c: char| c.is_ascii_alphanumeric());
+        if !begins || self.name.len() > RING_NAME_MAX || !self.name.chars().all(is_good) {
+            return Err(format!(
+                "ring.name is {:?}; it has 1 to {RING_NAME_MAX} letters, digits, or any of . _ / -, the first a letter or digit",
+                self.name
+            ));
+        }
+        let slots = self.slots.unwrap_or(RING_SLOTS_MAX);
+        if !slots.is_power_of_two() || !(2..=RING_SLOTS_MAX).contains(&slots) {
+            return Err(format!(
+                "ring.slots must be a power of two from 2 to {RING_SLOTS_MAX}"
+            ));
+        }
+        let bytes = self.pool_bytes.unwrap_or(RING_POOL_STEP);
+        if !bytes.is_multiple_of(RING_POOL_STEP) || !(1..=RING_POOL_MAX).contains(&bytes) {
+            return Err(format!(
+                "ring.pool_bytes must be a multiple of {RING_POOL_STEP} up to {RING_POOL_MAX}"
+            ));
+        }
+        match &self.agent {
+            Some(agent) if !agent.is_absolute() => Err(format!(
+                "ring.agent is {}; it must be absolute",
+                agent.display()
+            )),
+            _ => Ok(()),
+        }
     }
 }
 

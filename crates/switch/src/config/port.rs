@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::check_name;
 use super::kinds::{
-    AfXdpConfig, KINDS, Kind, MemifConfig, PcapConfig, TapConfig, VhostUserConfig,
+    AfXdpConfig, KINDS, Kind, MemifConfig, PcapConfig, RingConfig, TapConfig, VhostUserConfig,
     VirtioUserConfig, VxlanConfig,
 };
 use crate::bucket::{BURST_MAX, Rate};
@@ -24,6 +24,8 @@ pub struct PortConfig {
     pub vhost_user: Option<VhostUserConfig>,
     /// Kind: virtio-user.
     pub virtio_user: Option<VirtioUserConfig>,
+    /// Kind: a ring.
+    pub ring: Option<RingConfig>,
     /// Kind: a TAP interface.
     pub tap: Option<TapConfig>,
     /// Kind: queues of a kernel interface.
@@ -124,6 +126,7 @@ impl PortConfig {
             self.memif.as_ref().map(Kind::Memif),
             self.vhost_user.as_ref().map(Kind::VhostUser),
             self.virtio_user.as_ref().map(Kind::VirtioUser),
+            self.ring.as_ref().map(Kind::Ring),
             self.tap.as_ref().map(Kind::Tap),
             self.af_xdp.as_ref().map(Kind::AfXdp),
             self.pcap.as_ref().map(Kind::Pcap),

@@ -22,7 +22,7 @@ fn the_documented_examples_are_right() {
     let config = Config::parse(&text).unwrap();
     assert_eq!(
         (config.port.len(), config.flow.len(), config.mirror.len()),
-        (9, 2, 1)
+        (10, 2, 1)
     );
 }
 
@@ -36,6 +36,7 @@ fn nonsense_is_refused_with_the_field_s_name() {
     let port = |text: &str| format!("[[port]]\nname = \"a\"\nmemif.path = \"/a\"\n{text}");
     let tunnel =
         |text: &str| format!("[[port]]\nname = \"t\"\nvxlan = {{ local = \"10.0.0.1\", {text} }}");
+    let ring = |text: &str| format!("[[port]]\nname = \"r\"\nring = {{ {text} }}");
     let cases = [
         ("processors = [0, 0]".to_owned(), "processors"),
         ("spin_us = 1000000".to_owned(), "spin_us"),
@@ -68,6 +69,14 @@ fn nonsense_is_refused_with_the_field_s_name() {
             "[[port]]\nname = \"a\"\naf_xdp = { interface = \"x\", take = [\"udp\"] }".to_owned(),
             "take",
         ),
+        (ring("name = \"-a\""), "ring.name"),
+        (ring("name = \"a b\""), "ring.name"),
+        (ring("name = \"a\", slots = 1000"), "ring.slots"),
+        (ring("name = \"a\", slots = 65536"), "ring.slots"),
+        (ring("name = \"a\", pool_bytes = 0"), "ring.pool_bytes"),
+        (ring("name = \"a\", pool_bytes = 1"), "ring.pool_bytes"),
+        (ring("name = \"a\", agent = \"a\""), "ring.agent"),
+        (ring("name = \"a\", side = \"third\""), "third"),
         (tunnel("remote = \"::1\", vni = 1"), "family"),
         (tunnel("remote = \"10.0.0.2\""), "vni"),
         (tunnel("remote = \"10.0.0.2\", vni = 16777216"), "VNI"),

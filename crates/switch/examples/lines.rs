@@ -1,6 +1,6 @@
 //! A switch whose ports are lines of text, for `tests/switch`: what comes and goes can be compared with what another switch does.
 //!
-//! `forward CONFIG` reads lines and answers each with the frames that leave, one a line as `PORT HEX`, and then `.`:
+//! `lines CONFIG` reads lines and answers each with the frames that leave, one a line as `PORT HEX`, and then `.`:
 //!
 //! - `PORT HEX`: a frame comes by a port (one with `memif.path = "/test"`);
 //! - `wait MILLISECONDS`: tunnels have so much time for something to come by them;
