@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The CNI plugin as runtimes run it: by the specification's own `cnitool`, with its `host-local`, on a switch that runs.
 
-    tests/cni/run.py [--kills N] [CASE ...]
+    tests/cni/run.py [--full] [--kills N] [CASE ...]
 
 README.md says what is checked. A CASE is a part of the names of those to run. Exits with 0 when every case was right.
 """
@@ -20,112 +20,20 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
-from harness import isolate, road  # noqa: E402
+import engine  # noqa: E402
+import pods  # noqa: E402
+from harness import isolate, packages, road  # noqa: E402
+from site_of_cni import BUILT, MILLRACE, PLUGIN, WAIT_S, Site, Wrong, check, plugin_environment  # noqa: E402
 
-MILLRACE = road.REPOSITORY / "target/release/millrace"
-PLUGIN = road.REPOSITORY / "target/xtask/millrace-cni"
 TOOL = Path(__file__).with_name("tool")
-BUILT = road.REPOSITORY / "target/cni"
-BUILT_OF = ("github.com/containernetworking/cni/cnitool", "github.com/containernetworking/plugins/plugins/ipam/host-local")
-WAIT_S = 20.0
-PODS = ("one", "two", "apart")
-
-
-class Wrong(Exception):
-    """What was not as it must be."""
-
-
-def check(holds: bool, what: object) -> None:
-    """Raises what is wrong."""
-    if not holds:
-        raise Wrong(str(what))
-
-
-class Site:
-    """A node: a switch, a network, and pods, all of which end with it."""
-
-    def __init__(self, stack: ExitStack, place: Path) -> None:
-        self.stack = stack
-        self.place = place
-        self.control = place / "switch.sock"
-        self.sockets = place / "sockets"
-        self.leases = place / "leases"
-        self.switch: subprocess.Popen[bytes] | None = None
-        self.start_switch()
-        for pod in PODS:
-            subprocess.run(["ip", "netns", "add", pod], check=True)
-            stack.callback(subprocess.run, ["ip", "netns", "delete", pod], check=True)
-
-    def start_switch(self) -> None:
-        """Starts it, and waits until it answers."""
-        argv = [str(MILLRACE), "switch", "--control", str(self.control), "run"]
-        with open(self.place / "switch.log", "ab") as log:
-            self.switch = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT)
-        self.stack.callback(self.stop_switch)
-        deadline = time.monotonic() + WAIT_S
-        while subprocess.run([*self.asks(), "show"], capture_output=True, check=False).returncode != 0:
-            check(time.monotonic() < deadline, "the switch does not answer")
-            time.sleep(0.02)
-
-    def stop_switch(self) -> None:
-        """Ends it."""
-        if self.switch:
-            self.switch.terminate()
-            self.switch.wait(WAIT_S)
-            self.switch = None
-
-    def asks(self) -> list[str]:
-        """How a question to the switch begins."""
-        return [str(MILLRACE), "switch", "--control", str(self.control)]
-
-    def ports(self) -> list[dict[str, Any]]:
-        """What the switch says of its ports."""
-        done = subprocess.run([*self.asks(), "show", "--json"], capture_output=True, check=True)
-        return list(json.loads(done.stdout)["ports"])
-
-    def network(self, name: str, version: str = "1.1.0", **more: object) -> dict[str, Any]:
-        """A network's configuration, as cnitool finds it."""
-        addresses = {"type": "host-local", "dataDir": str(self.leases), "ranges": [[{"subnet": "10.93.0.0/24"}]]}
-        plugin = {"type": "millrace-cni", "switch": str(self.control), "directory": str(self.sockets), "ipam": addresses, **more}
-        directory = self.place / "net.d"
-        directory.mkdir(exist_ok=True)
-        listed = {"cniVersion": version, "name": name, "plugins": [plugin]}
-        (directory / f"{name}.conflist").write_text(json.dumps(listed))
-        return {"cniVersion": version, "name": name, **plugin}
-
-    def tool(self, command: str, network: str, pod: str, fails: bool = False) -> Any:
-        """Runs cnitool; returns what it printed."""
-        environment = {
-            **os.environ, "NETCONFPATH": str(self.place / "net.d"), "CNI_PATH": f"{PLUGIN.parent}:{BUILT}", "CNI_IFNAME": "fast0",
-        }  # fmt: skip
-        argv = [str(BUILT / "cnitool"), command, network, f"/run/netns/{pod}"]
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
-        check((done.returncode != 0) == fails, f"{argv}: {done.returncode}: {done.stdout}{done.stderr}")
-        return json.loads(done.stdout) if done.stdout.startswith("{") else done.stderr
-
-    def plugin(self, command: str, container: str, config: dict[str, Any]) -> None:
-        """Runs the plugin itself, as a runtime does."""
-        given, environment = json.dumps(config), plugin_environment(command, container)
-        done = subprocess.run([str(PLUGIN)], input=given, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S)
-        check(done.returncode == 0, done.stdout)
-
-    def is_clean(self) -> bool:
-        """Whether nothing of pods is left: no port, no socket, no address."""
-        leases = [path.name for path in self.leases.rglob("10.*")]
-        return not self.ports() and not leases and not list(self.sockets.rglob("*.sock"))
-
-
-def plugin_environment(command: str, container: str) -> dict[str, str]:
-    """How a runtime says what is to be done."""
-    return {
-        **os.environ, "CNI_COMMAND": command, "CNI_CONTAINERID": container, "CNI_NETNS": "/run/netns/one", "CNI_IFNAME": "fast0",
-        "CNI_PATH": f"{PLUGIN.parent}:{BUILT}",
-    }  # fmt: skip
+BUILT_OF = (
+    "github.com/containernetworking/cni/cnitool", "github.com/containernetworking/plugins/plugins/ipam/host-local",
+    "github.com/containernetworking/plugins/plugins/main/ptp",
+)  # fmt: skip
 
 
 def comes_and_goes(site: Site) -> None:
@@ -192,9 +100,16 @@ def collects(site: Site) -> None:
     check(site.is_clean(), site.ports())
 
 
-def killed(site: Site, kills: int) -> None:
+def interfaces() -> list[str]:
+    """Names of what there is in the node's and the pod's network namespaces."""
+    both = (["ip", "-json", "link"], ["ip", "-n", "one", "-json", "link"])
+    return [str(link["ifname"]) for argv in both for link in json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)]
+
+
+def killed(site: Site, kills: int, port: str) -> None:
     """SIGKILL at a random moment of ADD."""
-    config = site.network("fast")
+    config = site.network("fast", port=port)
+    before = interfaces()
     rng = random.Random(7)
     begun = time.monotonic()
     site.plugin("ADD", "whole", config)
@@ -217,17 +132,27 @@ def killed(site: Site, kills: int) -> None:
         for number in range(kills):
             site.plugin("DEL", f"pod{number}", config)
         check(time.monotonic() < deadline, f"something is left: {site.ports()}")
+    check(interfaces() == before, f"interfaces are left: {interfaces()}, and there were {before}")
     print(f"        {cut} of {kills} were killed before their end", flush=True)
 
 
-def cases(kills: int) -> dict[str, Callable[[Site], None]]:
+def cases(kills: int, is_full: bool) -> dict[str, Callable[[Site], None]]:
     """Each by its name."""
+    longer = {
+        "pods of a container engine": engine.runs_pods,
+        "two networks by Multus": engine.gives_two_networks,
+    }
     return {
         "a port comes and goes": comes_and_goes,
         "packets from pod to pod": carries,
         "what is missing is told": notices,
         "what was left is collected": collects,
-        "killed in the midst": lambda site: killed(site, kills),
+        "killed in the midst": lambda site: killed(site, kills, "memif"),
+        "killed in the midst, with an interface": lambda site: killed(site, kills, "tap"),
+        "an interface for a pod": pods.has_an_interface,
+        "behind another plugin": pods.is_behind_another,
+        "pods of two nodes": pods.of_two_nodes,
+        **(longer if is_full else {}),
     }
 
 
@@ -252,9 +177,10 @@ def main() -> int:
     """Runs the cases; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=60, help="how often it is killed (default: %(default)s)")
+    parser.add_argument("--full", action="store_true", help="under a container engine, and by Multus, too")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     options = parser.parse_args()
-    every = cases(options.kills)
+    every = cases(options.kills, options.full)
     wanted = {name: case for name, case in every.items() if not options.cases or any(part in name for part in options.cases)}
     if why := missing():
         print(f"skipped: {why}")
@@ -262,6 +188,9 @@ def main() -> int:
         return 0
     if not isolate.is_inside():
         build()
+        if options.full:
+            packages.install(engine.PACKAGES)
+            engine.build()
     isolate.ensure()
     failed = 0
     for name, case in wanted.items():

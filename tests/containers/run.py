@@ -30,6 +30,7 @@ import engines  # noqa: E402
 import kills  # noqa: E402
 import limits  # noqa: E402
 import oci  # noqa: E402
+import packets  # noqa: E402
 from engines import EngineFailed  # noqa: E402
 from stage import AGENT, BRIDGE, PLACE, PORT, Case, Side, Stage, check_road, start_agent, without_agent  # noqa: E402
 
@@ -192,6 +193,8 @@ OTHERS: dict[str, Callable[[Stage], str | None]] = {
     ALONE: runs_by_runc_alone,
     "no agent": starts_without_an_agent,
     "removed while containers run": stays_while_it_is_used,
+    "packet ports": packets.has_ports,
+    "packet ports that cannot be had": packets.is_refused,
     "25 pods with 1 000 connections": partial(crowd.needs_little, crowd.SAMPLE),
 }
 WHOLE: dict[str, Callable[[Stage], str | None]] = {

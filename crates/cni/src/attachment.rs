@@ -26,8 +26,8 @@ pub(crate) struct Attachment {
     pub(crate) port: String,
     /// The switch's control socket.
     pub(crate) switch: PathBuf,
-    /// The port's socket.
-    pub(crate) socket: PathBuf,
+    /// The port's socket, where it has one.
+    pub(crate) socket: Option<PathBuf>,
     /// The interface's MAC address, as the pod's program is to have it.
     pub(crate) mac: String,
 }
@@ -48,12 +48,13 @@ impl Attachments {
     /// What would be made for one.
     pub(crate) fn plan(&self, config: &Config, switch: &Path, of: &Attached) -> Attachment {
         let mac = config.runtime_config.mac.clone();
+        let socket = config.port.has_socket();
         Attachment {
             container: of.container.clone(),
             ifname: of.ifname.clone(),
             port: format!("cni/{}/{}", short(&of.container), of.ifname),
             switch: switch.to_owned(),
-            socket: self.own(of).join("port.sock"),
+            socket: socket.then(|| self.own(of).join("port.sock")),
             mac: mac.unwrap_or_else(|| mac_of(&config.name, of)),
         }
     }
@@ -71,12 +72,14 @@ impl Attachments {
 
     /// Writes one down, and makes the directory of its socket. It is written whole or not at all.
     pub(crate) fn write(&self, attachment: &Attachment) -> Result<(), Error> {
-        if attachment.socket.as_os_str().len() > PATH_BYTES_MAX {
+        if let Some(socket) = &attachment.socket
+            && socket.as_os_str().len() > PATH_BYTES_MAX
+        {
             return Err(Error::new(
                 Code::Config,
                 format!(
                     "{} is longer than the {PATH_BYTES_MAX} bytes of a socket's path",
-                    attachment.socket.display()
+                    socket.display()
                 ),
                 "the network needs a shorter name, or a shorter directory",
             ));
@@ -84,11 +87,15 @@ impl Attachments {
         let of = attachment.of();
         let path = self.record(&of);
         let write = || {
+            let place = match &attachment.socket {
+                Some(_) => self.own(&of),
+                None => self.directory.clone(),
+            };
             // Others may pass to what is mounted into their containers, and see nothing on the way.
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o711)
-                .create(self.own(&of))?;
+                .create(place)?;
             let text = serde_json::to_vec(attachment)?;
             let new = unfinished(&path);
             fs::write(&new, text)?;
@@ -149,6 +156,13 @@ impl Attachments {
 }
 
 impl Attachment {
+    /// What an interface is called until it is in the pod's namespace, and has its own name.
+    pub(crate) fn draft(&self) -> String {
+        let hash = hash(&[&self.port, "/", &self.mac]);
+        // 14 letters, of 15.
+        format!("mr{:012x}", hash & 0xffff_ffff_ffff)
+    }
+
     pub(crate) fn of(&self) -> Attached {
         Attached {
             container: self.container.clone(),

@@ -1,12 +1,13 @@
 //! What a runtime asks for: ADD, DEL, CHECK, GC, STATUS, VERSION (specification, section 2).
 
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::addresses::Addresses;
 use crate::attachment::{Attachment, Attachments};
-use crate::config::{self, Attached, Config, VERSIONS};
+use crate::config::{self, Attached, Config, Kind, VERSIONS};
 use crate::error::{Code, Error};
 use crate::result::{self, Interface};
-use crate::{ipam, ports};
+use crate::{ipam, ports, tap};
 
 /// What was asked, by the environment and standard input.
 pub(crate) struct Call<'a> {
@@ -115,13 +116,22 @@ fn make(
 ) -> Result<String, Error> {
     attachments.write(attachment)?;
     let addresses = ipam::delegate(call, config, "ADD", None)?;
-    ports::add(config, attachment)?;
+    let queues = match config.port {
+        Kind::Tap => {
+            let netns = tap::namespace(call.netns.as_deref())?;
+            let addresses = Addresses::parse(addresses.as_ref(), None)?;
+            tap::make(config, attachment, &netns, &addresses)?
+        }
+        Kind::Memif | Kind::VhostUser => Vec::new(),
+    };
+    ports::add(config, attachment, &queues)?;
+    let socket = attachment.socket.as_deref();
     let interface = Interface {
-        name: attachment.ifname.clone(),
+        name: config.interface_of(&attachment.ifname).to_owned(),
         mac: attachment.mac.clone(),
         mtu: config.mtu.map(u32::from),
         sandbox: call.netns.clone().unwrap_or_default(),
-        socket_path: attachment.socket.display().to_string(),
+        socket_path: socket.map_or(String::new(), |path| path.display().to_string()),
         ..Interface::default()
     };
     result::of_add(config, interface, addresses)
@@ -163,22 +173,45 @@ fn check(call: &Call<'_>, config: &Config) -> Result<String, Error> {
             "",
         ));
     };
-    if config.prev_result.is_none() {
+    let Some(result) = &config.prev_result else {
         return Err(Error::new(Code::Config, "CHECK needs prevResult", ""));
-    }
+    };
     let earlier = config.earlier_interfaces();
-    let is_it = |one: &&Interface| one.name == of.ifname && one.mac == attachment.mac;
-    if earlier.iter().find(is_it).is_none() {
-        return differs(format!("prevResult has no {} of ours", of.ifname));
-    }
-    if !ports::is_there(&attachment)? {
+    let name = config.interface_of(&of.ifname);
+    let is_it = |one: &Interface| one.name == name && one.mac == attachment.mac;
+    let Some(number) = earlier.iter().position(is_it) else {
+        return differs(format!("prevResult has no {name} of ours"));
+    };
+    let Some(state) = ports::state_of(&attachment)? else {
         return differs(format!("the switch has no port {}", attachment.port));
-    }
-    if !attachment.socket.exists() {
-        return differs(format!("{} is gone", attachment.socket.display()));
+    };
+    match attachment.socket.as_deref() {
+        Some(socket) if !socket.exists() => {
+            return differs(format!("{} is gone", socket.display()));
+        }
+        Some(_) => {}
+        None => check_interface(call, config, &attachment, result, number, &state)?,
     }
     ipam::delegate(call, config, "CHECK", None)?;
     Ok(String::new())
+}
+
+/// What the pod's namespace and the switch have, beside what they are to have.
+fn check_interface(
+    call: &Call<'_>,
+    config: &Config,
+    attachment: &Attachment,
+    result: &Value,
+    number: usize,
+    state: &str,
+) -> Result<(), Error> {
+    if state != "connected" {
+        let what = format!("the switch's port {} is {state}", attachment.port);
+        return Err(Error::new(Code::Differs, what, ""));
+    }
+    let netns = tap::namespace(call.netns.as_deref())?;
+    let addresses = Addresses::parse(Some(result), Some(number))?;
+    tap::check(config, attachment, &netns, &addresses)
 }
 
 /// What is of none that still is, is taken away.

@@ -28,7 +28,9 @@ pub(crate) struct Config {
     /// Of which kind ports are.
     #[serde(default)]
     pub(crate) port: Kind,
-    /// Where sockets are: each in `NETWORK/CONTAINER/INTERFACE.sock` below this.
+    /// The name of a TAP interface, where it is not `CNI_IFNAME`, which a plugin before this one may have used.
+    pub(crate) interface: Option<String>,
+    /// Where sockets are, each in a directory `NETWORK/CONTAINER/INTERFACE` below this, and what is written of all.
     #[serde(default = "directory")]
     pub(crate) directory: PathBuf,
     /// The user and the group that sockets are for are not the plugin's business; these are their permissions.
@@ -81,6 +83,8 @@ pub(crate) enum Kind {
     Memif,
     /// The pod's program, or a virtual machine's monitor, connects to a socket: a virtio-net front end.
     VhostUser,
+    /// An interface in the pod's network namespace: the kernel's stack.
+    Tap,
 }
 
 impl Kind {
@@ -89,7 +93,13 @@ impl Kind {
         match self {
             Kind::Memif => "memif",
             Kind::VhostUser => "vhost_user",
+            Kind::Tap => "tap",
         }
+    }
+
+    /// Whether the pod's program finds a socket.
+    pub(crate) fn has_socket(self) -> bool {
+        self != Kind::Tap
     }
 }
 
@@ -140,7 +150,20 @@ impl Config {
         {
             return invalid(format!("{mac:?} is no MAC address"));
         }
-        Ok(config)
+        match &config.interface {
+            Some(_) if config.port != Kind::Tap => {
+                invalid("only a port of kind tap has an interface to name".to_owned())
+            }
+            Some(name) if !is_interface(name) => {
+                invalid(format!("{name:?} is no name of an interface"))
+            }
+            _ => Ok(config),
+        }
+    }
+
+    /// What the interface is called in the pod whose runtime asks for `ifname`.
+    pub(crate) fn interface_of<'a>(&'a self, ifname: &'a str) -> &'a str {
+        self.interface.as_deref().unwrap_or(ifname)
     }
 
     /// Interfaces that there are already.
@@ -171,7 +194,15 @@ pub(crate) fn is_interface(name: &str) -> bool {
 }
 
 fn is_mac(text: &str) -> bool {
-    let parts: Vec<&str> = text.split(':').collect();
-    let is_byte = |part: &&str| part.len() == 2 && u8::from_str_radix(part, 16).is_ok();
-    parts.len() == 6 && parts.iter().all(is_byte)
+    parse_mac(text).is_some()
+}
+
+/// Six bytes.
+pub(crate) fn parse_mac(text: &str) -> Option<Vec<u8>> {
+    let byte = |part: &str| {
+        let number = u8::from_str_radix(part, 16).ok();
+        number.filter(|_| part.len() == 2)
+    };
+    let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+    bytes.filter(|bytes| bytes.len() == 6)
 }

@@ -4,24 +4,28 @@
 //! has it (versions 0.3.0 to 1.1.0, <https://www.cni.dev/docs/spec/>), alone or behind other plugins. What it is not: it moves no packet
 //! and holds nothing open; the switch is a program of its own, `millrace switch run`.
 //!
-//! A port has a socket in a directory of its own, which is the pod's to be mounted into it. What was made for whom is written down before
-//! it is made, in a file for each attachment, so that whatever a plugin has left that was killed is found and taken away.
+//! A port has a socket in a directory of its own, which is the pod's to be mounted into it; or it is a TAP interface, which is made in the
+//! pod's network namespace and handed over to the switch. What was made for whom is written down before it is made, in a file for each
+//! attachment, so that whatever a plugin has left that was killed is found and taken away.
 //!
-//! In reading order: `config` (what the runtime says), `attachment` (what was made for whom), `ipam`, `ports` (the switch), `commands`,
-//! `result` and `error` (what the runtime is told).
+//! In reading order: `config` (what the runtime says), `attachment` (what was made for whom), `ipam`, `addresses`, `tap` and `netlink`
+//! (interfaces), `ports` (the switch), `commands`, `result` and `error` (what the runtime is told).
 
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
+mod addresses;
 mod attachment;
 mod commands;
 mod config;
 mod error;
 mod ipam;
+mod netlink;
 mod ports;
 mod result;
+mod tap;
 
 use commands::Call;
 use error::{Code, Error};

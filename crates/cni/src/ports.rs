@@ -1,8 +1,9 @@
 //! The switch's side.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use millrace_switch::{AskError, Request, SwitchReport, ask, own_socket};
+use millrace_switch::{AskError, Request, SwitchReport, ask, ask_with, own_socket};
 use serde_json::{Map, Value, json};
 
 use crate::attachment::Attachment;
@@ -15,10 +16,16 @@ pub(crate) fn switch(config: &Config) -> PathBuf {
     config.switch.clone().unwrap_or_else(|| own_socket(0, None))
 }
 
-/// Adds a port.
-pub(crate) fn add(config: &Config, attachment: &Attachment) -> Result<(), Error> {
+/// Adds a port; of a TAP interface, of the queues that were opened.
+pub(crate) fn add(
+    config: &Config,
+    attachment: &Attachment,
+    queues: &[OwnedFd],
+) -> Result<(), Error> {
     let toml = settings(config, attachment)?;
-    done(ask(&attachment.switch, &Request::AddPort { toml }))
+    let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
+    let request = Request::AddPort { toml };
+    done(ask_with(&attachment.switch, &request, &queues))
 }
 
 /// Takes it away, if it is there. A switch that has gone has no ports.
@@ -33,10 +40,9 @@ pub(crate) fn remove(attachment: &Attachment) -> Result<(), Error> {
     }
 }
 
-/// Whether it is there.
-pub(crate) fn is_there(attachment: &Attachment) -> Result<bool, Error> {
-    let found = state(&attachment.switch, &attachment.port).map_err(refused)?;
-    Ok(found.is_some())
+/// How it is, if it is there.
+pub(crate) fn state_of(attachment: &Attachment) -> Result<Option<String>, Error> {
+    state(&attachment.switch, &attachment.port).map_err(refused)
 }
 
 /// Whether the switch answers.
@@ -77,7 +83,12 @@ fn settings(config: &Config, attachment: &Attachment) -> Result<String, Error> {
             "",
         ));
     };
-    own.insert("path".to_owned(), json!(attachment.socket));
+    if let Some(socket) = &attachment.socket {
+        own.insert("path".to_owned(), json!(socket));
+    } else {
+        let name = config.interface_of(&attachment.ifname);
+        own.insert("interface".to_owned(), json!(name));
+    }
     if let Some(mode) = config.socket_mode {
         own.insert("socket_mode".to_owned(), json!(mode));
     }

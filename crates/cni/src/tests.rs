@@ -6,9 +6,11 @@ use std::io::PipeWriter;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::JoinHandle;
 
 use millrace_switch::{Config as SwitchConfig, Options, Request, Server, SwitchReport, ask};
+use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
 use crate::commands::{self, Call};
@@ -28,6 +30,8 @@ echo ' "routes": [{"dst": "0.0.0.0/0"}], "dns": {"nameservers": ["10.9.0.1"]}}'
 /// A directory with a switch and an IPAM plugin.
 struct Site {
     place: tempfile::TempDir,
+    /// The pod's network namespace.
+    netns: String,
     switch: Option<(PipeWriter, JoinHandle<()>)>,
 }
 
@@ -39,6 +43,7 @@ impl Site {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         let mut site = Site {
             place,
+            netns: "/run/netns/pod".to_owned(),
             switch: None,
         };
         site.start();
@@ -95,7 +100,7 @@ impl Site {
         let given = HashMap::from([
             ("CNI_COMMAND", command),
             ("CNI_CONTAINERID", container),
-            ("CNI_NETNS", "/run/netns/pod"),
+            ("CNI_NETNS", self.netns.as_str()),
             ("CNI_IFNAME", "eth1"),
             ("CNI_PATH", path.as_str()),
         ]);
@@ -202,6 +207,80 @@ fn a_port_is_of_the_kind_that_is_asked_for() {
     assert_eq!(mode & 0o777, 0o660);
     site.ask("DEL", ONE, &config).unwrap();
     assert!(site.is_clean());
+}
+
+/// A network namespace for this thread, and its path. None, and a line that says so, where there is none to be had.
+fn apart() -> Option<String> {
+    if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+        eprintln!("skipped: no network namespace here: {error}");
+        return None;
+    }
+    let own = fs::read_link("/proc/thread-self").unwrap();
+    Some(format!("/proc/{}/ns/net", own.display()))
+}
+
+fn ip(words: &str) {
+    let status = Command::new("ip").args(words.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {words}");
+}
+
+#[test]
+fn a_tap_interface_is_the_pod_s_and_goes_with_its_port() {
+    let mut site = Site::new();
+    let Some(netns) = apart() else { return };
+    site.netns.clone_from(&netns);
+    let mut config = site.config("1.1.0");
+    config["port"] = json!("tap");
+    config["settings"] = json!({ "tap": { "queues": 2 } });
+    let result = site.ask("ADD", ONE, &config).unwrap();
+    let interface = result["interfaces"][0].as_object().unwrap();
+    assert!(!interface.contains_key("socketPath"));
+    assert_eq!(
+        (&interface["name"], &interface["sandbox"]),
+        (&json!("eth1"), &json!(netns))
+    );
+    assert_eq!(site.ports().len(), 1);
+    config["prevResult"] = result;
+    site.ask("CHECK", ONE, &config).unwrap();
+
+    // What somebody has changed is noticed.
+    for (change, back, what) in [
+        ("link set eth1 mtu 1300", "link set eth1 mtu 1400", "made"),
+        (
+            "route del default",
+            "route add default via 10.9.0.1",
+            "0.0.0.0/0",
+        ),
+        (
+            "addr del 10.9.0.2/24 dev eth1",
+            "addr add 10.9.0.2/24 dev eth1",
+            "10.9.0.2",
+        ),
+    ] {
+        ip(change);
+        let refused = site.ask("CHECK", ONE, &config).unwrap_err();
+        assert!(
+            refused.code == 101 && refused.message.contains(what),
+            "{change}: {refused:?}"
+        );
+        ip(back);
+    }
+    let taken = site.ask("ADD", OTHER, &config).unwrap_err();
+    assert!(taken.message.contains("already"), "{taken:?}");
+    config["interface"] = json!("eth2");
+    let other = site.ask("ADD", OTHER, &config).unwrap();
+    assert_eq!(other["interfaces"][1]["name"], "eth2");
+    site.ask("DEL", OTHER, &config).unwrap();
+    site.ask("DEL", ONE, &config).unwrap();
+    assert!(site.is_clean());
+    for name in ["eth1", "eth2"] {
+        assert!(!Path::new("/proc/sys/net/ipv4/conf").join(name).exists());
+    }
+
+    // Nobody takes it: it is gone, too.
+    site.stop();
+    assert_eq!(site.ask("ADD", ONE, &config).unwrap_err().code, 11);
+    assert!(!Path::new("/proc/sys/net/ipv4/conf/eth2").exists());
 }
 
 #[test]
@@ -350,6 +429,7 @@ fn what_cannot_be_is_told() {
         (with("directory", json!("here")), 7),
         (with("runtimeConfig", json!({ "mac": "02:00" })), 7),
         (with("settings", json!({ "memif": 1 })), 7),
+        (with("interface", json!("eth2")), 7),
         (json!("nothing"), 6),
     ] {
         let refused = site.ask("ADD", ONE, &config).unwrap_err();

@@ -1,9 +1,10 @@
-//! Kubernetes' device plugin: pods ask for `millrace.dev/socket`, and the kubelet has the container runtime give them the CDI device.
+//! Kubernetes' device plugin: pods ask for `millrace.dev/socket`, or for `millrace.dev/packet` where a switch runs, and the kubelet has the
+//! container runtime give them the CDI device.
 //!
 //! A program of its own, because what it needs to speak with a kubelet (gRPC) is more than all of the `millrace` program, which goes
 //! into every container. In reading order:
 //!
-//! - `resources`: what pods can ask for;
+//! - `resources`: what pods can ask for; `packets`: what of that the node's switch has;
 //! - `run`: starts, stops, and watches over what follows;
 //! - `place`: the plugin's socket in the kubelet's directory; `kubelet`: registration there;
 //! - `service`: the answers to the kubelet; `interface`: its messages;
@@ -14,6 +15,7 @@
 mod health;
 mod interface;
 mod kubelet;
+mod packets;
 mod place;
 mod resources;
 mod run;
@@ -54,10 +56,13 @@ struct Arguments {
         default_value = "/var/lib/millrace/agent.sock"
     )]
     agent: PathBuf,
+    /// The control socket of the node's switch. What it has for containers can be asked for while it answers.
+    #[arg(long, value_name = "PATH", default_value = "/run/millrace/switch.sock")]
+    switch: PathBuf,
     /// How many containers of this node may ask for a resource at a time.
     #[arg(long, value_name = "NUMBER", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
     count: u32,
-    /// Seconds without an answer from the agent before devices are unhealthy: longer than it takes to start a new version of it.
+    /// Seconds without an answer from the agent, or the switch, before devices are unhealthy: longer than a new version takes to start.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
     /// Log more: what the kubelet asks, too.
@@ -68,6 +73,8 @@ struct Arguments {
 const HELP: &str = "Resources:
   millrace.dev/socket             the CDI device millrace.dev/socket=all: programs with glibc are accelerated
   millrace.dev/socket-variable    millrace.dev/socket=variable: images with musl (Alpine); sets LD_PRELOAD
+  millrace.dev/packet             millrace.dev/packet=default: ports of the node's switch, where it has a device of that name
+  millrace.dev/packet-NAME        millrace.dev/packet=NAME: the same of its other devices
 
 In a pod's specification:
   containers:
@@ -95,6 +102,7 @@ pub fn main() -> ExitCode {
     let settings = run::Settings {
         kubelet: arguments.kubelet,
         agent: arguments.agent,
+        switch: arguments.switch,
         count: arguments.count,
         patience: Duration::from_secs(arguments.patience),
     };

@@ -14,6 +14,7 @@ use tracing::{error, info};
 use crate::health;
 use crate::interface::device_plugin_server::DevicePluginServer;
 use crate::kubelet;
+use crate::packets;
 use crate::place::{Identity, Place, State, identity};
 use crate::resources::{RESOURCES, Resource};
 use crate::service::Service;
@@ -30,9 +31,11 @@ pub(crate) struct Settings {
     pub(crate) kubelet: PathBuf,
     /// The agent's socket.
     pub(crate) agent: PathBuf,
+    /// The switch's control socket.
+    pub(crate) switch: PathBuf,
     /// How many devices there are of each resource.
     pub(crate) count: u32,
-    /// How long the agent may be silent.
+    /// How long the agent, or the switch, may be silent.
     pub(crate) patience: Duration,
 }
 
@@ -70,11 +73,12 @@ pub(crate) async fn serve(settings: &Settings) -> anyhow::Result<()> {
         () = health::watch(&settings.agent, settings.patience, &healthy) => Ok(()),
         outcome = offer(settings, first, watched.clone()) => outcome,
         outcome = offer(settings, second, watched) => outcome,
+        outcome = packets::serve(settings) => outcome,
     }
 }
 
 /// Offers a resource, again after each start of the kubelet.
-async fn offer(
+pub(crate) async fn offer(
     settings: &Settings,
     resource: &'static Resource,
     healthy: watch::Receiver<bool>,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use millrace_agent::{Agent, Config, Options};
+use millrace_switch::{Config as SwitchConfig, Options as SwitchOptions, Server as SwitchServer};
 use prost::Message;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
@@ -98,6 +99,7 @@ fn world() -> (tempfile::TempDir, Settings) {
     let settings = Settings {
         kubelet: place.path().join("kubelet"),
         agent: place.path().join("agent/agent.sock"),
+        switch: place.path().join("switch.sock"),
         count: 3,
         patience: Duration::from_millis(1),
     };
@@ -213,6 +215,74 @@ async fn devices_are_healthy_while_the_agent_answers() {
         let list = next_list(&mut lists).await.unwrap();
         assert_eq!(health(&list), expected(UNHEALTHY));
     }
+    plugin.abort();
+}
+
+/// A real switch, until the other end of the pipe is dropped.
+fn switch(control: PathBuf, config: &str) -> (UnixStream, std::thread::JoinHandle<()>) {
+    let (stop, stopped) = UnixStream::pair().unwrap();
+    let (ready, started) = std::sync::mpsc::channel();
+    let config = SwitchConfig::parse(config).unwrap();
+    let thread = std::thread::spawn(move || {
+        let options = SwitchOptions { control, config };
+        let stop = std::os::fd::AsFd::as_fd(&stopped);
+        let server = SwitchServer::start(options, stop).unwrap();
+        ready.send(()).unwrap();
+        server.serve().unwrap();
+    });
+    started.recv().unwrap();
+    (stop, thread)
+}
+
+#[tokio::test]
+async fn packet_ports_are_offered_where_a_switch_has_them_and_while_it_answers() {
+    let (_place, settings) = world();
+    let mut kubelet = Kubelet::start(&settings.kubelet, "v1beta1");
+    let config = "[[device]]\nname = \"default\"\ncontainers = 2\nmemif = {}\n\
+                  [[device]]\nname = \"fast\"\nvhost_user = {}";
+    let (stop, thread) = switch(settings.switch.clone(), config);
+    let plugin = plugin(&settings);
+    let mut registered = Vec::new();
+    for _ in 0..4 {
+        registered.push(kubelet.next().await);
+    }
+    let of = |name: &str| {
+        let found = registered.iter().find(|one| one.resource_name == name);
+        found
+            .unwrap_or_else(|| panic!("{name}: {registered:?}"))
+            .endpoint
+            .clone()
+    };
+    let mut fast = client(&settings, &of("millrace.dev/packet-fast")).await;
+    let answer = fast.allocate(ask(&[&["2"]])).await.unwrap().into_inner();
+    let device = &answer.containers[0].cdi_devices[0];
+    assert_eq!(device.name, "millrace.dev/packet=fast");
+    let mut usual = client(&settings, &of("millrace.dev/packet")).await;
+    let answer = usual.allocate(ask(&[&["1"]])).await.unwrap().into_inner();
+    let device = &answer.containers[0].cdi_devices[0];
+    assert_eq!(device.name, "millrace.dev/packet=default");
+    let too_many = usual.allocate(ask(&[&["2"]])).await;
+    assert_eq!(too_many.unwrap_err().code(), Code::NotFound);
+
+    let expected = |said| vec![("0", said), ("1", said)];
+    let mut lists = usual.list_and_watch(Empty {}).await.unwrap().into_inner();
+    assert_eq!(
+        health(&next_list(&mut lists).await.unwrap()),
+        expected(HEALTHY)
+    );
+    drop(stop);
+    thread.join().unwrap();
+    let mut list = next_list(&mut lists).await.unwrap();
+    // What was said before anything changed may come again.
+    while health(&list) != expected(UNHEALTHY) {
+        list = next_list(&mut lists).await.unwrap();
+    }
+    let (stop, thread) = switch(settings.switch.clone(), config);
+    while health(&list) != expected(HEALTHY) {
+        list = next_list(&mut lists).await.unwrap();
+    }
+    drop(stop);
+    thread.join().unwrap();
     plugin.abort();
 }
 

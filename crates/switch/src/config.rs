@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+pub use device::{DeviceConfig, check_device_name};
 pub use flow::{FlowConfig, MatchConfig, Text};
 pub(crate) use kinds::Kind;
 pub use kinds::{
@@ -16,6 +17,7 @@ pub use kinds::{
 };
 pub use port::{Direction, MirrorConfig, PoliceConfig, PortConfig, StormConfig, VlanConfig};
 
+mod device;
 mod flow;
 mod kinds;
 mod port;
@@ -50,6 +52,8 @@ pub struct Config {
     pub flow: Vec<FlowConfig>,
     /// Mirrors.
     pub mirror: Vec<MirrorConfig>,
+    /// What containers may have by a device.
+    pub device: Vec<DeviceConfig>,
 }
 
 /// What is learnt of stations.
@@ -82,6 +86,7 @@ impl Default for Config {
             port: Vec::new(),
             flow: Vec::new(),
             mirror: Vec::new(),
+            device: Vec::new(),
         }
     }
 }
@@ -178,6 +183,12 @@ impl Config {
         }
         self.port.iter().try_for_each(PortConfig::check)?;
         self.mirror.iter().try_for_each(MirrorConfig::check)?;
+        let devices = self.device.iter().map(|device| device.name.as_str());
+        let mut devices: Vec<&str> = devices.collect();
+        devices.sort_unstable();
+        if let Some(twice) = devices.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("device {:?}: there are two of that name", twice[0]));
+        }
         self.flow.iter().try_for_each(FlowConfig::check)
     }
 }

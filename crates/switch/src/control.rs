@@ -1,21 +1,30 @@
 //! How the command line asks a switch: a socket of its user's, one question and one answer as JSON, each a line.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::config;
+use crate::containers::Containers;
 use crate::switch::Switch;
 
 /// Bytes of a question, at most.
-const QUESTION_BYTES_MAX: u64 = 256 * 1024;
+const QUESTION_BYTES_MAX: usize = 256 * 1024;
+/// Descriptors that come with a question, at most: queues of an interface.
+const HANDED_MAX: usize = 64;
 /// Bytes of an answer, at most: four million stations and some.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 /// Whoever asks has so long to say what, and to take the answer.
@@ -33,7 +42,7 @@ pub enum Request {
     Stations,
     /// Forget them.
     ForgetStations,
-    /// Add a port: a `[[port]]` without that line.
+    /// Add a port: a `[[port]]` without that line. With descriptors it is of these: queues of a TAP interface ([`ask_with`]).
     AddPort {
         /// As in the file.
         toml: String,
@@ -42,6 +51,15 @@ pub enum Request {
     RemovePort {
         /// Its name.
         name: String,
+    },
+    /// Give a container what a `[[device]]` says, until its first process ends; the answer's `directory` is where its sockets are.
+    AddContainer {
+        /// As its runtime calls it.
+        id: String,
+        /// Its first process, as the switch sees it.
+        pid: u32,
+        /// The device's name.
+        device: String,
     },
     /// Add a flow: a `[[flow]]` without that line.
     AddFlow {
@@ -120,13 +138,25 @@ pub fn own_socket(uid: u32, runtime_directory: Option<&Path>) -> PathBuf {
 /// # Errors
 /// When nobody answers, or somebody who is not trusted, or when it is refused.
 pub fn ask(path: &Path, request: &Request) -> Result<Value, AskError> {
+    ask_with(path, request, &[])
+}
+
+/// The same, and hands descriptors over with the question.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_with(
+    path: &Path,
+    request: &Request,
+    handed: &[BorrowedFd<'_>],
+) -> Result<Value, AskError> {
     let no_switch = |error| AskError::NoSwitch(path.to_owned(), error);
     let mut stream = UnixStream::connect(path).map_err(no_switch)?;
     let uid = peer(&stream).map_err(AskError::NoAnswer)?;
     if uid != 0 && uid != geteuid().as_raw() {
         return Err(AskError::Stranger(uid));
     }
-    let text = exchange(&mut stream, request).map_err(AskError::NoAnswer)?;
+    let text = exchange(&mut stream, request, handed).map_err(AskError::NoAnswer)?;
     let answer = serde_json::from_str(&text);
     match answer.map_err(|error| AskError::Nonsense(error.to_string()))? {
         Answer::Done(value) => Ok(value),
@@ -134,11 +164,16 @@ pub fn ask(path: &Path, request: &Request) -> Result<Value, AskError> {
     }
 }
 
-fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<String> {
+fn exchange(
+    stream: &mut UnixStream,
+    request: &Request,
+    handed: &[BorrowedFd<'_>],
+) -> io::Result<String> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
-    let question = serde_json::to_string(request)?;
-    stream.write_all(format!("{question}\n").as_bytes())?;
+    let question = format!("{}\n", serde_json::to_string(request)?);
+    let begun = hand_over(stream, question.as_bytes(), handed)?;
+    stream.write_all(&question.as_bytes()[begun..])?;
     let mut text = String::new();
     BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut text)?;
     if text.is_empty() {
@@ -147,37 +182,101 @@ fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<String> {
     Ok(text)
 }
 
+/// Sends as much of a question as goes at once, and descriptors with it.
+fn hand_over(stream: &UnixStream, question: &[u8], handed: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HANDED_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let has_room = handed.len() <= HANDED_MAX
+        && (handed.is_empty() || control.push(SendAncillaryMessage::ScmRights(handed)));
+    if !has_room {
+        let what = format!("more than {HANDED_MAX} descriptors cannot be handed over");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    let question = [IoSlice::new(question)];
+    let sent =
+        rustix::io::retry_on_intr(|| sendmsg(stream, &question, &mut control, SendFlags::NOSIGNAL));
+    Ok(sent?)
+}
+
+/// Reads a question, and what is handed over with it.
+fn read_question(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut question = Vec::new();
+    let mut handed = Vec::new();
+    let mut buffer = [0; 4096];
+    while question.len() < QUESTION_BYTES_MAX {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HANDED_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(&mut buffer)];
+        let received = rustix::io::retry_on_intr(|| {
+            recvmsg(stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)
+        });
+        let count = received?.bytes;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                handed.extend(descriptors);
+            }
+        }
+        let part = &buffer[..count];
+        let end = part.iter().position(|byte| *byte == b'\n');
+        question.extend_from_slice(&part[..end.unwrap_or(count)]);
+        if count == 0 || end.is_some() || handed.len() > HANDED_MAX {
+            break;
+        }
+    }
+    Ok((question, handed))
+}
+
 /// The user at the other end.
 fn peer(stream: &UnixStream) -> io::Result<u32> {
     Ok(getsockopt(stream, sockopt::PeerCredentials)?.uid())
 }
 
 /// Serves one who asks, who must be this user or root. Whoever goes on too long is left.
-pub(crate) fn serve(mut stream: UnixStream, switch: &mut Switch) -> io::Result<()> {
+pub(crate) fn serve(
+    mut stream: UnixStream,
+    switch: &mut Switch,
+    containers: &mut Containers,
+) -> io::Result<()> {
     let uid = peer(&stream)?;
     if uid != 0 && uid != geteuid().as_raw() {
         return Ok(());
     }
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut question = String::new();
-    let mut reader = BufReader::new((&stream).take(QUESTION_BYTES_MAX));
-    reader.read_line(&mut question)?;
-    let answer = match serde_json::from_str::<Request>(&question) {
-        Ok(request) => answer(switch, request).map_or_else(Answer::Refused, Answer::Done),
+    let (question, handed) = read_question(&stream)?;
+    let answer = match serde_json::from_slice::<Request>(&question) {
+        Ok(request) => {
+            answer(switch, containers, request, handed).map_or_else(Answer::Refused, Answer::Done)
+        }
         Err(error) => Answer::Refused(format!("the question is not understood: {error}")),
     };
     let answer = serde_json::to_string(&answer)?;
     stream.write_all(format!("{answer}\n").as_bytes())
 }
 
-fn answer(switch: &mut Switch, request: Request) -> Result<Value, String> {
+fn answer(
+    switch: &mut Switch,
+    containers: &mut Containers,
+    request: Request,
+    handed: Vec<OwnedFd>,
+) -> Result<Value, String> {
     let shown = |what: Result<Value, serde_json::Error>| what.map_err(|error| error.to_string());
+    if !handed.is_empty() && !matches!(request, Request::AddPort { .. }) {
+        return Err("descriptors are handed over for a port that is added only".to_owned());
+    }
     match request {
-        Request::Report => return shown(serde_json::to_value(switch.report()?)),
+        Request::Report => {
+            let mut report = switch.report()?;
+            report.devices = containers.report();
+            return shown(serde_json::to_value(report));
+        }
         Request::Stations => return shown(serde_json::to_value(switch.stations()?)),
         Request::ForgetStations => switch.forget_stations()?,
-        Request::AddPort { toml } => switch.add_port(config::parse(&toml)?)?,
+        Request::AddPort { toml } => switch.add_port_of(config::parse(&toml)?, handed)?,
+        Request::AddContainer { id, pid, device } => {
+            let directory = containers.add(switch, &id, pid, &device)?;
+            return Ok(json!({ "directory": directory }));
+        }
         Request::RemovePort { name } => switch.remove_port(&name)?,
         Request::AddFlow { toml } => switch.add_flow(config::parse(&toml)?)?,
         Request::RemoveFlow { name } => switch.remove_flow(&name)?,
@@ -185,4 +284,63 @@ fn answer(switch: &mut Switch, request: Request) -> Result<Value, String> {
         Request::RemoveMirror { name } => switch.remove_mirror(&name)?,
     }
     Ok(Value::Null)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// What a switch answers to a question with descriptors.
+    fn answered(request: &Request, handed: &[BorrowedFd<'_>]) -> String {
+        let place = tempfile::tempdir().unwrap();
+        let mut switch = Switch::inline(&Config::default()).unwrap();
+        let control = place.path().join("switch.sock");
+        let mut containers = Containers::open(&control, Vec::new(), &mut switch).unwrap();
+        let (own, other) = UnixStream::pair().unwrap();
+        let question = format!("{}\n", serde_json::to_string(request).unwrap());
+        let begun = hand_over(&own, question.as_bytes(), handed).unwrap();
+        (&own).write_all(&question.as_bytes()[begun..]).unwrap();
+        serve(other, &mut switch, &mut containers).unwrap();
+        let mut answer = String::new();
+        BufReader::new(own).read_line(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn descriptors_go_with_a_port_of_their_kind_only() {
+        let file = File::open("/dev/null").unwrap();
+        let handed = [file.as_fd(), file.as_fd()];
+        let port = |text: &str| Request::AddPort {
+            toml: format!("name = \"a\"\n{text}"),
+        };
+        for (request, why) in [
+            (Request::Report, "for a port that is added only"),
+            (
+                port("memif.path = \"/a\""),
+                "only queues of a TAP interface",
+            ),
+            (port("pcap.read = \"/a\""), "only queues of a TAP interface"),
+            (port("tap.interface = \"a\""), "a: "),
+        ] {
+            let answer = answered(&request, &handed);
+            assert!(
+                answer.contains("refused") && answer.contains(why),
+                "{answer}"
+            );
+        }
+        let (own, _other) = UnixStream::pair().unwrap();
+        let many = vec![file.as_fd(); HANDED_MAX + 1];
+        assert!(hand_over(&own, b"x", &many).is_err());
+    }
+
+    #[test]
+    fn a_long_question_is_read_whole() {
+        let toml = format!("# {}\nname = \"a\"\ncolour = 1", "x".repeat(20_000));
+        let answer = answered(&Request::AddPort { toml }, &[]);
+        assert!(answer.contains("colour"), "{answer}");
+    }
 }

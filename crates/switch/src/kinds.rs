@@ -2,6 +2,7 @@
 //! nothing else of the switch knows what a port is of.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use millrace_port::af_xdp::{self, AfXdp};
@@ -29,14 +30,21 @@ pub(crate) struct Made {
     pub(crate) is_file: bool,
 }
 
-/// Makes a port of any kind but a tunnel, which is a part of an endpoint.
-pub(crate) fn open(config: &PortConfig) -> Result<Option<Made>, String> {
-    let made = match config.kind()? {
+/// Makes a port of any kind but a tunnel, which is a part of an endpoint. `handed`: of what somebody else has opened.
+pub(crate) fn open(config: &PortConfig, handed: Vec<OwnedFd>) -> Result<Option<Made>, String> {
+    let kind = config.kind()?;
+    if !handed.is_empty() && !matches!(kind, Kind::Tap(_)) {
+        return Err(format!(
+            "port {:?}: only queues of a TAP interface can be handed over",
+            config.name
+        ));
+    }
+    let made = match kind {
         Kind::Memif(one) => memif(&config.name, one).map(|port| Some(made(port, false))),
         Kind::VhostUser(one) => vhost_user(one).map(|port| Some(made(port, false))),
         Kind::VirtioUser(one) => virtio_user(one).map(|port| Some(made(port, false))),
         Kind::Ring(one) => ring(one).map(|port| Some(made(port, false))),
-        Kind::Tap(one) => tap(one).map(|port| Some(made(port, false))),
+        Kind::Tap(one) => tap(one, handed).map(|port| Some(made(port, false))),
         Kind::AfXdp(one) => af_xdp(one).map(|port| Some(made(port, false))),
         Kind::Pcap(one) => pcap(one).map(|port| Some(made(port, true))),
         Kind::Vxlan(_) => Ok(None),
@@ -117,7 +125,7 @@ fn ring(config: &RingConfig) -> io::Result<Ring> {
     Ring::new(&end).map_err(|error| io::Error::other(error.to_string()))
 }
 
-fn tap(config: &TapConfig) -> io::Result<Tap> {
+fn tap(config: &TapConfig, handed: Vec<OwnedFd>) -> io::Result<Tap> {
     let mut tap = tap::Config::new(&config.interface);
     tap.queues = config.queues.unwrap_or(tap.queues);
     tap.accepts = Offloads {
@@ -127,7 +135,12 @@ fn tap(config: &TapConfig) -> io::Result<Tap> {
         ecn: config.offloads,
         uso: false,
     };
-    Tap::open(&tap).map_err(|error| at(config.interface.as_ref(), &error))
+    let made = if handed.is_empty() {
+        Tap::open(&tap)
+    } else {
+        Tap::from_descriptors(handed, tap.accepts)
+    };
+    made.map_err(|error| at(config.interface.as_ref(), &error))
 }
 
 fn af_xdp(config: &AfXdpConfig) -> io::Result<AfXdp> {

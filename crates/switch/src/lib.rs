@@ -11,7 +11,7 @@
 //!
 //! In reading order: `address` and `parse` (frames), `vlan`, `flow`, `table` (stations), `bucket`; `plan`; `worker`, `forward`, `deliver`
 //! (a packet's way), `lane`; `offload`, `checksum`, `icmp`; `vxlan`; `kinds` (of ports); `config`; `switch` (all of it, and what can be
-//! changed); `report` and `metrics`; `control` (how the command line asks) and `serve`.
+//! changed); `report` and `metrics`; `containers` (their ports); `control` (how the command line asks) and `serve`.
 
 #![deny(unsafe_code)]
 
@@ -19,6 +19,7 @@ mod address;
 mod bucket;
 mod checksum;
 mod config;
+mod containers;
 mod control;
 mod counters;
 mod deliver;
@@ -41,16 +42,17 @@ mod worker;
 
 pub use address::Mac;
 pub use config::{
-    AfXdpConfig, Config, ConfigError, Direction, FlowConfig, KINDS, MacConfig, MatchConfig,
-    MemifConfig, MirrorConfig, PcapConfig, PoliceConfig, PortConfig, RingConfig, RingSide, Role,
-    StormConfig, TapConfig, Text, VhostUserConfig, VirtioUserConfig, VlanConfig, VxlanConfig,
+    AfXdpConfig, Config, ConfigError, DeviceConfig, Direction, FlowConfig, KINDS, MacConfig,
+    MatchConfig, MemifConfig, MirrorConfig, PcapConfig, PoliceConfig, PortConfig, RingConfig,
+    RingSide, Role, StormConfig, TapConfig, Text, VhostUserConfig, VirtioUserConfig, VlanConfig,
+    VxlanConfig, check_device_name,
 };
-pub use control::{AskError, Request, ask, own_socket};
+pub use control::{AskError, Request, ask, ask_with, own_socket};
 pub use counters::{Cause, Hits, Tally, Work};
 pub use parse::{Frame, Packet, Version, payload};
 pub use report::{
-    CountersReport, DropReport, FlowReport, MirrorReport, PortReport, StationReport, SwitchReport,
-    WorkerReport,
+    CountersReport, DeviceReport, DropReport, FlowReport, MirrorReport, PortReport, StationReport,
+    SwitchReport, WorkerReport,
 };
 pub use serve::{Options, ServeError, Server};
 pub use switch::Switch;

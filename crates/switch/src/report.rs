@@ -20,6 +20,9 @@ pub struct SwitchReport {
     pub flows: Vec<FlowReport>,
     /// Mirrors.
     pub mirrors: Vec<MirrorReport>,
+    /// What containers may have.
+    #[serde(default)]
+    pub devices: Vec<DeviceReport>,
     /// Workers.
     pub workers: Vec<WorkerReport>,
     /// Stations that are known now.
@@ -128,6 +131,21 @@ pub struct MirrorReport {
     pub bytes: u64,
     /// Copies that were not written.
     pub drops: Vec<DropReport>,
+}
+
+/// What containers may have by a device: `millrace.dev/packet=NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Its name.
+    pub name: String,
+    /// Of which kind its ports are.
+    pub kind: String,
+    /// How many ports a container gets.
+    pub ports: u32,
+    /// Containers that have it.
+    pub containers: u64,
+    /// How many may have it, where there is a limit.
+    pub containers_max: Option<u32>,
 }
 
 /// A worker.

@@ -17,6 +17,7 @@ use nix::unistd::geteuid;
 use tracing::{info, warn};
 
 use crate::config::Config;
+use crate::containers::Containers;
 use crate::switch::Switch;
 use crate::{control, metrics};
 
@@ -24,6 +25,7 @@ use crate::{control, metrics};
 const STOP: u64 = 0;
 const CONTROL: u64 = 1;
 const METRICS: u64 = 2;
+const CONTAINERS: u64 = 3;
 const FIRST_READER: u64 = 16;
 
 /// How to run a switch.
@@ -46,6 +48,8 @@ pub enum ServeError {
     Metrics(String, io::Error),
     /// Something that was configured is not right, or cannot be had.
     Config(String),
+    /// What an earlier switch has left of containers cannot be taken up.
+    Containers(io::Error),
     /// The kernel refuses something that it cannot do without.
     Kernel(&'static str, io::Error),
 }
@@ -67,6 +71,9 @@ impl fmt::Display for ServeError {
                 write!(f, "cannot serve metrics at {address}: {error}")
             }
             ServeError::Config(what) => write!(f, "{what}"),
+            ServeError::Containers(error) => {
+                write!(f, "cannot take up what containers have: {error}")
+            }
             ServeError::Kernel(what, error) => write!(f, "the kernel refuses {what}: {error}"),
         }
     }
@@ -160,6 +167,7 @@ impl Drop for Control {
 #[derive(Debug)]
 pub struct Server {
     switch: Switch,
+    containers: Containers,
     control: Control,
     metrics: Option<Endpoint>,
     epoll: Epoll,
@@ -191,7 +199,11 @@ impl Server {
         if let Some(endpoint) = &metrics {
             watch(endpoint.as_fd(), METRICS)?;
         }
-        let switch = Switch::start(&options.config).map_err(ServeError::Config)?;
+        let mut switch = Switch::start(&options.config).map_err(ServeError::Config)?;
+        let devices = options.config.device.clone();
+        let containers = Containers::open(&options.control, devices, &mut switch)
+            .map_err(ServeError::Containers)?;
+        watch(containers.as_fd(), CONTAINERS)?;
         info!(
             control = %options.control.display(),
             version = env!("CARGO_PKG_VERSION"),
@@ -200,6 +212,7 @@ impl Server {
         );
         Ok(Server {
             switch,
+            containers,
             control,
             metrics,
             epoll,
@@ -229,6 +242,7 @@ impl Server {
                     }
                     CONTROL => self.handle_control(),
                     METRICS => self.handle_metrics_connecting(),
+                    CONTAINERS => self.containers.collect(&mut self.switch),
                     number => self.handle_metrics(number),
                 }
             }
@@ -237,7 +251,7 @@ impl Server {
 
     fn handle_control(&mut self) {
         let served = match self.control.accept() {
-            Ok(stream) => control::serve(stream, &mut self.switch),
+            Ok(stream) => control::serve(stream, &mut self.switch, &mut self.containers),
             Err(error) => Err(error),
         };
         if let Err(error) = served

@@ -236,7 +236,7 @@ pub(super) static SUITES: &[Suite] = &[
         name: "cni",
         sample: &["tests/cni/run.py"],
         sample_minutes: 3,
-        full: &["tests/cni/run.py", "--kills", "3000"],
+        full: &["tests/cni/run.py", "--full", "--kills", "3000"],
         full_minutes: 10,
         beside: true,
     },

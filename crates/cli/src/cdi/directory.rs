@@ -19,6 +19,10 @@ use crate::locate;
 
 /// Where containers have it: the agent's socket is then where programs look for it.
 pub(super) const IN_CONTAINER: &str = "/run/millrace";
+/// Where they have the sockets of their packet ports, by device.
+pub(super) const PACKET_IN_CONTAINER: &str = "/run/millrace-packet";
+/// What is mounted there until the hook has put a container's own in its place: an empty directory.
+const PACKET: &str = "packet";
 /// The library in it.
 pub(super) const LIBRARY: &str = "libmillrace_preload.so";
 /// This program in it.
@@ -41,7 +45,13 @@ impl Directory {
         let program =
             fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
         replace(&self.0.join(PROGRAM), &program, 0o755)?;
-        Ok(())
+        make_directories(&self.packet_place())
+            .with_context(|| format!("cannot make {}", self.packet_place().display()))
+    }
+
+    /// The empty directory.
+    pub(super) fn packet_place(&self) -> PathBuf {
+        self.0.join(PACKET)
     }
 
     /// Whoever can write to it, or to a directory above it, is in every container.
@@ -116,6 +126,8 @@ impl Directory {
             _ => images::clear(&self.0),
         }
         .with_context(|| format!("cannot empty {}", self.0.display()))?;
+        // Where it is not empty, or is mounted, what follows says so.
+        let _ = fs::remove_dir(self.packet_place());
         match fs::remove_dir(&self.0) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),

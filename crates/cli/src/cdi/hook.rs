@@ -70,7 +70,8 @@ fn library_in_root() -> String {
     format!("{}/{LIBRARY}", IN_CONTAINER.trim_start_matches('/'))
 }
 
-fn root_of_bundle(state: &str) -> Option<PathBuf> {
+/// What the container's bundle says of its root.
+pub(super) fn root_of_bundle(state: &str) -> Option<PathBuf> {
     let state: Value = serde_json::from_str(state).ok()?;
     let bundle = Path::new(state.get("bundle")?.as_str()?);
     let file = File::open(bundle.join("config.json")).ok()?;

@@ -4,11 +4,14 @@
 //! ([`directory`]). A specification ([`spec`]) tells every container engine so, and names a hook ([`hook`]) that has the
 //! container's programs load the library, beside whatever its image has them load already. Which object that is depends on the
 //! image ([`images`]). Two more hooks keep the container's labels for the agent ([`labels`]).
+//!
+//! Packet ports are devices of another class ([`packet`]): a hook asks the switch for them, and mounts the directory of their sockets.
 
 mod directory;
 mod hook;
 mod images;
 mod labels;
+mod packet;
 mod spec;
 
 use std::io::{IsTerminal, Write};
@@ -17,10 +20,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use millrace_agent::{CONTAINERS_DIRECTORY, LABELS_DIRECTORY, ROOT_SOCKET, socket_in};
+use millrace_switch::{Request, SwitchReport, ask, check_device_name, own_socket};
 
 use crate::table::Table;
 use directory::Directory;
-use spec::{FILE_NAME, Specification};
+use spec::{FILE_NAME, PACKET_FILE_NAME, Specification};
 
 /// Where container engines look for specifications that stay when the machine starts again.
 const SPECIFICATIONS: &str = "/etc/cdi";
@@ -41,6 +45,7 @@ const EXAMPLES: &str = "Examples:
   sudo millrace cdi install                                once on each machine, and after an update of Millrace
   sudo millrace agent                                      serves the machine and its containers
   podman run --device millrace.dev/socket=all redis        a container that is accelerated
+  podman run --device millrace.dev/packet=fast dpdk        one with a port of the switch, whose configuration has a device \"fast\"
   millrace cdi list                                        what is installed, and whether it is whole
   sudo millrace cdi remove                                 takes all of it away
 
@@ -49,12 +54,13 @@ Exit status: 0; 1 when something is not as it should be, which is then said.";
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Print the specification, for a place of your own.
-    Generate(Where),
+    Generate(Generated),
     /// Make the directory that containers get, and tell the container engines of it.
     ///
     /// Do it again after an update: running programs keep the library that they have, and later ones load the new one. An agent that
-    /// runs already has to be started again to serve a new directory; connections go on meanwhile.
-    Install(Where),
+    /// runs already has to be started again to serve a new directory; connections go on meanwhile. Do it again, too, when the switch has
+    /// other devices for containers.
+    Install(Installation),
     /// Say which devices there are, where, and whether all that belongs to them is there.
     List(Where),
     /// Take the specification and the directory away.
@@ -66,6 +72,12 @@ enum Command {
     Hook {
         #[arg(default_value = "preload")]
         step: Step,
+        /// Of which ports are wanted.
+        #[arg(long, default_value = "", hide_default_value = true)]
+        device: String,
+        /// Who makes them.
+        #[arg(long)]
+        switch: Option<PathBuf>,
     },
 }
 
@@ -78,6 +90,38 @@ enum Step {
     Label,
     /// Takes them away.
     Unlabel,
+    /// Gives the container its packet ports.
+    Packet,
+}
+
+#[derive(Debug, Args)]
+struct Generated {
+    #[command(flatten)]
+    place: Where,
+    /// That of packet ports, millrace.dev/packet, in place of millrace.dev/socket.
+    #[arg(long)]
+    packets: bool,
+    #[command(flatten)]
+    ports: Ports,
+}
+
+#[derive(Debug, Args)]
+struct Installation {
+    #[command(flatten)]
+    place: Where,
+    #[command(flatten)]
+    ports: Ports,
+}
+
+// Which packet ports there are for containers. No documentation: it would take the place of a command's.
+#[derive(Debug, Args)]
+struct Ports {
+    /// The control socket of the switch that makes packet ports for containers. Otherwise the one that is installed, or root's.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    switch: Option<PathBuf>,
+    /// Names of its devices, as millrace.dev/packet=NAME. Otherwise the switch is asked; where none answers, those that are installed stay.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    packet: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -105,6 +149,16 @@ impl Where {
         self.specifications.join(FILE_NAME)
     }
 
+    fn packet_specification(&self) -> PathBuf {
+        self.specifications.join(PACKET_FILE_NAME)
+    }
+
+    /// What there is of packet ports. None: there is nothing, or it is not ours.
+    fn installed_packets(&self) -> Option<Specification> {
+        let text = std::fs::read_to_string(self.packet_specification()).ok()?;
+        Specification::parse_packets(&text).ok()
+    }
+
     fn directory(&self) -> anyhow::Result<Directory> {
         let installed = || {
             let text = std::fs::read_to_string(self.specification()).ok()?;
@@ -129,11 +183,16 @@ impl Where {
 /// Does what the subcommand says.
 pub(crate) fn run(arguments: &CdiArguments) -> anyhow::Result<u8> {
     match &arguments.command {
-        Command::Generate(place) => generate(place),
-        Command::Install(place) => install(place),
+        Command::Generate(generated) => generate(generated),
+        Command::Install(installation) => install(installation),
         Command::List(place) => list(place),
         Command::Remove(removal) => remove(removal),
-        Command::Hook { step } => Ok(match step {
+        Command::Hook {
+            step,
+            device,
+            switch,
+        } => Ok(match step {
+            Step::Packet => packet::give(device, switch.as_deref()),
             Step::Preload => hook::run(),
             Step::Label => labels::write(),
             Step::Unlabel => labels::remove(),
@@ -141,16 +200,68 @@ pub(crate) fn run(arguments: &CdiArguments) -> anyhow::Result<u8> {
     }
 }
 
-fn generate(place: &Where) -> anyhow::Result<u8> {
-    let text = Specification::of(&place.directory()?).to_json();
+impl Ports {
+    /// Those that there are to be, if any.
+    fn specification(
+        &self,
+        place: &Where,
+        directory: &Directory,
+    ) -> anyhow::Result<Option<Specification>> {
+        let installed = place.installed_packets();
+        let known = installed.as_ref().and_then(Specification::switch);
+        let switch = self.switch.clone().or_else(|| known.map(Path::to_owned));
+        let switch = switch.unwrap_or_else(|| own_socket(0, None));
+        let switch = std::path::absolute(switch).context("the switch's socket is not usable")?;
+        if switch.to_str().is_none() {
+            bail!("{} is not UTF-8, as a specification is", switch.display());
+        }
+        let names = if self.packet.is_empty() {
+            let asked = devices_of(&switch);
+            let installed = || installed.as_ref().map(Specification::names);
+            asked.or_else(installed).unwrap_or_default()
+        } else {
+            self.packet.clone()
+        };
+        for name in &names {
+            check_device_name(name).map_err(anyhow::Error::msg)?;
+        }
+        let some = !names.is_empty();
+        Ok(some.then(|| Specification::of_packets(directory, &switch, &names)))
+    }
+}
+
+/// Names of what a switch has for containers. None: no switch answers.
+fn devices_of(switch: &Path) -> Option<Vec<String>> {
+    let report = ask(switch, &Request::Report).ok()?;
+    let report: SwitchReport = serde_json::from_value(report).ok()?;
+    Some(
+        report
+            .devices
+            .into_iter()
+            .map(|device| device.name)
+            .collect(),
+    )
+}
+
+fn generate(generated: &Generated) -> anyhow::Result<u8> {
+    let place = &generated.place;
+    let directory = place.directory()?;
+    let text = if generated.packets {
+        let packets = generated.ports.specification(place, &directory)?;
+        let none = "no devices are known: give their names with --packet, or start the switch that has them";
+        packets.context(none)?.to_json()
+    } else {
+        Specification::of(&directory).to_json()
+    };
     std::io::stdout().lock().write_all(text.as_bytes())?;
     Ok(0)
 }
 
-fn install(place: &Where) -> anyhow::Result<u8> {
+fn install(Installation { place, ports }: &Installation) -> anyhow::Result<u8> {
     let directory = place.directory()?;
     let file = place.specification();
     directory.fill()?;
+    install_packets(place, ports, &directory)?;
     // Last: whoever reads it finds everything there.
     directory::replace(
         &file,
@@ -178,6 +289,31 @@ fn install(place: &Where) -> anyhow::Result<u8> {
         spec::qualified(spec::EVERY)
     );
     Ok(0)
+}
+
+/// Tells container engines of packet ports, where there are any.
+fn install_packets(place: &Where, ports: &Ports, directory: &Directory) -> anyhow::Result<()> {
+    let file = place.packet_specification();
+    match ports.specification(place, directory)? {
+        Some(packets) => {
+            directory::replace(&file, packets.to_json().as_bytes(), 0o644)?;
+            let names = packets.names().join(", ");
+            println!("{}: packet ports of the switch: {names}", file.display());
+        }
+        // The switch has none any more.
+        None => drop(remove_file(&file)?),
+    }
+    Ok(())
+}
+
+/// Whether it was there.
+fn remove_file(file: &Path) -> anyhow::Result<bool> {
+    directory::sweep(file);
+    match std::fs::remove_file(file) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| file.display().to_string()),
+    }
 }
 
 fn agent_answers(directory: &Directory) -> bool {
@@ -224,6 +360,11 @@ fn list(place: &Where) -> anyhow::Result<u8> {
     for (device, purpose) in spec::DEVICES {
         table.push(vec![spec::qualified(device), purpose.to_owned()]);
     }
+    let packets = place.installed_packets();
+    for name in packets.iter().flat_map(Specification::names) {
+        let purpose = format!("a port of the switch, at {}", spec::packet_place(&name));
+        table.push(vec![spec::qualified_packet(&name), purpose]);
+    }
     out.write_all(table.render(out.is_terminal()).as_bytes())?;
     let mut complaints = directory.complaints();
     if specification != Specification::of(&directory) {
@@ -239,11 +380,43 @@ fn list(place: &Where) -> anyhow::Result<u8> {
             agent_command(&directory)
         ));
     }
+    complaints
+        .extend(packets.and_then(|packets| complaint_of_packets(place, &directory, &packets)));
     writeln!(out, "\n{} names {}", file.display(), directory.0.display())?;
     for complaint in &complaints {
         writeln!(out, "{complaint}")?;
     }
     Ok(u8::from(!complaints.is_empty()))
+}
+
+/// What is not as it should be with packet ports.
+fn complaint_of_packets(
+    place: &Where,
+    directory: &Directory,
+    packets: &Specification,
+) -> Option<String> {
+    let file = place.packet_specification();
+    let switch = packets.switch()?;
+    let names = packets.names();
+    if *packets != Specification::of_packets(directory, switch, &names) {
+        return Some(format!(
+            "{} is of another version: sudo millrace cdi install",
+            file.display()
+        ));
+    }
+    let Some(offered) = devices_of(switch) else {
+        return Some(format!(
+            "no switch answers at {}: containers that ask for a port do not start (millrace switch run)",
+            switch.display()
+        ));
+    };
+    let missing = names.into_iter().find(|name| !offered.contains(name));
+    missing.map(|name| {
+        format!(
+            "the switch at {} has no device {name:?}: containers that ask for it do not start (sudo millrace cdi install)",
+            switch.display()
+        )
+    })
 }
 
 fn remove(Removal { place, unless_used }: &Removal) -> anyhow::Result<u8> {
@@ -256,11 +429,10 @@ fn remove(Removal { place, unless_used }: &Removal) -> anyhow::Result<u8> {
         );
         return Ok(0);
     }
-    directory::sweep(&file);
-    match std::fs::remove_file(&file) {
-        Ok(()) => println!("{}: removed", file.display()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(|| file.display().to_string()),
+    for file in [file, place.packet_specification()] {
+        if remove_file(&file)? {
+            println!("{}: removed", file.display());
+        }
     }
     let users = directory.users();
     if let Some(pid) = users.first() {

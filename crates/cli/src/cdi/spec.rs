@@ -7,12 +7,15 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::directory::{Directory, IN_CONTAINER, PROGRAM};
+use super::directory::{Directory, IN_CONTAINER, PACKET_IN_CONTAINER, PROGRAM};
 use super::images::preload_path;
 
 /// The file's name, as the specification advises: vendor and class.
 pub(super) const FILE_NAME: &str = "millrace.dev-socket.json";
+/// That of packet ports.
+pub(super) const PACKET_FILE_NAME: &str = "millrace.dev-packet.json";
 const KIND: &str = "millrace.dev/socket";
+const PACKET_KIND: &str = "millrace.dev/packet";
 /// The device for every image.
 pub(super) const EVERY: &str = "all";
 /// The device that has programs load the library by `LD_PRELOAD`.
@@ -42,6 +45,16 @@ pub(super) fn qualified(device: &str) -> String {
     format!("{KIND}={device}")
 }
 
+/// A device of packet ports.
+pub(super) fn qualified_packet(device: &str) -> String {
+    format!("{PACKET_KIND}={device}")
+}
+
+/// Where a container finds the sockets of a device.
+pub(super) fn packet_place(device: &str) -> String {
+    format!("{PACKET_IN_CONTAINER}/{device}")
+}
+
 /// The file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -49,6 +62,7 @@ pub(super) struct Specification {
     cdi_version: String,
     kind: String,
     devices: Vec<Device>,
+    #[serde(default, skip_serializing_if = "Edits::are_none")]
     container_edits: Edits,
 }
 
@@ -69,12 +83,31 @@ struct Edits {
     hooks: Vec<Hook>,
 }
 
+impl Edits {
+    fn are_none(&self) -> bool {
+        *self == Edits::default()
+    }
+}
+
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Mount {
     host_path: String,
     container_path: String,
     options: Vec<String>,
+}
+
+impl Mount {
+    /// A directory of the machine's, read-only.
+    fn of(host_path: &Path, container_path: &str) -> Mount {
+        Mount {
+            host_path: host_path.to_string_lossy().into_owned(),
+            container_path: container_path.to_owned(),
+            options: ["ro", "nosuid", "nodev", "bind", "rprivate"]
+                .map(str::to_owned)
+                .to_vec(),
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,22 +119,24 @@ struct Hook {
     env: Vec<String>,
 }
 
+impl Hook {
+    /// `millrace cdi hook WORDS`, by the directory's own program.
+    fn of(directory: &Directory, when: &str, words: &[&str]) -> Hook {
+        let words = ["millrace", "cdi", "hook"].iter().chain(words);
+        Hook {
+            hook_name: when.to_owned(),
+            path: directory.0.join(PROGRAM).to_string_lossy().into_owned(),
+            args: words.map(|word| (*word).to_owned()).collect(),
+            // A hook without an environment of its own gets the image's, from some engines.
+            env: vec!["MILLRACE=off".to_owned()],
+        }
+    }
+}
+
 impl Specification {
     /// The one that gives containers this directory.
     pub(super) fn of(directory: &Directory) -> Specification {
-        let host_path = directory.0.to_string_lossy().into_owned();
-        let program = directory.0.join(PROGRAM).to_string_lossy().into_owned();
-        let hook = |(when, words): (&str, &[&str])| Hook {
-            hook_name: when.to_owned(),
-            path: program.clone(),
-            args: ["millrace", "cdi", "hook"]
-                .iter()
-                .chain(words)
-                .map(|word| (*word).to_owned())
-                .collect(),
-            // A hook without an environment of its own gets the image's, from some engines.
-            env: vec!["MILLRACE=off".to_owned()],
-        };
+        let hook = |(when, words): (&str, &[&str])| Hook::of(directory, when, words);
         let device = |name: &str, container_edits| Device {
             name: name.to_owned(),
             container_edits,
@@ -129,15 +164,37 @@ impl Specification {
                 ),
             ],
             container_edits: Edits {
-                mounts: vec![Mount {
-                    host_path,
-                    container_path: IN_CONTAINER.to_owned(),
-                    options: ["ro", "nosuid", "nodev", "bind", "rprivate"]
-                        .map(str::to_owned)
-                        .to_vec(),
-                }],
+                mounts: vec![Mount::of(&directory.0, IN_CONTAINER)],
                 ..Edits::default()
             },
+        }
+    }
+
+    /// The one of packet ports: devices of these names, by the switch with this control socket. What is mounted is an empty directory, in
+    /// whose place the hook puts the container's own.
+    pub(super) fn of_packets(
+        directory: &Directory,
+        switch: &Path,
+        names: &[String],
+    ) -> Specification {
+        let switch = switch.to_string_lossy();
+        let device = |name: &String| {
+            let place = packet_place(name);
+            let words = ["packet", "--device", name, "--switch", &switch];
+            Device {
+                name: name.clone(),
+                container_edits: Edits {
+                    env: vec![format!("{}={place}", variable_of(name))],
+                    mounts: vec![Mount::of(&directory.packet_place(), &place)],
+                    hooks: vec![Hook::of(directory, "createRuntime", &words)],
+                },
+            }
+        };
+        Specification {
+            cdi_version: "0.3.0".to_owned(),
+            kind: PACKET_KIND.to_owned(),
+            devices: names.iter().map(device).collect(),
+            container_edits: Edits::default(),
         }
     }
 
@@ -148,6 +205,28 @@ impl Specification {
             "it is of another kind"
         );
         Ok(specification)
+    }
+
+    /// One of packet ports.
+    pub(super) fn parse_packets(text: &str) -> anyhow::Result<Specification> {
+        let specification: Specification = serde_json::from_str(text)?;
+        anyhow::ensure!(specification.kind == PACKET_KIND, "it is of another kind");
+        Ok(specification)
+    }
+
+    /// Names of its devices.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.devices
+            .iter()
+            .map(|device| device.name.clone())
+            .collect()
+    }
+
+    /// Of packet ports: the control socket of their switch.
+    pub(super) fn switch(&self) -> Option<&Path> {
+        let hook = self.devices.first()?.container_edits.hooks.first()?;
+        let at = hook.args.iter().position(|word| word == "--switch")?;
+        hook.args.get(at + 1).map(Path::new)
     }
 
     pub(super) fn to_json(&self) -> String {
@@ -166,9 +245,50 @@ impl Specification {
     }
 }
 
+/// The variable that says where a device's sockets are.
+fn variable_of(device: &str) -> String {
+    let name = device.to_ascii_uppercase().replace('-', "_");
+    format!("MILLRACE_PACKET_{name}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_of_packet_ports_say_where_the_sockets_are_and_who_makes_them() {
+        let directory = Directory(Path::new("/srv/mr").to_owned());
+        let names = ["fast".to_owned(), "tenant-7".to_owned()];
+        let switch = Path::new("/run/switch.sock");
+        let written = Specification::of_packets(&directory, switch, &names);
+        assert!(!written.to_json().contains("\"containerEdits\": {}"));
+        let read = Specification::parse_packets(&written.to_json()).unwrap();
+        assert_eq!(read, written);
+        assert_eq!(
+            (read.names(), read.switch()),
+            (names.to_vec(), Some(switch))
+        );
+        let edits = &read.devices[1].container_edits;
+        assert_eq!(
+            edits.env,
+            ["MILLRACE_PACKET_TENANT_7=/run/millrace-packet/tenant-7"]
+        );
+        assert_eq!(edits.mounts[0].host_path, "/srv/mr/packet");
+        assert_eq!(
+            edits.mounts[0].container_path,
+            "/run/millrace-packet/tenant-7"
+        );
+        let hook = &edits.hooks[0];
+        assert_eq!(
+            (hook.hook_name.as_str(), hook.args[2..].join(" ")),
+            (
+                "createRuntime",
+                "hook packet --device tenant-7 --switch /run/switch.sock".to_owned()
+            )
+        );
+        assert!(Specification::parse(&written.to_json()).is_err());
+        assert!(Specification::parse_packets(&Specification::of(&directory).to_json()).is_err());
+    }
 
     #[test]
     fn what_is_written_is_read_again_and_names_its_directory() {

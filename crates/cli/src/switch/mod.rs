@@ -232,7 +232,7 @@ struct AddMirrorArguments {
 pub(crate) fn run(arguments: &SwitchArguments) -> anyhow::Result<u8> {
     match &arguments.command {
         Command::Run(run) => return serve(run, arguments.control.as_deref()),
-        Command::Show(show) => report(arguments, show.json, show::ports)?,
+        Command::Show(show) => report(arguments, show.json, show::all)?,
         Command::Stats(stats) => {
             let report = known(look(arguments)?, &stats.ports)?;
             if stats.json {

@@ -30,7 +30,7 @@ fn why(drops: &[DropReport]) -> String {
 }
 
 /// Ports.
-pub(super) fn ports(report: &SwitchReport, terminal: bool) -> String {
+fn ports(report: &SwitchReport, terminal: bool) -> String {
     let heading = [
         "PORT", "KIND", "WORKER", "STATE", "VLAN", "MTU", "STATIONS", "RX", "TX", "DROPS",
     ];
@@ -52,6 +52,35 @@ pub(super) fn ports(report: &SwitchReport, terminal: bool) -> String {
         ]);
     }
     table.render(terminal)
+}
+
+/// What containers may have.
+fn devices(report: &SwitchReport, terminal: bool) -> String {
+    let mut table = Table::new(
+        &["DEVICE", "KIND", "PORTS", "CONTAINERS", "MOST"],
+        &[2, 3, 4],
+    );
+    for device in &report.devices {
+        let most = device.containers_max;
+        table.push(vec![
+            format!("millrace.dev/packet={}", device.name),
+            device.kind.clone(),
+            device.ports.to_string(),
+            device.containers.to_string(),
+            most.map_or("-".to_owned(), |most| most.to_string()),
+        ]);
+    }
+    table.render(terminal)
+}
+
+/// Ports, and what containers may have.
+pub(super) fn all(report: &SwitchReport, terminal: bool) -> String {
+    let mut text = ports(report, terminal);
+    if !report.devices.is_empty() {
+        text.push('\n');
+        text.push_str(&devices(report, terminal));
+    }
+    text
 }
 
 /// What passed.

@@ -24,6 +24,7 @@ fn the_documented_examples_are_right() {
         (config.port.len(), config.flow.len(), config.mirror.len()),
         (10, 2, 1)
     );
+    assert_eq!(config.device.len(), 1);
 }
 
 fn is_setting(line: &str) -> bool {
@@ -106,4 +107,51 @@ fn bursts_of_policing_are_what_comes_in_ten_milliseconds() {
         1
     );
     assert_eq!(config("")[1], None);
+}
+
+#[test]
+fn a_container_s_port_is_as_its_device_says() {
+    let text = "[[device]]\nname = \"fast\"\nports = 2\nmemif = { id = 3 }\nvlan.access = 10";
+    let config = Config::parse(text).unwrap();
+    let device = &config.device[0];
+    assert_eq!((device.ports, device.containers), (2, None));
+    let port = device.port("cdi/x/fast/0".to_owned(), "/run/x/0.sock".into());
+    let text = "[[port]]\nname = \"cdi/x/fast/0\"\nvlan.access = 10\n\
+                memif = { path = \"/run/x/0.sock\", id = 3, socket_mode = 0o666 }";
+    assert_eq!(port, Config::parse(text).unwrap().port[0]);
+}
+
+#[test]
+fn a_device_that_cannot_be_is_refused() {
+    let device = |name: &str, text: &str| match name {
+        "" => format!("[[device]]\n{text}\n"),
+        name => format!("[[device]]\nname = \"{name}\"\n{text}\n"),
+    };
+    let cases = [
+        (device("", "memif = {}"), "has a name"),
+        (device("A", "memif = {}"), "small letters"),
+        (device("-a", "memif = {}"), "small letters"),
+        (device("a", ""), "give one of memif, vhost_user"),
+        (device("a", "memif = 1"), "give one of"),
+        (device("a", "tap.interface = \"t\""), "give one of"),
+        (device("a", "memif.path = \"/a\""), "memif.path"),
+        (
+            device("a", "vhost_user.role = \"client\""),
+            "vhost_user.role",
+        ),
+        (device("a", "memif = {}\nvhost_user = {}"), "path"),
+        (device("a", "memif = {}\nports = 0"), "ports"),
+        (device("a", "memif = {}\nports = 17"), "ports"),
+        (device("a", "memif = {}\ncontainers = \"x\""), "containers"),
+        (device("a", "memif = {}\ncolour = 1"), "colour"),
+        (device("a", "memif = {}\nvlan.access = 0"), "VLAN"),
+        (
+            device("a", "memif = {}") + &device("a", "memif = {}"),
+            "two",
+        ),
+    ];
+    for (text, what) in cases {
+        let error = Config::parse(&text).unwrap_err();
+        assert!(error.contains(what), "{text}: {error}");
+    }
 }

@@ -1,5 +1,7 @@
 //! What can be changed: ports, flows, mirrors.
 
+use std::os::fd::OwnedFd;
+
 use super::*;
 
 impl Switch {
@@ -8,13 +10,23 @@ impl Switch {
     /// # Errors
     /// What is wrong, or cannot be opened; nothing has changed then.
     pub fn add_port(&mut self, config: PortConfig) -> Result<(), String> {
+        self.add_port_of(config, Vec::new())
+    }
+
+    /// The same, of what somebody else has opened: queues of a TAP interface.
+    ///
+    /// # Errors
+    /// As [`Switch::add_port`].
+    pub fn add_port_of(&mut self, config: PortConfig, handed: Vec<OwnedFd>) -> Result<(), String> {
         config.check()?;
         let number = self.new_port(&config.name)?;
         let kind = config.kind()?;
-        if let Kind::Vxlan(_) = kind {
+        if let Kind::Vxlan(_) = kind
+            && handed.is_empty()
+        {
             return self.add_tunnel(config, number);
         }
-        let Some(made) = kinds::open(&config)? else {
+        let Some(made) = kinds::open(&config, handed)? else {
             return Ok(());
         };
         let kind = kind.name();

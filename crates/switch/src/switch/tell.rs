@@ -37,6 +37,15 @@ impl Switch {
         answer.map_err(|_| format!("worker {worker} does not answer: start the switch again"))
     }
 
+    /// Names of ports that begin so.
+    pub(crate) fn port_names(&self, stem: &str) -> Vec<String> {
+        let names = self.ports.iter().flatten().map(|port| &port.config.name);
+        names
+            .filter(|name| name.starts_with(stem))
+            .cloned()
+            .collect()
+    }
+
     /// What it is, does and counts.
     ///
     /// # Errors
@@ -92,6 +101,7 @@ impl Switch {
             ports,
             flows: self.flow_reports(&reports),
             mirrors: mirrors.collect(),
+            devices: Vec::new(),
             workers: workers.collect(),
             stations: stations.len() as u64,
             stations_max: self.limits.entries as u64,
