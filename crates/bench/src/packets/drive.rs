@@ -113,8 +113,7 @@ impl Generator {
     /// # Errors
     /// As [`Generator::open`].
     pub fn of_itself(from: &Place, pattern: Pattern, stop: &AtomicBool) -> Result<Generator> {
-        let path = std::env::temp_dir().join(format!("millrace-load-{}", std::process::id()));
-        let [from, to] = from.with_itself(&path);
+        let [from, to] = from.with_itself();
         Generator::open(&from, Some(&to), pattern, stop)
     }
 

@@ -1,7 +1,8 @@
 //! Where a port is, as a person writes it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use millrace_port::memif::Memif;
@@ -136,10 +137,34 @@ impl Place {
         port.with_context(|| format!("the port {self} cannot be opened"))
     }
 
+    /// Where a socket can be that nobody else has: beside one at which this port listens, as that is its own. Elsewhere the directory need
+    /// not be; and a process number alone is not enough, since there may be others of it in other namespaces.
+    fn path_of_own(&self) -> PathBuf {
+        let listens = match &self.kind {
+            Kind::Memif(config) => (config.role == memif::Role::Server).then_some(&config.path),
+            Kind::VirtioUser(config) => {
+                (config.role == vhost_user::Role::Server).then_some(&config.path)
+            }
+            Kind::VhostUser(config) => {
+                (config.role == vhost_user::Role::Server).then_some(&config.path)
+            }
+        };
+        if let Some(path) = listens {
+            let mut own = path.clone().into_os_string();
+            own.push(".own");
+            return own.into();
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ns = now.unwrap_or_default().as_nanos();
+        let name = format!("millrace-load-{}-{now_ns}", std::process::id());
+        std::env::temp_dir().join(name)
+    }
+
     /// The two ends of one connection, as large as this port: what is sent by the first comes by the second. Of virtio the second is the
     /// back end, since two front ends have nothing to say to each other.
-    pub(super) fn with_itself(&self, path: &Path) -> [Place; 2] {
-        let path = || path.to_owned();
+    pub(super) fn with_itself(&self) -> [Place; 2] {
+        let own = self.path_of_own();
+        let path = || own.clone();
         let (server, client) = (vhost_user::Role::Server, vhost_user::Role::Client);
         let kinds = match &self.kind {
             Kind::Memif(config) => [memif::Role::Server, memif::Role::Client].map(|role| {

@@ -210,12 +210,15 @@ fn changed_bytes_are_found_wherever_they_are() {
 #[test]
 fn the_generator_sends_to_itself_by_a_port_of_the_same_kind() {
     let stop = AtomicBool::new(false);
-    for port in [
-        "memif-client:/none,ring=256",
-        "virtio-user-server:/none,ring=256,packed=1",
-        "vhost-user-client:/none",
+    let directory = tempfile::tempdir().unwrap();
+    let port = directory.path().join("port").display().to_string();
+    for (kind, options) in [
+        ("memif-client", ",ring=256"),
+        ("memif-server", ""),
+        ("virtio-user-server", ",ring=256,packed=1"),
+        ("vhost-user-client", ""),
     ] {
-        let place: Place = port.parse().unwrap();
+        let place: Place = format!("{kind}:{port}{options}").parse().unwrap();
         let pattern = Pattern {
             sizes: Sizes::Imix,
             flows: 3,
@@ -233,6 +236,8 @@ fn the_generator_sends_to_itself_by_a_port_of_the_same_kind() {
         let outcome = generator.run(&options, &stop).unwrap();
         assert!(outcome.is_sound() && outcome.received > 0, "{outcome}");
     }
+    let left = directory.path().read_dir().unwrap().count();
+    assert_eq!(left, 0, "sockets are left");
 }
 
 /// What a learning switch has to hear: the address of the destination, from where the destination is.
