@@ -285,6 +285,49 @@ def many(site: Site) -> None:
 
 
 @test
+def packets(site: Site) -> None:
+    """Devices that forward packets: rates and latencies as tables, latency drawn against the share of the rate, lengths to the byte."""
+    whole = (site.sample / "results.json").read_text()
+    results = json.loads(whole)
+    results["cells"] = [cell for cell in results["cells"] if cell["scenario"] == "throughput"]
+    for number, cell in enumerate(results["cells"]):
+        cell["parameters"]["bytes"] = {64: 64, 1024: 512, 16384: 1280, 262144: 1518}[cell["parameters"]["bytes"]]
+        for trial in cell["trials"]:
+            rate = 8e6 + 1e5 * number + 1e4 * trial["round"]
+            latencies = [
+                {"share": share, "rate": share * rate, "loss": 0.0, "latency": {
+                    "count": 10**6, "min_ns": 900, "max_ns": 90_000, "mean_ns": 5e3, "deviation_ns": 1e3,
+                    "percentiles": [[50.0, 4000], [99.0, round(5000 * (1 + share + number / 9 + trial["round"] / 50))], [99.9, 40_000]],
+                }}
+                for share in (0.1, 0.5, 0.9)
+            ]  # fmt: skip
+            rates = [{"loss": 0.0, "rate": rate}, {"loss": 0.005, "rate": 1.1 * rate}]
+            trial["packets"] = {"sizes": "64", "rates": rates, "most": 1.2 * rate, "most_loss": 0.125, "own": 2.5e7,
+                                "latencies": latencies, "runs": 25, "disturbed": 0}  # fmt: skip
+    try:
+        (site.sample / "results.json").write_text(json.dumps(results))
+        site.make("--reports-only")
+        page = site.open()
+        page.evaluate(UNFOLD)
+        page.settle()
+        assert not page.complaints, page.complaints
+        found = page.evaluate(PIXELS)
+        # Figures against the length, and for each of four lengths latency against the share.
+        assert Counter(chart["kind"] for chart in found) == {"sweep": 1 + 4}, found
+        check_drawn(found)
+        page.screenshot(site.kept / "packets.png")
+        text = page.evaluate("document.body.innerText").replace("\u00a0", " ").replace("\u202f", " ")
+        assert all(words in text for words in ("1 518 B", "1 280 B", "at most 0.5 % lost", "generator itself")), text
+        rows = page.evaluate("""[...document.querySelectorAll('[aria-label="Latency at shares of the rate"] tbody tr:not(.set)')].length""")
+        # Four roads at four lengths, but for the cell that failed.
+        assert rows == 3 * (4 * 4 - 1), rows
+        assert not (wide := page.evaluate(TOO_WIDE)), wide
+    finally:
+        (site.sample / "results.json").write_text(whole)
+        site.make("--reports-only")
+
+
+@test
 def real_run(site: Site) -> None:
     """A run of the whole suite, and what no sample has: idle and ready connections, clocks, the share of the ring."""
     results = site.run.results()

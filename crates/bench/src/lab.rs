@@ -120,9 +120,10 @@ impl Lab {
         // Why the namespaces of a base are not there, if they are not.
         let mut bases: BTreeMap<String, Option<String>> = BTreeMap::new();
         let told = |error: anyhow::Error| format!("{error:#}");
+        let words = lab.words();
         roads.retain(|road| {
             let base = bases.entry(road.base.clone());
-            let base = base.or_insert_with(|| set_up(road).err().map(told));
+            let base = base.or_insert_with(|| set_up(road, &words).err().map(told));
             let why = base.clone().or_else(|| lab.equip(road).err().map(told));
             let why = why.or_else(|| rest(road).err().map(told));
             left_out.extend(why.iter().map(|why| road.left_out(why)));
@@ -174,10 +175,14 @@ impl Lab {
     /// Words that every command may have.
     pub(crate) fn words(&self) -> BTreeMap<String, String> {
         let peers = programs::peers().unwrap_or_default();
+        let allowed = machine::allowed_processors();
+        let free = allowed.first().copied().unwrap_or_default();
+        let processor = self.processors.map_or(free, |[server, _]| server);
         BTreeMap::from([
             ("millrace".to_owned(), self.millrace.display().to_string()),
             ("wrk_script".to_owned(), wrk_script().display().to_string()),
             ("peers".to_owned(), peers.display().to_string()),
+            ("processor".to_owned(), processor.to_string()),
         ])
     }
 
@@ -287,9 +292,9 @@ pub(crate) fn line_of(command: &Command) -> String {
     shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
 }
 
-fn set_up(road: &Road) -> Result<()> {
+fn set_up(road: &Road, words: &BTreeMap<String, String>) -> Result<()> {
     let mut lines = road.set_up.iter();
-    lines.try_for_each(|line| perform(line).context("it cannot be set up"))
+    lines.try_for_each(|line| perform(&fill(line, words)).context("it cannot be set up"))
 }
 
 /// Stops what a road does while nobody is on it: it would take processor time from the others, with which it takes turns.

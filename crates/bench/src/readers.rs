@@ -4,7 +4,9 @@ use anyhow::{Context, Error, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::load::Outcome;
-use crate::results::{self, Clocks, Idle};
+use crate::results::{self, Clocks, Idle, Packets};
+
+mod packets;
 
 /// A script by which wrk prints the line that [`result_line`] reads.
 pub const WRK_SCRIPT: &str = include_str!("result.lua");
@@ -75,6 +77,11 @@ const BY_NAME: &[Named] = &[
         "median time of a message",
     ),
     (
+        "millrace-load-packets",
+        Figure::Printed(packets::found),
+        "packets without loss per second",
+    ),
+    (
         "result-line",
         Figure::Printed(result_line),
         "requests per second",
@@ -127,7 +134,7 @@ fn idle_processor(idle: &Idle) -> f64 {
 pub struct Reading {
     /// The row's figure: operations or bits in a second, or nanoseconds.
     pub value: f64,
-    /// What the processor time is divided by.
+    /// What the processor time is divided by; nothing where it is told as a share.
     pub operations: f64,
     /// Of its round trips.
     pub latency: Latency,
@@ -135,6 +142,8 @@ pub struct Reading {
     pub whole_latency: Option<results::Latency>,
     /// Where times were taken at both ends, whose.
     pub clocks: Option<Clocks>,
+    /// Of a device that forwards packets, what was found.
+    pub packets: Option<Packets>,
     /// Connections that were ready for each wake-up of the generator, where it tells that.
     pub ready_per_wake: Option<f64>,
     /// What a reader should know, in the program's words.

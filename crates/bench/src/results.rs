@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 use crate::builds::Build;
 use crate::scenario::Extent;
 
+mod packets;
+
+pub use packets::{PacketLatency, PacketRate, Packets};
+
 /// The version of the file's form.
 pub const SCHEMA: u32 = 1;
 /// The file's name in a directory of results.
@@ -207,6 +211,9 @@ pub struct Trial {
     /// Where nothing is asked: what the connections cost.
     #[serde(default)]
     pub idle: Option<Idle>,
+    /// Where a device forwards packets: the highest rates, and latencies below them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<Packets>,
     /// Of the bytes, those that took shared memory; between 0 and 1.
     pub ring_share: Option<f64>,
     /// A histogram of all round trips in nanoseconds: a file beside this one, in HdrHistogram's V2 form, deflated.
@@ -235,6 +242,7 @@ impl Trial {
             ready_per_wake: None,
             server_ready_per_wake: None,
             idle: None,
+            packets: None,
             ring_share: None,
             histogram: None,
             trace: None,

@@ -2,10 +2,11 @@
 
 mod file;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
 
 use crate::builds::Build;
 use crate::machine;
@@ -32,11 +33,33 @@ const FILES: &[(&str, &str)] = &[
     ("bare-ring", include_str!("../roads/bare-ring.toml")),
     ("bare-line", include_str!("../roads/bare-line.toml")),
     ("eventfd", include_str!("../roads/eventfd.toml")),
+    ("testpmd-memif", include_str!("../roads/testpmd-memif.toml")),
+    (
+        "testpmd-memif-zero-copy",
+        include_str!("../roads/testpmd-memif-zero-copy.toml"),
+    ),
+    ("switch-memif", include_str!("../roads/switch-memif.toml")),
+    ("ovs-vhost", include_str!("../roads/ovs-vhost.toml")),
+    ("testpmd-vhost", include_str!("../roads/testpmd-vhost.toml")),
+    ("switch-vhost", include_str!("../roads/switch-vhost.toml")),
 ];
 /// Where none are named.
 pub const DEFAULT: [&str; 2] = ["loopback", "millrace-loopback"];
 /// What the name of a road begins with that is another one with Millrace above it.
 const ABOVE: &str = "millrace-";
+
+/// A program that forwards packets, and is what a scenario measures. It is started for each trial, when the generator listens.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// How it is started, and stays in the foreground until SIGTERM.
+    pub command: String,
+    /// Where the generator sends packets, and where they come back, as `millrace load packets` has it. It listens there.
+    pub ports: [String; 2],
+    /// Files in the trial's directory.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
+}
 
 /// A way for bytes.
 #[derive(Clone, Debug)]
@@ -63,6 +86,8 @@ pub struct Road {
     pub unix: bool,
     /// How messages go between two programs that are written for it; its socket is where they meet. None: it is for bytes of any program.
     pub transport: Option<String>,
+    /// It is for packets, by this device.
+    pub device: Option<Device>,
     /// Its programs ask an agent by themselves.
     pub agent: bool,
     /// Its connections are spliced by BPF programs.
@@ -202,8 +227,13 @@ impl Road {
     #[must_use]
     pub fn missing(&self) -> Option<String> {
         let between = self.rest.iter().chain(&self.wake);
+        let device = self.device.iter().map(|device| &device.command);
         let commands = self.set_up.iter().chain(&self.run_by).chain(between);
-        let mut programs = commands.flat_map(|command| programs_of(command));
+        let mut programs = commands
+            .chain(device)
+            .flat_map(|command| programs_of(command))
+            // What is ours is here.
+            .filter(|program| !program.starts_with('{'));
         let program = programs.find(|program| find_program(program).is_none());
         let module = self
             .module
@@ -239,7 +269,12 @@ impl Road {
             .into_iter()
             .filter_map(|(when, command)| Some(format!("{when}: {}", command.as_ref()?)));
         let commands = commands.map(str::to_owned);
-        commands.chain(run_by).chain(between).collect()
+        let device = self.device.iter().flat_map(Device::settings);
+        commands
+            .chain(run_by)
+            .chain(between)
+            .chain(device)
+            .collect()
     }
 
     /// The network namespaces that its commands make.
@@ -252,7 +287,7 @@ impl Road {
 
     /// Whether it is TCP and nothing else.
     fn takes_millrace(&self) -> bool {
-        !self.unix && !self.sockmap && self.run_by.is_none()
+        !self.unix && !self.sockmap && self.run_by.is_none() && self.device.is_none()
     }
 
     fn with_millrace(&self) -> Road {
@@ -265,6 +300,22 @@ impl Road {
     }
 }
 
+impl Device {
+    /// What it is, for a person.
+    fn settings(&self) -> Vec<String> {
+        let [from, to] = &self.ports;
+        let files = self.files.iter().map(|(name, text)| {
+            let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+            format!("{name}: {}", lines.join("; "))
+        });
+        let own = [
+            format!("the device: {}", self.command),
+            format!("the generator sends by {from}, and takes by {to}"),
+        ];
+        own.into_iter().chain(files).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,7 +323,8 @@ mod tests {
     #[test]
     fn every_road_is_known_by_its_name() {
         let names: Vec<String> = all().into_iter().map(|road| road.name).collect();
-        let of_messages = all().into_iter().filter(|road| road.transport.is_some());
+        let is_bare = |road: &Road| road.transport.is_some() || road.device.is_some();
+        let of_messages = all().into_iter().filter(is_bare);
         let bare = ["unix", "sockmap", "smc"].map(str::to_owned).into_iter();
         let bare: Vec<String> = bare.chain(of_messages.map(|road| road.name)).collect();
         assert_eq!(choose(&names).unwrap().len(), 2 * FILES.len() - bare.len());
@@ -366,7 +418,9 @@ mod tests {
     #[test]
     fn every_command_is_words() {
         for road in all() {
-            for command in road.set_up.iter().chain(&road.rest).chain(&road.wake) {
+            let device = road.device.iter().map(|device| &device.command);
+            let between = road.rest.iter().chain(&road.wake);
+            for command in road.set_up.iter().chain(between).chain(device) {
                 assert!(
                     shlex::split(command).is_some_and(|words| words.len() > 2),
                     "{command}"

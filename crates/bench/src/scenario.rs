@@ -1,20 +1,6 @@
 //! Scenarios: pairs of programs and what is varied about them, each one a file in `scenarios/` or of the user's own.
 //!
-//! In commands and files these words are filled in, and every parameter of the grid by its name:
-//!
-//! | word | what it is |
-//! |---|---|
-//! | `{bind}`, `{host}`, `{port}`, `{path}` | where the server listens, where the client finds it; the path is a Unix socket's |
-//! | `{listen}`, `{address}` | the same, for either kind of socket, as `millrace load` has them |
-//! | `{port_behind}` | of a program behind the server |
-//! | `{transport}` | how messages go: such a scenario takes the roads that have one, and no others |
-//! | `{dir}` | a directory of the server's own, with the scenario's files |
-//! | `{seconds}`, `{whole_seconds}`, `{count}` | the length of a trial, and operations that take as long |
-//! | `{record}` | options of `millrace load`: a trial's length, and its files |
-//! | `{counts}` | a file in which `millrace load serve` counts its wake-ups |
-//! | `{histogram}` | a file for a histogram of latencies, which is kept with the results |
-//! | `{wrk_script}` | a script by which wrk prints what `result-line` reads |
-//! | `{millrace}`, `{peers}` | this program; `millrace-peers`, beside it or in PATH |
+//! In commands and files the words of `words` are filled in, and every parameter of the grid by its name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,6 +16,10 @@ use crate::roads::Road;
 
 #[cfg(test)]
 mod tests;
+mod words;
+
+use words::WORDS;
+pub use words::fill;
 
 const FILES: &[(&str, &str)] = &[
     ("pingpong", include_str!("../scenarios/pingpong.toml")),
@@ -48,28 +38,7 @@ const FILES: &[(&str, &str)] = &[
     ("idle", include_str!("../scenarios/idle.toml")),
     ("proxy", include_str!("../scenarios/proxy.toml")),
     ("channels", include_str!("../scenarios/channels.toml")),
-];
-
-/// Words of the suite's own, which no parameter can be called.
-const WORDS: &[&str] = &[
-    "bind",
-    "host",
-    "port",
-    "path",
-    "listen",
-    "address",
-    "port_behind",
-    "transport",
-    "dir",
-    "counts",
-    "seconds",
-    "whole_seconds",
-    "count",
-    "record",
-    "histogram",
-    "wrk_script",
-    "millrace",
-    "peers",
+    ("packets", include_str!("../scenarios/packets.toml")),
 ];
 
 /// A set of values of parameters: every combination of them is measured.
@@ -113,7 +82,7 @@ pub enum Extent {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    /// How it is started.
+    /// How it is started; `{device}`: it is the road's, which forwards packets.
     pub command: String,
     /// The same on a Unix socket; without it, there is none, unless `command` has `{listen}`.
     pub unix: Option<String>,
@@ -232,9 +201,11 @@ impl Server {
     /// How it is started on a road. None: it cannot take that one.
     #[must_use]
     pub fn on(&self, road: &Road) -> Option<&str> {
-        match road.transport {
-            Some(_) => Some(&self.command),
-            None => on(road, &self.command, self.unix.as_deref()),
+        let is_device = self.command == words::DEVICE;
+        match (&road.transport, &road.device) {
+            (_, device) if device.is_some() != is_device => None,
+            (None, None) => on(road, &self.command, self.unix.as_deref()),
+            _ => Some(&self.command),
         }
     }
 }
@@ -256,10 +227,13 @@ impl Case {
     pub fn on(&self, road: &Road) -> Option<&str> {
         let is_its = self.roads.is_empty() || self.roads.contains(&road.base);
         let is_of_messages = self.client.contains("{transport}");
-        match &road.transport {
-            _ if !is_its || road.transport.is_some() != is_of_messages => None,
-            Some(_) => Some(&self.client),
-            None => on(road, &self.client, self.unix.as_deref()),
+        let is_of_packets = self.client.contains("{from}");
+        let is_like =
+            road.transport.is_some() == is_of_messages && road.device.is_some() == is_of_packets;
+        match (&road.transport, &road.device) {
+            _ if !is_its || !is_like => None,
+            (None, None) => on(road, &self.client, self.unix.as_deref()),
+            _ => Some(&self.client),
         }
     }
 
@@ -460,28 +434,4 @@ fn named(word: &str) -> Result<Scenario> {
         );
     }
     Ok(scenario)
-}
-
-/// Fills in the words in braces that are known; others stay as they are, so that files may have braces of their own.
-#[must_use]
-pub fn fill(template: &str, words: &BTreeMap<String, String>) -> String {
-    let mut text = String::with_capacity(template.len());
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('{') {
-        text.push_str(before);
-        let word = after
-            .split_once('}')
-            .and_then(|(word, behind)| Some((words.get(word)?, behind)));
-        match word {
-            Some((value, behind)) => {
-                text.push_str(value);
-                rest = behind;
-            }
-            None => {
-                text.push('{');
-                rest = after;
-            }
-        }
-    }
-    text + rest
 }

@@ -17,8 +17,10 @@ use crate::results::{Latency, Outcome, Plan, Processor, Trial};
 use crate::roads::Road;
 use crate::scenario::{Case, End, Parameters, Scenario, fill};
 use crate::stats::percentiles::is_carried_in_trial;
-use crate::sys::{Exit, Times};
+use crate::sys::Times;
+use device::Ran;
 
+mod device;
 mod idle;
 
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
@@ -81,9 +83,12 @@ impl<'a> Pair<'a> {
             ("counts", directory.join("counts").display().to_string()),
             ("seconds", plan.seconds.to_string()),
             ("whole_seconds", plan.seconds.ceil().to_string()),
+            ("step_seconds", (plan.seconds / 10.0).to_string()),
         ];
         words.extend(more.map(|(name, value)| (name.to_owned(), value)));
-        for (name, text) in &scenario.server.files {
+        words.extend(device::words(road, &words));
+        let of_device = road.device.iter().flat_map(|device| &device.files);
+        for (name, text) in scenario.server.files.iter().chain(of_device) {
             fs::write(directory.join(name), fill(text, &words))
                 .with_context(|| format!("cannot write {name}"))?;
         }
@@ -92,6 +97,8 @@ impl<'a> Pair<'a> {
             .on(road)
             .context("it cannot take this road")?;
         let mut all = vec![("server", template, port)];
+        // A device polls: it is started for each trial, and takes no time from those of other roads.
+        all.retain(|_| road.device.is_none());
         if let Some(template) = scenario.server.behind.as_deref() {
             all.insert(0, ("behind", template, behind));
         }
@@ -203,15 +210,26 @@ impl<'a> Pair<'a> {
         let used = || servers.iter().map(Program::processor).sum::<Times>();
         let (mut watch, times) = (Watch::begin(lab.processors()), used());
         let mut carried = Carried::at(&self.ports);
-        let (reading, exit, line) = client.run(&words, Some((&mut watch, &mut carried)))?;
+        let run = client.run(&words, Some((&mut watch, &mut carried)))?;
         let (seen, times) = (watch.end(), used().since(times));
+        let Ran {
+            reading,
+            exit,
+            line,
+            device,
+        } = run;
         trial.seconds = seen.elapsed_s;
         drop(beside);
         trial.commands.insert("client".to_owned(), line);
+        let (device_line, of_device) = device.unzip();
+        let device_line = device_line.map(|line| ("device".to_owned(), line));
+        trial.commands.extend(device_line);
+        let times: Times = [times].into_iter().chain(of_device).sum();
         trial.value = reading.value;
         trial.operations = reading.operations;
         trial.latency = latency(&reading);
         trial.clocks = reading.clocks;
+        trial.packets = reading.packets;
         trial.ready_per_wake = reading.ready_per_wake;
         let woken = counts().zip(woken);
         trial.server_ready_per_wake =
@@ -304,8 +322,10 @@ impl Client<'_> {
         &self,
         words: &BTreeMap<String, String>,
         looks: Option<(&mut Watch, &mut Carried)>,
-    ) -> Result<(Reading, Exit, String)> {
+    ) -> Result<Ran> {
+        self.clear_for_device(words);
         let (mut program, line) = start_client(self.lab, self.road, self.template, words)?;
+        let device = self.start_device(words, &mut program)?;
         let begun = Instant::now();
         let limit = Duration::from_secs_f64(20.0 + 10.0 * self.seconds);
         if let Some((watch, carried)) = looks {
@@ -320,9 +340,14 @@ impl Client<'_> {
             }
         }
         let limit = limit.saturating_sub(begun.elapsed());
-        let (text, exit) = program.finish(limit)?;
+        let (text, exit) = device::explained(program.finish(limit), device.as_ref())?;
         let reading = (self.read)(&text).with_context(|| line.clone())?;
-        Ok((reading, exit, line))
+        Ok(Ran {
+            reading,
+            exit,
+            line,
+            device: device.map(|(device, line)| (line, device.processor())),
+        })
     }
 
     /// Starts what runs beside the pair; it ends when it is dropped.
@@ -364,7 +389,7 @@ impl Client<'_> {
         loop {
             words.insert("count".to_owned(), count.to_string());
             let begun = Instant::now();
-            let (reading, ..) = self.run(words, None)?;
+            let Ran { reading, .. } = self.run(words, None)?;
             let seconds = begun.elapsed().as_secs_f64();
             if seconds >= PACE_SECONDS {
                 return Ok(reading.operations / seconds);

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use millrace_bench::report;
-use millrace_bench::results::{Idle, Latency, Plan, Results, SCHEMA, Share, Unit};
+use millrace_bench::results::{
+    Idle, Latency, PacketLatency, PacketRate, Packets, Plan, Results, SCHEMA, Share, Unit,
+};
 
 /// Made once for all who only read it, where the build has its temporary files: nothing drops what is static.
 fn sample() -> (&'static Path, Results) {
@@ -271,6 +273,81 @@ fn idle_connections_have_a_table_with_the_share_of_each_program() {
         assert!(page.contains(&format!("<td>{figure}</td>")), "{figure}");
         assert!(markdown.contains(&format!("| {figure} ")), "{figure}");
     }
+}
+
+/// What a trial finds whose rate without loss is `rate`.
+fn packets(rate: f64) -> Packets {
+    let at = |share: f64, p99| PacketLatency {
+        share,
+        rate: share * rate,
+        loss: 0.0,
+        latency: Latency {
+            count: 1_000_000,
+            max_ns: 77_000,
+            percentiles: vec![(50.0, 4_000), (99.0, p99), (99.9, 31_000)],
+            ..Latency::default()
+        },
+    };
+    Packets {
+        sizes: "64".to_owned(),
+        rates: [(0.0, rate), (0.005, 9.25e6)]
+            .map(|(loss, rate)| PacketRate { loss, rate })
+            .to_vec(),
+        most: 12.5e6,
+        most_loss: 0.25,
+        own: 21.5e6,
+        latencies: vec![at(0.1, 6_100), at(0.5, 7_300), at(0.9, 15_700)],
+        runs: 20,
+        disturbed: 0,
+    }
+}
+
+#[test]
+fn packets_have_rates_by_the_share_that_is_lost_and_latencies_by_the_share_of_the_rate() {
+    let (directory, mut results) = sample();
+    let (rates, latencies) = (
+        "highest rates",
+        "latency at shares of the rate without loss",
+    );
+    let page = report::html(directory, &results).unwrap();
+    assert!(!page.contains(rates) && !page.contains(latencies));
+    let charts = page.matches("data-chart=").count();
+    let cell = &mut results.cells[0];
+    for (trial, rate) in cell.trials.iter_mut().zip([8.5e6, 8.0e6, 8.24e6]) {
+        trial.packets = Some(packets(rate));
+    }
+    let page = report::html(directory, &results).unwrap();
+    let markdown = report::markdown(directory, &results);
+    assert!(page.contains(rates) && page.contains(latencies));
+    assert_eq!(page.matches("data-chart=").count(), charts + 1);
+    assert!(markdown.contains(rates) && markdown.contains(latencies));
+    for name in ["none lost", "at most 0.5\u{a0}% lost", "generator itself"] {
+        assert!(
+            page.contains(&format!("<th scope=\"col\">{name}</th>")),
+            "{name}"
+        );
+        assert!(markdown.contains(&format!("| {name} ")), "{name}");
+    }
+    // The median of the three, and half of it.
+    for figure in [
+        "8.24\u{a0}M/s",
+        "9.25\u{a0}M/s",
+        "12.5\u{a0}M/s",
+        "25.0\u{a0}%",
+        "21.5\u{a0}M/s",
+        "50\u{a0}%",
+        "4.12\u{a0}M/s",
+        "7.30\u{a0}µs",
+        "15.7\u{a0}µs",
+        "31.0\u{a0}µs",
+        "77.0\u{a0}µs",
+    ] {
+        assert!(page.contains(&format!("<td>{figure}</td>")), "{figure}");
+        assert!(markdown.contains(&format!("| {figure} ")), "{figure}");
+    }
+    // Of a run without packets nothing is kept.
+    let text = serde_json::to_string(&results.cells[1]).unwrap();
+    assert!(!text.contains("\"packets\""));
 }
 
 #[test]

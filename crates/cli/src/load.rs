@@ -127,7 +127,7 @@ enum Command {
     /// room for when it is due is lost, and latencies count from when packets were due.
     ///
     /// A port is memif-server:PATH or memif-client:PATH, with options behind commas: id=N, ring=N (descriptors), buffer=N (bytes).
-    Packets(packets::PacketsArguments),
+    Packets(Box<packets::PacketsArguments>),
     /// Be a minimal server: one thread, many connections
     ///
     /// The address is printed when it listens; with Ctrl-C it ends and tells what it has done.

@@ -196,6 +196,7 @@ fn trial(
         ready_per_wake: None,
         server_ready_per_wake: None,
         idle: None,
+        packets: None,
         ring_share: None,
         histogram: None,
         trace: None,

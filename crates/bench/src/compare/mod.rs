@@ -213,13 +213,13 @@ pub fn roads(results: &Results, baseline: &str, options: &Options) -> Comparison
 }
 
 /// Holds each road of a set against what it is to be judged by: one of Millrace against the kernel's in the same place, and every road
-/// against the baseline, which is the first. The verdicts of a report are these.
+/// against the baseline, which is the first that its programs can take. The verdicts of a report are these.
 #[must_use]
 pub fn standing(results: &Results) -> Comparison {
     let settings = Settings::default();
     let mut found = Vec::new();
     for cell in &results.cells {
-        let references = references(results, &cell.road);
+        let references = references(results, cell);
         let others = references.map(|road| pairs::counterpart(&results.cells, cell, road));
         found.extend(others.flatten().map(|other| (other, cell)));
     }
@@ -246,15 +246,18 @@ impl Comparison {
     }
 }
 
-/// What a road is held against, the nearest first.
-fn references<'a>(results: &'a Results, road: &'a str) -> impl Iterator<Item = &'a str> {
-    let baseline = results.roads.first().map(|road| road.name.as_str());
-    let below = roads::below(road);
+/// The roads that a cell is held against, the nearest first. The baseline is the first road; where that cannot take the cell's programs,
+/// the first one that can.
+fn references<'a>(results: &'a Results, cell: &'a Cell) -> impl Iterator<Item = &'a str> {
+    let mut names = results.roads.iter().map(|road| road.name.as_str());
+    let is_measured = |name: &&str| pairs::counterpart(&results.cells, cell, name).is_some();
+    let baseline = names.find(is_measured);
+    let below = roads::below(&cell.road);
     let apart = baseline.filter(|name| below != Some(name));
     below
         .into_iter()
         .chain(apart)
-        .filter(move |name| *name != road)
+        .filter(move |name| *name != cell.road)
 }
 
 /// Rows of cells, each with the one that it is held against before it.

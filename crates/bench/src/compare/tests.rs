@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::builds::Build;
-use crate::results::{self, Fact, Outcome, Plan, Processor, Road, Trial};
+use crate::results::{self, Fact, Outcome, Plan, Road, Trial};
 
 /// The noise of a round: a few per cent, not the same for two cells.
 fn wobble(round: u32, phase: u32) -> f64 {
@@ -11,22 +11,10 @@ fn wobble(round: u32, phase: u32) -> f64 {
 
 fn trial(round: u32, value: f64, outcome: Outcome) -> Trial {
     Trial {
-        round,
         outcome,
-        commands: BTreeMap::new(),
         value,
-        operations: 0.0,
         seconds: 1.0,
-        latency: None,
-        clocks: None,
-        processor: Processor::default(),
-        ready_per_wake: None,
-        server_ready_per_wake: None,
-        idle: None,
-        ring_share: None,
-        histogram: None,
-        trace: None,
-        notes: Vec::new(),
+        ..Trial::begun(round)
     }
 }
 
@@ -134,6 +122,20 @@ fn a_road_of_millrace_stands_against_the_kernels_in_its_place_and_the_baseline()
     assert_eq!(said, expected);
     let text = found.text();
     assert!(text.contains("millrace-bridge against bridge"), "{text}");
+}
+
+#[test]
+fn where_the_baseline_cannot_be_measured_the_first_road_that_can_is_one() {
+    let of_another = |road: &str| Cell {
+        scenario: "packets".to_owned(),
+        ..cell(road, 1, RATE, 80e3)
+    };
+    let mut cells = vec![cell("memif", 1, RATE, 1e5), cell("switch", 1, RATE, 2e5)];
+    cells.extend([of_another("vhost"), of_another("guest")]);
+    let rows = standing(&set(cells)).rows;
+    let said = rows.iter().map(|row| [&row.road, &row.baseline_road]);
+    let expected = [["switch", "memif"], ["guest", "vhost"]];
+    assert!(said.eq(expected), "{rows:?}");
 }
 
 #[test]

@@ -7,15 +7,25 @@ use anyhow::{Result, bail, ensure};
 use hdrhistogram::Histogram;
 use millrace_port::{Burst, Port, State};
 
+use super::device::Switches;
 use super::outcome::Outcome;
 use super::pattern::{BURST_MAX, Made, Pattern};
 use super::place::Place;
-use super::sink::{Checks, Sink};
+use super::sink::{Checks, RUN_BITS, Sink};
 use crate::account::Reading;
 use crate::load::{Clock, histogram, preempted};
 
 /// Who does not connect until then does not come.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// A device through which no packet has come by then brings none.
+const PASS_LIMIT: Duration = Duration::from_secs(10);
+/// One that loses some of so few packets is ready for all that, after this time.
+const PASS_MOST: Duration = Duration::from_secs(2);
+/// How it is tried: packets a second, and seconds.
+const PASS_RATE: f64 = 1_000.0;
+const PASS_SECONDS: f64 = 0.02;
+/// Bursts that are thrown away at most that came by the sending port.
+const BURSTS_LEFT: usize = 1_024;
 /// Packets that come later than this after the last one are lost.
 const DRAIN_NS: u64 = 50_000_000;
 /// Ports are asked for what is not packets once in so many turns.
@@ -45,7 +55,13 @@ pub struct Generator {
     to: Option<Box<dyn Port>>,
     pattern: Pattern,
     runs: u32,
+    /// Packets of the runs so far that were sent, and have not come.
+    owed: u64,
     latency: Option<Histogram<u64>>,
+    /// Before each run the device is told where the destination is.
+    announces: bool,
+    /// The process number of the device.
+    device: Option<u32>,
 }
 
 /// A run under way.
@@ -83,21 +99,32 @@ impl Generator {
             to: to.map(Place::open).transpose()?,
             pattern,
             runs: 0,
+            owed: 0,
             latency: None,
+            announces: false,
+            device: None,
         };
         generator.connect(stop)?;
         Ok(generator)
     }
 
-    /// One whose packets go to itself, to find what it can do at most.
+    /// One whose packets go to itself by a port as `from` is, to find what it can do at most.
     ///
     /// # Errors
     /// As [`Generator::open`].
-    pub fn of_itself(pattern: Pattern, stop: &AtomicBool) -> Result<Generator> {
-        let path = std::env::temp_dir().join(format!("millrace-load-{}", std::process::id()));
-        let place = |role: &str| format!("memif-{role}:{}", path.display()).parse();
-        let (from, to) = (place("server")?, place("client")?);
+    pub fn of_itself(from: &Place, pattern: Pattern, stop: &AtomicBool) -> Result<Generator> {
+        let [from, to] = from.with_itself();
         Generator::open(&from, Some(&to), pattern, stop)
+    }
+
+    /// Sends, before each run, a packet from where the others go to: a switch that learns finds out so, and need not flood them.
+    pub fn announce(&mut self) {
+        self.announces = true;
+    }
+
+    /// The device under test is the process of this number: it counts how often others had its processor.
+    pub fn watch(&mut self, device: u32) {
+        self.device = Some(device);
     }
 
     fn connect(&mut self, stop: &AtomicBool) -> Result<()> {
@@ -142,14 +169,73 @@ impl Generator {
         (&self.places, &self.pattern)
     }
 
+    /// Sends a few packets until they come back: who has connected is not ready yet for all that.
+    ///
+    /// # Errors
+    /// None comes within ten seconds; as [`Generator::run`].
+    pub fn wait_until_it_passes(&mut self, stop: &AtomicBool) -> Result<()> {
+        let few = Options {
+            rate: Some(PASS_RATE),
+            seconds: PASS_SECONDS,
+            checks: Checks::default(),
+            latency: false,
+        };
+        let begun = Instant::now();
+        loop {
+            // Whether they are right is for the runs that follow: here may be some of the last try.
+            let outcome = self.run(&few, stop)?;
+            ensure!(
+                !stop.load(Ordering::Relaxed),
+                "ended before a packet came back"
+            );
+            let is_late = begun.elapsed() > PASS_MOST;
+            if outcome.received > 0 && (outcome.lost == 0 || is_late) {
+                return Ok(());
+            }
+            ensure!(
+                begun.elapsed() < PASS_LIMIT,
+                "{}: connected, and no packet has come within {} s",
+                self.places,
+                PASS_LIMIT.as_secs()
+            );
+        }
+    }
+
+    /// Lets a device that learns know where the destination is. What comes of it, and of floods, by the sending port is thrown away.
+    fn tell_device(&mut self) {
+        let Some(to) = self.to.as_mut().filter(|_| self.announces) else {
+            return;
+        };
+        let mut answer = Burst::new(1);
+        let fits = answer.push(&self.pattern.answer());
+        if fits && to.transmit(0, &answer, 0) == 0 {
+            to.give_up(0, &answer, 0);
+        }
+        let mut left = Burst::new(BURST_MAX);
+        for queue in 0..self.from.receive_queues() {
+            for _ in 0..BURSTS_LEFT {
+                if self.from.receive(queue, &mut left) == 0 {
+                    break;
+                }
+            }
+            self.from.release(queue);
+        }
+    }
+
+    fn switches(&self) -> Switches {
+        self.device.map(Switches::of).unwrap_or_default()
+    }
+
     /// Sends for as long as is asked, and takes what comes until nothing comes any more. Leaves early when `stop` is set.
     ///
     /// # Errors
     /// Options that cannot be; a connection that ends.
     pub fn run(&mut self, options: &Options, stop: &AtomicBool) -> Result<Outcome> {
         self.connect(stop)?;
+        self.tell_device();
         let mut run = self.begin(options)?;
-        let (before, switches) = (Reading::now(None), preempted());
+        let (before, of_device) = (Reading::now(None), self.switches());
+        let switches = preempted();
         run.clock = Clock::start();
         let end_ns = (options.seconds * 1e9) as u64;
         let mut now_ns = 0;
@@ -169,11 +255,14 @@ impl Generator {
             }
         }
         let switches = preempted() - switches;
+        let of_device = self.switches().taken_since(of_device);
         let stolen = Reading::now(None).since(&before).steal_s / (run.clock.now() as f64 / 1e9);
+        let missing = (run.sent - run.refused).saturating_sub(run.sink.received);
+        self.owed = (self.owed + missing).saturating_sub(run.sink.late);
         let mut outcome = Outcome::new(self, options, &run.sink);
         self.latency = run.sink.latency;
         outcome.told(drained_from_ns, (run.sent, run.refused), run.late_max_ns);
-        outcome.disturbed(switches, stolen);
+        outcome.disturbed([switches, of_device], stolen);
         Ok(outcome)
     }
 
@@ -192,9 +281,9 @@ impl Generator {
         let made = self.pattern.make(together)?;
         let latency = options.latency.then(histogram).transpose()?;
         // Not the number alone: packets of another generator are strangers, too.
-        let number = std::process::id() << 12 | self.runs & 0xfff;
+        let number = std::process::id() << RUN_BITS | self.runs & ((1 << RUN_BITS) - 1);
         Ok(Run {
-            sink: Sink::new(number, made.flows(), options.checks, latency),
+            sink: Sink::new((number, self.owed), made.flows(), options.checks, latency),
             made,
             clock: Clock::start(),
             number,

@@ -9,8 +9,9 @@
 //! without loss; `search` does that.
 //!
 //! In reading order: `place` (where ports are), `pattern` (what is sent), `stamp` (what tells one packet from another), `sink` (what is
-//! found of what comes), `drive` (the loop), `outcome` (what is told), `search` (the highest rate).
+//! found of what comes), `device` (who else had its processor), `drive` (the loop), `outcome` (what is told), `search` (the highest rates).
 
+mod device;
 mod drive;
 mod outcome;
 mod pattern;
@@ -25,5 +26,5 @@ pub use drive::{Generator, Options};
 pub use outcome::{Faults, Outcome};
 pub use pattern::{Pattern, Sizes};
 pub use place::Place;
-pub use search::{At, Goal, Limit, Step, Verdict, search};
+pub use search::{At, Found, Goal, Limit, Step, Verdict, search};
 pub use sink::Checks;

@@ -54,12 +54,18 @@ pub struct Outcome {
     pub bits_per_second: f64,
     /// What was wrong.
     pub faults: Faults,
+    /// Packets of the generator's earlier runs that came in this one. They were lost there.
+    #[serde(default)]
+    pub late: u64,
     /// From when a packet was due (without a rate: was sent) until it was taken. Empty where it was not asked for.
     pub latency: Latency,
     /// The longest that packets were sent after they were due.
     pub late_max_ns: u64,
     /// How often another program took the generator's processor.
     pub preempted: u64,
+    /// How often another one took that of the device under test, if that is known: by programs that are not the device's own.
+    #[serde(default)]
+    pub device_preempted: u64,
     /// The share of the time that the hypervisor took of all processors.
     pub stolen: f64,
     /// What a reader should know.
@@ -82,9 +88,11 @@ impl Outcome {
             rate: 0.0,
             bits_per_second: sink.bytes as f64 * 8.0,
             faults: sink.faults,
+            late: sink.late,
             latency: sink.latency.as_ref().map(summarize).unwrap_or_default(),
             late_max_ns: 0,
             preempted: 0,
+            device_preempted: 0,
             stolen: 0.0,
             notes: Vec::new(),
         }
@@ -109,20 +117,22 @@ impl Outcome {
         }
     }
 
-    pub(super) fn disturbed(&mut self, preempted: u64, stolen: f64) {
+    pub(super) fn disturbed(&mut self, [preempted, of_device]: [u64; 2], stolen: f64) {
         (self.preempted, self.stolen) = (preempted, stolen);
+        self.device_preempted = of_device;
         if self.is_disturbed() {
             self.notes.push(format!(
-                "disturbed: other programs took the processor {preempted} times, the hypervisor {:.0} % of the time",
+                "disturbed: other programs took the processor {preempted} times, the device's {of_device} times, the hypervisor {:.0} % of \
+                 the time",
                 stolen * 100.0
             ));
         }
     }
 
-    /// Whether something else had the generator's processor.
+    /// Whether something else had the processor of the generator, or of the device.
     #[must_use]
     pub fn is_disturbed(&self) -> bool {
-        self.preempted > 0 || self.stolen > STEAL_MAX
+        self.preempted + self.device_preempted > 0 || self.stolen > STEAL_MAX
     }
 
     /// Lost packets, as a share of all.

@@ -142,6 +142,16 @@ impl Pattern {
         Ok(made)
     }
 
+    /// A packet from where the others go to.
+    pub(super) fn answer(&self) -> Vec<u8> {
+        let [from, to] = self.macs;
+        let back = Pattern {
+            macs: [to, from],
+            ..self.clone()
+        };
+        back.packet(0, SHORTEST)
+    }
+
     fn packet(&self, flow: usize, bytes: usize) -> Vec<u8> {
         let mut packet = Vec::with_capacity(bytes);
         let [from, to] = self.macs;

@@ -2,57 +2,111 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
-use millrace_port::Port;
-use millrace_port::memif::{Config, Memif, Role};
+use millrace_port::memif::Memif;
+use millrace_port::vhost_user::VhostUser;
+use millrace_port::virtio_user::VirtioUser;
+use millrace_port::{Port, memif, vhost_user, virtio_user};
+
+/// What a person should have written.
+const FORM: &str = "KIND:PATH, with memif-server or memif-client and options id=N, ring=N and buffer=N, virtio-user-server or \
+                    virtio-user-client and ring=N, buffer=N and packed=1, or vhost-user-server or vhost-user-client";
 
 /// A port to open: `KIND:PATH`, and options behind commas, as `memif-server:/run/a.sock,id=1,ring=2048`.
 #[derive(Clone, Debug)]
 pub struct Place {
     text: String,
-    config: Config,
+    kind: Kind,
+}
+
+/// What is there.
+#[derive(Clone, Debug)]
+enum Kind {
+    Memif(memif::Config),
+    /// The front end: a switch is the back end.
+    VirtioUser(virtio_user::Config),
+    /// The back end.
+    VhostUser(vhost_user::Config),
+}
+
+impl Kind {
+    /// One without options.
+    fn new(kind: &str, path: PathBuf) -> Option<Kind> {
+        let virtio = |is_server: bool| match is_server {
+            true => vhost_user::Role::Server,
+            false => vhost_user::Role::Client,
+        };
+        Some(match kind {
+            "memif-server" => Kind::Memif(memif_of(memif::Role::Server, path)),
+            "memif-client" => Kind::Memif(memif_of(memif::Role::Client, path)),
+            "virtio-user-server" => Kind::VirtioUser(virtio_user::Config::new(virtio(true), path)),
+            "virtio-user-client" => Kind::VirtioUser(virtio_user::Config::new(virtio(false), path)),
+            "vhost-user-server" => Kind::VhostUser(vhost_user_of(virtio(true), path)),
+            "vhost-user-client" => Kind::VhostUser(vhost_user_of(virtio(false), path)),
+            _ => return None,
+        })
+    }
+
+    /// Takes an option. False: there is none of this name.
+    fn set(&mut self, name: &str, value: u32) -> Result<bool> {
+        if name == "ring" {
+            ensure!(
+                value.is_power_of_two() && value <= 1 << 15,
+                "a ring has a power of two descriptors, 32768 at most, not {value}"
+            );
+        }
+        match (self, name) {
+            (Kind::Memif(config), "id") => config.id = value,
+            (Kind::Memif(config), "ring") => config.log2_ring_size = value.ilog2() as u8,
+            (Kind::Memif(config), "buffer") => config.buffer_bytes = value,
+            (Kind::VirtioUser(config), "ring") => config.ring_size = value as u16,
+            (Kind::VirtioUser(config), "buffer") => config.buffer_bytes = value,
+            (Kind::VirtioUser(config), "packed") => config.packed = value != 0,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// The generator is run by who tests, on ports of his own.
+fn memif_of(role: memif::Role, path: PathBuf) -> memif::Config {
+    memif::Config {
+        accept_unsealed: true,
+        ..memif::Config::new(role, path)
+    }
+}
+
+/// The same.
+fn vhost_user_of(role: vhost_user::Role, path: PathBuf) -> vhost_user::Config {
+    vhost_user::Config {
+        accept_unsealed: true,
+        ..vhost_user::Config::new(role, path)
+    }
 }
 
 impl FromStr for Place {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Place> {
-        let wrong = || {
-            format!(
-                "{text:?} is no port: one is memif-server:PATH or memif-client:PATH, with options id=N, ring=N and buffer=N"
-            )
-        };
+        let wrong = || format!("{text:?} is no port: one is {FORM}");
         let (kind, rest) = text.split_once(':').with_context(wrong)?;
-        let role = match kind {
-            "memif-server" => Role::Server,
-            "memif-client" => Role::Client,
-            _ => bail!(wrong()),
-        };
         let mut words = rest.split(',');
         let path = words.next().filter(|path| !path.is_empty());
-        let mut config = Config::new(role, PathBuf::from(path.with_context(wrong)?));
-        // The generator is run by who tests, on ports of his own.
-        config.accept_unsealed = true;
+        let path = PathBuf::from(path.with_context(wrong)?);
+        let mut kind = Kind::new(kind, path).with_context(wrong)?;
         for word in words {
             let (name, value) = word.split_once('=').with_context(wrong)?;
-            let value: u32 = value.parse().with_context(wrong)?;
-            match name {
-                "id" => config.id = value,
-                "ring" => {
-                    ensure!(
-                        value.is_power_of_two(),
-                        "in {text:?}: a ring has a power of two descriptors, not {value}"
-                    );
-                    config.log2_ring_size = value.ilog2() as u8;
-                }
-                "buffer" => config.buffer_bytes = value,
-                _ => bail!(wrong()),
+            let value: u32 = value.parse().ok().with_context(wrong)?;
+            let is_known = kind.set(name, value);
+            if !is_known.with_context(|| format!("in {text:?}"))? {
+                bail!(wrong());
             }
         }
         Ok(Place {
             text: text.to_owned(),
-            config,
+            kind,
         })
     }
 }
@@ -69,9 +123,77 @@ impl Place {
     /// # Errors
     /// What the port says.
     pub(super) fn open(&self) -> Result<Box<dyn Port>> {
-        let port = Memif::new(self.config.clone());
-        Ok(Box::new(port.with_context(|| {
-            format!("the port {self} cannot be opened")
-        })?))
+        let port: std::io::Result<Box<dyn Port>> = match &self.kind {
+            Kind::Memif(config) => {
+                Memif::new(config.clone()).map(|port| Box::new(port) as Box<dyn Port>)
+            }
+            Kind::VirtioUser(config) => {
+                VirtioUser::new(config.clone()).map(|port| Box::new(port) as Box<dyn Port>)
+            }
+            Kind::VhostUser(config) => {
+                VhostUser::new(config.clone()).map(|port| Box::new(port) as Box<dyn Port>)
+            }
+        };
+        port.with_context(|| format!("the port {self} cannot be opened"))
+    }
+
+    /// Where a socket can be that nobody else has: beside one at which this port listens, as that is its own. Elsewhere the directory need
+    /// not be; and a process number alone is not enough, since there may be others of it in other namespaces.
+    fn path_of_own(&self) -> PathBuf {
+        let listens = match &self.kind {
+            Kind::Memif(config) => (config.role == memif::Role::Server).then_some(&config.path),
+            Kind::VirtioUser(config) => {
+                (config.role == vhost_user::Role::Server).then_some(&config.path)
+            }
+            Kind::VhostUser(config) => {
+                (config.role == vhost_user::Role::Server).then_some(&config.path)
+            }
+        };
+        if let Some(path) = listens {
+            let mut own = path.clone().into_os_string();
+            own.push(".own");
+            return own.into();
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ns = now.unwrap_or_default().as_nanos();
+        let name = format!("millrace-load-{}-{now_ns}", std::process::id());
+        std::env::temp_dir().join(name)
+    }
+
+    /// The two ends of one connection, as large as this port: what is sent by the first comes by the second. Of virtio the second is the
+    /// back end, since two front ends have nothing to say to each other.
+    pub(super) fn with_itself(&self) -> [Place; 2] {
+        let own = self.path_of_own();
+        let path = || own.clone();
+        let (server, client) = (vhost_user::Role::Server, vhost_user::Role::Client);
+        let kinds = match &self.kind {
+            Kind::Memif(config) => [memif::Role::Server, memif::Role::Client].map(|role| {
+                Kind::Memif(memif::Config {
+                    role,
+                    path: path(),
+                    ..config.clone()
+                })
+            }),
+            Kind::VirtioUser(config) => [
+                Kind::VirtioUser(virtio_user::Config {
+                    role: server,
+                    path: path(),
+                    ..config.clone()
+                }),
+                Kind::VhostUser(vhost_user_of(client, path())),
+            ],
+            Kind::VhostUser(config) => [
+                Kind::VirtioUser(virtio_user::Config::new(server, path())),
+                Kind::VhostUser(vhost_user::Config {
+                    role: client,
+                    path: path(),
+                    ..config.clone()
+                }),
+            ],
+        };
+        kinds.map(|kind| Place {
+            text: format!("the generator itself, as {self}"),
+            kind,
+        })
     }
 }

@@ -1,9 +1,10 @@
-//! The highest rate at which at most a given share is lost.
+//! The highest rates at which at most given shares are lost.
 //!
 //! The range between a rate that held and one that did not is halved until it is narrow; what is found is verified by longer runs, and
-//! taken back a little when one fails. That is the throughput of RFC 2544, section 26.1, where nothing may be lost, and what MLRsearch
-//! (RFC 9411 has its terms: non-drop rate, partial-drop rate) finds with a share of half a per cent. A run in which something else had
-//! the generator's processor says nothing, and is repeated.
+//! taken back when one fails. That is the throughput of RFC 2544, section 26.1, where nothing may be lost, and what MLRsearch finds with a
+//! share of half a per cent beside it, which terms it calls the non-drop and the partial-drop rate: what the search for one share has found
+//! out narrows the range for the next. A run in which something else had the processor of the generator, or of the device, says nothing,
+//! and is repeated.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +14,17 @@ use serde::{Deserialize, Serialize};
 
 use super::drive::{Generator, Options};
 use super::outcome::Outcome;
+use super::place::Place;
 
-/// A disturbed run is repeated so often before it counts all the same.
+/// A disturbed run is repeated so often before it counts all the same, and in a whole search so many are: on a busy machine it is to end.
 const REPEATS: u32 = 5;
+const REPEATS_ALL: u32 = 30;
 /// As long as no rate has held, the next one is so much of the last.
 const FIRST_STEP: f64 = 0.8;
-/// How far a rate that was not verified is taken back, and how often.
+/// How far a rate that was not verified is taken back, and how often; from then on it is farther each time.
 const BACK: f64 = 0.97;
-const BACK_MAX: u32 = 8;
+const BACK_EVENLY: u32 = 4;
+const BACK_MAX: u32 = 12;
 /// A verifying run is so many times as long as others.
 const VERIFIED_TIMES: f64 = 3.0;
 /// From this share of its own limit on, the generator may be what limits.
@@ -31,11 +35,11 @@ const LOWEST_RATE: f64 = 1_000.0;
 /// What is looked for.
 #[derive(Clone, Debug)]
 pub struct Goal {
-    /// The share that may be lost.
-    pub loss: f64,
+    /// The shares that may be lost, rising: a rate is found for each.
+    pub losses: Vec<f64>,
     /// How narrow the range is in the end, as a share of the rate.
     pub width: f64,
-    /// At which shares of the rate that was found latencies are measured.
+    /// At which shares of the first rate that was found latencies are measured.
     pub latency_at: Vec<f64>,
 }
 
@@ -52,28 +56,41 @@ pub enum Verdict {
 /// A run of the search.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
+    /// The share that could be lost.
+    pub loss: f64,
     /// Packets a second.
     pub rate: f64,
+    /// Whether what was found is verified.
+    pub is_verifying: bool,
     /// What became of it.
     pub verdict: Verdict,
     /// Its figures.
     pub outcome: Outcome,
 }
 
-/// What was found.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Limit {
+/// The rate of one share.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Found {
     /// The share that could be lost.
     pub loss: f64,
     /// The highest rate that was verified, in packets a second; zero: none was.
     pub rate: f64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Limit {
+    /// The rates, in the order in which they were asked for.
+    pub found: Vec<Found>,
     /// What the generator brings to itself, in packets a second: no device can be found faster.
     pub own: f64,
     /// What came when packets were sent as fast as the port took them, and how much of them was lost.
     pub most: Outcome,
     /// All runs, in their order.
     pub steps: Vec<Step>,
-    /// Latencies at shares of the rate, as they were asked for.
+    /// How many of the runs count although they were disturbed, because those made in their place were, too.
+    pub disturbed: u64,
+    /// Latencies at shares of the first rate, as they were asked for.
     pub latencies: Vec<At>,
 }
 
@@ -86,40 +103,77 @@ pub struct At {
     pub outcome: Outcome,
 }
 
+impl Limit {
+    /// The first rate: without loss, where that was asked for first.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.found.first().map_or(0.0, |found| found.rate)
+    }
+
+    /// What a reader should know of it.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let highest = self.found.iter().map(|found| found.rate);
+        let is_near = highest.fold(0.0, f64::max) > NEAR_OWN * self.own;
+        let near = is_near.then(|| "the generator is the limit, or nearly so".to_owned());
+        let disturbed = (self.disturbed > 0).then(|| {
+            "some runs of the search count although they were disturbed: the rate may be too low"
+                .to_owned()
+        });
+        near.into_iter().chain(disturbed).collect()
+    }
+}
+
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.most)?;
-        let share = self.loss * 100.0;
-        if self.rate == 0.0 {
-            return write!(
-                f,
-                "no rate was found at which at most {share} % is lost, in {} runs",
-                self.steps.len()
-            );
+        write!(f, "{}", self.most)?;
+        for Found { loss, rate } in &self.found {
+            let (share, millions) = (loss * 100.0, rate / 1e6);
+            if *rate > 0.0 {
+                write!(f, "\n{millions:.3} M packets/s with at most {share} % lost")?;
+            } else {
+                write!(f, "\nno rate was found at which at most {share} % is lost")?;
+            }
         }
         write!(
             f,
-            "{:.3} M packets/s with at most {share} % lost, found by {} runs; the generator itself can do {:.3}",
-            self.rate / 1e6,
+            "\n{} runs and those of latencies, {} of them disturbed but counted; the generator itself can do {:.3} M packets/s",
             self.steps.len(),
+            self.disturbed,
             self.own / 1e6
         )?;
-        if self.rate > NEAR_OWN * self.own {
-            write!(f, "\n  note      the generator is the limit, or nearly so")?;
+        for note in self.notes() {
+            write!(f, "\n  note      {note}")?;
         }
         for At { share, outcome } in &self.latencies {
-            write!(f, "\nat {:.0} % of that, {outcome}", share * 100.0)?;
+            let first = self.found.first().map_or(0.0, |found| found.loss * 100.0);
+            let share = share * 100.0;
+            write!(
+                f,
+                "\nat {share:.0} % of the rate with at most {first} % lost, {outcome}"
+            )?;
         }
         Ok(())
     }
 }
 
-/// Searches. `tell` is told of each step.
+/// A search under way.
+struct Search<'a> {
+    generator: &'a mut Generator,
+    options: &'a Options,
+    stop: &'a AtomicBool,
+    limit: Limit,
+    /// Disturbed runs that may still be repeated.
+    repeats: u32,
+}
+
+/// Searches, by the ports of `generator`, which sends by `from`. `tell` is told of each step.
 ///
 /// # Errors
-/// As [`Generator::run`]; packets that come changed, twice or out of order.
+/// As [`Generator::run`]; no packet passes; packets that come changed, twice or out of order.
 pub fn search(
     generator: &mut Generator,
+    from: &Place,
     options: &Options,
     goal: &Goal,
     stop: &AtomicBool,
@@ -129,69 +183,138 @@ pub fn search(
         rate: None,
         ..options.clone()
     };
-    let mut itself = Generator::of_itself(generator.what().1.clone(), stop)?;
+    let mut itself = Generator::of_itself(from, generator.what().1.clone(), stop)?;
     let own = itself.run(&at_most, stop)?.rate;
     drop(itself);
+    generator.wait_until_it_passes(stop)?;
     let most = generator.run(&at_most, stop)?;
-    let mut limit = Limit {
-        own,
-        loss: goal.loss,
-        rate: 0.0,
-        most,
-        steps: Vec::new(),
-        latencies: Vec::new(),
+    let mut search = Search {
+        generator,
+        options,
+        stop,
+        limit: Limit {
+            found: Vec::new(),
+            own,
+            most,
+            steps: Vec::new(),
+            disturbed: 0,
+            latencies: Vec::new(),
+        },
+        repeats: REPEATS_ALL,
     };
-    let mut attempt = |rate: f64, seconds: f64, limit: &mut Limit| {
+    for &loss in &goal.losses {
+        let range = Range::known(&search.limit, loss);
+        let rate = narrow(range, goal.width, |rate, is_verifying| {
+            let step = search.attempt(loss, rate, is_verifying)?;
+            tell(step);
+            Ok(step.verdict == Verdict::Held)
+        })?;
+        // Where less was lost, no more than this was.
+        let before = search.limit.found.iter().map(|found| found.rate);
+        let rate = before.fold(rate, f64::max);
+        search.limit.found.push(Found { loss, rate });
+    }
+    let rate = search.limit.rate();
+    let shares = goal.latency_at.iter().filter(|_| rate > 0.0);
+    for &share in shares {
         let options = Options {
-            rate: Some(rate),
-            seconds,
+            rate: Some(share * rate),
+            latency: true,
             ..options.clone()
         };
-        let outcome = undisturbed(generator, &options, stop)?;
-        let verdict = if outcome.loss() <= goal.loss {
+        let outcome = search.undisturbed(&options)?;
+        search.limit.latencies.push(At { share, outcome });
+    }
+    Ok(search.limit)
+}
+
+impl Search<'_> {
+    /// One run of the search.
+    fn attempt(&mut self, loss: f64, rate: f64, is_verifying: bool) -> Result<&Step> {
+        let times = if is_verifying { VERIFIED_TIMES } else { 1.0 };
+        let options = Options {
+            rate: Some(rate),
+            seconds: self.options.seconds * times,
+            ..self.options.clone()
+        };
+        let outcome = self.undisturbed(&options)?;
+        let verdict = if outcome.loss() <= loss {
             Verdict::Held
         } else {
             Verdict::Lost
         };
-        let step = Step {
+        let steps = &mut self.limit.steps;
+        steps.push(Step {
+            loss,
             rate,
+            is_verifying,
             verdict,
             outcome,
-        };
-        tell(&step);
-        limit.steps.push(step);
-        Ok(verdict == Verdict::Held)
-    };
-    let most = limit.most.rate;
-    let found = narrow(most, goal.width, |rate, is_verifying| {
-        let times = if is_verifying { VERIFIED_TIMES } else { 1.0 };
-        attempt(rate, options.seconds * times, &mut limit)
-    })?;
-    limit.rate = found;
-    if found > 0.0 {
-        for &share in &goal.latency_at {
-            let options = Options {
-                rate: Some(share * found),
-                latency: true,
-                ..options.clone()
-            };
-            let outcome = undisturbed(generator, &options, stop)?;
-            limit.latencies.push(At { share, outcome });
-        }
+        });
+        Ok(&steps[steps.len() - 1])
     }
-    Ok(limit)
+
+    /// A run that nothing disturbed, or the last one of several.
+    fn undisturbed(&mut self, options: &Options) -> Result<Outcome> {
+        let mut outcome = self.generator.run(options, self.stop)?;
+        for _ in 1..REPEATS {
+            ensure!(
+                !self.stop.load(Ordering::Relaxed),
+                "ended before the rate was found"
+            );
+            if !outcome.is_disturbed() || self.repeats == 0 {
+                break;
+            }
+            self.repeats -= 1;
+            outcome = self.generator.run(options, self.stop)?;
+        }
+        ensure!(
+            outcome.is_sound(),
+            "packets did not come as they were sent:\n{outcome}"
+        );
+        self.limit.disturbed += u64::from(outcome.is_disturbed());
+        Ok(outcome)
+    }
 }
 
-/// The highest rate that holds, also when it is verified; zero where none does. `most`: nothing above it can pass. `attempt`: whether a
-/// rate holds, and whether it is one to verify.
-fn narrow(
+/// Where a rate is looked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Range {
+    /// A rate that held; zero: none is known.
+    held: f64,
+    /// The lowest that did not, if one is known.
+    lost: Option<f64>,
+    /// Nothing above it can pass.
     most: f64,
+}
+
+impl Range {
+    /// What the runs so far say of a share.
+    fn known(limit: &Limit, loss: f64) -> Range {
+        let steps = || limit.steps.iter();
+        let lost = steps().filter(|step| step.outcome.loss() > loss);
+        let lost = lost.map(|step| step.rate).reduce(f64::min);
+        let below = |rate: &f64| lost.is_none_or(|lost| *rate < lost);
+        let held = steps().filter(|step| step.outcome.loss() <= loss);
+        let held = held.map(|step| step.rate).filter(below);
+        Range {
+            held: held.fold(0.0, f64::max),
+            lost,
+            most: limit.most.rate,
+        }
+    }
+}
+
+/// The highest rate that holds, also when it is verified; zero where none does. `attempt`: whether a rate holds, and whether it is one to
+/// verify.
+fn narrow(
+    range: Range,
     width: f64,
     mut attempt: impl FnMut(f64, bool) -> Result<bool>,
 ) -> Result<f64> {
-    let (mut held, mut lost) = (0.0, most);
-    if attempt(most, false)? {
-        held = most;
+    let (mut held, mut lost) = (range.held, range.lost.unwrap_or(range.most));
+    if range.lost.is_none() && attempt(range.most, false)? {
+        held = range.most;
     }
     while lost - held > width * lost && lost >= LOWEST_RATE {
         // Where nothing has held yet, it is not looked for near zero first.
@@ -206,36 +329,20 @@ fn narrow(
             lost = next;
         }
     }
-    for _ in 0..BACK_MAX {
+    let mut back = BACK;
+    for number in 1..=BACK_MAX {
         if held < LOWEST_RATE {
             break;
         }
         if attempt(held, true)? {
             return Ok(held);
         }
-        held *= BACK;
+        held *= back;
+        if number >= BACK_EVENLY {
+            back *= back;
+        }
     }
     Ok(0.0)
-}
-
-/// A run that nothing disturbed, or the last one of several.
-fn undisturbed(generator: &mut Generator, options: &Options, stop: &AtomicBool) -> Result<Outcome> {
-    let mut outcome = generator.run(options, stop)?;
-    for _ in 1..REPEATS {
-        ensure!(
-            !stop.load(Ordering::Relaxed),
-            "ended before the rate was found"
-        );
-        if !outcome.is_disturbed() {
-            break;
-        }
-        outcome = generator.run(options, stop)?;
-    }
-    ensure!(
-        outcome.is_sound(),
-        "packets did not come as they were sent:\n{outcome}"
-    );
-    Ok(outcome)
 }
 
 #[cfg(test)]
@@ -245,7 +352,12 @@ mod tests {
     /// What is found where rates up to `limit` hold, and when they are verified those up to `verified`.
     fn found(most: f64, limit: f64, verified: f64) -> (f64, u32) {
         let mut runs = 0;
-        let rate = narrow(most, 0.01, |rate, is_verifying| {
+        let range = Range {
+            held: 0.0,
+            lost: None,
+            most,
+        };
+        let rate = narrow(range, 0.01, |rate, is_verifying| {
             runs += 1;
             Ok(rate <= if is_verifying { verified } else { limit })
         });
@@ -264,5 +376,97 @@ mod tests {
         assert!(rate <= 4.5e6 && rate > 4.5e6 * 0.95, "{rate} is taken back");
         assert_eq!(found(1e7, 0.0, 0.0).0, 0.0);
         assert_eq!(found(1e7, 1e6, 0.0).0, 0.0, "none is verified");
+    }
+
+    /// A search whose steps lost these shares at these rates.
+    fn limit(steps: &[(f64, f64)]) -> Limit {
+        let outcome = |lost: f64| Outcome {
+            ports: String::new(),
+            sizes: "64".to_owned(),
+            flows: 1,
+            asked_rate: None,
+            seconds: 1.0,
+            sent: 1_000_000,
+            refused: 0,
+            received: 1_000_000 - (lost * 1e6) as u64,
+            lost: (lost * 1e6) as u64,
+            rate: 1e7,
+            bits_per_second: 0.0,
+            faults: Default::default(),
+            late: 0,
+            latency: Default::default(),
+            late_max_ns: 0,
+            preempted: 0,
+            device_preempted: 0,
+            stolen: 0.0,
+            notes: Vec::new(),
+        };
+        let step = |&(rate, lost): &(f64, f64)| Step {
+            loss: 0.0,
+            rate,
+            is_verifying: false,
+            verdict: Verdict::Lost,
+            outcome: outcome(lost),
+        };
+        Limit {
+            found: Vec::new(),
+            own: 2e7,
+            most: outcome(0.3),
+            steps: steps.iter().map(step).collect(),
+            disturbed: 0,
+            latencies: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_the_search_for_one_share_has_found_narrows_the_range_for_the_next() {
+        let limit = limit(&[(1e7, 0.2), (8e6, 0.1), (6e6, 0.004), (5e6, 0.0)]);
+        let known = |loss| {
+            let Range { held, lost, most } = Range::known(&limit, loss);
+            (held, lost, most)
+        };
+        assert_eq!(known(0.0), (5e6, Some(6e6), 1e7));
+        assert_eq!(known(0.005), (6e6, Some(8e6), 1e7));
+        assert_eq!(known(0.5), (1e7, None, 1e7));
+        // A rate that held once, above one that did not, is no bound.
+        let odd = self::limit(&[(6e6, 0.1), (7e6, 0.0), (3e6, 0.0)]);
+        assert_eq!(Range::known(&odd, 0.0).held, 3e6);
+        let mut runs = Vec::new();
+        let range = Range::known(&limit, 0.005);
+        let rate = narrow(range, 0.01, |rate, _| {
+            runs.push(rate);
+            Ok(rate <= 7.3e6)
+        });
+        let rate = rate.unwrap();
+        assert!(rate <= 7.3e6 && rate > 7.2e6, "{rate}");
+        assert!(
+            runs.iter().all(|rate| (6e6..8e6).contains(rate)),
+            "{runs:?}"
+        );
+    }
+
+    #[test]
+    fn a_rate_that_fails_to_be_verified_again_and_again_is_taken_back_far() {
+        let (rate, _) = found(1e7, 9e6, 4e5);
+        assert!(rate <= 4e5 && rate > 1e5, "{rate}");
+    }
+
+    #[test]
+    fn a_reader_is_told_when_the_generator_limits_or_was_disturbed() {
+        let mut limit = limit(&[]);
+        assert_eq!(limit.rate(), 0.0);
+        limit.found = [(0.0, 9e6), (0.005, 1.7e7)]
+            .map(|(loss, rate)| Found { loss, rate })
+            .to_vec();
+        assert_eq!(limit.rate(), 9e6);
+        assert_eq!(limit.notes(), ["the generator is the limit, or nearly so"]);
+        limit.found.pop();
+        limit.disturbed = 2;
+        assert!(limit.notes()[0].starts_with("some runs of the search count"));
+        let told = limit.to_string();
+        assert!(
+            told.contains("9.000 M packets/s with at most 0 % lost"),
+            "{told}"
+        );
     }
 }

@@ -19,9 +19,15 @@ pub struct Checks {
     pub whole: bool,
 }
 
+/// The low bits of a run's number count the runs of a generator; the others are the generator's own.
+pub(super) const RUN_BITS: u32 = 12;
+
 /// Keeps account of one run.
 pub(super) struct Sink {
     run: u32,
+    /// How many packets of the generator's earlier runs have not come: they were lost there, and may come late.
+    owed: u64,
+    pub(super) late: u64,
     checks: Checks,
     /// A bit for each of the last packets that were sent: it has come.
     came: Vec<u64>,
@@ -35,13 +41,15 @@ pub(super) struct Sink {
 
 impl Sink {
     pub(super) fn new(
-        run: u32,
+        (run, owed): (u32, u64),
         flows: usize,
         checks: Checks,
         latency: Option<Histogram<u64>>,
     ) -> Sink {
         Sink {
             run,
+            owed,
+            late: 0,
             checks,
             came: vec![0; (WINDOW / 64) as usize],
             next: vec![0; flows],
@@ -67,7 +75,7 @@ impl Sink {
         let head = packet.head();
         let stamp = head.get(STAMP_AT..).and_then(Stamp::read);
         let Some(stamp) = stamp.filter(|stamp| stamp.run == self.run && stamp.number < sent) else {
-            self.faults.strange += 1;
+            self.take_other(stamp);
             return;
         };
         let index = (stamp.number % made.len() as u64) as usize;
@@ -92,6 +100,21 @@ impl Sink {
         }
         if let Some(latency) = &mut self.latency {
             latency.saturating_record(now_ns.saturating_sub(stamp.time_ns).max(1));
+        }
+    }
+}
+
+impl Sink {
+    /// A packet that is none of this run's.
+    #[cold]
+    fn take_other(&mut self, stamp: Option<Stamp>) {
+        let is_earlier = stamp.is_some_and(|stamp| {
+            stamp.run >> RUN_BITS == self.run >> RUN_BITS && stamp.run < self.run
+        });
+        if is_earlier && self.late < self.owed {
+            self.late += 1;
+        } else {
+            self.faults.strange += 1;
         }
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use maud::{Markup, html};
 
 use super::latency::{Percentiles, TABLE, percentiles};
+use super::packets;
 use super::page::swatch;
 use super::plain::cell_text;
 use super::summary::{Scenario, median, show, thousands};
@@ -185,11 +186,17 @@ pub(super) fn markdown(directory: &Path, results: &Results, scenarios: &[Scenari
     for scenario in scenarios {
         let mut latencies = Vec::new();
         let mut idles = Vec::new();
+        let mut rates = Vec::new();
+        let mut of_packets = Vec::new();
         for set in &scenario.sets {
             for (road, cell) in set.on_roads() {
                 let place = vec![cell_text(&set.label), cell_text(&results.roads[road].name)];
                 let found = percentiles(directory, cell, &mut unread);
                 latencies.extend(found.map(|found| [place.clone(), latency(&found)].concat()));
+                let found = packets::latencies(cell).into_iter();
+                of_packets.extend(found.map(|figures| [place.clone(), figures].concat()));
+                let found = packets::rates(scenario, cell);
+                rates.extend(found.map(|figures| [place.clone(), figures].concat()));
                 idles.extend(idle(cell).map(|figures| [place, figures].concat()));
             }
         }
@@ -201,6 +208,16 @@ pub(super) fn markdown(directory: &Path, results: &Results, scenarios: &[Scenari
             ("latency", [road(), latency_names()].concat(), latencies),
             ("ready for each wake-up", roads.collect(), ready.collect()),
             ("idle connections", [road(), idle_names()].concat(), idles),
+            (
+                "highest rates",
+                [road(), packets::rate_names(scenario)].concat(),
+                rates,
+            ),
+            (
+                "latency at shares of the rate without loss",
+                [road(), packets::latency_names()].concat(),
+                of_packets,
+            ),
         ] {
             if lines.is_empty() {
                 continue;

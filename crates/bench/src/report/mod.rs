@@ -2,7 +2,7 @@
 //!
 //! Reading order: `summary` (what is said of a cell), `latency` (percentiles) and `trace` (each request), `charts` (what `report.js`
 //! draws), `page` (the HTML from top to bottom) with its parts `overview` (the summary), `verdicts`, `section` (a scenario: `curves`,
-//! `requests`, `sweeps`, `processor`, `details`) and `evidence` (what all rests on); then `plain` (Markdown, CSV).
+//! `requests`, `sweeps`, `packets`, `processor`, `details`) and `evidence` (what all rests on); then `plain` (Markdown, CSV).
 //!
 //! Every name and text comes from files and is escaped: maud does that for HTML, `charts` for the data of the charts.
 //! The page loads nothing from anywhere, and tells the browser so.
@@ -13,6 +13,7 @@ mod details;
 mod evidence;
 mod latency;
 mod overview;
+mod packets;
 mod page;
 mod plain;
 mod processor;

@@ -35,7 +35,8 @@
 
   const percent = (rarity) => `${Number((100 - 100 / rarity).toPrecision(Math.max(2, Math.ceil(Math.log10(rarity)) + 1)))}\u00a0%`;
   const thousands = (value) => `${value}`.replace(/\B(?=(\d{3})+$)/g, "\u202f");
-  const parameter = (name, value) => (name === "bytes" ? show("bytes", value) : thousands(value));
+  const lengthOf = (value) => (value < 10_000 && value % 1024 ? `${thousands(value)}\u00a0B` : show("bytes", value));
+  const parameter = (name, value) => (name === "bytes" ? lengthOf(value) : thousands(value));
 
   // ---- Parts of charts.
 

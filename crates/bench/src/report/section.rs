@@ -8,7 +8,7 @@ use super::charts::Charts;
 use super::page::anchor;
 use super::requests::typical;
 use super::summary::Scenario;
-use super::{curves, details, evidence, processor, requests, sweeps};
+use super::{curves, details, evidence, packets, processor, requests, sweeps};
 use crate::results::Results;
 
 /// Points of one road's requests that a chart shows.
@@ -66,6 +66,7 @@ pub(super) fn section(drawing: &mut Drawing<'_>, scenario: &Scenario<'_>) -> Mar
             (curves::by_percentile(drawing, scenario))
             (requests::by_request(drawing, scenario))
             (sweeps::sweeps(drawing, scenario))
+            (packets::packets(drawing, scenario))
             (processor::processor(drawing.results, scenario))
             (details::ready(drawing.results, scenario))
             (details::idle_table(drawing.results, scenario))

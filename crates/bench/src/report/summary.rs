@@ -37,9 +37,15 @@ impl<'a> Set<'a> {
     }
 }
 
-/// A parameter as people say it: `8 clients`, `1 client`, `4 KiB`.
+/// Below this, a length that is no whole number of KiB is told to the byte, as that of a frame.
+const WHOLE_KIB_FROM: u64 = 10_000;
+
+/// A parameter as people say it: `8 clients`, `1 client`, `4 KiB`, `1 518 B`.
 pub(super) fn parameter(name: &str, value: u64) -> String {
     if name == "bytes" || name == "size" {
+        if value < WHOLE_KIB_FROM && !value.is_multiple_of(1024) {
+            return format!("{}\u{a0}B", thousands(value));
+        }
         return figures::show(Unit::Bytes, to_float(value)).replace(' ', "\u{a0}");
     }
     let name = match name.strip_suffix('s') {
@@ -471,6 +477,9 @@ mod tests {
             "10\u{202f}000\u{a0}connections"
         );
         assert_eq!(parameter("bytes", 4096), "4\u{a0}KiB");
+        assert_eq!(parameter("bytes", 64), "64\u{a0}B");
+        assert_eq!(parameter("bytes", 1518), "1\u{202f}518\u{a0}B");
+        assert_eq!(parameter("bytes", 65_000), "63.5\u{a0}KiB");
         assert_eq!(
             show_range(Unit::Nanoseconds, 1200.0, 1300.0),
             "1.20–1.30\u{a0}µs"

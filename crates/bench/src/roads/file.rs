@@ -10,7 +10,7 @@ use anyhow::{Context, Error, Result, anyhow, ensure};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::Road;
+use super::{Device, Road};
 
 /// What it has.
 #[derive(Clone, Debug, Deserialize)]
@@ -29,6 +29,8 @@ struct File {
     unix: bool,
     /// How messages go; it is for programs that know it, which meet at a Unix socket.
     transport: Option<String>,
+    /// It is for packets, which this program forwards.
+    device: Option<Device>,
     /// Its programs ask an agent by themselves.
     #[serde(default)]
     agent: bool,
@@ -97,7 +99,7 @@ pub(super) fn read(name: &str, place: &str, text: &str) -> Result<Road> {
             return Err(wrong(namespace.span(), what));
         }
     }
-    let unix = file.unix || file.transport.is_some();
+    let unix = file.unix || file.transport.is_some() || file.device.is_some();
     if !unix && file.host.is_none() {
         let what = "`host` is missing: the address at which the client finds the server";
         return Err(wrong(0..0, what.to_owned()));
@@ -122,6 +124,7 @@ pub(super) fn read(name: &str, place: &str, text: &str) -> Result<Road> {
         host,
         unix,
         transport: file.transport,
+        device: file.device,
         agent: file.agent,
         sockmap: file.sockmap,
         run_by: file.run_by,

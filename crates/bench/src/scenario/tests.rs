@@ -149,7 +149,8 @@ fn cases_of_messages_take_the_roads_of_messages_and_no_others() {
     for road in crate::roads::all() {
         let is_of_messages = road.transport.is_some();
         assert_eq!(channels.takes(&road), is_of_messages, "{}", road.name);
-        assert_eq!(redis.takes(&road), !is_of_messages, "{}", road.name);
+        let is_of_bytes = !is_of_messages && road.device.is_none();
+        assert_eq!(redis.takes(&road), is_of_bytes, "{}", road.name);
     }
     // What a case names is there.
     let roads: Vec<String> = crate::roads::all()
@@ -162,6 +163,27 @@ fn cases_of_messages_take_the_roads_of_messages_and_no_others() {
             .chain(&channels.roads)
             .all(|name| roads.contains(name))
     );
+}
+
+#[test]
+fn cases_of_packets_take_the_devices_that_have_their_ports() {
+    let packets = &choose(&["packets".to_owned()]).unwrap()[0];
+    for road in crate::roads::all() {
+        let is_named = packets.roads.contains(&road.name);
+        assert_eq!(road.device.is_some(), is_named, "{}", road.name);
+        assert_eq!(packets.takes(&road), is_named, "{}", road.name);
+        for case in &packets.cases {
+            let is_of_memif = case.name.starts_with("memif");
+            let takes = is_named && road.name.contains("memif") == is_of_memif;
+            assert_eq!(
+                case.on(&road).is_some(),
+                takes,
+                "{} {}",
+                case.name,
+                road.name
+            );
+        }
+    }
 }
 
 #[test]

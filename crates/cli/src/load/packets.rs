@@ -1,7 +1,7 @@
 //! `millrace load packets`.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -28,13 +28,13 @@ pub(super) struct PacketsArguments {
     /// Packets a second
     #[arg(long, short, value_name = "R", conflicts_with = "search")]
     rate: Option<f64>,
-    /// Find the highest rate at which at most this share of the packets is lost, from 0 to 1
-    #[arg(long, value_name = "SHARE")]
-    search: Option<f64>,
+    /// Find the highest rate at which at most this share of the packets is lost, from 0 to 1; of several, one for each
+    #[arg(long, value_name = "SHARES", value_delimiter = ',')]
+    search: Vec<f64>,
     /// With --search: how exactly, as a share of the rate
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     width: f64,
-    /// With --search: measure latencies at these shares of the rate that was found
+    /// With --search: measure latencies at these shares of the first rate that was found
     #[arg(
         long,
         value_name = "SHARES",
@@ -42,6 +42,12 @@ pub(super) struct PacketsArguments {
         requires = "search"
     )]
     latency_at: Vec<f64>,
+    /// Before each run, send a packet from where the others go to, so that a switch learns where that is
+    #[arg(long, requires = "to")]
+    announce: bool,
+    /// A file with the process number of the device under test: with --search a run is repeated, too, in which others had its processor
+    #[arg(long, value_name = "FILE", requires = "search")]
+    device: Option<PathBuf>,
     /// Seconds to send
     #[arg(long, short, value_name = "S", default_value_t = 1.0)]
     time: f64,
@@ -80,6 +86,14 @@ fn mac(text: &str) -> Result<[u8; 6], String> {
         .ok_or_else(wrong)
 }
 
+/// The process number in a file.
+fn process_in(path: &Path) -> Result<u32> {
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let number = text.trim().parse();
+    number.with_context(|| format!("{}: {text:?} is no process number", path.display()))
+}
+
 impl PacketsArguments {
     /// Sends. The status is 1 when packets came otherwise than they were sent.
     pub(super) fn load(&self) -> Result<u8> {
@@ -105,8 +119,14 @@ impl PacketsArguments {
             latency: self.latency,
         };
         let mut generator = Generator::open(&self.from, self.to.as_ref(), pattern, &stop)?;
-        if let Some(loss) = self.search {
-            let limit = self.find(&mut generator, &options, loss, &stop)?;
+        if self.announce {
+            generator.announce();
+        }
+        if let Some(device) = &self.device {
+            generator.watch(process_in(device)?);
+        }
+        if !self.search.is_empty() {
+            let limit = self.find(&mut generator, &options, &stop)?;
             return super::print(&limit, self.json);
         }
         let outcome = generator.run(&options, &stop)?;
@@ -121,12 +141,17 @@ impl PacketsArguments {
         &self,
         generator: &mut Generator,
         options: &Options,
-        loss: f64,
         stop: &std::sync::atomic::AtomicBool,
     ) -> Result<Limit> {
+        for loss in &self.search {
+            ensure!(
+                (0.0..1.0).contains(loss),
+                "a share that may be lost is from 0 to below 1, not {loss}"
+            );
+        }
         ensure!(
-            (0.0..1.0).contains(&loss),
-            "the share that may be lost is from 0 to below 1, not {loss}"
+            self.search.is_sorted(),
+            "shares that may be lost are given rising"
         );
         ensure!(
             (0.0001..=0.5).contains(&self.width),
@@ -140,24 +165,31 @@ impl PacketsArguments {
             "shares of the rate are above 0 and at most 1"
         );
         let goal = Goal {
-            loss,
+            losses: self.search.clone(),
             width: self.width,
             latency_at: self.latency_at.clone(),
         };
         let shows = std::io::stderr().is_terminal() && !self.json;
-        packets::search(generator, options, &goal, stop, |step: &Step| {
-            if shows {
-                let what = match step.verdict {
-                    Verdict::Held => "held",
-                    Verdict::Lost => "lost too much",
-                };
-                eprintln!(
-                    "{:.3} M packets/s: {what} ({} of {} lost)",
-                    step.rate / 1e6,
-                    step.outcome.lost,
-                    step.outcome.sent
-                );
-            }
-        })
+        packets::search(
+            generator,
+            &self.from,
+            options,
+            &goal,
+            stop,
+            |step: &Step| {
+                if shows {
+                    let what = match step.verdict {
+                        Verdict::Held => "held",
+                        Verdict::Lost => "lost too much",
+                    };
+                    eprintln!(
+                        "{:.3} M packets/s: {what} ({} of {} lost)",
+                        step.rate / 1e6,
+                        step.outcome.lost,
+                        step.outcome.sent
+                    );
+                }
+            },
+        )
     }
 }

@@ -1,0 +1,78 @@
+//! What happens to the device under test while it works: whether somebody else had its processor.
+
+use std::fs;
+
+/// How often the threads of a process have left their processors, since they began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Switches {
+    /// By themselves, to wait.
+    own: u64,
+    /// Because somebody else was to run.
+    forced: u64,
+}
+
+impl Switches {
+    /// Of a process as it is now; none where there is no such process.
+    pub(super) fn of(pid: u32) -> Switches {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+        let texts = threads
+            .flatten()
+            .flatten()
+            .filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
+        texts.fold(Switches::default(), |sum, text| {
+            let one = Switches::parse(&text);
+            Switches {
+                own: sum.own + one.own,
+                forced: sum.forced + one.forced,
+            }
+        })
+    }
+
+    /// Of the `status` of a thread, proc_pid_status(5).
+    fn parse(text: &str) -> Switches {
+        let count = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0)
+        };
+        Switches {
+            own: count("voluntary_ctxt_switches:"),
+            forced: count("nonvoluntary_ctxt_switches:"),
+        }
+    }
+
+    /// How often since then a thread gave way to somebody who was none of its own: each time that one of them went to wait it had run, and
+    /// may have taken the processor from another one of them. That is the device's own doing, as a switch with many threads does it.
+    pub(super) fn taken_since(self, before: Switches) -> u64 {
+        let own = self.own.saturating_sub(before.own);
+        self.forced
+            .saturating_sub(before.forced)
+            .saturating_sub(own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_gave_way_to_its_own_threads_was_not_disturbed() {
+        let text = "Name:\tdevice\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t12\n";
+        let found = Switches::parse(text);
+        assert_eq!(found, Switches { own: 7, forced: 12 });
+        let later = |own, forced| Switches { own, forced }.taken_since(found);
+        assert_eq!(later(7, 12), 0);
+        assert_eq!(later(7, 15), 3);
+        assert_eq!(later(9, 15), 1);
+        assert_eq!(later(20, 15), 0);
+        assert_eq!(Switches::parse("nothing"), Switches::default());
+    }
+
+    #[test]
+    fn a_process_is_found_with_its_threads() {
+        let begun = Switches::of(std::process::id());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        let now = Switches::of(std::process::id());
+        assert!(now.own + now.forced > begun.own, "{begun:?} {now:?}");
+        assert_eq!(Switches::of(u32::MAX), Switches::default());
+    }
+}

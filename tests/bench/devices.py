@@ -1,0 +1,47 @@
+"""`millrace bench run packets`: devices that forward packets, in a short run each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import unittest
+
+from bench_stage import Stage
+
+
+def packets_are_measured(stage: Stage) -> None:
+    """The switch and its peer in the same place, and the switch between two front ends: rates, latencies, and no packet that was wrong."""
+    if len(os.sched_getaffinity(0)) < 2:
+        raise unittest.SkipTest("generator and device have a processor each")
+    peers = ["testpmd-memif"] if shutil.which("dpdk-testpmd") else []
+    if not peers:
+        print("packets are measured: without their peer: there is no dpdk-testpmd here (Debian's package is dpdk-dev)")
+    devices = [*peers, "switch-memif", "switch-vhost"]
+    # Not pinned, so that no trial is void for what else the machine does; devices have the first processor all the same.
+    words = ["run", "packets", "--quick", "--repeat", "1", "--time", "0.3", "--pin", "none", "--roads", ",".join(devices)]
+    done = stage.bench(*words, *stage.out("packets"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = stage.results("packets")
+    cells = {cell["road"]: cell for cell in results["cells"]}
+    assert sorted(cells) == sorted(devices) == sorted(road["name"] for road in results["roads"]), cells.keys()
+    for road, cell in cells.items():
+        assert cell["scenario"] == ("packets/vhost-user" if road == "switch-vhost" else "packets/memif"), cell["scenario"]
+        assert cell["figure"] == "packets without loss per second" and cell["parameters"] == {"bytes": 64, "flows": 1}, cell
+        trial = next(trial for trial in cell["trials"] if trial["outcome"] == "counts")
+        found = trial["packets"]
+        assert [rate["loss"] for rate in found["rates"]] == [0.0, 0.005], found
+        without, with_some = (rate["rate"] for rate in found["rates"])
+        assert trial["value"] == without <= with_some <= found["most"], found
+        assert found["most"] > 10_000 < found["own"] and found["runs"] > 0 and found["sizes"] == "64", found
+        shares = [at["share"] for at in found["latencies"]]
+        assert shares == ([0.1, 0.5, 0.9] if without else []), found
+        assert all(at["latency"]["count"] > 0 for at in found["latencies"]), found
+        program = "dpdk-testpmd" if road in peers else "switch run"
+        assert program in trial["commands"]["device"] and "load packets" in trial["commands"]["client"], trial["commands"]
+        assert sum(trial["processor"][f"server_{what}_s"] for what in ("user", "system")) > 0, trial["processor"]
+    settings = {road["name"]: " ".join(road["settings"]) for road in results["roads"]}
+    assert all("the generator sends by" in text and "1024" in text for text in settings.values()), settings
+    table = stage.bench("report", str(stage.directory / "packets"), "--markdown").stdout
+    of_latency = {cell["scenario"] for cell in cells.values() if any(trial.get("packets", {}).get("latencies") for trial in cell["trials"])}
+    assert table.count(": highest rates") == 2, table
+    assert table.count(": latency at shares of the rate without loss") == len(of_latency), table
