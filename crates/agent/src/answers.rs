@@ -22,9 +22,9 @@ use crate::roads::{self, Absent};
 use crate::server::Server;
 use crate::tenant::Tenant;
 
-/// A connection that has no offer and is younger than this is not listed yet. Its addresses are in the table of all sockets of its network
-/// namespace, also of those that have ended in the last minute: tens of thousands where connections are short, and reading them takes
-/// tens of milliseconds of a processor that may be a program's.
+/// A connection that has no offer, only because it is too short, and is younger than this is not listed yet. Its addresses are in the table
+/// of all sockets of its network namespace, also of those that have ended in the last minute: tens of thousands where connections are
+/// short, and reading them takes tens of milliseconds of a processor that may be a program's.
 const YOUNG_NS: u64 = 50_000_000;
 
 impl Server {
@@ -61,7 +61,8 @@ impl Server {
             let is_undescribed =
                 row.state == state::KERNEL && row.local.1 == 0 && row.remote.1 == 0;
             if visible && is_undescribed {
-                if now_ns.saturating_sub(row.since_ns) < YOUNG_NS {
+                let is_young = now_ns.saturating_sub(row.since_ns) < YOUNG_NS;
+                if is_young && roads::stated(row) == Reason::TooShort {
                     return None;
                 }
                 let listing = (client.id, index, row.since_ns);
