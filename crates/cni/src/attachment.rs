@@ -5,14 +5,12 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use millrace_switch::{container_name, hash};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Attached, Config};
 use crate::error::{Code, Error};
 
-/// A container with a longer name than this is called by so many letters of it, and a hash: paths of sockets and names of ports are short.
-const NAME_BYTES_MAX: usize = 28;
-const KEPT_BYTES: usize = 12;
 /// Bytes of a socket's path, at most (unix(7)).
 const PATH_BYTES_MAX: usize = 107;
 const ENDING: &str = ".json";
@@ -52,7 +50,7 @@ impl Attachments {
         Attachment {
             container: of.container.clone(),
             ifname: of.ifname.clone(),
-            port: format!("cni/{}/{}", short(&of.container), of.ifname),
+            port: format!("cni/{}/{}", container_name(&of.container), of.ifname),
             switch: switch.to_owned(),
             socket: socket.then(|| self.own(of).join("port.sock")),
             mac: mac.unwrap_or_else(|| mac_of(&config.name, of)),
@@ -61,7 +59,7 @@ impl Attachments {
 
     /// The directory of one, which is mounted into the container.
     fn own(&self, of: &Attached) -> PathBuf {
-        let name = short(&of.container);
+        let name = container_name(&of.container);
         self.directory.join(name).join(&of.ifname)
     }
 
@@ -182,24 +180,6 @@ fn failed(what: &str, path: &Path, error: io::Error) -> Error {
         format!("{} cannot be {what}", path.display()),
         error,
     )
-}
-
-/// What a container is called in paths and in names of ports.
-fn short(container: &str) -> String {
-    if container.len() <= NAME_BYTES_MAX {
-        return container.to_owned();
-    }
-    // Of ASCII.
-    let kept = &container[..KEPT_BYTES];
-    format!("{kept}-{:016x}", hash(&[container]))
-}
-
-/// FNV-1a.
-fn hash(parts: &[&str]) -> u64 {
-    let bytes = parts.iter().flat_map(|part| part.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    })
 }
 
 /// An address of local administration (IEEE 802, section 8.4), always the same for one interface of one container.

@@ -2,7 +2,8 @@
 //!
 //! A program is a graph of *stages* over *flows* ([`Graph`]). Each *worker* runs to completion: it does the work of its flows stage by
 //! stage, nearest to the way out first, and hands to another worker only what is another one's. Flows belong to workers by buckets, for
-//! each stage, and buckets move when work is uneven. No thread does nothing but schedule; no event takes a lock.
+//! each stage, and buckets move when work is uneven. No thread does nothing but schedule, and no event takes a lock; a batch
+//! that is lent has one, for which nobody waits.
 //!
 //! Words mean what they mean in DPDK's Eventdev, where they are the same: an *atomic* stage has one worker at a time for each flow, and
 //! keeps the order of its events; an *ordered* one may have several, and its order is restored behind it; a *parallel* one promises

@@ -23,8 +23,10 @@ use tracing::{info, warn};
 use crate::config::DeviceConfig;
 use crate::report::DeviceReport;
 use crate::switch::Switch;
+use name::NAME_BYTES_MAX;
 use record::{Record, remove, short};
 
+pub(crate) mod name;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -32,7 +34,7 @@ mod tests;
 /// Bytes of a socket's path, at most (unix(7)).
 const PATH_BYTES_MAX: usize = 107;
 /// Bytes behind the directory, at most: a container's name, a device's, and `/15.sock`.
-const BELOW_BYTES_MAX: usize = 1 + record::NAME_BYTES_MAX + 1 + 16 + 8;
+const BELOW_BYTES_MAX: usize = 1 + NAME_BYTES_MAX + 1 + 16 + 8;
 /// What a container is told of its ports, beside the sockets.
 const FACTS: &str = "ports.json";
 

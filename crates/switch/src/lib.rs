@@ -47,6 +47,7 @@ pub use config::{
     RingSide, Role, StormConfig, TapConfig, Text, VhostUserConfig, VirtioUserConfig, VlanConfig,
     VxlanConfig, check_device_name,
 };
+pub use containers::name::{container_name, hash};
 pub use control::{AskError, Request, ask, ask_with, own_socket};
 pub use counters::{Cause, Hits, Tally, Work};
 pub use parse::{Frame, Packet, Version, payload};

@@ -1,14 +1,13 @@
 //! A ring as a port of a switch with its threads: the agent brings the switch and a program together.
 
+#[path = "../../port/tests/rig/agent.rs"]
+mod agent;
 mod rig;
 
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use millrace_agent::{Agent, Config as AgentConfig, Options};
+use agent::Running;
 use millrace_port::memif::{self, Memif, Role};
 use millrace_port::ring::{self, Ring, Side};
 use millrace_port::{Burst, Port, State};
@@ -20,43 +19,6 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Packets that are under way at most: no ring is full.
 const WINDOW: u32 = 256;
-
-/// An agent in a thread, which stops when dropped.
-struct Running {
-    running: Option<(UnixStream, JoinHandle<()>)>,
-}
-
-impl Running {
-    fn start(path: &Path) -> Running {
-        let (stopped, stop) = UnixStream::pair().unwrap();
-        let options = Options {
-            others: Vec::new(),
-            socket: path.to_owned(),
-            config: AgentConfig::default(),
-            background: false,
-        };
-        let (ready, listening) = std::sync::mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let agent = Agent::start(options, stopped.as_fd()).unwrap();
-            ready.send(()).unwrap();
-            agent.serve().unwrap();
-        });
-        listening.recv().unwrap();
-        Running {
-            running: Some((stop, thread)),
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some((stop, thread)) = self.running.take() {
-            // Closing this end makes the other end readable.
-            drop(stop);
-            thread.join().unwrap();
-        }
-    }
-}
 
 fn socket(place: &TempDir) -> PathBuf {
     place.path().join("agent.sock")

@@ -69,9 +69,13 @@ impl Lending {
 impl Worker {
     /// Lends the batch, or handles it and puts what it hands on into line. False: neither is needed.
     pub(super) fn handle_ordered(&mut self, stage: StageId) -> bool {
+        let helper = self.find_helper();
+        if helper.is_none() && self.lending.line.is_empty() {
+            return false;
+        }
         let places = self.batch.iter().map(|event| Place::of(stage, event.flow));
         let places: Vec<_> = places.collect();
-        if let Some(helper) = self.find_helper() {
+        if let Some(helper) = helper {
             self.lend(stage, places, helper);
             return true;
         }

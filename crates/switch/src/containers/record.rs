@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// A container with a longer name than this is called by its beginning: half of the 64 digits that most runtimes give tell as much.
-pub(super) const NAME_BYTES_MAX: usize = 32;
+use super::name::container_name;
+
 const ENDING: &str = "json";
 /// Of a record that is not whole yet.
 const UNFINISHED: &str = "new";
@@ -41,17 +41,16 @@ fn file(directory: &Path, name: &str, ending: &str) -> PathBuf {
     directory.join(format!("{name}.{ending}"))
 }
 
-/// What a container is called in paths and in names of ports.
+/// What a container is called, if it has a name that paths can have.
 pub(super) fn short(id: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric();
-    // No dot: endings are told by it.
-    let is_good = id.starts_with(is_plain) && id.chars().all(|c| is_plain(c) || "-_".contains(c));
+    let is_good = id.starts_with(is_plain) && id.chars().all(|c| is_plain(c) || "-_.".contains(c));
     if !is_good {
         return Err(format!(
-            "container {id:?}: a container with ports has a name of letters, digits, - and _"
+            "container {id:?}: a container with ports has a name of letters, digits, -, _ and ."
         ));
     }
-    Ok(id.chars().take(NAME_BYTES_MAX).collect())
+    Ok(container_name(id))
 }
 
 /// When a process was started, in ticks since the machine was (proc(5), `/proc/PID/stat`).

@@ -4,14 +4,15 @@ use std::process::{Child, Command};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::name::container_name;
 use super::*;
 use crate::config::Config;
 
 const DEVICES: &str = "[[device]]\nname = \"fast\"\nports = 2\nmemif = { id = 3, secret = \"x\" }\nmtu = 9000\n\
                        [[device]]\nname = \"guest\"\ncontainers = 1\nvhost_user = {}\n";
-/// As long as runtimes make them.
+/// As long as runtimes make them, and alike at the beginning.
 const ONE: &str = "4f5c0a7e1b2d3c4e5f60718293a4b5c64f5c0a7e1b2d3c4e5f60718293a4b5c6";
-const OTHER: &str = "5f5c0a7e1b2d3c4e5f60718293a4b5c64f5c0a7e1b2d3c4e5f60718293a4b5c6";
+const OTHER: &str = "4f5c0a7e1b2d3c4e5f60718293a4b5c64f5c0a7e1b2d3c4e5f60718293a4b5c7";
 
 /// The first process of a container.
 struct First(Child);
@@ -100,7 +101,10 @@ fn a_container_has_its_ports_as_long_as_it_lives() {
     let mut site = Site::new();
     let first = First::new();
     let place = site.add(ONE, &first, "fast").unwrap();
-    assert_eq!(place, site.directory().join(&ONE[..32]).join("fast"));
+    assert_eq!(
+        place,
+        site.directory().join(container_name(ONE)).join("fast")
+    );
     assert_eq!(
         [
             mode(&site.directory()),
@@ -115,7 +119,7 @@ fn a_container_has_its_ports_as_long_as_it_lives() {
         facts[1],
         json!({ "socket": "1.sock", "kind": "memif", "id": 3, "secret": "x", "mtu": 9000 })
     );
-    let own = format!("cdi/{}/fast/", &ONE[..32]);
+    let own = format!("cdi/{}/fast/", container_name(ONE));
     assert_eq!(site.ports(), [format!("{own}0"), format!("{own}1")]);
 
     // Asked again it is the same, and another device is another directory.
@@ -142,7 +146,7 @@ fn what_cannot_be_had_is_told_and_leaves_nothing() {
     let (first, other) = (First::new(), First::new());
     let unknown = site.add(ONE, &first, "slow").unwrap_err();
     assert!(unknown.contains("fast, guest"), "{unknown}");
-    for id in ["", "../x", "a b", "a.json", "-a"] {
+    for id in ["", "../x", "a b", ".a", "-a"] {
         assert!(site.add(id, &first, "fast").is_err(), "{id}");
     }
     let gone = site.containers.add(&mut site.switch, ONE, 0, "fast");
@@ -152,10 +156,11 @@ fn what_cannot_be_had_is_told_and_leaves_nothing() {
     site.add(ONE, &first, "guest").unwrap();
     let most = site.add(OTHER, &other, "guest").unwrap_err();
     assert!(most.contains("1 containers have it"), "{most}");
-    let alike = site.add(&ONE[..40], &other, "fast").unwrap_err();
+    let alike = site.add(ONE, &other, "fast").unwrap_err();
     assert!(alike.contains("by that name"), "{alike}");
     // A socket cannot be made where a directory is.
-    let place = site.directory().join(&OTHER[..32]).join("fast/1.sock");
+    let place = site.directory().join(container_name(OTHER));
+    let place = place.join("fast/1.sock");
     fs::create_dir_all(&place).unwrap();
     assert!(site.add(OTHER, &other, "fast").is_err());
     assert_eq!((site.ports().len(), site.left().len()), (1, 2));
@@ -185,7 +190,9 @@ fn a_switch_that_is_started_again_makes_the_ports_again() {
     assert_eq!(site.ports().len(), 2);
 
     // Another process has the number now.
-    let path = site.directory().join(format!("{}.json", &ONE[..32]));
+    let path = site
+        .directory()
+        .join(format!("{}.json", container_name(ONE)));
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("\"started\":", "\"started\":1")).unwrap();
     site = site.again(DEVICES);
