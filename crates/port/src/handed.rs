@@ -9,6 +9,10 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
+/// So many descriptors come with a message at most (`SCM_MAX_FD` of Linux). Who has room for fewer is told that some are missing, and the
+/// others are open, under numbers that nobody learns.
+pub(crate) const DESCRIPTORS_MAX: usize = 253;
+
 /// Why memory of a peer's is not mapped.
 #[derive(Debug)]
 pub(crate) enum Unfit {

@@ -2,8 +2,9 @@
 
 mod rig;
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -323,6 +324,28 @@ fn a_message_out_of_turn_ends_the_connection() {
         |raw, _| raw.say(&[1; MESSAGE_BYTES * 2], None),
         "a message of 129 bytes, not 128",
     );
+}
+
+#[test]
+fn descriptors_that_are_too_many_are_closed() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("memif.sock");
+    let mut port = server(&path);
+    for count in [2, 5, 253] {
+        let (end, other) = UnixStream::pair().unwrap();
+        let socket = Raw::connect(&path);
+        let numbers = vec![other.as_raw_fd(); count];
+        let rights = [ControlMessage::ScmRights(&numbers)];
+        let parts = [IoSlice::new(&[0xff; MESSAGE_BYTES])];
+        sendmsg::<()>(socket.as_raw_fd(), &parts, &rights, MsgFlags::empty(), None).unwrap();
+        drop(other);
+        port.poll(Instant::now());
+        port.poll(Instant::now());
+        assert!(!matches!(port.state(), State::Connected));
+        // Nobody has the other end any more.
+        end.set_nonblocking(true).unwrap();
+        assert_eq!((&end).read(&mut [0]).unwrap(), 0, "{count}");
+    }
 }
 
 #[test]

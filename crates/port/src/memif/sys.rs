@@ -18,6 +18,7 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
+use crate::handed::DESCRIPTORS_MAX;
 use crate::memory::{Memory, Place};
 
 /// A ring, of which every word may be written by the peer at any time.
@@ -192,7 +193,7 @@ pub(super) fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8; MESSAGE_BYTES + 1],
 ) -> io::Result<Option<Datagram>> {
-    let mut control = cmsg_space!([RawFd; 4]);
+    let mut control = cmsg_space!([RawFd; DESCRIPTORS_MAX]);
     let mut parts = [IoSliceMut::new(buffer)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
     let received = match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags) {

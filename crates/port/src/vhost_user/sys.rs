@@ -4,10 +4,11 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use millrace_wire::vhost_user::REGIONS_MAX;
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+
+use crate::handed::DESCRIPTORS_MAX;
 
 /// Sends bytes, and descriptors with the first of them; returns how many bytes were sent.
 pub(super) fn send(
@@ -29,7 +30,7 @@ pub(super) fn receive(
     buffer: &mut [u8],
     fds: &mut Vec<OwnedFd>,
 ) -> io::Result<Option<usize>> {
-    let mut control = cmsg_space!([RawFd; REGIONS_MAX]);
+    let mut control = cmsg_space!([RawFd; DESCRIPTORS_MAX]);
     let mut parts = [IoSliceMut::new(buffer)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
     let received = match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags) {
@@ -37,7 +38,6 @@ pub(super) fn receive(
         Err(Errno::ECONNRESET) => return Ok(Some(0)),
         other => other?,
     };
-    let is_cut = received.flags.contains(MsgFlags::MSG_CTRUNC);
     for message in received.cmsgs()? {
         if let ControlMessageOwned::ScmRights(list) = message {
             for fd in list {
@@ -45,9 +45,6 @@ pub(super) fn receive(
                 fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
-    }
-    if is_cut {
-        return Err(io::Error::other("a message came with too many descriptors"));
     }
     Ok(Some(received.bytes))
 }

@@ -1,6 +1,8 @@
 //! Front ends that say what they must not: the connection ends with a reason, and the port goes on with the next one.
 
+use std::io::Read;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use millrace_port::{Burst, Port, State};
@@ -238,6 +240,25 @@ fn in_flight_memory_that_cannot_be_ends_the_connection() {
         },
         wanted,
     );
+}
+
+#[test]
+fn descriptors_that_are_too_many_are_closed() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("vhost.sock");
+    let mut port = server(&path);
+    for count in [9, 100, 253] {
+        let (end, other) = UnixStream::pair().unwrap();
+        let raw = Raw::silent(&path, false);
+        raw.say(&Request::SetOwner, &vec![other.as_fd(); count]);
+        drop(other);
+        port.poll(Instant::now());
+        port.poll(Instant::now());
+        assert_eq!(why(&port), "a message came with too many descriptors");
+        // Nobody has the other end any more.
+        end.set_nonblocking(true).unwrap();
+        assert_eq!((&end).read(&mut [0]).unwrap(), 0);
+    }
 }
 
 #[test]
