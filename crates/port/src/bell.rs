@@ -50,8 +50,8 @@ pub(crate) fn watch(epoll: &Epoll, fd: impl AsFd, name: u64) -> io::Result<()> {
     Ok(epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, name))?)
 }
 
-/// Asks what there is news of: to accept and to read in vain costs more than that. What woke a sleeper by an edge is done with then. There
-/// are 256 bells at most, and a socket or two.
+/// Asks what there is news of. To read in vain costs more than that, and to accept in vain much more: the kernel makes a socket first, and
+/// throws it away. What woke a sleeper by an edge is done with then. There are 256 bells at most, and a socket or two.
 pub(crate) fn news(epoll: &Epoll) -> News {
     let mut news = News::default();
     let mut events = [EpollEvent::empty(); 32];

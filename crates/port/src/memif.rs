@@ -32,9 +32,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use millrace_wire::memif::{Disconnect, Message, Text};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::SockType;
 
+use crate::bell;
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
 use crate::listener::{self, Listener};
@@ -111,7 +112,7 @@ impl Memif {
             Role::Client => None,
         };
         if let Some(listener) = &listener {
-            epoll.add(listener.socket(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+            bell::watch(&epoll, listener.socket(), bell::LISTENER)?;
         }
         let at = (config.role == Role::Client).then(Instant::now);
         Ok(Memif {
@@ -139,7 +140,7 @@ impl Memif {
                 continue;
             }
             let hello = control::hello(&self.config).emit();
-            let watched = self.watch(&socket, EpollFlags::EPOLLIN);
+            let watched = bell::watch(&self.epoll, &socket, bell::SOCKET);
             if watched.is_ok() && sys::send(socket.as_fd(), &hello, None).is_ok() {
                 let handshake = Handshake::Server(Server::default());
                 self.link = Link::Making(socket, handshake, now + HANDSHAKE_WAIT);
@@ -151,7 +152,7 @@ impl Memif {
     /// Client: looks for the server.
     fn connect(&mut self, now: Instant) {
         let connected = listener::connect(SOCKET, &self.config.path)
-            .and_then(|socket| self.watch(&socket, EpollFlags::EPOLLIN).map(|()| socket));
+            .and_then(|socket| bell::watch(&self.epoll, &socket, bell::SOCKET).map(|()| socket));
         match connected {
             Ok(socket) => {
                 let handshake = Handshake::Client(Client::Hello);
@@ -174,10 +175,6 @@ impl Memif {
     fn retry(&mut self, now: Instant) {
         self.link = Link::Down(self.listener.is_none().then_some(now + self.pause));
         self.pause = (self.pause * 2).min(RETRY_MAX);
-    }
-
-    fn watch(&self, fd: &OwnedFd, events: EpollFlags) -> io::Result<()> {
-        Ok(self.epoll.add(fd, EpollEvent::new(events, 0))?)
     }
 
     /// Does what the peer says, until it says nothing more.
@@ -229,8 +226,9 @@ impl Memif {
             self.say(&reply, None)?;
         }
         for receiver in &queues.receivers {
-            let events = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
-            self.watch(receiver.bell(), events).map_err(Closed::Io)?;
+            let edges = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
+            let watched = self.epoll.add(receiver.bell(), edges);
+            watched.map_err(|errno| Closed::Io(errno.into()))?;
         }
         if let Link::Making(socket, ..) = std::mem::replace(&mut self.link, Link::Down(None)) {
             self.link = Link::Up(socket, queues);
@@ -304,18 +302,19 @@ fn say_why(socket: &OwnedFd, why: &str) -> io::Result<()> {
 
 impl Port for Memif {
     fn poll(&mut self, now: Instant) -> &State {
-        // What woke a sleeper by an edge is done with by asking for it.
-        let _ = self
-            .epoll
-            .wait(&mut [EpollEvent::empty(); 8], EpollTimeout::ZERO);
+        let news = bell::news(&self.epoll);
         if let Some(why) = self.broken.take() {
             self.end(why, now);
         }
         // First what the peer says: one that has gone leaves its place to the next, who may be there already.
-        if let Err(why) = self.listen() {
+        if news.socket
+            && let Err(why) = self.listen()
+        {
             self.end(why, now);
         }
-        if let Err(why) = self.accept(now) {
+        if news.listener
+            && let Err(why) = self.accept(now)
+        {
             self.state = State::Connecting(Some(why));
         }
         if matches!(self.link, Link::Down(Some(at)) if at <= now) {

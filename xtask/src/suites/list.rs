@@ -260,8 +260,8 @@ pub(super) static SUITES: &[Suite] = &[
         name: "bench",
         sample: &["tests/bench/run.py"],
         sample_minutes: 8,
-        full: &["tests/bench/run.py"],
-        full_minutes: 5,
+        full: &["tests/bench/run.py", "--full"],
+        full_minutes: 8,
         beside: false,
     },
     Suite {
