@@ -194,6 +194,51 @@ static void registered_and_kept_elsewhere(void) {
     observe_wait("gone", set, 0);
 }
 
+/* The same where the set is inherited, and was never waited on by who closes. */
+static void closed_by_a_child_that_has_the_set(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0);
+    must(add(set, pair.far, EPOLLIN) == 0, "add");
+    observe_wait("before", set, 0);
+    say(pair.near, 7);
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        close(pair.far);
+        observe_wait("of a child that has closed it", set, 1000);
+        _exit(0);
+    }
+    must(waitpid(child, NULL, 0) == child, "waitpid");
+    observe_wait("of who keeps it", set, 0);
+    observe("drained %zd", drain(pair.far));
+    say(pair.near, 7);
+    observe_wait("with more", set, 1000);
+    observe("drained %zd", drain(pair.far));
+}
+
+/* And where the one that keeps the connection registers it when the other one has the set already. */
+static void registered_after_a_fork(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0), go_on[2];
+    char byte;
+    must(pipe(go_on) == 0, "pipe");
+    say(pair.near, 7);
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        close(go_on[1]);
+        must(read(go_on[0], &byte, 1) == 0, "go on");
+        close(pair.far);
+        observe_wait("of a child that has closed it", set, 1000);
+        _exit(0);
+    }
+    must(add(set, pair.far, EPOLLIN) == 0, "add");
+    close(go_on[1]);
+    must(waitpid(child, NULL, 0) == child, "waitpid");
+    observe_wait("of who keeps it", set, 0);
+    observe("drained %zd", drain(pair.far));
+}
+
 static atomic_int woken;
 static Pair exclusive;
 
@@ -460,6 +505,8 @@ int main(int argc, char **argv) {
                           CASE(in_two_sets),
                           CASE(registered_twice),
                           CASE(registered_and_kept_elsewhere),
+                          CASE(closed_by_a_child_that_has_the_set),
+                          CASE(registered_after_a_fork),
                           CASE(one_of_several_is_woken),
                           CASE(writable_by_level),
                           CASE(writable_by_edge),

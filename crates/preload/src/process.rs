@@ -465,10 +465,11 @@ pub(crate) fn close_range(first: u32, last: u32, work: &mut dyn FnMut(u32, u32) 
 
 /// Forgets a range of descriptors that is about to be closed.
 pub(crate) fn drop_range(first: u32, last: u32) {
-    let inside: Vec<c_int> = table::all()
-        .filter(|fd| (first..=last).contains(&fd.cast_unsigned()))
-        .collect();
-    for fd in inside {
+    let inside = table::all().filter(|fd| (first..=last).contains(&fd.cast_unsigned()));
+    // Sets first: of one that goes with its connections nobody hears anything of them.
+    let (sets, others): (Vec<c_int>, Vec<c_int>) =
+        inside.partition(|fd| matches!(table::get(*fd), Entry::Set(_)));
+    for fd in sets.into_iter().chain(others) {
         drop_descriptor(fd);
     }
 }

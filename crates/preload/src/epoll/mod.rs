@@ -38,6 +38,7 @@ pub(crate) use interest::{control, hold_all, share_all, tell_all};
 pub(crate) use repeats::Resent;
 use rings::{Inner, Member, Origin, has_open_or_unread_ring};
 use shared::Changes;
+pub(crate) use shared::is_any_changed_by_others;
 pub(crate) use wait::{Wait, wait};
 use wait::{close_before_sleep, reopen_gates};
 

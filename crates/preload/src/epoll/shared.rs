@@ -15,6 +15,7 @@ use crate::guarded::Guarded;
 use crate::kernel::kernel;
 use crate::process;
 use crate::socket::Socket;
+use crate::table::{self, Entry};
 
 const PAGE_BYTES: usize = 4096;
 /// Where the next place is, and where the page ends. A place that has been handed out is never used again: a shared set is rare.
@@ -125,18 +126,13 @@ impl Changes {
         common.is_none_or(|common| common.changes.load(Acquire) == self.known.load(Relaxed))
     }
 
-    /// Whether this process has made the set, or waited on it.
-    pub(super) fn are_of_this_process(&self) -> bool {
-        self.user.load(Relaxed) == process::id()
-    }
-
     /// Whether others have changed it, or we use what others may use. Who is left alone with a set is its user.
     #[inline]
     fn are_foreign(&self) -> bool {
         let Some(common) = self.common() else {
             return false;
         };
-        if !self.are_of_this_process() {
+        if self.user.load(Relaxed) != process::id() {
             self.user.store(process::id(), Relaxed);
             if common.holders.load(Acquire) > 1 {
                 common.changes.fetch_add(1, AcqRel);
@@ -146,12 +142,15 @@ impl Changes {
     }
 }
 
-impl EpollSet {
-    /// Whether this process has made the set, or waited on it.
-    pub(crate) fn is_used_here(&self) -> bool {
-        self.changes.are_of_this_process()
-    }
+/// Whether others have changed a set that this process has, too.
+pub(crate) fn is_any_changed_by_others() -> bool {
+    table::all().any(|fd| match table::get(fd) {
+        Entry::Set(set) => !set.changes.are_known(),
+        _ => false,
+    })
+}
 
+impl EpollSet {
     /// Looks whether another process has changed the set.
     #[inline]
     pub(crate) fn notice_changes(&'static self) {

@@ -313,10 +313,11 @@ impl Socket {
         }
     }
 
-    /// Whether a set that this process waits on has the connection.
+    /// Whether a set of this process may go on to report the connection: one that has it, or one that others have changed, of which it is
+    /// not known. Whether this process will ever wait on it is not known either.
     fn is_watched_here(&self) -> bool {
         let sets = self.sets.lock();
-        sets.is_some_and(|sets| sets.iter().any(|set| set.is_used_here()))
+        sets.is_some_and(|sets| !sets.is_empty()) || epoll::is_any_changed_by_others()
     }
 
     fn leave_sets(&'static self, fd: c_int) {
