@@ -27,6 +27,8 @@ pub(crate) enum Fate {
     Flood(u16),
 }
 
+/// What a packet that no flow is asked for goes by: two addresses, and a tag or what is in its place.
+const OUTSIDE_BYTES: usize = TAG_AT + TAG_BYTES;
 /// Kinds of what is flooded: places of a port's buckets.
 const BROADCAST: usize = 0;
 const MULTICAST: usize = 1;
@@ -63,9 +65,7 @@ impl Worker {
             }
         }
         let mut fates = std::mem::take(&mut self.fates);
-        for (fate, packet) in fates.iter_mut().zip(burst.iter()) {
-            *fate = self.decide(port, derived, plan, from, packet);
-        }
+        self.decide_all(port, derived, plan, from, burst, &mut fates);
         let decided = &fates[..burst.len()];
         match self.whole(plan, decided) {
             Some(to) => self.send(to, queue, burst),
@@ -90,6 +90,40 @@ impl Worker {
             && plan.derived[usize::from(to)].mirrors_out.is_empty()
             && self.states[usize::from(to)].mtu == usize::MAX;
         is_plain.then_some(to)
+    }
+
+    /// Decides for each packet. One that has the addresses and the tag of the packet before goes where that went, without being looked up,
+    /// unless it has to be counted by itself: a burst is mostly between few stations.
+    fn decide_all(
+        &mut self,
+        port: &PortPlan,
+        derived: &Derived,
+        plan: &Plan,
+        from: u16,
+        burst: &Burst,
+        fates: &mut [Fate],
+    ) {
+        let place = usize::from(from);
+        let is_policed = self.states[place].police.iter().any(Option::is_some);
+        let may_repeat = derived.flows.is_empty() && !is_policed;
+        let mut last = None;
+        for (fate, packet) in fates.iter_mut().zip(burst.iter()) {
+            let head = packet.head();
+            let is_whole = head.len() >= HEADER_BYTES + TAG_BYTES;
+            let outside = head.first_chunk::<OUTSIDE_BYTES>().filter(|_| is_whole);
+            if let Some((before, known)) = last
+                && outside == Some(before)
+            {
+                *fate = known;
+                continue;
+            }
+            let unlearnt = self.tallies[place].unlearnt;
+            *fate = self.decide(port, derived, plan, from, packet);
+            let is_to = matches!(fate, Fate::To(..)) && self.tallies[place].unlearnt == unlearnt;
+            last = outside
+                .filter(|_| may_repeat && is_to)
+                .map(|outside| (outside, *fate));
+        }
     }
 
     fn decide(

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 pub use millrace_wire::memif::Mode;
 
 use super::control::buffers_at;
+use crate::memory::stride;
 
 /// The largest rings: as DPDK has.
 pub(super) const LOG2_SIZE_MAX: u8 = 14;
@@ -90,7 +91,7 @@ impl Config {
             return wrong("a buffer has 64 to 65536 bytes, a multiple of 64");
         }
         let rings = usize::from(self.receive_queues) + usize::from(self.transmit_queues);
-        let buffers = (rings << self.log2_ring_size) as u64 * u64::from(self.buffer_bytes);
+        let buffers = (rings << self.log2_ring_size) as u64 * u64::from(stride(self.buffer_bytes));
         let bytes = buffers_at(rings, self.log2_ring_size) as u64 + buffers;
         if bytes > u64::from(u32::MAX) {
             return wrong("queues, rings and buffers together are larger than 4 GiB");

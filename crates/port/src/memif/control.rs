@@ -34,7 +34,7 @@ use super::sys::Ring;
 use super::transmit::Transmitter;
 use super::{Config, REGION_MAX};
 use crate::handed::{self, Unfit};
-use crate::memory::Memory;
+use crate::memory::{Memory, stride};
 
 /// What a connection has once packets may pass.
 #[derive(Debug)]
@@ -309,7 +309,7 @@ impl Layout {
         let s2c = count(config.receive_queues, hello.s2c_ring_max);
         let log2_size = config.log2_ring_size.min(hello.log2_size_max);
         let rings = c2s + s2c;
-        let buffers = (rings << log2_size) * config.buffer_bytes as usize;
+        let buffers = (rings << log2_size) * stride(config.buffer_bytes) as usize;
         let bytes = buffers_at(rings, log2_size) + buffers;
         let fd = shm_sys::create_sealed(c"millrace-memif", bytes, bytes)?;
         let bells = |count| {
@@ -345,7 +345,7 @@ impl Layout {
 
     fn buffers(&self, number: usize) -> Buffers {
         let rings = self.c2s.len() + self.s2c.len();
-        let ring_bytes = (number << self.log2_size) * self.buffer_bytes as usize;
+        let ring_bytes = (number << self.log2_size) * stride(self.buffer_bytes) as usize;
         Buffers::Own {
             first: (buffers_at(rings, self.log2_size) + ring_bytes) as u32,
             bytes: self.buffer_bytes,

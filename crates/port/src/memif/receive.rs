@@ -9,7 +9,10 @@ use super::error::Malformed;
 use super::sys::Ring;
 use crate::burst::{Burst, PACKET_BYTES_MAX};
 use crate::counters::{Cause, Tally};
-use crate::memory::{Memory, Place};
+use crate::memory::{Memory, Place, stride};
+
+/// So many buffers are looked at before the first is used, so that their lines come together and not one after another.
+pub(super) const AHEAD: u16 = 16;
 
 /// Whose buffers a ring's descriptors are.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +34,7 @@ impl Buffers {
     pub(super) fn own(first: u32, bytes: u32, slot: u16) -> Place {
         Place {
             region: 0,
-            offset: first + u32::from(slot) * bytes,
+            offset: first + u32::from(slot) * stride(bytes),
             length: bytes,
         }
     }
@@ -242,7 +245,6 @@ impl Receiver {
     /// Asks for the first lines of the packets that come next, so that they come together and not one after another.
     #[inline]
     fn look_ahead(&self, available: u16) {
-        const AHEAD: u16 = 16;
         for index in 0..available.min(AHEAD) {
             let descriptor = self.ring.descriptor(self.cursor.wrapping_add(index));
             self.memory.will_read(Place {

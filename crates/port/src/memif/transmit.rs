@@ -6,7 +6,7 @@ use std::sync::Arc;
 use millrace_wire::memif::{Descriptor, FLAG_NEXT};
 
 use super::error::Malformed;
-use super::receive::Buffers;
+use super::receive::{AHEAD, Buffers};
 use super::sys::Ring;
 use crate::burst::{Burst, Packet};
 use crate::counters::{Cause, Tally};
@@ -110,6 +110,7 @@ impl Transmitter {
             Ok(room) => room,
             Err(error) => return (0, Err(error)),
         };
+        self.look_ahead(room.min(u16::try_from(burst.len() - first).unwrap_or(u16::MAX)));
         let (mut taken, mut sent, mut bytes) = (0, 0, 0);
         let mut result = Ok(());
         for packet in burst.iter().skip(first) {
@@ -140,6 +141,17 @@ impl Transmitter {
             self.publish();
         }
         (taken, result)
+    }
+
+    /// Asks for the lines that the first of so many packets will begin with.
+    #[inline]
+    fn look_ahead(&self, packets: u16) {
+        for index in 0..packets.min(AHEAD) {
+            // One that cannot be is found when it is its turn.
+            if let Ok(buffer) = self.buffer(self.cursor.wrapping_add(index)) {
+                self.memory.will_write(buffer);
+            }
+        }
     }
 
     /// Puts a packet at the cursor, and moves beyond it.

@@ -164,6 +164,21 @@ impl Memory {
         count
     }
 
+    /// The first bytes of a place, which has so many: their number is known where they are copied, which is a move or two then.
+    #[inline]
+    pub(crate) fn read_array<const BYTES: usize>(&self, place: Place) -> [u8; BYTES] {
+        let whole = Place {
+            length: BYTES as u32,
+            ..place
+        };
+        let from = self.start(whole);
+        let mut bytes = [0; BYTES];
+        // SAFETY: `start`: so many bytes are mapped there, and the array is private, so they do not overlap. When the peer writes at the
+        // same time, the copy has bytes of either time: any are good.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), BYTES) };
+        bytes
+    }
+
     /// Copies all of `source` to the start of a place.
     #[inline]
     pub(crate) fn write(&self, place: Place, source: &[u8]) {
@@ -200,6 +215,25 @@ impl Memory {
             unsafe {
                 std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
                     start.as_ptr().cast(),
+                );
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = place;
+    }
+
+    /// The same of what will be written: the line comes to be this processor's alone.
+    #[inline]
+    pub(crate) fn will_write(&self, place: Place) {
+        #[cfg(target_arch = "x86_64")]
+        if self.contains(place) {
+            let start = self.start(place);
+            // SAFETY: a hint, which changes nothing and never faults; processors that do not know it pass it over.
+            unsafe {
+                std::arch::asm!(
+                    "prefetchw [{}]",
+                    in(reg) start.as_ptr(),
+                    options(nostack, preserves_flags, readonly)
                 );
             }
         }

@@ -25,6 +25,9 @@ pub(crate) use receive::Receiver;
 pub(crate) use split::Split;
 pub(crate) use transmit::Transmitter;
 
+/// So many chains are looked at before the first is used, so that their lines come together and not one after another.
+const AHEAD: u16 = 16;
+
 /// What both kinds of ring can do.
 pub(crate) trait Ring: Sized {
     /// How many descriptors it has.

@@ -12,7 +12,7 @@ use super::Places;
 use super::error::Malformed;
 use super::guest::Guest;
 use super::header::header_bytes;
-use crate::memory::{Memory, Place};
+use crate::memory::{Memory, Place, stride};
 
 mod packed;
 mod receive;
@@ -23,6 +23,9 @@ pub(crate) use packed::Packed;
 pub(crate) use receive::Receiver;
 pub(crate) use split::Split;
 pub(crate) use transmit::Transmitter;
+
+/// So many buffers are looked at before the first is used, so that their lines come together and not one after another.
+const AHEAD: usize = 16;
 
 /// A descriptor of a chain that is made.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +84,7 @@ impl Buffers {
     fn place(&self, number: u16) -> Place {
         Place {
             region: 0,
-            offset: self.offset + u32::from(number) * self.bytes,
+            offset: self.offset + u32::from(number) * stride(self.bytes),
             length: self.bytes,
         }
     }
@@ -90,7 +93,7 @@ impl Buffers {
     fn part(&self, number: u16, length: u32) -> Part {
         Part {
             number,
-            address: self.address + u64::from(number) * u64::from(self.bytes),
+            address: self.address + u64::from(number) * u64::from(stride(self.bytes)),
             length,
         }
     }
@@ -145,7 +148,7 @@ impl<R: Ring> Queue<R> {
         let all = Place {
             region: 0,
             offset: extent.buffers,
-            length: extent.buffer_bytes.checked_mul(u32::from(size))?,
+            length: stride(extent.buffer_bytes).checked_mul(u32::from(size))?,
         };
         if !memory.contains(all) {
             return None;

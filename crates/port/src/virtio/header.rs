@@ -8,6 +8,7 @@ use millrace_wire::virtio::{
     NET_MRG_RXBUF, NetHeader, VERSION_1,
 };
 
+use crate::memory::{Memory, Place};
 use crate::offload::{Checksum, Offload, Offloads, Segment, SegmentKind};
 
 /// What a driver may leave to the device to do.
@@ -52,6 +53,28 @@ pub(crate) fn header_bytes(features: u64) -> u32 {
         NET_HEADER_BYTES as u32
     } else {
         NET_HEADER_LEGACY_BYTES as u32
+    }
+}
+
+/// The header of so many bytes that a place begins with.
+#[inline]
+pub(crate) fn read(memory: &Memory, place: Place, bytes: u32) -> [u8; NET_HEADER_BYTES] {
+    if bytes as usize == NET_HEADER_BYTES {
+        return memory.read_array(place);
+    }
+    let mut header = [0; NET_HEADER_BYTES];
+    let legacy: [u8; NET_HEADER_LEGACY_BYTES] = memory.read_array(place);
+    header[..NET_HEADER_LEGACY_BYTES].copy_from_slice(&legacy);
+    header
+}
+
+/// Writes it there.
+#[inline]
+pub(crate) fn write(memory: &Memory, place: Place, header: [u8; NET_HEADER_BYTES], bytes: u32) {
+    if bytes as usize == NET_HEADER_BYTES {
+        memory.write(place, &header);
+    } else {
+        memory.write(place, &header[..NET_HEADER_LEGACY_BYTES]);
     }
 }
 

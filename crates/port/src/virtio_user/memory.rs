@@ -6,16 +6,19 @@ use std::sync::Arc;
 
 use millrace_shm::{Mapping, sys};
 use millrace_wire::vhost_user::{Region, VringAddress};
-use millrace_wire::virtio::{DESCRIPTOR_BYTES, available_bytes, used_bytes};
+use millrace_wire::virtio::{DESCRIPTOR_BYTES, NET_HEADER_BYTES, available_bytes, used_bytes};
 
-use crate::memory::Place;
+use crate::memory::{LINE_BYTES, Place, stride};
 use crate::virtio::Places;
 use crate::virtio::driver::Extent;
 use crate::virtio::guest::{self, Guest};
 
 /// Where the memory begins for the device. No address is zero, which some take for none.
 const ADDRESS: u64 = 1 << 32;
-const LINE: usize = 64;
+const LINE: usize = LINE_BYTES as usize;
+/// Buffers begin so far behind a line that a packet begins with one, behind its header: short packets are on one line, and who does not
+/// look at headers has nothing to do with the line before.
+const SHIFT: usize = LINE - NET_HEADER_BYTES;
 const PAGE: usize = 4096;
 
 /// Where everything is. Areas of a split ring are large enough for a packed one's.
@@ -54,11 +57,11 @@ impl Layout {
     }
 
     fn ring_buffers(&self) -> usize {
-        usize::from(self.size) * self.buffer_bytes as usize
+        usize::from(self.size) * stride(self.buffer_bytes) as usize
     }
 
     pub(super) fn bytes(&self) -> usize {
-        (self.buffers_at() + self.rings * self.ring_buffers()).next_multiple_of(PAGE)
+        (self.buffers_at() + SHIFT + self.rings * self.ring_buffers()).next_multiple_of(PAGE)
     }
 
     fn areas_of(&self, ring: usize) -> [Place; 3] {
@@ -77,7 +80,7 @@ impl Layout {
 
     pub(super) fn extent(&self, ring: usize) -> Extent {
         let [descriptors, driver, device] = self.areas_of(ring);
-        let buffers = self.buffers_at() + ring * self.ring_buffers();
+        let buffers = self.buffers_at() + SHIFT + ring * self.ring_buffers();
         Extent {
             places: Places {
                 descriptors,

@@ -4,7 +4,7 @@ use millrace_wire::virtio::{
     DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, NET_HEADER_BYTES, NetHeader,
 };
 
-use super::{Queue, Ring};
+use super::{AHEAD, Queue, Ring};
 use crate::burst::Burst;
 use crate::counters::{Cause, Tally};
 use crate::memory::Place;
@@ -12,9 +12,6 @@ use crate::offload::{Offload, Offloads};
 use crate::virtio::error::Malformed;
 use crate::virtio::header::{self, host_offloads};
 use crate::virtio::unfit;
-
-/// So many chains are looked at before the first is read, so that their lines come together and not one after another.
-const AHEAD: u16 = 16;
 
 /// A queue.
 #[derive(Debug)]
@@ -73,7 +70,10 @@ impl<R: Ring> Receiver<R> {
                 Ok(Found::One(place, header)) => {
                     let header = match self.offloads {
                         None => [0; NET_HEADER_BYTES],
-                        Some(_) => self.read_header(*header),
+                        Some(_) => {
+                            let queue = &self.queue;
+                            header::read(queue.guest.memory(), *header, queue.header_bytes)
+                        }
                     };
                     (u64::from(place.length), header)
                 }
@@ -154,13 +154,6 @@ impl<R: Ring> Receiver<R> {
         }
         queue.chain.places.drain(..at);
         Ok(Found::Chain(bytes - wanted as u64))
-    }
-
-    #[inline]
-    fn read_header(&self, place: Place) -> [u8; NET_HEADER_BYTES] {
-        let mut header = [0; NET_HEADER_BYTES];
-        self.queue.guest.memory().read(place, &mut header);
-        header
     }
 
     #[inline]

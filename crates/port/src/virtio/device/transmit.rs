@@ -4,10 +4,10 @@ use millrace_wire::virtio::{
     DESC_INDIRECT, DESC_NEXT, DESC_WRITE, NET_HEADER_BYTES, NET_MRG_RXBUF,
 };
 
-use super::{Queue, Ring};
+use super::{AHEAD, Queue, Ring};
 use crate::burst::{Burst, Packet};
 use crate::counters::{Cause, Tally};
-use crate::memory::{Memory, Place};
+use crate::memory::Place;
 use crate::offload::{Checksum, Offload, Offloads};
 use crate::port::SHORTEST;
 use crate::virtio::error::Malformed;
@@ -55,8 +55,9 @@ impl<R: Ring> Transmitter<R> {
         tally: &mut Tally,
     ) -> (usize, Result<(), Malformed>) {
         let wanted = u16::try_from(burst.len() - first).unwrap_or(u16::MAX);
-        if let Err(error) = self.queue.ring.refresh(wanted) {
-            return (0, Err(error));
+        match self.queue.ring.refresh(wanted) {
+            Ok(there) => self.look_ahead(there.min(wanted)),
+            Err(error) => return (0, Err(error)),
         }
         let (mut taken, mut sent, mut bytes) = (0, 0, 0);
         let mut result = Ok(());
@@ -86,6 +87,22 @@ impl<R: Ring> Transmitter<R> {
         (taken, result)
     }
 
+    /// Asks for the lines that the first packets and their headers will be in.
+    #[inline]
+    fn look_ahead(&self, there: u16) {
+        let header_bytes = self.queue.header_bytes;
+        for chain in 0..there.min(AHEAD) {
+            let head = self.queue.ring.ahead(chain);
+            if let Some(place) = self.queue.guest.place(head.address, head.length)
+                && place.length > header_bytes
+            {
+                let memory = self.queue.guest.memory();
+                memory.will_write(place);
+                memory.will_write(place.after(header_bytes));
+            }
+        }
+    }
+
     /// Puts a packet in the chain at the cursor.
     #[inline]
     fn send(&mut self, packet: Packet<'_>) -> Result<Fate, Malformed> {
@@ -104,7 +121,7 @@ impl<R: Ring> Transmitter<R> {
         };
         let memory = queue.guest.memory();
         let header = header_of(packet, self.offloads, 1);
-        write_header(memory, place, header, queue.header_bytes);
+        header::write(memory, place, header, queue.header_bytes);
         packet.write_to(0, memory, place.after(queue.header_bytes));
         queue.ring.take(head, 1, length);
         Ok(Fate::Sent)
@@ -210,15 +227,5 @@ fn header_of(packet: Packet<'_>, agreed: Offloads, chains: u16) -> [u8; NET_HEAD
         header
     } else {
         header::emit(offload, chains).emit()
-    }
-}
-
-/// Of a length that is known where it is copied.
-#[inline]
-fn write_header(memory: &Memory, place: Place, header: [u8; NET_HEADER_BYTES], bytes: u32) {
-    if bytes as usize == NET_HEADER_BYTES {
-        memory.write(place, &header);
-    } else {
-        memory.write(place, &header[..bytes as usize]);
     }
 }

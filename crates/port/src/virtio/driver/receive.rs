@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use millrace_wire::virtio::{NET_HEADER_BYTES, NET_MRG_RXBUF, NetHeader};
 
-use super::{Queue, Ring};
+use super::{AHEAD, Queue, Ring};
 use crate::burst::Burst;
 use crate::counters::{Cause, Tally};
 use crate::memory::Place;
@@ -105,16 +105,17 @@ impl<R: Ring> Receiver<R> {
                 break;
             };
             let place = self.queue.buffers.place(number);
-            let mut head = [0; NET_HEADER_BYTES];
             let header_bytes = self.queue.header_bytes;
             if length < header_bytes {
                 return Err(Malformed::Header {
                     bytes: u64::from(length),
                 });
             }
-            self.queue
-                .memory
-                .read(place, &mut head[..header_bytes as usize]);
+            // Its line is not wanted where nothing is said there.
+            let head = match self.is_mergeable || self.offloads.is_some() {
+                true => header::read(&self.queue.memory, place, header_bytes),
+                false => [0; NET_HEADER_BYTES],
+            };
             let header = NetHeader::parse(head);
             let count = if self.is_mergeable { header.buffers } else { 1 };
             if count == 0 || usize::from(count) > self.queue.buffers.counts.len() {
@@ -128,7 +129,10 @@ impl<R: Ring> Receiver<R> {
                 }
             }
             let place = Place { length, ..place }.after(header_bytes);
-            let length = self.gather(place, count);
+            let length = match count {
+                1 => self.take_one(place),
+                _ => self.gather(place, count),
+            };
             let offload = match self.offloads {
                 Some(agreed) if head[0] != 0 || head[1] != 0 => {
                     header::parse(header, length as usize, agreed)
@@ -163,9 +167,7 @@ impl<R: Ring> Receiver<R> {
         while whole < self.arrived.len() {
             let (number, _) = self.arrived[whole];
             let place = self.queue.buffers.place(number);
-            let mut head = [0; NET_HEADER_BYTES];
-            let header_bytes = self.queue.header_bytes as usize;
-            self.queue.memory.read(place, &mut head[..header_bytes]);
+            let head = header::read(&self.queue.memory, place, self.queue.header_bytes);
             let count = match self.is_mergeable {
                 true => usize::from(NetHeader::parse(head).buffers.max(1)),
                 false => 1,
@@ -200,8 +202,15 @@ impl<R: Ring> Receiver<R> {
         Ok(())
     }
 
-    /// Puts the places of a packet of so many buffers together, of which the first is known; returns how many bytes they have.
+    /// Takes the buffer in front, in which all of a packet is.
     #[inline]
+    fn take_one(&mut self, place: Place) -> u64 {
+        self.held
+            .extend(self.arrived.pop_front().map(|(number, _)| number));
+        u64::from(place.length)
+    }
+
+    /// Puts the places of a packet of so many buffers together, of which the first is known; returns how many bytes they have.
     fn gather(&mut self, first: Place, count: u16) -> u64 {
         self.places.clear();
         self.places.push(first);
@@ -221,14 +230,14 @@ impl<R: Ring> Receiver<R> {
         bytes
     }
 
-    /// Asks for the first lines of packets, so that they come together and not one after another.
+    /// Asks for the lines that the first packets and their headers begin with.
     #[inline]
     fn look_ahead(&self) {
-        const AHEAD: usize = 16;
-        for (number, length) in self.arrived.iter().take(AHEAD) {
+        let header_bytes = self.queue.header_bytes;
+        for (number, _) in self.arrived.iter().take(AHEAD) {
             let place = self.queue.buffers.place(*number);
-            let length = *length;
-            self.queue.memory.will_read(Place { length, ..place });
+            self.queue.memory.will_read(place);
+            self.queue.memory.will_read(place.after(header_bytes));
         }
     }
 }

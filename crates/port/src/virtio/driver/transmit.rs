@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use millrace_wire::virtio::NET_HEADER_BYTES;
 
-use super::{Queue, Ring};
+use super::{AHEAD, Queue, Ring};
 use crate::burst::{Burst, Packet};
 use crate::counters::{Cause, Tally};
 use crate::memory::Place;
@@ -59,6 +59,7 @@ impl<R: Ring> Transmitter<R> {
         {
             return (0, Err(error));
         }
+        self.look_ahead(burst.len() - first);
         let (mut taken, mut sent, mut bytes) = (0, 0, 0);
         for packet in burst.iter().skip(first) {
             let fate = if packet.len() < SHORTEST as usize {
@@ -86,6 +87,16 @@ impl<R: Ring> Transmitter<R> {
         }
         tally.pass(sent, bytes);
         (taken, Ok(()))
+    }
+
+    /// Asks for the lines that the first of so many packets will begin with.
+    #[inline]
+    fn look_ahead(&self, packets: usize) {
+        let header_bytes = self.queue.header_bytes;
+        for number in self.queue.buffers.free.iter().take(packets.min(AHEAD)) {
+            let place = self.queue.buffers.place(*number);
+            self.queue.memory.will_write(place.after(header_bytes));
+        }
     }
 
     /// Lets the device have what was sent. The bell to ring, if it wants it rung.
@@ -178,10 +189,5 @@ fn write_header<R>(queue: &Queue<R>, place: Place, packet: Packet<'_>) {
     } else {
         header::emit(offload, 0).emit()
     };
-    if queue.header_bytes as usize == NET_HEADER_BYTES {
-        queue.memory.write(place, &header);
-    } else {
-        let bytes = queue.header_bytes as usize;
-        queue.memory.write(place, &header[..bytes]);
-    }
+    header::write(&queue.memory, place, header, queue.header_bytes);
 }
