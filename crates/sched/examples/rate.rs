@@ -1,28 +1,75 @@
 //! How many events a worker does in a second: one thread lets them in, another one is the worker.
 //!
-//! `rate [STAGES [FLOWS [SECONDS]]]`: atomic stages that do nothing, four, 1 024 and 3 unless told. Pinned to processors 0 and 1.
+//! `rate [STAGES [FLOWS [SECONDS [WORKERS [SVG]]]]]`: atomic stages that do nothing, four, 1 024, 3 and one unless told, on processors of
+//! their own as far as there are any; SVG is a file for a picture of it.
 
 #![forbid(unsafe_code)]
 
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use millrace_sched::{Config, Event, Graph, Kind, Out, Running, build};
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
-
-fn pin(processor: usize) {
-    let mut set = CpuSet::new();
-    // Of a machine with one processor both threads share it.
-    if set.set(processor).is_ok() {
-        let _ = sched_setaffinity(Pid::from_raw(0), &set);
-    }
-}
+use millrace_sched::placement::{Machine, pin};
+use millrace_sched::{Config, Event, Graph, Kind, Out, Running, Snapshot, StageId, build};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut words = std::env::args().skip(1);
-    let mut next = |otherwise: u64| words.next().map_or(Ok(otherwise), |word| word.parse());
-    let (stages, flows, seconds) = (next(4)?, next(1024)? as u32, next(3)?);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, otherwise: u64| {
+        let word = words.get(at);
+        word.map_or(Ok(otherwise), |word| word.parse())
+    };
+    let (stages, flows, seconds) = (number(0, 4)?, number(1, 1024)? as u32, number(2, 3)?);
+    let (graph, first) = graph(stages);
+    let first = first.ok_or("a graph has a stage")?;
+    let workers = number(3, 1)? as usize;
+    let (workers, mut entries) = build(&graph, &Config::new(workers))?;
+    let entry = &mut entries[0];
+    let control = entry.control();
+    // Of a machine with too few, some share one.
+    let processors = Machine::detect().choose(workers.len() + 1, None);
+    let running = Running::start_on(workers, Duration::from_millis(1), &processors)?;
+    pin(*processors.last().ok_or("there is no processor")?)?;
+    let mut batch: Vec<Event> = (0..32).map(|value| entry.event(first, 0, value)).collect();
+    let before = control.snapshot();
+    let (begin, mut flow, mut entered) = (Instant::now(), 0u32, 0u64);
+    let mut refused = 0u32;
+    while begin.elapsed() < Duration::from_secs(seconds) {
+        for _ in 0..64 {
+            for event in &mut batch {
+                flow = if flow + 1 == flows { 0 } else { flow + 1 };
+                event.flow = flow;
+            }
+            let mut left = &batch[..];
+            while !left.is_empty() {
+                let now = entry.enter(left);
+                left = &left[now..];
+                entered += now as u64;
+                refused = if now == 0 { refused + 1 } else { 0 };
+                if refused > 1000 {
+                    // The worker may be waiting for this processor.
+                    std::thread::yield_now();
+                } else if refused > 0 {
+                    std::hint::spin_loop();
+                }
+            }
+        }
+    }
+    let elapsed = begin.elapsed();
+    let shown = control.snapshot().since(&before);
+    while entry.inside() > 0 {
+        std::thread::yield_now();
+    }
+    let rate = entered as f64 / elapsed.as_secs_f64() / 1e6;
+    println!("{rate:.2} M events/s through {stages} stages, {flows} flows");
+    show(&shown);
+    if let Some(file) = words.get(4) {
+        std::fs::write(file, shown.svg())?;
+    }
+    running.stop();
+    Ok(())
+}
+
+/// So many stages that do nothing, and the first of them.
+fn graph(stages: u64) -> (Graph, Option<StageId>) {
     let mut graph = Graph::new();
     let mut first = None;
     for number in 0..stages {
@@ -39,41 +86,24 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
         first.get_or_insert(stage);
     }
-    let first = first.ok_or("a graph has a stage")?;
-    let (workers, mut entries) = build(&graph, &Config::new(1))?;
-    let entry = &mut entries[0];
-    let running = Running::start(workers, Duration::from_millis(1), |_| pin(1))?;
-    pin(0);
-    let mut batch: Vec<Event> = (0..32).map(|value| entry.event(first, 0, value)).collect();
-    let (begin, mut flow, mut entered) = (Instant::now(), 0u32, 0u64);
-    while begin.elapsed() < Duration::from_secs(seconds) {
-        for _ in 0..64 {
-            for event in &mut batch {
-                flow = (flow + 1) % flows;
-                event.flow = flow;
-            }
-            let mut left = &batch[..];
-            while !left.is_empty() {
-                let now = entry.enter(left);
-                left = &left[now..];
-                entered += now as u64;
-            }
-        }
+    (graph, first)
+}
+
+fn show(shown: &Snapshot) {
+    for stage in &shown.stages {
+        println!(
+            "  {}: batches of {:.1}, {} ns an event, {:?}",
+            stage.name,
+            stage.work.batch(),
+            stage.work.cost_ns,
+            stage.fused
+        );
     }
-    let elapsed = begin.elapsed();
-    while entry.inside() > 0 {
-        std::thread::yield_now();
+    println!("  a hand-over costs {} ns an event", shown.hand_over_ns);
+    for (number, worker) in shown.workers.iter().enumerate() {
+        println!(
+            "  worker {number} on processor {:?}: load {} of 1000, {} parks",
+            worker.processor, worker.load, worker.parks
+        );
     }
-    let rate = entered as f64 / elapsed.as_secs_f64() / 1e6;
-    println!("{rate:.1} M events/s through {stages} stages, {flows} flows");
-    for worker in running.stop() {
-        for (stage, work) in worker.work() {
-            let burst = work.events as f64 / work.batches.max(1) as f64;
-            println!(
-                "  stage {stage}: bursts of {burst:.1}, {} ns an event",
-                work.cost_ns
-            );
-        }
-    }
-    Ok(())
 }

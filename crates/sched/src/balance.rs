@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use crate::event::{Event, StageId};
 use crate::map::Place;
+use crate::seen::ELEPHANTS;
 
 /// Time between two looks at the load, in nanoseconds.
 const LOOK_NS: u64 = 250_000;
@@ -20,9 +22,13 @@ const LOADED: u64 = 700;
 const DIFFERENCE: u64 = 30;
 /// Buckets that move at a time, at most.
 const MOVES: usize = 8;
-/// Of so many events one is remembered.
-const STRIDE: usize = 4;
+/// Of so many events one is remembered: a prime, so that flows that take turns are all seen.
+const STRIDE: usize = 17;
 const SAMPLE: usize = 256;
+/// Of so many times that the load is told to others, elephants are looked for once.
+const HUNT: u32 = 16;
+/// A flow with so much load, in thousandths of a processor, is one.
+const ELEPHANT: u64 = 250;
 
 /// What time it is, in nanoseconds.
 #[derive(Debug, Clone)]
@@ -50,10 +56,38 @@ pub(crate) struct Load {
     busy: u64,
     /// In thousandths.
     pub(crate) level: u64,
-    /// Places of the last events that were handled, and one.
-    sample: Box<[u32; SAMPLE]>,
+    /// Of the last events that were handled.
+    sample: Box<[Option<Mark>; SAMPLE]>,
     at: usize,
     skipped: usize,
+    hunts: u32,
+}
+
+/// An event that is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Mark {
+    place: u32,
+    flow: u32,
+}
+
+/// A flow that is much for one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Elephant {
+    pub(crate) flow: u32,
+    /// In thousandths of a processor.
+    pub(crate) load: u64,
+}
+
+impl Elephant {
+    /// Never 0.
+    pub(crate) fn pack(self) -> u64 {
+        self.load << 32 | u64::from(self.flow)
+    }
+
+    pub(crate) fn unpack(word: u64) -> Option<Elephant> {
+        let (flow, load) = (word as u32, word >> 32);
+        (load > 0).then_some(Elephant { flow, load })
+    }
 }
 
 impl Load {
@@ -63,9 +97,10 @@ impl Load {
             looks: 0,
             busy: 0,
             level: 0,
-            sample: Box::new([0; SAMPLE]),
+            sample: Box::new([None; SAMPLE]),
             at: 0,
             skipped: 0,
+            hunts: 0,
         }
     }
 
@@ -75,29 +110,36 @@ impl Load {
         self.busy += ns;
     }
 
-    /// An event of a place was handled.
+    /// A batch of a stage was handled.
     #[inline]
-    pub(crate) fn saw(&mut self, place: Place) {
-        self.skipped += 1;
-        if self.skipped == STRIDE {
-            self.skipped = 0;
-            self.sample[self.at] = place.word() + 1;
-            self.at = (self.at + 1) % SAMPLE;
+    pub(crate) fn saw(&mut self, stage: StageId, events: &[Event]) {
+        let mut at = STRIDE - 1 - self.skipped;
+        while let Some(event) = events.get(at) {
+            self.remember(Place::of(stage, event.flow), event.flow);
+            at += STRIDE;
         }
+        // How many there were since the last that was remembered.
+        self.skipped = STRIDE - 1 - (at - events.len());
     }
 
-    /// Looks at the load, if it is time for it. Whether it is time to give something away.
+    fn remember(&mut self, place: Place, flow: u32) {
+        let place = place.word();
+        self.sample[self.at] = Some(Mark { place, flow });
+        self.at = (self.at + 1) % SAMPLE;
+    }
+
+    /// Looks at the load, if it is time for it; and then, whether it is time to give something away.
     #[inline]
-    pub(crate) fn look(&mut self, now: u64) -> bool {
+    pub(crate) fn look(&mut self, now: u64) -> Option<bool> {
         let elapsed = now.saturating_sub(self.looked);
         if elapsed < LOOK_NS {
-            return false;
+            return None;
         }
         let last = (self.busy.min(elapsed) * 1000 / elapsed).min(1000);
         self.level = u64::midpoint(self.level, last);
         (self.looked, self.busy) = (now, 0);
         self.looks += 1;
-        self.looks.is_multiple_of(LOOKS)
+        Some(self.looks.is_multiple_of(LOOKS))
     }
 
     /// What to give to a worker of another load. `costs` are what an event of each stage costs, and `is_apart` says which stages may be
@@ -133,28 +175,55 @@ impl Load {
 
     /// The load of each place that was seen, in their order.
     fn shares(&self, costs: &[u64]) -> Vec<(Place, u64)> {
-        let seen = self.sample.iter().filter(|mark| **mark > 0);
-        let mut seen: Vec<u32> = seen.map(|mark| mark - 1).collect();
+        let mut seen: Vec<Mark> = self.sample.iter().copied().flatten().collect();
         seen.sort_unstable();
-        let weigh = |same: &[u32]| {
-            let place = Place::from_word(same[0]);
-            (
-                place,
-                costs[place.stage().index()].max(1) * same.len() as u64,
-            )
-        };
-        let weights: Vec<_> = seen.chunk_by(|one, two| one == two).map(weigh).collect();
+        let place = |same: &[Mark]| Place::from_word(same[0].place);
+        let same = seen.chunk_by(|one, two| one.place == two.place);
+        self.weigh(same.map(|same| (place(same), same)), costs)
+    }
+
+    /// The load of groups of events that were seen.
+    fn weigh<'a, T>(
+        &self,
+        groups: impl Iterator<Item = (T, &'a [Mark])>,
+        costs: &[u64],
+    ) -> Vec<(T, u64)> {
+        let cost = |mark: &Mark| costs[Place::from_word(mark.place).stage().index()].max(1);
+        let weigh = |(what, same): (T, &[Mark])| (what, same.iter().map(cost).sum::<u64>());
+        let weights: Vec<_> = groups.map(weigh).collect();
         let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
-        let share = |(place, weight)| (place, self.level * weight / total);
+        let share = |(what, weight)| (what, self.level * weight / total);
         weights.into_iter().map(share).collect()
+    }
+
+    /// Now and then: flows that are much for one worker, the heaviest first.
+    pub(crate) fn elephants(&mut self, costs: &[u64]) -> Option<Vec<Elephant>> {
+        self.hunts += 1;
+        if !self.hunts.is_multiple_of(HUNT) {
+            return None;
+        }
+        if self.level < ELEPHANT {
+            return Some(Vec::new());
+        }
+        let mut seen: Vec<Mark> = self.sample.iter().copied().flatten().collect();
+        seen.sort_unstable_by_key(|mark| (mark.flow, mark.place));
+        let same = seen.chunk_by(|one, two| one.flow == two.flow);
+        let shares = self.weigh(same.map(|same| (same[0].flow, same)), costs);
+        let elephant = |(flow, load)| Elephant { flow, load };
+        let mut elephants: Vec<_> = shares.into_iter().map(elephant).collect();
+        elephants.retain(|elephant| elephant.load >= ELEPHANT);
+        elephants
+            .sort_unstable_by_key(|elephant| (std::cmp::Reverse(elephant.load), elephant.flow));
+        elephants.truncate(ELEPHANTS);
+        Some(elephants)
     }
 
     /// What was seen of buckets that have gone.
     pub(crate) fn forget(&mut self, gone: &[Move]) {
-        for mark in self.sample.iter_mut().filter(|mark| **mark > 0) {
-            let place = Place::from_word(*mark - 1);
-            if gone.iter().any(|gone| gone.has(place)) {
-                *mark = 0;
+        for seen in self.sample.iter_mut() {
+            let place = seen.map(|mark| Place::from_word(mark.place));
+            if place.is_some_and(|place| gone.iter().any(|gone| gone.has(place))) {
+                *seen = None;
             }
         }
     }
@@ -192,15 +261,15 @@ fn buckets(shares: &[(Place, u64)]) -> Vec<Move> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::StageId;
+    use crate::event::Priority;
 
     /// Events of a stage and a bucket.
     fn load_of(level: u64, events: &[(u8, usize, usize)]) -> Load {
         let mut load = Load::new(0);
         load.level = level;
         for (stage, bucket, count) in events {
-            for _ in 0..count * STRIDE {
-                load.saw(Place::new(StageId(*stage), *bucket));
+            for _ in 0..*count {
+                load.remember(Place::new(StageId(*stage), *bucket), *bucket as u32);
             }
         }
         load
@@ -263,9 +332,56 @@ mod tests {
         let mut load = Load::new(0);
         for look in 1..=20 {
             load.add(LOOK_NS / 2);
-            assert!(!load.look(look * LOOK_NS - 1));
-            assert_eq!(load.look(look * LOOK_NS), look % 4 == 0);
+            assert_eq!(load.look(look * LOOK_NS - 1), None);
+            assert_eq!(load.look(look * LOOK_NS), Some(look % 4 == 0));
         }
         assert!((490..=500).contains(&load.level), "{}", load.level);
+    }
+
+    #[test]
+    fn one_of_so_many_events_is_remembered_however_they_are_cut_into_batches() {
+        let event = |flow| Event {
+            flow,
+            stage: StageId(0),
+            priority: Priority::Normal,
+            entry: 0,
+            is_sent_on: false,
+            value: 0,
+        };
+        let events: Vec<Event> = (0..2000).map(event).collect();
+        for size in [1, 2, 16, 17, 18, 32, 700] {
+            let mut load = Load::new(0);
+            for batch in events.chunks(size) {
+                load.saw(StageId(0), batch);
+            }
+            let seen = load.sample.iter().flatten().map(|mark| mark.flow);
+            let every = (0..2000).filter(|flow| (flow + 1) % STRIDE as u32 == 0);
+            assert!(seen.eq(every), "batches of {size}");
+        }
+    }
+
+    #[test]
+    fn elephants_are_flows_with_much_load() {
+        let mut load = load_of(
+            900,
+            &[(0, 7, 40), (1, 7, 40), (0, 9, 80), (0, 1, 20), (1, 1, 20)],
+        );
+        assert_eq!(load.elephants(&[10, 10]), None);
+        load.hunts = HUNT - 1;
+        let elephant = |flow, load| Elephant { flow, load };
+        let found = load.elephants(&[10, 30]).unwrap();
+        // 1600 and 800 of 3200, and 800.
+        assert_eq!(found, [elephant(7, 450)]);
+        load.hunts = HUNT - 1;
+        let found = load.elephants(&[20, 5]).unwrap();
+        assert_eq!(found, [elephant(9, 464), elephant(7, 290)]);
+        assert!(
+            found
+                .iter()
+                .all(|one| Elephant::unpack(one.pack()) == Some(*one))
+        );
+        assert_eq!(Elephant::unpack(0), None);
+        (load.level, load.hunts) = (200, HUNT - 1);
+        assert_eq!(load.elephants(&[20, 5]), Some(Vec::new()));
     }
 }

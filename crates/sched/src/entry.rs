@@ -1,7 +1,10 @@
 //! Where events come in: a port's receiver, a timer, a test.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
+use crate::balance::Clock;
+use crate::control::Control;
 use crate::event::{Event, Priority, StageId};
 use crate::outbox::Outbox;
 use crate::shared::Shared;
@@ -12,7 +15,7 @@ pub struct Entry {
     pub(crate) shared: Arc<Shared>,
     pub(crate) number: u8,
     pub(crate) outbox: Outbox,
-    pub(crate) limit: u64,
+    pub(crate) clock: Clock,
     /// How many ever came in, and how many of them, as last seen, have left.
     pub(crate) came: u64,
     pub(crate) gone: u64,
@@ -38,7 +41,17 @@ impl Entry {
 
     /// Lets events in, in their order, and returns how many: as many as the limit has room for. The others are the caller's still, and are
     /// counted as refused: it may wait, or drop them.
+    ///
+    /// # Panics
+    /// When an event is of another entry point, or for a stage that there is not.
     pub fn enter(&mut self, events: &[Event]) -> usize {
+        let stages = self.shared.kinds.len();
+        let may_enter =
+            |event: &Event| (event.entry == self.number) & (event.stage.index() < stages);
+        let may = events
+            .iter()
+            .fold(true, |may, event| may & may_enter(event));
+        assert!(may, "an event of entry point {} that is none", self.number);
         let mut room = self.room();
         if room < events.len() as u64 {
             self.gone = self.shared.gone_of(usize::from(self.number));
@@ -52,13 +65,22 @@ impl Entry {
         };
         self.came = self.came.wrapping_add(entered as u64);
         self.refused += (events.len() - entered) as u64;
+        self.show(&events[..entered]);
         entered
     }
 
     fn room(&self) -> u64 {
-        let inside = self.came.wrapping_sub(self.gone);
+        let limit = self.shared.tuning.limits[usize::from(self.number)].load(Relaxed);
         // Events that were made inside count as well: then there may be more than the limit.
-        self.limit.saturating_sub(inside)
+        limit.saturating_sub(inside(self.came, self.gone))
+    }
+
+    fn show(&self, entered: &[Event]) {
+        let seen = &self.shared.entered[usize::from(self.number)].0;
+        seen.refused.set(self.refused);
+        for of_stage in entered.chunk_by(|one, next| one.stage == next.stage) {
+            seen.entered[of_stage[0].stage.index()].add(of_stage.len() as u64);
+        }
     }
 
     fn send(&mut self, events: &[Event]) -> usize {
@@ -66,9 +88,10 @@ impl Entry {
         while sent < events.len() {
             let left = events[sent..].iter();
             let outbox = &mut self.outbox;
+            let any = self.shared.next_active(self.turn);
             // None is the entry point's own.
-            let now = outbox.send(&self.shared, left, self.turn, &mut Vec::new());
-            self.turn = (self.turn + 1) % self.shared.workers;
+            let now = outbox.send(&self.shared, left, any, &mut Vec::new());
+            self.turn = (any + 1) % self.shared.workers;
             // There is room for all that the limit lets in, but for what workers send meanwhile.
             if now == 0 {
                 break;
@@ -81,8 +104,7 @@ impl Entry {
     /// How many events that came in here, or were made of them, are in the graph, as far as one can tell from outside.
     #[must_use]
     pub fn inside(&self) -> u64 {
-        self.came
-            .wrapping_sub(self.shared.gone_of(usize::from(self.number)))
+        inside(self.came, self.shared.gone_of(usize::from(self.number)))
     }
 
     /// How many were refused.
@@ -90,4 +112,16 @@ impl Entry {
     pub fn refused(&self) -> u64 {
         self.refused
     }
+
+    /// What looks at the whole, and tunes it, from any thread.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        Control::new(self.shared.clone(), self.clock.clone())
+    }
+}
+
+/// How many are inside of those that came. Workers are not read in one moment, so that more seem to have gone: then there is something.
+fn inside(came: u64, gone: u64) -> u64 {
+    let inside = came.wrapping_sub(gone);
+    if inside > u64::MAX / 2 { 1 } else { inside }
 }

@@ -4,6 +4,7 @@ use crate::graph::STAGES_MAX;
 
 /// A stage of a graph, by its place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
 pub struct StageId(pub(crate) u8);
 
 impl StageId {
@@ -28,6 +29,7 @@ impl StageId {
 
 /// How urgent an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(u8)]
 pub enum Priority {
     /// Before all others, as signalling.
     Highest = 0,
@@ -49,18 +51,25 @@ impl Priority {
         Priority::Low,
     ];
 
+    #[inline]
     fn of(bits: u8) -> Priority {
-        Priority::ALL[usize::from(bits & 3)]
+        match bits & 3 {
+            0 => Priority::Highest,
+            1 => Priority::High,
+            2 => Priority::Normal,
+            _ => Priority::Low,
+        }
     }
 }
 
 /// A unit of work. Events of one flow, stage and priority keep their order, where the stage's kind says so.
+///
+/// It lies in memory as it goes through rings, so that it is packed by one load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 pub struct Event {
     /// What must stay together: any number that is the same for the same flow. Its bits need not be mixed.
     pub flow: u32,
-    /// What its stage makes of it: a packet's buffer index, a pointer into a table.
-    pub value: u64,
     /// Where it is to go.
     pub stage: StageId,
     /// How urgent it is.
@@ -69,7 +78,11 @@ pub struct Event {
     pub(crate) entry: u8,
     /// It went to a worker who had given its bucket away, and was sent on by that one.
     pub(crate) is_sent_on: bool,
+    /// What its stage makes of it: a packet's buffer index, a pointer into a table.
+    pub value: u64,
 }
+
+const _: () = assert!(size_of::<Event>() == 16);
 
 impl Event {
     /// The same for another stage.

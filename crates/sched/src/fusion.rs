@@ -1,20 +1,76 @@
 //! Which stages stay together: a flow's later stages are done by another worker only where that takes more off the first one than handing
 //! over costs.
 
-/// What it costs both workers to hand an event from one to the other, in bursts, in nanoseconds: an estimate, not measured yet.
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What it costs both workers to hand an event from one to the other, in bursts, in nanoseconds, until it has been measured:
+/// [`crate::Running::start`] does, where there are two workers.
 pub const HAND_OVER_NS: u64 = 30;
 
-/// What the user has said of each stage.
+/// Why a stage stays with the one before it, or may be another worker's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fused {
+    /// There is none before it.
+    First,
+    /// The user has said so.
+    Pinned(bool),
+    /// It costs less than handing over.
+    Cheap,
+    /// It costs as much as handing over, or more: a flow that is too much for one worker is cut here.
+    Dear,
+}
+
+impl Fused {
+    /// Whether it stays with the stage before it.
+    #[must_use]
+    pub fn is_fused(self) -> bool {
+        matches!(self, Fused::Pinned(true) | Fused::Cheap)
+    }
+}
+
+/// What the user has said of each stage, and what handing over costs.
 #[derive(Debug)]
-pub(crate) struct Fusion(pub(crate) Vec<Option<bool>>);
+pub(crate) struct Fusion {
+    pins: Vec<Option<bool>>,
+    /// What sending costs, and what receiving does, of each event; 0 until it has been measured.
+    costs_ns: [AtomicU64; 2],
+}
 
 impl Fusion {
+    pub(crate) fn new(pins: Vec<Option<bool>>) -> Fusion {
+        Fusion {
+            pins,
+            costs_ns: [AtomicU64::new(0), AtomicU64::new(0)],
+        }
+    }
+
+    /// One side has been measured.
+    pub(crate) fn set_cost(&self, side: usize, ns: u64) {
+        self.costs_ns[side].store(ns.max(1), Relaxed);
+    }
+
+    pub(crate) fn hand_over_ns(&self) -> u64 {
+        match self.costs_ns.each_ref().map(|cost| cost.load(Relaxed)) {
+            [0, _] | [_, 0] => HAND_OVER_NS,
+            [sending, receiving] => sending.saturating_add(receiving),
+        }
+    }
+
+    /// Of a stage whose events cost so much.
+    pub(crate) fn of(&self, stage: usize, cost_ns: u64) -> Fused {
+        match self.pins[stage] {
+            _ if stage == 0 => Fused::First,
+            Some(is_fused) => Fused::Pinned(is_fused),
+            None if cost_ns < self.hand_over_ns() => Fused::Cheap,
+            None => Fused::Dear,
+        }
+    }
+
     /// Of each stage, whether it may be apart from the one before it, by what its events cost.
-    pub(crate) fn is_apart(&self, costs: &[u64]) -> Vec<bool> {
-        let stages = self.0.iter().zip(costs).enumerate();
-        let is_apart = |(stage, (pinned, cost)): (usize, (&Option<bool>, &u64))| {
-            stage > 0 && !pinned.unwrap_or(*cost < HAND_OVER_NS)
-        };
+    pub(crate) fn is_apart(&self, costs_ns: &[u64]) -> Vec<bool> {
+        let stages = costs_ns.iter().enumerate();
+        let is_apart =
+            |(stage, cost): (usize, &u64)| stage > 0 && !self.of(stage, *cost).is_fused();
         stages.map(is_apart).collect()
     }
 }
@@ -25,8 +81,17 @@ mod tests {
 
     #[test]
     fn what_costs_less_than_handing_over_stays() {
-        let fusion = Fusion(vec![None, None, None, Some(true), Some(false)]);
-        let apart = fusion.is_apart(&[900, 5, 200, 200, 5]);
-        assert_eq!(apart, [false, false, true, false, true]);
+        let fusion = Fusion::new(vec![None, None, None, Some(true), Some(false)]);
+        let costs = [900, 5, 200, 200, 5];
+        assert_eq!(fusion.is_apart(&costs), [false, false, true, false, true]);
+        // It is dearer here than was thought.
+        fusion.set_cost(0, 150);
+        assert_eq!(fusion.hand_over_ns(), HAND_OVER_NS);
+        fusion.set_cost(1, 100);
+        assert_eq!(fusion.hand_over_ns(), 250);
+        assert_eq!(fusion.is_apart(&costs), [false, false, false, false, true]);
+        assert_eq!(fusion.of(2, 200), Fused::Cheap);
+        assert_eq!(fusion.of(2, 300), Fused::Dear);
+        assert_eq!(fusion.of(4, 300), Fused::Pinned(false));
     }
 }

@@ -1,6 +1,8 @@
 //! What a program wants done: stages, each with its kind and its handlers.
 
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::event::{Event, StageId};
 
@@ -23,6 +25,9 @@ pub enum Kind {
 pub trait Handler: Send {
     /// Does the work of events that came together, in their order, at most [`crate::Config::burst`]. What is not handed on by `out` has
     /// left the graph.
+    ///
+    /// When it panics, these events are lost, and counted; the worker makes another handler, and for a second its flows are other
+    /// workers', where there are any.
     fn handle(&mut self, events: &[Event], out: &mut Out);
 }
 
@@ -37,6 +42,9 @@ impl<F: FnMut(&[Event], &mut Out) + Send> Handler for F {
 pub struct Out {
     pub(crate) events: Vec<Event>,
     pub(crate) drops: Vec<(u8, u64)>,
+    /// After how many nanoseconds.
+    pub(crate) timers: Vec<(u64, Event)>,
+    pub(crate) now_ns: u64,
 }
 
 impl Out {
@@ -45,6 +53,28 @@ impl Out {
     #[inline]
     pub fn forward(&mut self, event: Event) {
         self.events.push(event);
+    }
+
+    /// Hands all of them on to one stage, in their order.
+    #[inline]
+    pub fn forward_all(&mut self, events: &[Event], stage: StageId) {
+        self.events
+            .extend(events.iter().map(|event| event.to(stage)));
+    }
+
+    /// Hands an event on when so much time has passed: never earlier, and later by up to 16 µs, and what it takes to wake the worker, or
+    /// to have it finish its turn. It is in the graph until then. Nobody takes it back: a stage that does not want it any more knows by its
+    /// value, and does nothing.
+    pub fn forward_after(&mut self, event: Event, delay: Duration) {
+        let delay_ns = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        self.timers.push((delay_ns, event));
+    }
+
+    /// When the worker began this turn, in nanoseconds since the graph was built: nothing is asked for it.
+    #[inline]
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
     }
 
     /// Counts an event that is dropped, by a cause of the program's own.
@@ -56,7 +86,7 @@ impl Out {
     }
 }
 
-type Maker = Box<dyn Fn(usize) -> Box<dyn Handler> + Send + Sync>;
+pub(crate) type Maker = Arc<dyn Fn(usize) -> Box<dyn Handler> + Send + Sync>;
 
 /// A stage of a graph.
 pub(crate) struct Stage {
@@ -103,7 +133,7 @@ impl Graph {
         self.stages.push(Stage {
             name: name.to_owned(),
             kind,
-            maker: Box::new(move |worker| Box::new(handler(worker))),
+            maker: Arc::new(move |worker| Box::new(handler(worker))),
             fused: None,
         });
         StageId(self.stages.len() as u8 - 1)

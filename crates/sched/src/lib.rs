@@ -18,40 +18,56 @@
 //! | RELEASE | whatever a handler does not hand on; buckets are a worker's until they move, so there is no lock to release early |
 //! | `new_event_threshold` | the limit of an entry point |
 //! | priority 0 to 255 | [`Priority`], four levels; lower ones are never starved |
+//! | timer adapter | [`Out::forward_after`] |
+//! | `xstats` | [`Control::snapshot`] |
 //!
 //! In reading order: `event`, `graph`; `map` (who has which flows), `ring`, `shared`, `outbox`; `entry`, `worker` (a turn),
-//! `worker::moving` (buckets that go to another one), `worker::lending` (batches of ordered stages), `balance` and `fusion` (which, and
-//! when); `run` (threads); `toeplitz`.
+//! `worker::queues` and `worker::batch` (what is done next, and what becomes of it), `worker::moving` (buckets that go to another one),
+//! `worker::lending` (batches of ordered stages), `balance` and `fusion` (which, and when), `worker::activity` (how many workers there is
+//! work for), `timers`; `run` (threads), `calibration` (what handing over costs here), `placement` (on which processors); `seen` (what is
+//! counted), `control` (who looks at it, and tunes), `snapshot`, `picture`; `keys` of flows, and `toeplitz`.
 
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 mod atomic;
 mod balance;
+mod calibration;
+mod control;
 mod entry;
 mod event;
 mod fusion;
 mod graph;
+pub mod keys;
 mod map;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod model;
 mod outbox;
+mod picture;
+pub mod placement;
 mod ring;
 mod run;
+mod seen;
 mod shared;
+mod snapshot;
+mod timers;
 pub mod toeplitz;
 mod worker;
 
+pub use control::Control;
 pub use entry::Entry;
 pub use event::{Event, Priority, StageId};
-pub use fusion::HAND_OVER_NS;
+pub use fusion::{Fused, HAND_OVER_NS};
 pub use graph::{Graph, Handler, Kind, Out, STAGES_MAX};
 pub use run::Running;
+pub use snapshot::{
+    ElephantFigures, EntryFigures, FlowFigures, Snapshot, StageFigures, WorkFigures, WorkerFigures,
+};
 pub use worker::{Work, Worker};
 
 use balance::Clock;
@@ -79,7 +95,14 @@ pub struct Config {
     pub ring: usize,
     /// Batches of ordered stages go to workers with less to do while more events than so many wait at a stage.
     pub lend_above: usize,
+    /// How long an event may wait. With it as few workers are active as keep that, and as the load needs; without it, all.
+    pub latency: Option<Duration>,
 }
+
+/// Events that a handler gets at once, at most.
+const BURST_MAX: usize = 1024;
+/// Events of an entry point that may be in the graph, at most.
+const LIMIT_MAX: usize = 1 << 24;
 
 impl Config {
     /// For so many workers, and one entry point of 4096 events.
@@ -91,6 +114,7 @@ impl Config {
             burst: 32,
             ring: 8192,
             lend_above: 64,
+            latency: None,
         }
     }
 
@@ -102,9 +126,9 @@ impl Config {
         at_most("workers", self.workers, WORKERS_MAX)?;
         at_most("entry points", self.entries.len(), ENTRIES_MAX)?;
         at_most("stages", graph.stages.len(), STAGES_MAX)?;
-        at_most("events of a burst", self.burst, 1024)?;
+        at_most("events of a burst", self.burst, BURST_MAX)?;
         for limit in &self.entries {
-            at_most("events of an entry point", *limit, 1 << 24)?;
+            at_most("events of an entry point", *limit, LIMIT_MAX)?;
         }
         match self.ring.is_power_of_two() && self.ring <= 1 << 20 {
             true => Ok(()),
@@ -171,7 +195,7 @@ fn build_with(
 ) -> Result<(Vec<Worker>, Vec<Entry>), ConfigError> {
     config.check(graph)?;
     let (workers, entries) = (config.workers, config.entries.len());
-    let shared = Arc::new(Shared::new(&graph.stages, workers, entries));
+    let shared = Arc::new(Shared::new(&graph.stages, config));
     let (producers, consumers): (Vec<_>, Vec<_>) =
         (0..workers).map(|_| ring::ring(config.ring)).unzip();
     let outbox = |sender: usize| {
@@ -181,18 +205,15 @@ fn build_with(
         Outbox::new(sender, rings.map(to).collect())
     };
     let made = consumers.into_iter().enumerate().map(|(index, input)| {
-        let handlers = graph.stages.iter().map(|stage| (stage.maker)(index));
-        let handlers = handlers.collect();
         let (shared, clock) = (shared.clone(), clock.clone());
-        Worker::new(index, shared, input, outbox(index), handlers, config, clock)
+        Worker::new(index, shared, input, outbox(index), clock)
     });
     let made = made.collect();
-    let entries = config.entries.iter().enumerate();
-    let entries = entries.map(|(number, limit)| Entry {
+    let entries = (0..entries).map(|number| Entry {
         shared: shared.clone(),
         number: number as u8,
         outbox: outbox(workers + number),
-        limit: *limit as u64,
+        clock: clock.clone(),
         came: 0,
         gone: 0,
         turn: 0,

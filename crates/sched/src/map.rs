@@ -7,6 +7,7 @@
 
 use crate::atomic::{Apart, AtomicU8, AtomicU64, Ordering, fence};
 use crate::event::StageId;
+use crate::ring::Consumer;
 
 /// Buckets of each stage: flows that share one move together.
 pub(crate) const BUCKETS: usize = if cfg!(loom) { 2 } else { 4096 };
@@ -79,10 +80,33 @@ impl Owners {
         self.0[place.index()].store(worker as u8, Ordering::Release);
     }
 
-    /// Gives a bucket to another worker. What was sent by the older table is on its way until the result says that nobody is sending by it.
-    pub(crate) fn give(&self, place: Place, worker: usize, senders: &[Sending]) -> Quiet {
-        self.set(place, worker);
-        Quiet::after(senders)
+    /// Gives buckets to another worker. What was sent by the older table is on its way until the result says that it is over.
+    pub(crate) fn give(&self, places: &[Place], worker: usize, senders: &[Sending]) -> Leave {
+        for place in places {
+            self.set(*place, worker);
+        }
+        Leave {
+            quiet: Quiet::after(senders),
+            mark: None,
+        }
+    }
+}
+
+/// How buckets that were given away are left: once nobody sends by the older table, what is in the former owner's ring by then is the last.
+#[derive(Debug)]
+pub(crate) struct Leave {
+    quiet: Quiet,
+    /// How far the ring was filled when nobody was left.
+    mark: Option<u64>,
+}
+
+impl Leave {
+    /// Whether the former owner has all that will ever come to it. `ring` is its own.
+    pub(crate) fn is_over(&mut self, senders: &[Sending], ring: &Consumer) -> bool {
+        if self.mark.is_none() && self.quiet.poll(senders) {
+            self.mark = Some(ring.reserved());
+        }
+        self.mark.is_some_and(|mark| ring.taken() >= mark)
     }
 }
 
@@ -113,7 +137,7 @@ impl Sending {
 
 /// Senders that may still go by an older table.
 #[derive(Debug)]
-pub(crate) struct Quiet(Vec<(usize, u64)>);
+struct Quiet(Vec<(usize, u64)>);
 
 impl Quiet {
     fn after(senders: &[Sending]) -> Quiet {
@@ -131,7 +155,7 @@ impl Quiet {
     }
 
     /// Whether none is left.
-    pub(crate) fn poll(&mut self, senders: &[Sending]) -> bool {
+    fn poll(&mut self, senders: &[Sending]) -> bool {
         // Acquire: pairs with `Sending::end`.
         self.0
             .retain(|&(sender, round)| senders[sender].0.0.load(Ordering::Acquire) == round);

@@ -26,7 +26,7 @@ pub(crate) struct Outbox {
     /// To each worker; none to itself.
     rings: Vec<Option<Producer>>,
     /// Of what is being sent: whose each event is.
-    owners: Vec<u8>,
+    owners: Box<[u8; AT_ONCE]>,
     /// Of each worker: how many are its, how many there was room for, and then the places for them.
     counts: Vec<u64>,
     rooms: Vec<u64>,
@@ -37,7 +37,7 @@ impl Outbox {
     pub(crate) fn new(sender: usize, rings: Vec<Option<Producer>>) -> Outbox {
         Outbox {
             sender,
-            owners: Vec::with_capacity(AT_ONCE),
+            owners: Box::new([0; AT_ONCE]),
             counts: vec![0; rings.len()],
             rooms: vec![0; rings.len()],
             places: Vec::with_capacity(rings.len()),
@@ -56,14 +56,33 @@ impl Outbox {
         own: &mut Vec<Event>,
     ) -> usize {
         let events = events.take(AT_ONCE);
-        self.owners.clear();
-        self.counts.fill(0);
         shared.senders[self.sender].begin();
-        for event in events.clone() {
-            let owner = match event.stage {
-                HANDED_OVER | LENT | RETURNED => event.value as usize,
-                stage if shared.kinds[stage.index()] == Kind::Parallel => any,
-                stage => shared.owners.of(Place::of(stage, event.flow)),
+        let known = self.look_up(shared, events.clone(), any);
+        let touched = self.reserve();
+        let sent = self.fill(events, known, own);
+        shared.senders[self.sender].end();
+        if touched != 0 {
+            shared.wake(touched);
+        }
+        sent
+    }
+
+    /// Whose each event is, up to the first that there is no room for; how many that are.
+    #[inline]
+    fn look_up<'a>(
+        &mut self,
+        shared: &Shared,
+        events: impl Iterator<Item = &'a Event>,
+        any: usize,
+    ) -> usize {
+        self.counts.fill(0);
+        let mut known = 0;
+        for (event, place) in events.zip(self.owners.iter_mut()) {
+            let owner = match shared.kinds.get(event.stage.index()) {
+                Some(Kind::Parallel) => any,
+                Some(_) => shared.owners.of(Place::of(event.stage, event.flow)),
+                // A word to a worker.
+                None => event.value as usize,
             };
             if self.counts[owner] == 0 {
                 let room = |ring: &mut Producer| ring.room(AT_ONCE as u64);
@@ -73,9 +92,16 @@ impl Outbox {
             if self.counts[owner] == self.rooms[owner] {
                 break;
             }
-            self.owners.push(owner as u8);
+            *place = owner as u8;
             self.counts[owner] += 1;
+            known += 1;
         }
+        known
+    }
+
+    /// Reserves places for them; to whom, by bits.
+    #[inline]
+    fn reserve(&mut self) -> u64 {
         self.places.clear();
         let mut touched = 0;
         for (worker, ring) in self.rings.iter_mut().enumerate() {
@@ -90,14 +116,40 @@ impl Outbox {
                 None => (0, count),
             });
         }
+        touched
+    }
+
+    /// Fills the places, in order, up to the first event that got none: how many that are.
+    #[inline]
+    fn fill<'a>(
+        &mut self,
+        mut events: impl Iterator<Item = &'a Event>,
+        known: usize,
+        own: &mut Vec<Event>,
+    ) -> usize {
+        let owners = &self.owners[..known];
+        // Most often all are one worker's.
+        if let Some(owner) = owners.first().map(|owner| usize::from(*owner))
+            && self.counts[owner] == known as u64
+            && let Some(ring) = &self.rings[owner]
+        {
+            let (at, count) = self.places[owner];
+            for (at, event) in (at..at + count).zip(events) {
+                ring.fill(at, event.pack());
+            }
+            return count as usize;
+        }
         let mut sent = 0;
-        for (event, owner) in events.zip(&self.owners) {
+        for owner in owners {
             let owner = usize::from(*owner);
             let (at, left) = &mut self.places[owner];
             // Somebody else was faster. The places that were got for what comes later, and stays, are filled with nothing.
             if *left == 0 {
                 break;
             }
+            let Some(event) = events.next() else {
+                break;
+            };
             match &self.rings[owner] {
                 Some(ring) => ring.fill(*at, event.pack()),
                 None => own.push(*event),
@@ -110,8 +162,6 @@ impl Outbox {
                 (*at..*at + *left).for_each(|at| ring.fill(at, nothing().pack()));
             }
         }
-        shared.senders[self.sender].end();
-        shared.wake(touched);
         sent
     }
 }

@@ -142,6 +142,11 @@ impl Consumer {
         first & TURN_BIT == self.inner.mark(self.taken)
     }
 
+    /// How many places there are.
+    pub(crate) fn room(&self) -> u64 {
+        self.inner.room()
+    }
+
     /// How many places were ever reserved.
     pub(crate) fn reserved(&self) -> u64 {
         self.inner.reserved.0.load(Ordering::Acquire)

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::calibration;
+use crate::placement::pin;
 use crate::worker::Worker;
 
 /// Batches of a turn: then others get what is theirs.
-const BATCHES: usize = 8;
+const BATCHES: usize = 16;
 /// Turns without anything to do between two looks at the clock.
 const LOOKS: u32 = 64;
 
@@ -24,6 +26,9 @@ impl Running {
     /// Starts a thread for each. Who has had nothing to do for `patience` sleeps until something comes; `on_start` is called in each thread
     /// first, with the worker's number: to pin it, say.
     ///
+    /// The first two workers begin by measuring what it costs to hand events over, which takes some microseconds, and two milliseconds at
+    /// most.
+    ///
     /// # Errors
     /// When the kernel has no more threads; those that were started are ended.
     pub fn start(
@@ -31,17 +36,52 @@ impl Running {
         patience: Duration,
         on_start: impl Fn(usize) + Send + Sync + 'static,
     ) -> io::Result<Running> {
+        let on_start = move |worker: &Worker| on_start(worker.index());
+        Running::start_each(workers, patience, on_start)
+    }
+
+    /// The same, each worker on a processor of its own, as far as there are any: see [`crate::placement::Machine::choose`]. Those that are
+    /// none, or that this program may not use, leave their worker where the kernel puts it, and [`crate::Snapshot`] shows it.
+    ///
+    /// # Errors
+    /// As [`Running::start`].
+    pub fn start_on(
+        workers: Vec<Worker>,
+        patience: Duration,
+        processors: &[usize],
+    ) -> io::Result<Running> {
+        let processors = processors.to_vec();
+        let on_start = move |worker: &Worker| {
+            let processor = processors.get(worker.index());
+            let pinned = processor.filter(|processor| pin(**processor).is_ok());
+            let shown = pinned.map_or(0, |processor| *processor as u64 + 1);
+            worker.seen().processor.set(shown);
+        };
+        Running::start_each(workers, patience, on_start)
+    }
+
+    fn start_each(
+        workers: Vec<Worker>,
+        patience: Duration,
+        on_start: impl Fn(&Worker) + Send + Sync + 'static,
+    ) -> io::Result<Running> {
         let is_over = Arc::new(AtomicBool::new(false));
         let on_start = Arc::new(on_start);
         let mut running = Running {
             threads: Vec::with_capacity(workers.len()),
             is_over: is_over.clone(),
         };
+        let is_measured = workers.len() > 1;
+        let mut sides = calibration::sides().into_iter();
         for worker in workers {
+            let side = sides.next().filter(|_| is_measured);
             let (is_over, on_start) = (is_over.clone(), on_start.clone());
             let name = format!("worker-{}", worker.index());
             let thread = std::thread::Builder::new().name(name).spawn(move || {
-                on_start(worker.index());
+                on_start(&worker);
+                if let Some(side) = side {
+                    side.measure(worker.shared());
+                }
                 work(worker, patience, &is_over)
             });
             match thread {
@@ -55,7 +95,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Ends them, and returns the workers as they are: what is in the graph stays in it. A worker whose handler panicked is missing.
+    /// Ends them, and returns the workers as they are: what is in the graph stays in it.
     pub fn stop(self) -> Vec<Worker> {
         // Release: pairs with the acquire in `work`.
         self.is_over.store(true, Ordering::Release);
@@ -97,9 +137,19 @@ impl Worker {
 
     fn sleep(&self, is_over: &AtomicBool) {
         self.be_unloaded();
+        self.show();
         self.bed().lie_down();
         if self.is_idle() && !is_over.load(Ordering::Acquire) {
-            std::thread::park();
+            let begin = self.now_ns();
+            match self.next_timer_ns() {
+                Some(due) => {
+                    std::thread::park_timeout(Duration::from_nanos(due.saturating_sub(begin)));
+                }
+                None => std::thread::park(),
+            }
+            let seen = self.seen();
+            seen.parks.add(1);
+            seen.parked_ns.add(self.now_ns().saturating_sub(begin));
         }
         self.bed().get_up();
     }

@@ -1,12 +1,15 @@
 //! What all workers and entry points of a scheduler see.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64 as Plain, AtomicUsize};
 use std::thread::Thread;
 
+use crate::Config;
 use crate::atomic::{Apart, AtomicBool, AtomicU64, Ordering, fence};
 use crate::fusion::Fusion;
-use crate::graph::{Kind, Stage};
+use crate::graph::{Kind, Maker, Stage};
 use crate::map::{Owners, Sending};
+use crate::seen::{EntrySeen, Seen};
 use crate::worker::Loans;
 
 /// What all of them see.
@@ -14,8 +17,13 @@ use crate::worker::Loans;
 pub(crate) struct Shared {
     pub(crate) names: Vec<String>,
     pub(crate) kinds: Vec<Kind>,
+    pub(crate) makers: Makers,
     pub(crate) fusion: Fusion,
     pub(crate) workers: usize,
+    pub(crate) entries: usize,
+    pub(crate) tuning: Tuning,
+    /// Which workers have flows, or are about to have some, by bits; never none.
+    pub(crate) active: Apart<Plain>,
     pub(crate) owners: Owners,
     /// Of workers, and of entry points behind them.
     pub(crate) senders: Box<[Sending]>,
@@ -26,32 +34,99 @@ pub(crate) struct Shared {
     pub(crate) loans: Box<[Loans]>,
     /// Of each worker: events of each entry point that left the graph, less those that were made in it.
     gone: Box<[Apart<Box<[AtomicU64]>>]>,
+    /// Of each worker, and of each entry point.
+    pub(crate) seen: Box<[Apart<Seen>]>,
+    pub(crate) entered: Box<[Apart<EntrySeen>]>,
+}
+
+/// What makes the handlers of each stage.
+pub(crate) struct Makers(pub(crate) Vec<Maker>);
+
+impl std::fmt::Debug for Makers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "makers of {} stages", self.0.len())
+    }
+}
+
+/// What may be changed while it runs. Everything is read with `Relaxed`: each is a number of its own.
+#[derive(Debug)]
+pub(crate) struct Tuning {
+    /// Of each entry point.
+    pub(crate) limits: Box<[Plain]>,
+    pub(crate) burst: AtomicUsize,
+    pub(crate) lend_above: AtomicUsize,
+    /// How long an event may wait; 0: all workers are active, whatever waits.
+    pub(crate) latency_ns: Plain,
+}
+
+impl Tuning {
+    fn new(config: &Config) -> Tuning {
+        let limits = config.entries.iter();
+        Tuning {
+            limits: limits.map(|limit| Plain::new(*limit as u64)).collect(),
+            burst: AtomicUsize::new(config.burst),
+            lend_above: AtomicUsize::new(config.lend_above),
+            latency_ns: Plain::new(nanoseconds(config.latency)),
+        }
+    }
+}
+
+/// 0 stands for none.
+pub(crate) fn nanoseconds(latency: Option<std::time::Duration>) -> u64 {
+    let of = |latency: std::time::Duration| u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+    latency.map_or(0, |latency| of(latency).max(1))
 }
 
 impl Shared {
-    pub(crate) fn new(stages: &[Stage], workers: usize, entries: usize) -> Shared {
+    pub(crate) fn new(stages: &[Stage], config: &Config) -> Shared {
+        let (workers, entries) = (config.workers, config.entries.len());
         let names = stages.iter().map(|stage| stage.name.clone()).collect();
         let kinds: Vec<_> = stages.iter().map(|stage| stage.kind).collect();
         let pins = stages.iter().map(|stage| stage.fused).collect();
+        let makers = stages.iter().map(|stage| stage.maker.clone()).collect();
         let zeros = |_| Apart((0..entries).map(|_| AtomicU64::new(0)).collect());
+        let seen = |_| Apart(Seen::new(stages.len()));
+        let entered = |_| Apart(EntrySeen::new(stages.len()));
         Shared {
             owners: Owners::new(kinds.len(), workers),
-            fusion: Fusion(pins),
+            fusion: Fusion::new(pins),
             names,
             kinds,
+            makers: Makers(makers),
             workers,
+            entries,
+            tuning: Tuning::new(config),
+            active: Apart(Plain::new(u64::MAX >> (u64::BITS as usize - workers))),
             senders: (0..workers + entries).map(|_| Sending::default()).collect(),
             beds: (0..workers).map(|_| Bed::default()).collect(),
             loads: (0..workers).map(|_| Apart::default()).collect(),
             loans: (0..workers).map(|_| Loans::default()).collect(),
             gone: (0..workers).map(zeros).collect(),
+            seen: (0..workers).map(seen).collect(),
+            entered: (0..entries).map(entered).collect(),
         }
+    }
+
+    /// Which workers are active, by bits.
+    #[inline]
+    pub(crate) fn active(&self) -> u64 {
+        // Acquire: pairs with the changes in `worker::activity`, which are AcqRel; nothing else hangs on it.
+        self.active.0.load(Ordering::Acquire)
+    }
+
+    /// The next active worker, from one on.
+    #[inline]
+    pub(crate) fn next_active(&self, from: usize) -> usize {
+        let active = self.active();
+        let later = active >> from << from;
+        let first = if later == 0 { active } else { later };
+        first.trailing_zeros() as usize % self.workers
     }
 
     /// So many more of an entry point's events have left than were made; only the worker itself counts.
     #[inline]
-    pub(crate) fn count_gone(&self, worker: usize, entry: u8, events: u64) {
-        let gone = &self.gone[worker].0[usize::from(entry)];
+    pub(crate) fn count_gone(&self, worker: usize, entry: usize, events: u64) {
+        let gone = &self.gone[worker].0[entry];
         // Release: pairs with the acquire in `gone_of`. Relaxed: nobody else writes.
         gone.store(
             gone.load(Ordering::Relaxed).wrapping_add(events),

@@ -4,106 +4,35 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::balance::{Clock, Load};
-use crate::event::{Event, Priority, StageId};
+use crate::control::Control;
+use crate::event::{Event, StageId};
 use crate::graph::{Handler, Kind, Out};
 use crate::map::Place;
 use crate::outbox::{HANDED_OVER, LENT, Outbox, RETURNED};
 use crate::ring::Consumer;
+use crate::seen::Seen;
 use crate::shared::{Bed, Shared};
-use crate::{Config, STARVATION_BATCHES};
+use crate::timers::Timers;
+use activity::Activity;
 use lending::Lending;
 use moving::Flows;
+use queues::Queues;
 
+mod activity;
+mod batch;
 mod lending;
 mod moving;
+mod queues;
 
 pub(crate) use lending::Loans;
 
-/// Of so many batches of a stage one is timed.
-const TIMED: u64 = 16;
-
-/// Events that wait, by priority and stage.
-#[derive(Debug)]
-struct Queues {
-    waiting: Vec<VecDeque<Event>>,
-    stages: usize,
-    /// Of each priority.
-    counts: [usize; 4],
-    /// Batches since the last one of the lowest priority that waits.
-    passed_over: usize,
-}
-
-impl Queues {
-    fn new(stages: usize) -> Queues {
-        Queues {
-            waiting: (0..4 * stages).map(|_| VecDeque::new()).collect(),
-            stages,
-            counts: [0; 4],
-            passed_over: 0,
-        }
-    }
-
-    #[inline]
-    fn push(&mut self, event: Event) {
-        let priority = event.priority as usize;
-        self.counts[priority] += 1;
-        self.waiting[priority * self.stages + event.stage.index()].push_back(event);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.counts == [0; 4]
-    }
-
-    fn len(&self) -> usize {
-        self.counts.iter().sum()
-    }
-
-    /// Whose turn it is: the most urgent, but once in a while the least; and of those, the stage that is nearest to the way out.
-    fn choose(&mut self) -> Option<(usize, StageId)> {
-        let urgent = self.counts.iter().position(|count| *count > 0)?;
-        let least = self.counts.iter().rposition(|count| *count > 0)?;
-        let priority = if urgent == least {
-            self.passed_over = 0;
-            urgent
-        } else if self.passed_over + 1 >= STARVATION_BATCHES {
-            self.passed_over = 0;
-            least
-        } else {
-            self.passed_over += 1;
-            urgent
-        };
-        let queues = &self.waiting[priority * self.stages..][..self.stages];
-        let stage = queues.iter().rposition(|queue| !queue.is_empty())?;
-        Some((priority, StageId(stage as u8)))
-    }
-
-    /// Moves a batch of them over.
-    fn take(&mut self, (priority, stage): (usize, StageId), most: usize, batch: &mut Vec<Event>) {
-        let queue = &mut self.waiting[priority * self.stages + stage.index()];
-        let count = queue.len().min(most);
-        self.counts[priority] -= count;
-        batch.extend(queue.drain(..count));
-    }
-
-    /// Takes out all of a bucket, in their order.
-    fn extract(&mut self, place: Place, mut each: impl FnMut(Event)) {
-        let stage = place.stage();
-        for priority in Priority::ALL {
-            let queue = &mut self.waiting[priority as usize * self.stages + stage.index()];
-            let before = queue.len();
-            queue.retain(|event| {
-                let stays = Place::of(stage, event.flow) != place;
-                if !stays {
-                    each(*event);
-                }
-                stays
-            });
-            self.counts[priority as usize] -= before - queue.len();
-        }
-    }
-}
+/// Events that are taken out of the ring at once: few enough to stay in the nearest cache until they are looked at.
+const AT_ONCE: u64 = 256;
+/// Turns without work between two looks at the clock.
+const IDLE_TURNS: u32 = 16;
 
 /// What a worker did with events of a stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -125,21 +54,24 @@ pub struct Worker {
     /// What has just come, and what was to be sent and is its own.
     came: Vec<Event>,
     own: Vec<Event>,
-    handlers: Vec<Box<dyn Handler>>,
+    /// None: it panicked, and so did what makes another one.
+    handlers: Vec<Option<Box<dyn Handler>>>,
     queues: Queues,
     flows: Flows,
     lending: Lending,
+    activity: Activity,
+    timers: Timers,
     /// What others are to get, and has not found its way yet.
     pending: VecDeque<Event>,
     out: Out,
     batch: Vec<Event>,
     burst: usize,
-    /// Batches of ordered stages are lent while more than so many events wait.
-    lend_above: usize,
-    work: Vec<Work>,
+    /// Of each entry point: events that left in this turn, less those that were made.
+    gone: Box<[u64]>,
     drops: Vec<[u64; 256]>,
     clock: Clock,
     load: Load,
+    idle_turns: u32,
     /// Buckets that were given away.
     moves: u64,
 }
@@ -151,38 +83,43 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    #[allow(clippy::too_many_arguments, reason = "by `build` only")]
     pub(crate) fn new(
         index: usize,
         shared: Arc<Shared>,
         input: Consumer,
         outbox: Outbox,
-        handlers: Vec<Box<dyn Handler>>,
-        config: &Config,
         clock: Clock,
     ) -> Worker {
-        let (burst, lend_above) = (config.burst, config.lend_above);
+        let makers = shared.makers.0.iter();
+        let handlers: Vec<_> = makers.map(|make| Some(make(index))).collect();
         let stages = handlers.len();
+        let burst = shared.tuning.burst.load(Relaxed);
+        let now = clock.now();
         Worker {
             flows: Flows::new(&shared, index, stages),
             lending: Lending::default(),
-            lend_above,
+            activity: Activity::default(),
+            timers: Timers::new(now),
+            gone: vec![0; shared.entries].into(),
             index,
             shared,
             input,
             outbox,
-            came: Vec::new(),
+            came: Vec::with_capacity(AT_ONCE as usize),
             own: Vec::new(),
             handlers,
             queues: Queues::new(stages),
             pending: VecDeque::new(),
-            out: Out::default(),
+            out: Out {
+                events: Vec::with_capacity(burst),
+                ..Out::default()
+            },
             batch: Vec::with_capacity(burst),
             burst,
-            work: vec![Work::default(); stages],
             drops: vec![[0; 256]; stages],
-            load: Load::new(clock.now()),
+            load: Load::new(now),
             clock,
+            idle_turns: 0,
             moves: 0,
         }
     }
@@ -208,7 +145,11 @@ impl Worker {
     /// What it did at each stage, with the stage's name.
     pub fn work(&self) -> impl ExactSizeIterator<Item = (&str, Work)> {
         let names = self.shared.names.iter().map(String::as_str);
-        names.zip(self.work.iter().copied())
+        names.zip(self.seen().stages.iter().map(|seen| Work {
+            events: seen.events.get(),
+            batches: seen.batches.get(),
+            cost_ns: seen.cost_ns.get(),
+        }))
     }
 
     /// How many events a stage dropped here, by its own causes.
@@ -217,27 +158,59 @@ impl Worker {
         &self.drops[stage.index()]
     }
 
+    /// What looks at the whole, and tunes it, from any thread.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        Control::new(self.shared.clone(), self.clock.clone())
+    }
+
     /// Takes what came, does batches until nothing is left or so many were done, and hands on. Returns how many events were handled.
     pub fn turn(&mut self, batches: usize) -> usize {
+        let has_work = self.input.is_ready()
+            || !self.queues.is_empty()
+            || !self.lending.borrowed.is_empty()
+            || self.timers.len() > 0;
+        if !has_work {
+            self.turn_without_work();
+            return 0;
+        }
         let begin = self.clock.now();
+        self.out.now_ns = begin;
+        self.burst = self.shared.tuning.burst.load(Relaxed);
         self.receive();
         self.go_on_moving();
-        let mut handled = self.handle_borrowed();
-        for _ in 0..batches {
-            match self.queues.choose() {
-                Some(queue) => handled += self.handle(queue),
-                None => break,
-            }
-        }
+        self.watch_latency(begin);
+        self.expire(begin);
+        let handled = self.handle_borrowed() + self.handle_waiting(batches);
+        self.count_gone();
         self.send();
         let now = self.clock.now();
         if handled > 0 {
             self.load.add(now - begin);
         }
-        if self.load.look(now) {
-            self.balance();
-        }
+        self.look_around(now);
         handled
+    }
+
+    /// What is left to do then; the clock is asked now and then.
+    fn turn_without_work(&mut self) {
+        self.go_on_moving();
+        self.send();
+        self.idle_turns = self.idle_turns.wrapping_add(1);
+        if self.idle_turns.is_multiple_of(IDLE_TURNS) {
+            self.look_around(self.clock.now());
+        }
+    }
+
+    /// Now and then: its load, and who may have some of it.
+    fn look_around(&mut self, now: u64) {
+        if let Some(is_time_to_move) = self.load.look(now) {
+            self.show();
+            if is_time_to_move {
+                self.follow_load(now);
+                self.balance();
+            }
+        }
     }
 
     /// Whether there is nothing to do for it, now.
@@ -246,33 +219,81 @@ impl Worker {
         self.queues.is_empty()
             && self.pending.is_empty()
             && !self.flows.is_moving()
+            && !self.activity.is_leaving()
             && self.lending.borrowed.is_empty()
             && !self.input.is_ready()
+    }
+
+    /// When the next event comes that was put off, in nanoseconds since the graph was built, if there is one; perhaps later.
+    #[must_use]
+    pub fn next_timer_ns(&self) -> Option<u64> {
+        self.timers.next_ns()
     }
 
     /// Events that it has, in whatever state.
     #[must_use]
     pub fn backlog(&self) -> usize {
-        self.queues.len() + self.pending.len() + self.flows.held() + self.lending.lent()
+        let waiting = self.queues.len() + self.pending.len() + self.timers.len();
+        waiting + self.flows.held() + self.lending.lent()
     }
 
     pub(crate) fn bed(&self) -> &Bed {
         &self.shared.beds[self.index]
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.clock.now()
+    }
+
+    pub(crate) fn seen(&self) -> &Seen {
+        &self.shared.seen[self.index].0
+    }
+
     fn receive(&mut self) {
         // All that there is: who sends is never kept waiting by what is done here.
-        let mut came = std::mem::take(&mut self.came);
-        self.input
-            .take(u64::MAX, |words| came.push(Event::unpack(words)));
-        for event in came.drain(..) {
-            self.accept(event);
+        let mut left = self.input.room();
+        while left > 0 && self.input.is_ready() {
+            let mut came = std::mem::take(&mut self.came);
+            let most = left.min(AT_ONCE);
+            self.input
+                .take(most, |words| came.push(Event::unpack(words)));
+            left -= came.len() as u64;
+            self.seen().received.add(came.len() as u64);
+            self.accept_all(&came);
+            came.clear();
+            self.came = came;
         }
-        self.came = came;
+    }
+
+    /// Events came: those of one queue that are ours, one after another, at once.
+    fn accept_all(&mut self, events: &[Event]) {
+        let mut rest = events;
+        while let Some(first) = rest.first() {
+            let queue = (first.priority, first.stage);
+            let is_of_it = |event: &Event| (event.priority, event.stage) == queue;
+            let ours = match self.shared.kinds.get(queue.1.index()) {
+                Some(Kind::Parallel) => rest.iter().position(|event| !is_of_it(event)),
+                Some(_) => rest.iter().position(|event| {
+                    !(is_of_it(event) & self.flows.has(Place::of(queue.1, event.flow)))
+                }),
+                None => Some(0),
+            };
+            let (ours, others) = rest.split_at(ours.unwrap_or(rest.len()));
+            if ours.is_empty() {
+                self.accept(*first);
+                rest = &others[1..];
+            } else {
+                self.queues.extend(queue, ours);
+                rest = others;
+            }
+        }
     }
 
     /// An event came.
-    #[inline]
     fn accept(&mut self, event: Event) {
         if event.is_word() {
             self.obey(event);
@@ -292,80 +313,21 @@ impl Worker {
         }
     }
 
-    /// Does a batch.
-    fn handle(&mut self, queue: (usize, StageId)) -> usize {
-        self.batch.clear();
-        self.queues.take(queue, self.burst, &mut self.batch);
-        let count = self.batch.len();
-        if self.shared.kinds[queue.1.index()] == Kind::Ordered && self.handle_ordered(queue.1) {
-            return count;
+    /// Puts what was put off, and is due, where it belongs.
+    fn expire(&mut self, now: u64) {
+        if self.timers.len() > 0 {
+            self.timers.expire(now, &mut self.out.events);
+            self.hand_on_each(None);
         }
-        self.run(queue.1);
-        self.hand_on();
-        count
     }
 
-    /// Has the batch handled, and counts that. What is to be handed on is in `out`.
-    fn run(&mut self, id: StageId) {
-        let stage = id.index();
-        let is_timed = self.work[stage].batches.is_multiple_of(TIMED);
-        let begin = if is_timed { self.clock.now() } else { 0 };
-        self.handlers[stage].handle(&self.batch, &mut self.out);
-        if is_timed && !self.batch.is_empty() {
-            let cost = (self.clock.now() - begin) / self.batch.len() as u64;
-            let Work {
-                batches, cost_ns, ..
-            } = &mut self.work[stage];
-            // One that was interrupted is not what work costs.
-            *cost_ns = match *batches {
-                0 => cost,
-                _ => (7 * *cost_ns + cost.min(16 * *cost_ns + 1000)) / 8,
-            };
-        }
-        for event in &self.batch {
-            self.load.saw(Place::of(id, event.flow));
-        }
-        self.work[stage].events += self.batch.len() as u64;
-        self.work[stage].batches += 1;
-        for (cause, count) in self.out.drops.drain(..) {
-            self.drops[stage][usize::from(cause)] += count;
-        }
-        self.account();
-    }
-
-    /// Puts what was handed on where it belongs.
-    fn hand_on(&mut self) {
-        let mut events = std::mem::take(&mut self.out.events);
-        for event in events.drain(..) {
-            let is_ours = self.shared.kinds[event.stage.index()] == Kind::Parallel
-                || self.flows.has(Place::of(event.stage, event.flow));
-            match is_ours {
-                true => self.queues.push(event),
-                false => self.pending.push_back(event),
+    /// Tells entry points how many of their events have left: before what was made of them is anybody's.
+    fn count_gone(&mut self) {
+        for (entry, gone) in self.gone.iter_mut().enumerate() {
+            if *gone != 0 {
+                self.shared.count_gone(self.index, entry, *gone);
+                *gone = 0;
             }
-        }
-        self.out.events = events;
-    }
-
-    /// Counts what a batch took in, less what it handed on, for each entry point.
-    fn account(&mut self) {
-        let (taken, given) = (&self.batch, &self.out.events);
-        let Some(entry) = taken.first().map(|event| event.entry) else {
-            return;
-        };
-        let is_same = |event: &Event| event.entry == entry;
-        if taken.iter().all(is_same) && given.iter().all(is_same) {
-            let gone = (taken.len() as u64).wrapping_sub(given.len() as u64);
-            if gone != 0 {
-                self.shared.count_gone(self.index, entry, gone);
-            }
-            return;
-        }
-        for event in taken {
-            self.shared.count_gone(self.index, event.entry, 1);
-        }
-        for event in given {
-            self.shared.count_gone(self.index, event.entry, u64::MAX);
         }
     }
 
@@ -380,9 +342,26 @@ impl Worker {
             .outbox
             .send(&self.shared, pending, self.index, &mut own);
         self.pending.drain(..sent);
+        self.seen().sent.add((sent - own.len()) as u64);
         for event in own.drain(..) {
             self.accept(event);
         }
         self.own = own;
+    }
+
+    /// Shows what is not counted as it happens.
+    pub(crate) fn show(&self) {
+        let seen = self.seen();
+        for (number, stage) in seen.stages.iter().enumerate() {
+            let waiting = self.queues.at_stage(StageId(number as u8)) as u64;
+            stage.waiting.set(waiting);
+            stage.waiting_max.raise(waiting);
+        }
+        seen.load.set(self.load.level);
+        seen.pending.set(self.pending.len() as u64);
+        seen.held.set(self.flows.held() as u64);
+        seen.lent.set(self.lending.lent() as u64);
+        seen.timers.set(self.timers.len() as u64);
+        seen.owned.set(self.flows.owned() as u64);
     }
 }

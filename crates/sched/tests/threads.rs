@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use millrace_sched::placement::Machine;
 use millrace_sched::{Config, Entry, Event, Graph, Kind, Out, Running, StageId, build};
 
 const FLOWS: usize = 64;
@@ -18,6 +19,9 @@ struct Watch {
     flows: Vec<Flow>,
     wrong: AtomicU64,
     left: AtomicU64,
+    /// One in so many events has its handler panic.
+    panics: Option<u64>,
+    lost: AtomicU64,
 }
 
 /// One atomic stage, whose work is uneven: low flows take long.
@@ -34,6 +38,23 @@ fn graph(watch: &Arc<Watch>) -> (Graph, StageId) {
     graph.stage("work", Kind::Atomic, move |_| {
         let watch = watch.clone();
         move |events: &[Event], _: &mut Out| {
+            let is_bad = |event: &Event| {
+                watch
+                    .panics
+                    .is_some_and(|every| event.value % every == every - 1)
+            };
+            if events.iter().any(is_bad) {
+                for event in events {
+                    let flow = &watch.flows[event.flow as usize];
+                    let last = flow.last.swap(event.value, Ordering::AcqRel);
+                    let is_wrong = u64::from(last + 1 != event.value);
+                    watch.wrong.fetch_add(is_wrong, Ordering::Relaxed);
+                }
+                let lost = events.len() as u64;
+                watch.lost.fetch_add(lost, Ordering::Relaxed);
+                // Without a message for each.
+                std::panic::resume_unwind(Box::new("on purpose"));
+            }
             for event in events {
                 let flow = &watch.flows[event.flow as usize];
                 let is_alone = !flow.is_handled.swap(true, Ordering::AcqRel);
@@ -69,8 +90,7 @@ fn enter_all(entry: &mut Entry, stage: StageId, events: u64) {
     }
 }
 
-#[test]
-fn flows_have_one_worker_at_a_time_and_keep_their_order() {
+fn play(events: u64, config: &Config, panics: Option<u64>) {
     let flow = || Flow {
         is_handled: AtomicBool::new(false),
         last: AtomicU64::new(0),
@@ -79,21 +99,46 @@ fn flows_have_one_worker_at_a_time_and_keep_their_order() {
         flows: (0..FLOWS).map(|_| flow()).collect(),
         wrong: AtomicU64::new(0),
         left: AtomicU64::new(0),
+        panics,
+        lost: AtomicU64::new(0),
     });
     let (graph, stage) = graph(&watch);
-    let (workers, mut entries) = build(&graph, &Config::new(3)).unwrap();
+    let (workers, mut entries) = build(&graph, config).unwrap();
     let running = Running::start(workers, Duration::from_micros(50), |_| {}).unwrap();
-    let events = 300_000;
     enter_all(&mut entries[0], stage, events);
     let begin = Instant::now();
     while entries[0].inside() > 0 && begin.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(1));
     }
     let workers = running.stop();
-    assert_eq!(watch.left.load(Ordering::Relaxed), events);
+    let lost = watch.lost.load(Ordering::Relaxed);
+    assert_eq!(watch.left.load(Ordering::Relaxed) + lost, events);
     assert_eq!(watch.wrong.load(Ordering::Relaxed), 0);
+    assert_eq!(lost > 0, panics.is_some());
+    let shown = entries[0].control().snapshot();
+    assert_eq!(shown.stages[1].work.lost, lost);
+    assert_eq!(shown.stages[1].work.events, events);
     let moves: u64 = workers.iter().map(|worker| worker.moves()).sum();
     println!("{moves} buckets moved");
+}
+
+#[test]
+fn flows_have_one_worker_at_a_time_and_keep_their_order() {
+    play(200_000, &Config::new(3), None);
+}
+
+#[test]
+fn so_they_do_while_workers_are_called_up_and_stand_down() {
+    let config = Config {
+        latency: Some(Duration::from_micros(20)),
+        ..Config::new(3)
+    };
+    play(100_000, &config, None);
+}
+
+#[test]
+fn so_they_do_while_handlers_panic_and_what_that_takes_is_counted() {
+    play(100_000, &Config::new(3), Some(700));
 }
 
 #[test]
@@ -122,4 +167,46 @@ fn who_sleeps_is_woken_by_each_event() {
         }
     }
     assert_eq!(running.stop().len(), 2);
+}
+
+#[test]
+fn who_sleeps_is_woken_by_what_was_put_off_and_is_shown_to_have_slept() {
+    let came_ns = Arc::new(AtomicU64::new(0));
+    let mut graph = Graph::new();
+    let first = graph.stage("put off", Kind::Atomic, |_| {
+        |events: &[Event], out: &mut Out| {
+            for event in events {
+                let mut later = event.to(event.stage.after());
+                later.value = out.now_ns();
+                out.forward_after(later, Duration::from_millis(5));
+            }
+        }
+    });
+    let came = came_ns.clone();
+    graph.stage("later", Kind::Atomic, move |_| {
+        let came = came.clone();
+        move |events: &[Event], out: &mut Out| {
+            came.store(out.now_ns() - events[0].value, Ordering::Release);
+        }
+    });
+    let (workers, mut entries) = build(&graph, &Config::new(2)).unwrap();
+    let processors = Machine::detect().choose(2, None);
+    let running = Running::start_on(workers, Duration::ZERO, &processors).unwrap();
+    let event = entries[0].event(first, 7, 0);
+    assert_eq!(entries[0].enter(&[event]), 1);
+    let begin = Instant::now();
+    while came_ns.load(Ordering::Acquire) == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(10), "it never came");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(
+        came_ns.load(Ordering::Acquire) >= 5_000_000,
+        "it came early"
+    );
+    running.stop();
+    let shown = entries[0].control().snapshot();
+    let slept: u64 = shown.workers.iter().map(|worker| worker.parked_ns).sum();
+    assert!(slept > 1_000_000, "{slept} ns");
+    let pinned = shown.workers.iter().map(|worker| worker.processor);
+    assert!(pinned.eq((0..2).map(|worker| processors.get(worker).copied())));
 }

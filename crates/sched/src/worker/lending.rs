@@ -38,6 +38,7 @@ pub(crate) struct Loans([Mutex<Loan>; LOANS_MAX]);
 struct Away {
     /// Its loan; none: it was handled here.
     loan: Option<u32>,
+    stage: StageId,
     places: Vec<Place>,
     /// What it hands on, once that is known.
     out: Option<Vec<Event>>,
@@ -85,6 +86,7 @@ impl Worker {
         self.run(stage);
         self.lending.line.push_back(Away {
             loan: None,
+            stage,
             places,
             out: Some(std::mem::take(&mut self.out.events)),
         });
@@ -94,16 +96,17 @@ impl Worker {
     /// Who has less to do, if there is much to do here.
     fn find_helper(&mut self) -> Option<usize> {
         let workers = self.shared.workers;
-        if self.queues.len() <= self.lend_above
-            || self.lending.used.count_ones() as usize == LOANS_MAX
-        {
+        let lend_above = self.shared.tuning.lend_above.load(Ordering::Relaxed);
+        if self.queues.len() <= lend_above || self.lending.used.count_ones() as usize == LOANS_MAX {
             return None;
         }
         self.lending.turn += 1;
         let load = |worker: &usize| self.shared.loads[*worker].0.load(Ordering::Relaxed);
+        // Who is not active is called up by load, and not by a loan.
+        let active = self.shared.active() & !(1 << self.index);
         let others = (0..workers).map(|step| (self.lending.turn + step) % workers);
         let least = others
-            .filter(|other| *other != self.index)
+            .filter(|other| active >> other & 1 != 0)
             .min_by_key(load)?;
         (load(&least) <= FREE).then_some(least)
     }
@@ -119,6 +122,7 @@ impl Worker {
         drop(loan);
         self.lending.line.push_back(Away {
             loan: Some(number),
+            stage,
             places,
             out: None,
         });
@@ -152,6 +156,7 @@ impl Worker {
             drop(loan);
             self.pending.push_back(word(RETURNED, owner, number));
             handled += self.batch.len();
+            self.seen().borrowed.add(1);
         }
         handled
     }
@@ -177,9 +182,14 @@ impl Worker {
                 at += 1;
                 continue;
             }
-            if let Some(Away { out: Some(out), .. }) = self.lending.line.remove(at) {
+            if let Some(Away {
+                out: Some(out),
+                stage,
+                ..
+            }) = self.lending.line.remove(at)
+            {
                 self.out.events = out;
-                self.hand_on();
+                self.hand_on_all(stage);
             }
         }
     }

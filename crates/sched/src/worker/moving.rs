@@ -15,8 +15,10 @@ use std::collections::HashMap;
 use super::Worker;
 use crate::atomic::Ordering;
 use crate::event::{Event, StageId};
-use crate::map::{Place, Quiet};
+use crate::graph::Kind;
+use crate::map::{Leave, Place};
 use crate::outbox::{HANDED_OVER, word};
+use crate::seen::ELEPHANTS;
 use crate::shared::Shared;
 
 /// What a worker has to do with a bucket.
@@ -27,21 +29,19 @@ enum State {
     Leaving,
 }
 
-/// A bucket that is leaving.
+/// Buckets that are leaving together.
 #[derive(Debug)]
 struct Leaving {
-    place: Place,
+    places: Vec<Place>,
     to: usize,
-    /// Who may still send by the older table.
-    quiet: Quiet,
-    /// Once that is nobody: how far our ring was filled then.
-    mark: Option<u64>,
+    leave: Leave,
 }
 
 /// What a worker knows of buckets.
 #[derive(Debug)]
 pub(super) struct Flows {
     states: Box<[State]>,
+    owned: usize,
     leaving: Vec<Leaving>,
     /// What came straight, or was sent on, for buckets that are on their way here.
     held: HashMap<Place, Vec<Event>>,
@@ -50,12 +50,20 @@ pub(super) struct Flows {
 
 impl Flows {
     pub(super) fn new(shared: &Shared, worker: usize, stages: usize) -> Flows {
-        let state = |place| match shared.owners.of(place) == worker {
+        // Events of parallel stages are whose they come to.
+        let has_owners = |place: Place| shared.kinds[place.stage().index()] != Kind::Parallel;
+        let is_ours = |place| has_owners(place) && shared.owners.of(place) == worker;
+        let state = |place| match is_ours(place) {
             true => State::Owned,
             false => State::Other,
         };
+        let states: Box<[State]> = Place::all(stages).map(state).collect();
         Flows {
-            states: Place::all(stages).map(state).collect(),
+            owned: states
+                .iter()
+                .filter(|state| **state == State::Owned)
+                .count(),
+            states,
             leaving: Vec::new(),
             held: HashMap::new(),
             held_events: 0,
@@ -65,6 +73,11 @@ impl Flows {
     #[inline]
     pub(super) fn has(&self, place: Place) -> bool {
         self.states[place.index()] == State::Owned
+    }
+
+    /// Buckets that it has, of all stages.
+    pub(super) fn owned(&self) -> usize {
+        self.owned
     }
 
     pub(super) fn is_moving(&self) -> bool {
@@ -105,82 +118,117 @@ impl Worker {
     /// When there is no such worker.
     pub fn give(&mut self, stage: StageId, flow: u32, to: usize) -> bool {
         assert!(to < self.shared.workers, "there is no worker {to}");
-        self.give_away(Place::of(stage, flow), to)
+        self.give_away(&[Place::of(stage, flow)], to) > 0
     }
 
-    /// Gives a bucket to another worker. False: it is not ours to give, or is on its way already.
-    fn give_away(&mut self, place: Place, to: usize) -> bool {
+    /// Gives buckets to another worker, but those that are not ours to give, or are on their way already. How many are given: those of
+    /// several stages that stand beside each other are one.
+    pub(super) fn give_away(&mut self, places: &[Place], to: usize) -> usize {
         // What was lent comes back here.
-        if to == self.index || !self.flows.has(place) || self.lending.has(place) {
-            return false;
+        let may_go = |place: &&Place| self.flows.has(**place) && !self.lending.has(**place);
+        let places: Vec<Place> = places.iter().filter(may_go).copied().collect();
+        if to == self.index || places.is_empty() {
+            return 0;
         }
-        self.flows.states[place.index()] = State::Leaving;
-        let pending = &mut self.pending;
-        self.queues
-            .extract(place, |event| pending.push_back(sent_on(event)));
-        let quiet = self.shared.owners.give(place, to, &self.shared.senders);
-        self.flows.leaving.push(Leaving {
-            place,
-            to,
-            quiet,
-            mark: None,
-        });
-        true
+        let mut stages = 0u64;
+        for place in &places {
+            self.flows.states[place.index()] = State::Leaving;
+            stages |= 1 << place.stage().index();
+        }
+        self.flows.owned -= places.len();
+        while stages != 0 {
+            let stage = StageId(stages.trailing_zeros() as u8);
+            stages &= stages - 1;
+            // Of what left before nothing is there any more.
+            let states = &self.flows.states;
+            let is_leaving =
+                |event: &Event| states[Place::of(stage, event.flow).index()] == State::Leaving;
+            let pending = &mut self.pending;
+            self.queues
+                .extract(stage, is_leaving, |event| pending.push_back(sent_on(event)));
+        }
+        let leave = self.shared.owners.give(&places, to, &self.shared.senders);
+        self.seen().given.add(places.len() as u64);
+        let buckets = places.chunk_by(|one, next| one.bucket() == next.bucket());
+        let count = buckets.count();
+        self.flows.leaving.push(Leaving { places, to, leave });
+        count
     }
 
     /// Who sleeps has no load.
     pub(crate) fn be_unloaded(&self) {
         self.shared.loads[self.index].0.store(0, Ordering::Relaxed);
+        self.seen().load.set(0);
     }
 
     /// Tells its load, and gives some of it to whoever has the least.
     pub(super) fn balance(&mut self) {
-        let loads = &self.shared.loads;
-        loads[self.index]
-            .0
-            .store(self.load.level, Ordering::Relaxed);
-        let others = (0..loads.len()).filter(|worker| *worker != self.index);
-        let load = |worker: usize| loads[worker].0.load(Ordering::Relaxed);
-        let Some(least) = others.min_by_key(|worker| load(*worker)) else {
+        let shared = self.shared.clone();
+        let load_of = |worker: usize| &shared.loads[worker].0;
+        load_of(self.index).store(self.load.level, Ordering::Relaxed);
+        let costs: Vec<u64> = self
+            .seen()
+            .stages
+            .iter()
+            .map(|stage| stage.cost_ns.get())
+            .collect();
+        self.show_elephants(&costs);
+        let active = shared.active() & !(1 << self.index);
+        let others = (0..shared.workers).filter(|worker| active >> worker & 1 != 0);
+        let load = |worker: &usize| load_of(*worker).load(Ordering::Relaxed);
+        let Some(least) = others.min_by_key(load) else {
             return;
         };
-        let costs: Vec<u64> = self.work.iter().map(|work| work.cost_ns).collect();
-        let is_apart = self.shared.fusion.is_apart(&costs);
-        let chosen = self.load.choose(load(least), &costs, &is_apart);
-        let charged: u64 = chosen.iter().map(|chosen| chosen.load).sum();
-        loads[least].0.fetch_add(charged, Ordering::Relaxed);
-        let stages = self.shared.kinds.len();
-        for chosen in &chosen {
-            let places =
-                (chosen.stage..stages).map(|stage| Place::new(StageId(stage as u8), chosen.bucket));
-            let given = places.filter(|place| self.give_away(*place, least));
-            self.moves += u64::from(given.count() > 0);
+        let is_apart = shared.fusion.is_apart(&costs);
+        let chosen = self.load.choose(load(&least), &costs, &is_apart);
+        if chosen.is_empty() {
+            return;
         }
+        let charged: u64 = chosen.iter().map(|chosen| chosen.load).sum();
+        load_of(least).fetch_add(charged, Ordering::Relaxed);
+        let stages = shared.kinds.len();
+        let places = chosen.iter().flat_map(|chosen| {
+            (chosen.stage..stages).map(|stage| Place::new(StageId(stage as u8), chosen.bucket))
+        });
+        let places: Vec<Place> = places.collect();
+        self.moves += self.give_away(&places, least) as u64;
         self.load.forget(&chosen);
+    }
+
+    fn show_elephants(&mut self, costs: &[u64]) {
+        if let Some(elephants) = self.load.elephants(costs) {
+            for at in 0..ELEPHANTS {
+                let shown = elephants.get(at).map_or(0, |elephant| elephant.pack());
+                self.seen().elephants[at].set(shown);
+            }
+        }
     }
 
     /// Goes on with buckets that are leaving.
     pub(super) fn go_on_moving(&mut self) {
+        if self.activity.is_leaving() {
+            self.go_on_leaving();
+        }
         let mut at = 0;
         while at < self.flows.leaving.len() {
             let leaving = &mut self.flows.leaving[at];
-            if leaving.mark.is_none() && leaving.quiet.poll(&self.shared.senders) {
-                leaving.mark = Some(self.input.reserved());
-            }
-            let is_over = leaving.mark.is_some_and(|mark| self.input.taken() >= mark);
-            if !is_over {
+            if !leaving.leave.is_over(&self.shared.senders, &self.input) {
                 at += 1;
                 continue;
             }
-            let Leaving { place, to, .. } = self.flows.leaving.swap_remove(at);
-            self.flows.states[place.index()] = State::Other;
-            self.pending.push_back(word(HANDED_OVER, to, place.word()));
+            let Leaving { places, to, .. } = self.flows.leaving.swap_remove(at);
+            for place in places {
+                self.flows.states[place.index()] = State::Other;
+                self.pending.push_back(word(HANDED_OVER, to, place.word()));
+            }
         }
     }
 
     /// A bucket has come: its former owner has sent on all that it had.
     pub(super) fn take_over(&mut self, place: Place) {
         self.flows.states[place.index()] = State::Owned;
+        self.flows.owned += 1;
+        self.seen().taken.add(1);
         let held = self.flows.held.remove(&place).unwrap_or_default();
         self.flows.held_events -= held.len();
         // What was sent on is older than what came straight.
@@ -200,5 +248,49 @@ impl Worker {
             }
             stays
         });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::{Config, Graph, Out, build_in_virtual_time};
+
+    #[test]
+    fn a_bucket_is_handed_over_behind_all_that_came_for_it() {
+        let handled = Arc::new(Mutex::new(Vec::new()));
+        let mut graph = Graph::new();
+        let sink = handled.clone();
+        let stage = graph.stage("only", Kind::Atomic, move |worker| {
+            let sink = sink.clone();
+            move |events: &[Event], _: &mut Out| {
+                let values = events.iter().map(|event| (worker, event.value));
+                sink.lock().unwrap().extend(values);
+            }
+        });
+        let now = Arc::new(AtomicU64::new(0));
+        let built = build_in_virtual_time(&graph, &Config::new(2), &now);
+        let (mut workers, mut entries) = built.unwrap();
+        let is_first_s = |flow: &u32| workers[0].flows.has(Place::of(stage, *flow));
+        let flow = (0..).find(is_first_s).unwrap();
+        let [first, second] = [1, 2].map(|value| entries[0].event(stage, flow, value));
+        // It lies in the ring still when the bucket is given away, and nobody is sending.
+        assert_eq!(entries[0].enter(&[first]), 1);
+        assert!(workers[0].give(stage, flow, 1));
+        workers[0].go_on_moving();
+        workers[0].send();
+        assert_eq!(entries[0].enter(&[second]), 1);
+        workers[1].turn(8);
+        assert_eq!(*handled.lock().unwrap(), [], "the second came first");
+        for _ in 0..3 {
+            workers.iter_mut().for_each(|worker| {
+                worker.turn(8);
+            });
+        }
+        assert_eq!(*handled.lock().unwrap(), [(1, 1), (1, 2)]);
+        assert_eq!(entries[0].inside(), 0);
     }
 }

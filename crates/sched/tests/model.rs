@@ -1,0 +1,264 @@
+//! Random graphs against a sequential model: whatever workers do, each flow leaves as if one had done all of it, one event after another.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use millrace_sched::{
+    Config, Entry, Event, Graph, Kind, Out, Priority, StageId, Worker, build_in_virtual_time,
+};
+
+const FLOWS: u64 = 30;
+
+/// A number that looks random, of these.
+fn mix(words: &[u64]) -> u64 {
+    // splitmix64, Steele, Lea and Flood 2014.
+    words.iter().fold(0x9e37_79b9_7f4a_7c15, |sum, word| {
+        let mut word = (sum ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    })
+}
+
+/// What a graph does; the scheduler's handlers and the model ask it.
+#[derive(Clone, Copy)]
+struct Behaviour {
+    seed: u64,
+    stages: u64,
+}
+
+impl Behaviour {
+    fn kind(self, stage: u64) -> Kind {
+        [Kind::Atomic, Kind::Ordered][mix(&[self.seed, stage, 1]) as usize % 2]
+    }
+
+    /// Where a flow goes from a stage: the next one, or the one behind it; none: out.
+    fn next(self, stage: u64, flow: u32) -> Option<u64> {
+        let next = stage + 1 + mix(&[self.seed, stage, u64::from(flow)]) % 2;
+        (next < self.stages).then_some(next)
+    }
+
+    /// What becomes of an event: nothing, itself, or several.
+    fn values(self, stage: u64, flow: u32, value: u64) -> Vec<u64> {
+        match mix(&[self.seed, stage, u64::from(flow), value]) % 12 {
+            0 => vec![],
+            1 => vec![value, value | 1 << (40 + stage)],
+            2 => vec![value | 1 << (48 + stage)],
+            _ => vec![value],
+        }
+    }
+
+    /// Of a flow whose events came with these values: what leaves, and how many events each stage has had.
+    fn model(self, flow: u32, came: &[u64], handled: &mut [u64]) -> Vec<u64> {
+        let (mut stage, mut values) = (Some(0), came.to_vec());
+        while let Some(at) = stage {
+            handled[at as usize] += values.len() as u64;
+            values = values
+                .iter()
+                .flat_map(|value| self.values(at, flow, *value))
+                .collect();
+            stage = self.next(at, flow);
+        }
+        values
+    }
+}
+
+type Left = Arc<Mutex<HashMap<u32, Vec<u64>>>>;
+
+/// The graph, and behind it a stage that writes down what leaves.
+fn graph(behaviour: Behaviour, left: &Left) -> (Graph, StageId) {
+    let mut graph = Graph::new();
+    let mut first = None;
+    for stage in 0..behaviour.stages {
+        let name = format!("stage {stage}");
+        let id = graph.stage(&name, behaviour.kind(stage), move |_| {
+            move |events: &[Event], out: &mut Out| {
+                for event in events {
+                    let next = behaviour.next(stage, event.flow);
+                    let next = next.unwrap_or(behaviour.stages) - stage;
+                    for value in behaviour.values(stage, event.flow, event.value) {
+                        let mut event = event.to(event.stage.plus(next as u8));
+                        event.value = value;
+                        out.forward(event);
+                    }
+                }
+            }
+        });
+        first.get_or_insert(id);
+    }
+    let left = left.clone();
+    graph.stage("out", Kind::Atomic, move |_| {
+        let left = left.clone();
+        move |events: &[Event], _: &mut Out| {
+            let mut left = left.lock().unwrap();
+            for event in events {
+                left.entry(event.flow).or_default().push(event.value);
+            }
+        }
+    });
+    (graph, first.unwrap())
+}
+
+struct Play {
+    seed: u64,
+    drawn: u64,
+    now: Arc<AtomicU64>,
+    workers: Vec<Worker>,
+    entries: Vec<Entry>,
+    first: StageId,
+    stages: u64,
+    /// Workers are called up and stand down: then so many words are sent that rings must have some room.
+    is_elastic: bool,
+    came: HashMap<u32, Vec<u64>>,
+}
+
+impl Play {
+    fn below(&mut self, end: u64) -> u64 {
+        self.drawn += 1;
+        mix(&[self.seed, self.drawn, 99]) % end
+    }
+
+    /// Some events by one entry point; each flow has one, and one priority.
+    fn enter(&mut self) {
+        let at = self.below(self.entries.len() as u64);
+        let mut batch = Vec::new();
+        for _ in 0..self.below(30) {
+            let flow = (self.below(FLOWS) * self.entries.len() as u64 + at) as u32;
+            let came = self.came.entry(flow).or_default().len() as u64;
+            let before = batch
+                .iter()
+                .filter(|event: &&Event| event.flow == flow)
+                .count() as u64;
+            let mut event = self.entries[at as usize].event(self.first, flow, came + before);
+            event.priority = Priority::ALL[flow as usize / 3 % 4];
+            batch.push(event);
+        }
+        let entered = self.entries[at as usize].enter(&batch);
+        for event in &batch[..entered] {
+            self.came.get_mut(&event.flow).unwrap().push(event.value);
+        }
+    }
+
+    /// Somebody changes something.
+    fn tune(&mut self) {
+        let control = self.entries[0].control();
+        match self.below(4) {
+            0 => {
+                let entry = self.below(self.entries.len() as u64) as usize;
+                assert!(control.set_limit(entry, 1 + self.below(300) as usize));
+            }
+            1 => control.set_burst(1 + self.below(40) as usize),
+            2 => control.set_lend_above(self.below(20) as usize),
+            _ if self.is_elastic => {
+                let bound = [None, Some(Duration::from_micros(1 + self.below(300)))];
+                control.set_latency(bound[self.below(2) as usize]);
+            }
+            _ => {}
+        }
+    }
+
+    fn step(&mut self) {
+        let worker = self.below(self.workers.len() as u64) as usize;
+        match self.below(20) {
+            0..4 => self.enter(),
+            4..6 => {
+                let stage = self.first.plus(self.below(self.stages + 1) as u8);
+                let flow = self.below(FLOWS * 2) as u32;
+                let to = self.below(self.workers.len() as u64) as usize;
+                self.workers[worker].give(stage, flow, to);
+            }
+            6 => self.tune(),
+            _ => {
+                let batches = self.below(5) as usize;
+                self.workers[worker].turn(batches);
+            }
+        }
+        let passed = self.below(60_000);
+        self.now.fetch_add(passed, Ordering::Relaxed);
+    }
+
+    fn drain(&mut self) {
+        for _ in 0..3000 {
+            self.now.fetch_add(10_000, Ordering::Relaxed);
+            for worker in &mut self.workers {
+                worker.turn(64);
+            }
+            if self.workers.iter().all(Worker::is_idle) {
+                return;
+            }
+        }
+        panic!("seed {}: the graph does not become empty", self.seed);
+    }
+}
+
+fn play(seed: u64, steps: usize) {
+    let behaviour = Behaviour {
+        seed,
+        stages: 1 + seed % 5,
+    };
+    let left = Left::default();
+    let (graph, first) = graph(behaviour, &left);
+    let now = Arc::new(AtomicU64::new(0));
+    let is_elastic = seed.is_multiple_of(3);
+    let config = Config {
+        ring: if is_elastic {
+            1024
+        } else {
+            1 << (seed / 3 % 9)
+        },
+        entries: vec![200; 1 + seed as usize % 2],
+        latency: is_elastic.then_some(Duration::from_micros(100)),
+        ..Config::new(1 + seed as usize / 2 % 5)
+    };
+    let (workers, entries) = build_in_virtual_time(&graph, &config, &now).unwrap();
+    let mut play = Play {
+        seed,
+        drawn: 0,
+        now,
+        workers,
+        entries,
+        first,
+        stages: behaviour.stages,
+        is_elastic,
+        came: HashMap::new(),
+    };
+    (0..steps).for_each(|_| play.step());
+    play.drain();
+    let left = left.lock().unwrap();
+    let mut handled = vec![0; behaviour.stages as usize + 1];
+    for (flow, came) in &play.came {
+        let expected = behaviour.model(*flow, came, &mut handled);
+        *handled.last_mut().unwrap() += expected.len() as u64;
+        let left = left.get(flow).cloned().unwrap_or_default();
+        assert_eq!(left, expected, "seed {seed}, flow {flow}");
+    }
+    assert!(
+        play.entries.iter().all(|entry| entry.inside() == 0),
+        "seed {seed}"
+    );
+    assert!(
+        play.workers.iter().all(|worker| worker.backlog() == 0),
+        "seed {seed}"
+    );
+    // What is shown is what happened.
+    let shown = play.entries[0].control().snapshot();
+    let events: Vec<u64> = shown.stages.iter().map(|stage| stage.work.events).collect();
+    assert_eq!(events, handled, "seed {seed}");
+    let entered: u64 = shown.entries.iter().map(|entry| entry.entered[0]).sum();
+    assert_eq!(entered, handled[0], "seed {seed}");
+    let handed_on: u64 = shown.flows.iter().map(|flow| flow.events).sum();
+    assert_eq!(handed_on, handled[1..].iter().sum::<u64>(), "seed {seed}");
+    assert!(
+        shown.workers.iter().any(|worker| worker.is_active),
+        "seed {seed}"
+    );
+}
+
+#[test]
+fn each_flow_leaves_as_if_one_had_done_all_of_it() {
+    for seed in 0..150 {
+        play(seed, 500);
+    }
+}
