@@ -198,7 +198,7 @@ pub(super) static SUITES: &[Suite] = &[
             "900",
         ],
         full_minutes: 25,
-        beside: false,
+        beside: true,
     },
     Suite {
         name: "hostile",
@@ -214,7 +214,7 @@ pub(super) static SUITES: &[Suite] = &[
             "1800",
         ],
         full_minutes: 40,
-        beside: false,
+        beside: true,
     },
     Suite {
         name: "packets",
