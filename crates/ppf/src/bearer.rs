@@ -1,4 +1,4 @@
-//! Bearers: what joins a tunnel on one side and one on the other.
+//! Bearers: what joins a tunnel on one side and one on the other, and how what passes is treated.
 //!
 //! A bearer's number and its TEIDs say where it is, so that nothing is searched for:
 //!
@@ -11,10 +11,13 @@
 //! begin at 1, so that no TEID is 0.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::mark::Marking;
+use crate::meter::Limit;
 
 /// Where a packet comes from, or goes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
     /// The core network, or the central unit: N9, N3 of a base station, F1-U.
     Core,
@@ -23,6 +26,9 @@ pub enum Side {
 }
 
 impl Side {
+    /// Both, in the order of arrays that have one for each.
+    pub const BOTH: [Side; 2] = [Side::Core, Side::Radio];
+
     /// The other one.
     #[must_use]
     pub fn other(self) -> Side {
@@ -41,13 +47,30 @@ impl Side {
     }
 }
 
-/// A tunnel's far end.
+/// A tunnel's far end; or, with 0 for its TEID, no tunnel: on this side are the user's packets as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address.
+    /// Its address; without a tunnel the user's, of which of IPv6 the upper half counts. Of two addresses it is that of IPv4.
     pub address: IpAddr,
     /// By what number it knows the tunnel.
     pub teid: u32,
+}
+
+impl Peer {
+    /// No tunnel: a user's packets, as they are.
+    #[must_use]
+    pub fn plain(user: IpAddr) -> Peer {
+        Peer {
+            address: user,
+            teid: 0,
+        }
+    }
+
+    /// Whether there is no tunnel.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.teid == 0
+    }
 }
 
 /// What passed, towards one side.
@@ -59,28 +82,95 @@ pub struct Usage {
     pub bytes: u64,
 }
 
-/// A bearer.
+/// Which QoS flow a packet is of that goes to a side, as its PDU Session Container says (TS 38.415).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Flows {
+    /// That which it came with; none, if it came with none.
+    #[default]
+    Kept,
+    /// None: it goes without a container.
+    Removed,
+    /// This one, 0 to 63.
+    Set(u8),
+    /// By the one that it came with; what has no place in the map, or came with none, is dropped.
+    Mapped(Box<[Option<u8>; 64]>),
+}
+
+/// From how much on a report is due, of both directions together; 0 is never. Each report begins it anew.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Users' packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Seconds in which any passed.
+    pub seconds: u32,
+}
+
+impl Thresholds {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Thresholds::default()
+    }
+}
+
+/// The number of what limits all of a user's bearers together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MeterId(pub(crate) u32);
+
+/// A bearer. Arrays have a place for what goes towards either side, that of the core network first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bearer {
     /// Towards the core network.
     pub core: Peer,
     /// Towards the radio network.
     pub radio: Peer,
-    /// Whether packets pass towards the core network, and towards the radio network.
+    /// The user's other address, of IPv6, on a side without a tunnel.
+    pub user_v6: Option<Ipv6Addr>,
+    /// Whether packets pass.
     pub gates: [bool; 2],
-    /// What passed towards either.
+    /// What passed.
     pub usage: [Usage; 2],
+    /// Seconds in which any packet passed.
+    pub active_s: u32,
+    /// Packets are held until this ends.
+    pub paused: [bool; 2],
+    /// Of which QoS flow packets are.
+    pub flows: [Flows; 2],
+    /// Which DSCP outer headers have.
+    pub marking: [Marking; 2],
+    /// How much may pass.
+    pub limits: [Limit; 2],
+    /// What limits all of this user's bearers together, if anything.
+    pub user: Option<MeterId>,
+    /// When reports are due.
+    pub thresholds: Thresholds,
+    /// Sequence and N-PDU numbers are handed on: data is forwarded between systems during a handover (TS 29.281, 5.1).
+    pub forwards_numbers: bool,
+    /// What became of packets is followed (TS 38.425).
+    pub follows_delivery: bool,
 }
 
 impl Bearer {
-    /// One whose gates are open.
+    /// One whose gates are open, and that has nothing more.
     #[must_use]
     pub fn new(core: Peer, radio: Peer) -> Bearer {
         Bearer {
             core,
             radio,
+            user_v6: None,
             gates: [true; 2],
             usage: [Usage::default(); 2],
+            active_s: 0,
+            paused: [false; 2],
+            flows: [Flows::Kept, Flows::Kept],
+            marking: [Marking::default(); 2],
+            limits: [Limit::default(); 2],
+            user: None,
+            thresholds: Thresholds::default(),
+            forwards_numbers: false,
+            follows_delivery: false,
         }
     }
 
@@ -95,186 +185,59 @@ impl Bearer {
 }
 
 /// A bearer's number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BearerId(u32);
 
 const GENERATION_BITS: u32 = 9;
-const GENERATIONS: u32 = 1 << GENERATION_BITS;
+/// How many generations there are, with the one that none has.
+pub(crate) const GENERATIONS: u32 = 1 << GENERATION_BITS;
 /// Bearers of a table, at most.
 pub const BEARERS_MAX: usize = 1 << (31 - GENERATION_BITS);
 
 impl BearerId {
-    fn new(slot: usize, generation: u32) -> BearerId {
+    pub(crate) fn new(slot: usize, generation: u32) -> BearerId {
         BearerId((slot as u32) << GENERATION_BITS | generation)
     }
 
-    fn slot(self) -> usize {
+    #[inline]
+    pub(crate) fn slot(self) -> usize {
         (self.0 >> GENERATION_BITS) as usize
     }
 
-    fn generation(self) -> u32 {
+    #[inline]
+    pub(crate) fn generation(self) -> u32 {
         self.0 % GENERATIONS
     }
 
     /// By what number a peer of this side is to name the tunnel.
+    #[inline]
     #[must_use]
     pub fn teid(self, side: Side) -> u32 {
         self.0 << 1 | side as u32
     }
 
     /// The number, and the side that it is for, of a TEID.
+    #[inline]
     #[must_use]
     pub fn of(teid: u32) -> (BearerId, Side) {
         (BearerId(teid >> 1), Side::of(teid))
+    }
+
+    /// The number as it is written down.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// What was written down. It need not be of a bearer that there is.
+    #[must_use]
+    pub fn from_number(number: u32) -> BearerId {
+        BearerId(number & (u32::MAX >> 1))
     }
 }
 
 impl fmt::Display for BearerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
-    }
-}
-
-/// So many slots rest at least, before one is used again.
-const REST_MIN: usize = 64;
-
-#[derive(Debug)]
-struct Slot {
-    /// Of the bearer that is here, or of the next one.
-    generation: u32,
-    bearer: Option<Bearer>,
-}
-
-/// All bearers.
-#[derive(Debug, Default)]
-pub struct Table {
-    slots: Vec<Slot>,
-    /// Slots without a bearer, the one that has been so for longest first: its generation is the least likely to be known still.
-    free: std::collections::VecDeque<u32>,
-}
-
-impl Table {
-    /// None yet.
-    #[must_use]
-    pub fn new() -> Table {
-        Table::default()
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Adds a bearer. None: there are [`BEARERS_MAX`].
-    pub fn add(&mut self, bearer: Bearer) -> Option<BearerId> {
-        // Slots rest while there are others: late packets come to nobody then.
-        let rest = (self.slots.len() / 8).max(REST_MIN);
-        let slot = if self.free.len() > rest || self.slots.len() == BEARERS_MAX {
-            self.free.pop_front()? as usize
-        } else {
-            self.slots.push(Slot {
-                generation: 1,
-                bearer: None,
-            });
-            self.slots.len() - 1
-        };
-        let place = &mut self.slots[slot];
-        place.bearer = Some(bearer);
-        Some(BearerId::new(slot, place.generation))
-    }
-
-    /// A bearer, if there is one of this number.
-    #[inline]
-    #[must_use]
-    pub fn get(&self, id: BearerId) -> Option<&Bearer> {
-        let slot = self.slots.get(id.slot())?;
-        slot.bearer
-            .as_ref()
-            .filter(|_| slot.generation == id.generation())
-    }
-
-    /// The same, to be changed.
-    #[inline]
-    pub fn get_mut(&mut self, id: BearerId) -> Option<&mut Bearer> {
-        let slot = self.slots.get_mut(id.slot())?;
-        slot.bearer
-            .as_mut()
-            .filter(|_| slot.generation == id.generation())
-    }
-
-    /// Takes a bearer away.
-    pub fn remove(&mut self, id: BearerId) -> Option<Bearer> {
-        self.get(id)?;
-        let slot = &mut self.slots[id.slot()];
-        slot.generation = slot.generation % (GENERATIONS - 1) + 1;
-        self.free.push_back(id.slot() as u32);
-        slot.bearer.take()
-    }
-
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = (BearerId, &Bearer)> {
-        let slots = self.slots.iter().enumerate();
-        slots.filter_map(|(number, slot)| {
-            let bearer = slot.bearer.as_ref()?;
-            Some((BearerId::new(number, slot.generation), bearer))
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use super::*;
-
-    fn bearer(number: u32) -> Bearer {
-        let peer = |teid| Peer {
-            address: IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + number)),
-            teid,
-        };
-        Bearer::new(peer(number), peer(!number))
-    }
-
-    #[test]
-    fn a_bearer_is_found_by_both_of_its_teids_until_it_is_gone() {
-        let mut table = Table::new();
-        let ids: Vec<_> = (0..100)
-            .map(|number| table.add(bearer(number)).unwrap())
-            .collect();
-        for (number, id) in (0..).zip(&ids) {
-            for side in [Side::Core, Side::Radio] {
-                assert_ne!(id.teid(side), 0);
-                assert_eq!(BearerId::of(id.teid(side)), (*id, side));
-            }
-            assert_eq!(table.get(*id), Some(&bearer(number)));
-        }
-        assert_eq!(table.remove(ids[7]), Some(bearer(7)));
-        assert_eq!(
-            (table.remove(ids[7]), table.get(ids[7]), table.len()),
-            (None, None, 99)
-        );
-        assert_eq!(table.iter().count(), 99);
-    }
-
-    #[test]
-    fn a_slot_that_is_used_again_is_of_another_generation() {
-        let mut table = Table::new();
-        let mut seen = std::collections::HashSet::new();
-        for number in 0..5000 {
-            let id = table.add(bearer(number)).unwrap();
-            if number >= 16 {
-                assert!(table.remove(id).is_some());
-            }
-            assert!(seen.insert(id), "{number}: {id} again");
-            assert_ne!(id.generation(), 0);
-        }
-        assert!(table.slots.len() < 100, "{}", table.slots.len());
     }
 }

@@ -1,25 +1,71 @@
 //! What becomes of a message.
+//!
+//! A packet takes three steps, and PDCP and SDAP will stand between the second and the third, when they come: *tunnel*
+//! ([`Function::handle_at`]: whose message is it), *bearer* (`table/pass.rs`: does it pass, must it wait, what is counted), *transport*
+//! (`carry.rs`: with which header it goes on, to whom). What they change is the body between its bearer and its transport.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use millrace_wire::gtpu::path::{self, ErrorIndication};
+use millrace_wire::gtpu::path::ErrorIndication;
 use millrace_wire::gtpu::{
-    Comprehension, ECHO_REQUEST, ECHO_RESPONSE, END_MARKER, ERROR_INDICATION,
-    EXTENSION_PDU_SESSION, Extension, G_PDU, Header, LONG_HEADER_BYTES, Message, PORT,
-    SUPPORTED_EXTENSIONS, emit_extension, extension_bytes,
+    ECHO_REQUEST, ECHO_RESPONSE, END_MARKER, ERROR_INDICATION, G_PDU, LONG_HEADER_BYTES, Message,
+    SUPPORTED_EXTENSIONS, TUNNEL_STATUS,
 };
 
-use crate::bearer::{Bearer, BearerId, Peer, Side, Table};
+use crate::bearer::{BearerId, Peer, Side};
 use crate::cause::{Cause, Drops};
+use crate::event::{Event, Rate, Sending};
+use crate::hold::{Held, HoldLimits};
+use crate::inner::Inner;
+use crate::paths::{PathId, Supervision};
+use crate::table::Table;
+use crate::table::hot::NO_EXTRA;
+use crate::table::pass::Admission;
+use carry::{Came, Way};
+
+mod carry;
+mod messages;
+#[cfg(test)]
+mod tests;
+mod too_big;
 
 /// Bytes of a header that is written, with its extension headers, at most.
 pub const HEADER_BYTES_MAX: usize = 128;
-/// Extension headers that this function says it knows.
-const KNOWN: [u8; 1] = [EXTENSION_PDU_SESSION];
 /// Messages about errors in a second, at most: whoever sends to tunnels that there are not is not to be answered for each packet.
 const ERRORS_PER_SECOND: u32 = 100;
 /// Bytes of a message of this function's own, at most.
 const REPLY_BYTES_MAX: usize = 64;
+/// Messages that wait for somebody who sends them, at most.
+const SENDINGS_MAX: usize = 1024;
+
+/// How the function is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Error indications and lists of extension headers, in a second, and as many of ICMP.
+    pub errors_per_second: u32,
+    /// The longest outer packet towards either side; 0: of any length. What is longer and may not be cut up is not sent, and its sender is
+    /// told.
+    pub mtu: [usize; 2],
+    /// In whose name senders are told so, by IPv4 and IPv6; none: in that of the packet's receiver.
+    pub gateways: [Option<IpAddr>; 2],
+    /// Whether peers are asked if they live.
+    pub supervision: Option<Supervision>,
+    /// What paused bearers hold.
+    pub hold: HoldLimits,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            errors_per_second: ERRORS_PER_SECOND,
+            mtu: [0; 2],
+            gateways: [None; 2],
+            supervision: None,
+            hold: HoldLimits::default(),
+        }
+    }
+}
 
 /// What came beside a message.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +87,7 @@ pub struct Reply {
     pub from: IpAddr,
     /// To whom.
     pub to: IpAddr,
-    /// To which UDP port; it is sent from [`PORT`].
+    /// To which UDP port; it is sent from [`millrace_wire::gtpu::PORT`].
     pub to_port: u16,
     bytes: [u8; REPLY_BYTES_MAX],
     length: usize,
@@ -58,7 +104,8 @@ impl Reply {
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// Send this header and this body to a tunnel's far end.
+    /// Send this header and this body to a tunnel's far end. What is longer than the path takes is to be cut up outside
+    /// ([`crate::pieces`]).
     Relay {
         /// Of which bearer.
         bearer: BearerId,
@@ -66,16 +113,34 @@ pub enum Verdict<'a> {
         side: Side,
         /// To whom.
         to: Peer,
+        /// By which path.
+        path: PathId,
+        /// The outer header's traffic class.
+        class: u8,
         /// The header, of which so many bytes count.
         header: ([u8; HEADER_BYTES_MAX], usize),
         /// What follows it, where it came.
         body: &'a [u8],
     },
+    /// Send a user's packet as it is: these bytes and the body behind them.
+    Plain {
+        /// Of which bearer.
+        bearer: BearerId,
+        /// By which side's interface.
+        side: Side,
+        /// The packet's beginning, of which so many bytes count, if it is another than it was.
+        header: ([u8; HEADER_BYTES_MAX], usize),
+        /// The rest, where it came.
+        body: &'a [u8],
+    },
+    /// Nothing: the packet was copied, and comes again by [`Function::poll_released`] when its bearer is paused no more.
+    Held,
     /// Send this, and nothing else.
     Reply(Reply),
     /// Nothing, and it is counted.
     Drop(Cause),
-    /// Nothing, and somebody else is to be told: the far end has no such tunnel any more.
+    /// Nothing, and somebody else is to be told: the far end has no such tunnel any more. Which bearer's it was is said by
+    /// [`Event::Lost`].
     Lost(ErrorIndication),
     /// Nothing: a peer lives, and answers an echo with this sequence number.
     Alive(Option<u16>),
@@ -88,9 +153,15 @@ pub enum Verdict<'a> {
 pub struct Function {
     /// All bearers.
     pub bearers: Table,
-    drops: [Drops; 2],
-    /// In which second errors were told of, and how many.
-    told: (u64, u32),
+    settings: Settings,
+    /// What was told of tunnels and extension headers, and of packets that were too long.
+    errors: Rate,
+    too_big: Rate,
+    sendings: VecDeque<Sending>,
+    /// Messages that nobody sent, as too many waited.
+    unsent: u64,
+    /// A packet that is given out.
+    released: Vec<u8>,
 }
 
 impl Function {
@@ -100,360 +171,290 @@ impl Function {
         Function::default()
     }
 
+    /// One without bearers, that is as it is said to be.
+    #[must_use]
+    pub fn with_settings(settings: Settings) -> Function {
+        let mut bearers = Table::with_limits(settings.hold);
+        bearers.paths.supervise(settings.supervision);
+        Function {
+            bearers,
+            settings,
+            ..Function::default()
+        }
+    }
+
     /// What was dropped of what came by a side's interface.
     #[must_use]
     pub fn drops(&self, side: Side) -> &Drops {
-        &self.drops[side as usize]
+        &self.bearers.drops[side as usize]
     }
 
-    /// Deals with a UDP datagram that came to [`PORT`], at a time in seconds from any beginning.
+    /// Events that nobody fetched in time, and messages that nobody sent.
+    #[must_use]
+    pub fn overflows(&self) -> (u64, u64) {
+        (self.bearers.events.lost, self.unsent)
+    }
+
+    /// Reads the line of the bearer that a datagram is for, as [`Table::touch`] does.
+    #[inline]
+    #[must_use]
+    pub fn touch(&self, datagram: &[u8]) -> u32 {
+        match datagram {
+            [_, _, _, _, teid @ ..] => {
+                let teid = teid.first_chunk::<4>().copied().unwrap_or_default();
+                self.bearers.touch(u32::from_be_bytes(teid))
+            }
+            _ => 0,
+        }
+    }
+
+    /// As [`Function::handle_at`], at a time in seconds, of a datagram whose outer header has no traffic class.
     #[inline]
     pub fn handle<'a>(&mut self, outer: &Outer, datagram: &'a [u8], now_s: u64) -> Verdict<'a> {
+        self.handle_at(outer, 0, datagram, now_s.saturating_mul(1_000_000_000))
+    }
+
+    /// Deals with a UDP datagram that came to [`millrace_wire::gtpu::PORT`] with this traffic class, at a time in nanoseconds from any
+    /// beginning.
+    #[inline]
+    pub fn handle_at<'a>(
+        &mut self,
+        outer: &Outer,
+        class: u8,
+        datagram: &'a [u8],
+        now_ns: u64,
+    ) -> Verdict<'a> {
         let message = match Message::parse(datagram) {
             Ok(message) => message,
             Err(error) => return self.drop(outer.side, error.into()),
         };
+        let came = Came {
+            from: outer.side,
+            class,
+            datagram,
+            message: &message,
+        };
         match message.kind {
-            G_PDU | END_MARKER => self.relay(outer, &message, now_s),
-            ECHO_REQUEST => Verdict::Reply(answer_echo(outer, &message)),
-            ECHO_RESPONSE => Verdict::Alive(message.sequence),
-            ERROR_INDICATION => match ErrorIndication::parse(message.body) {
-                Ok(indication) => Verdict::Lost(indication),
-                Err(error) => self.drop(outer.side, error.into()),
-            },
-            SUPPORTED_EXTENSIONS => Verdict::Done,
+            G_PDU | END_MARKER => self.handle_tunnelled(outer, &came, now_ns),
+            ECHO_REQUEST | ECHO_RESPONSE | ERROR_INDICATION | SUPPORTED_EXTENSIONS
+            | TUNNEL_STATUS => self.handle_message(outer, &message, now_ns),
             _ => self.drop(outer.side, Cause::UnknownMessage),
         }
     }
 
+    /// Deals with a user's packet that came as it is by a side without tunnels.
+    pub fn handle_plain<'a>(&mut self, side: Side, packet: &'a [u8], now_ns: u64) -> Verdict<'a> {
+        let Some(inner) = Inner::parse(packet) else {
+            return self.drop(side, Cause::NotInternet);
+        };
+        // On the core network's side users are whom packets are for, on the other who sends them.
+        let user = match side {
+            Side::Core => inner.destination,
+            Side::Radio => inner.source,
+        };
+        let Some(id) = self.bearers.find_user(side, user) else {
+            return self.drop(side, Cause::UnknownUser);
+        };
+        let mut room = [0; HEADER_BYTES_MAX];
+        let way = match carry::wrap(&self.bearers, id, side.other(), packet, &mut room) {
+            Ok(way) => way,
+            Err(cause) => return self.drop(side, cause),
+        };
+        if self.is_too_big(&way) && inner.is_told_of {
+            return self.tell_too_big(id, side, None, packet, &way, now_ns);
+        }
+        let held = Held {
+            bearer: id,
+            to: side.other(),
+            is_plain: true,
+            tos: 0,
+            at_ns: now_ns,
+        };
+        match self.pass(held, packet.len(), packet) {
+            None => way.verdict(id, room),
+            Some(verdict) => verdict,
+        }
+    }
+
     fn drop(&mut self, side: Side, cause: Cause) -> Verdict<'static> {
-        self.drops[side as usize].add(cause);
+        self.bearers.drops[side as usize].add(cause);
         Verdict::Drop(cause)
     }
 
     #[inline]
-    fn relay<'a>(&mut self, outer: &Outer, message: &Message<'a>, now_s: u64) -> Verdict<'a> {
+    fn handle_tunnelled<'a>(
+        &mut self,
+        outer: &Outer,
+        came: &Came<'a, '_>,
+        now_ns: u64,
+    ) -> Verdict<'a> {
+        let message = came.message;
         let (id, side) = BearerId::of(message.teid);
-        let Some(bearer) = self.bearers.get_mut(id) else {
-            return self.tell(outer, Cause::UnknownTeid, now_s, |reply| {
-                reply.say_lost(message.teid, outer.destination)
-            });
+        let Some(hot) = self.bearers.hot(id) else {
+            return self.handle_unknown(outer, message, now_ns);
         };
         if side != outer.side {
             return self.drop(outer.side, Cause::WrongSide);
         }
-        let to = side.other();
-        let header = match header_for(bearer, to, message) {
-            Ok(header) => header,
-            Err(Cause::Comprehension) => {
-                return self.tell(outer, Cause::Comprehension, now_s, Reply::say_known);
-            }
+        let has_extra = hot.extra != NO_EXTRA;
+        let mut room = [0; HEADER_BYTES_MAX];
+        let way = match carry::carry(&self.bearers, id, came, &mut room) {
+            Ok(way) => way,
+            Err(Cause::Comprehension) => return self.tell_known(outer, now_ns),
             Err(cause) => return self.drop(outer.side, cause),
         };
-        // The last message of a tunnel passes whatever the gate.
-        if message.kind == G_PDU {
-            if !bearer.gates[to as usize] {
-                return self.drop(outer.side, Cause::Gate);
-            }
-            let usage = &mut bearer.usage[to as usize];
-            usage.packets += 1;
-            usage.bytes += message.body.len() as u64;
+        if self.is_too_big(&way) && Inner::parse(message.body).is_some_and(|one| one.is_told_of) {
+            return self.tell_too_big(id, side, Some(message), message.body, &way, now_ns);
         }
-        Verdict::Relay {
+        if has_extra {
+            self.follow(id, message);
+        }
+        if message.kind == END_MARKER {
+            self.bearers.events.push(Event::EndMarker(id, side));
+        }
+        let held = Held {
             bearer: id,
-            side: to,
-            to: bearer.peer(to),
-            header,
-            body: message.body,
-        }
-    }
-
-    /// Drops a message, and tells its sender why, unless that was told too often.
-    fn tell(
-        &mut self,
-        outer: &Outer,
-        cause: Cause,
-        now_s: u64,
-        say: impl FnOnce(&mut Reply),
-    ) -> Verdict<'static> {
-        let dropped = self.drop(outer.side, cause);
-        if self.told.0 != now_s {
-            self.told = (now_s, 0);
-        }
-        if self.told.1 >= ERRORS_PER_SECOND {
-            return dropped;
-        }
-        self.told.1 += 1;
-        let mut reply = Reply::new(outer, PORT);
-        say(&mut reply);
-        Verdict::Reply(reply)
-    }
-}
-
-/// The header that a message goes on with: what nobody has to understand and is not to be handed on is left out, as sequence numbers are,
-/// which are each tunnel's own.
-#[inline]
-fn header_for(
-    bearer: &Bearer,
-    to: Side,
-    message: &Message<'_>,
-) -> Result<([u8; HEADER_BYTES_MAX], usize), Cause> {
-    let mut bytes = [0; HEADER_BYTES_MAX];
-    let mut header = Header {
-        kind: message.kind,
-        teid: bearer.peer(to).teid,
-        sequence: None,
-        extension: 0,
-    };
-    let stays =
-        |extension: &Extension<'_>| Comprehension::of(extension.kind) != Comprehension::Discard;
-    let mut extensions = message.extensions.filter(stays).peekable();
-    let mut at = if let Some(first) = extensions.peek() {
-        header.extension = first.kind;
-        LONG_HEADER_BYTES
-    } else {
-        let length = header.emit(message.body.len(), &mut bytes);
-        return Ok((bytes, length.ok_or(Cause::Malformed)?));
-    };
-    while let Some(extension) = extensions.next() {
-        if Comprehension::of(extension.kind) == Comprehension::Everybody {
-            return Err(Cause::Comprehension);
-        }
-        let next = extensions.peek().map_or(0, |next| next.kind);
-        let room = bytes.get_mut(at..).ok_or(Cause::Extension)?;
-        at += emit_extension(extension.content, next, room).ok_or(Cause::Extension)?;
-    }
-    let following = at - LONG_HEADER_BYTES + message.body.len();
-    header.emit(following, &mut bytes).ok_or(Cause::Malformed)?;
-    Ok((bytes, at))
-}
-
-/// The answer to an echo has its sequence number (TS 29.281, 7.2.2), and goes to the port that it came from (4.4.2).
-fn answer_echo(outer: &Outer, message: &Message<'_>) -> Reply {
-    let mut reply = Reply::new(outer, outer.source_port);
-    let body = path::emit_echo_response();
-    reply.say(ECHO_RESPONSE, message.sequence.unwrap_or(0), |bytes| {
-        bytes[..body.len()].copy_from_slice(&body);
-        Some(body.len())
-    });
-    reply
-}
-
-impl Reply {
-    fn new(outer: &Outer, to_port: u16) -> Reply {
-        Reply {
-            from: outer.destination,
-            to: outer.source,
-            to_port,
-            bytes: [0; REPLY_BYTES_MAX],
-            length: 0,
-        }
-    }
-
-    /// Writes a message of the path: its body, and its header.
-    fn say(&mut self, kind: u8, sequence: u16, body: impl FnOnce(&mut [u8]) -> Option<usize>) {
-        let header = Header {
-            kind,
-            teid: 0,
-            sequence: Some(sequence),
-            extension: 0,
+            to: side.other(),
+            is_plain: false,
+            tos: came.class,
+            at_ns: now_ns,
         };
-        // There is room for the longest.
-        let length = body(&mut self.bytes[LONG_HEADER_BYTES..]).unwrap_or(0);
-        let header = header.emit(length, &mut self.bytes).unwrap_or(0);
-        self.length = header + length;
-    }
-
-    fn say_lost(&mut self, teid: u32, peer: IpAddr) {
-        let indication = ErrorIndication { teid, peer };
-        self.say(ERROR_INDICATION, 0, |bytes| indication.emit(bytes));
-    }
-
-    fn say_known(&mut self) {
-        self.say(SUPPORTED_EXTENSIONS, 0, |bytes| {
-            path::emit_supported_extensions(&KNOWN, bytes)
-        });
-    }
-}
-
-const _: () = assert!(extension_bytes(4) == 8 && LONG_HEADER_BYTES < HEADER_BYTES_MAX);
-
-#[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use super::*;
-
-    fn address(last: u8) -> IpAddr {
-        IpAddr::V4(Ipv4Addr::new(192, 0, 2, last))
-    }
-
-    fn peer(last: u8, teid: u32) -> Peer {
-        Peer {
-            address: address(last),
-            teid,
-        }
-    }
-
-    fn from(side: Side) -> Outer {
-        Outer {
-            side,
-            source: address(10 + side as u8),
-            destination: address(1),
-            source_port: 40_000,
-        }
-    }
-
-    fn function() -> (Function, BearerId) {
-        let mut function = Function::new();
-        let bearer = Bearer::new(peer(10, 0xc0), peer(11, 0xa0));
-        let id = function.bearers.add(bearer).unwrap();
-        (function, id)
-    }
-
-    fn message(kind: u8, teid: u32, extensions: &[(u8, &[u8])], body: &[u8]) -> Vec<u8> {
-        let mut behind = Vec::new();
-        for (number, (_, content)) in extensions.iter().enumerate() {
-            let next = extensions.get(number + 1).map_or(0, |next| next.0);
-            let mut bytes = [0; 64];
-            let count = emit_extension(content, next, &mut bytes).unwrap();
-            behind.extend_from_slice(&bytes[..count]);
-        }
-        behind.extend_from_slice(body);
-        let mut bytes = [0; 64];
-        let header = Header {
-            kind,
-            teid,
-            sequence: Some(7),
-            extension: extensions.first().map_or(0, |first| first.0),
+        let whole = &came.datagram[..carry::end(came.datagram)];
+        // Frames without a packet, and a tunnel's last message, pass whatever the gate, but not before packets that wait.
+        let instead = if message.kind == END_MARKER || message.body.is_empty() {
+            let waits = self.bearers.waits(id, held.to) && !matches!(way, Way::Ends);
+            waits.then(|| self.hold(held, whole))
+        } else {
+            self.pass(held, message.body.len(), whole)
         };
-        let count = header.emit(behind.len(), &mut bytes).unwrap();
-        [&bytes[..count], &behind].concat()
-    }
-
-    #[test]
-    fn a_packet_goes_on_by_the_other_tunnel() {
-        let (mut function, id) = function();
-        for (side, teid) in [(Side::Core, 0xa0), (Side::Radio, 0xc0)] {
-            let container: (u8, &[u8]) = (EXTENSION_PDU_SESSION, &[0, 9]);
-            // The second is left out, the third is handed on.
-            let extensions = [container, (0x40, &[1, 2]), (0x20, &[3, 4])];
-            let came = message(G_PDU, id.teid(side), &extensions, b"packet");
-            let Verdict::Relay {
-                bearer,
-                side: to,
-                to: peer,
-                header,
-                body,
-            } = function.handle(&from(side), &came, 0)
-            else {
-                panic!("it is not relayed");
-            };
-            assert_eq!((bearer, to, peer.teid), (id, side.other(), teid));
-            let sent = [&header.0[..header.1], body].concat();
-            let sent = Message::parse(&sent).unwrap();
-            assert_eq!(
-                (sent.kind, sent.teid, sent.body),
-                (G_PDU, teid, &b"packet"[..])
-            );
-            assert_eq!(sent.sequence, None);
-            let kinds: Vec<_> = sent
-                .extensions
-                .map(|found| (found.kind, found.content))
-                .collect();
-            assert_eq!(kinds, [(0x85, &[0, 9][..]), (0x20, &[3, 4])]);
+        match instead {
+            None => way.verdict(id, room),
+            Some(verdict) => verdict,
         }
-        let usage = function.bearers.get(id).unwrap().usage;
-        assert!(
-            usage
-                .iter()
-                .all(|usage| (usage.packets, usage.bytes) == (1, 6))
-        );
     }
 
-    #[test]
-    fn who_sends_to_no_tunnel_is_told_but_not_for_each_packet() {
-        let (mut function, id) = function();
-        function.bearers.remove(id);
-        let came = message(G_PDU, id.teid(Side::Core), &[], b"late");
-        let mut told = 0;
-        for _ in 0..1000 {
-            match function.handle(&from(Side::Core), &came, 5) {
-                Verdict::Reply(reply) => {
-                    told += 1;
-                    assert_eq!(
-                        (reply.to, reply.from, reply.to_port),
-                        (address(10), address(1), PORT)
-                    );
-                    let said = Message::parse(reply.bytes()).unwrap();
-                    assert_eq!((said.kind, said.teid), (ERROR_INDICATION, 0));
-                    let lost = ErrorIndication::parse(said.body).unwrap();
-                    assert_eq!((lost.teid, lost.peer), (id.teid(Side::Core), address(1)));
-                }
-                verdict => assert_eq!(verdict, Verdict::Drop(Cause::UnknownTeid)),
+    /// Lets a packet pass, which is none of the verdicts here, or wait, or drops it, as its bearer has it.
+    #[inline]
+    fn pass(&mut self, held: Held, bytes: usize, whole: &[u8]) -> Option<Verdict<'static>> {
+        let (id, to, now_ns) = (held.bearer, held.to, held.at_ns);
+        match self.bearers.admit(id, to, bytes, now_ns) {
+            Admission::Passes => {
+                self.bearers.account(id, to, bytes, now_ns);
+                None
             }
+            Admission::Waits => Some(self.hold(held, whole)),
+            Admission::Drops(cause) => Some(self.drop(to.other(), cause)),
         }
-        assert_eq!(told, ERRORS_PER_SECOND);
-        assert_eq!(function.drops(Side::Core).of(Cause::UnknownTeid), 1000);
-        assert!(matches!(
-            function.handle(&from(Side::Core), &came, 6),
-            Verdict::Reply(_)
-        ));
     }
 
-    #[test]
-    fn what_everybody_must_understand_and_nobody_does_is_not_handed_on() {
-        let (mut function, id) = function();
-        let came = message(G_PDU, id.teid(Side::Core), &[(0xc9, &[1, 2])], b"packet");
-        let Verdict::Reply(reply) = function.handle(&from(Side::Core), &came, 0) else {
-            panic!("nobody is told");
+    fn hold(&mut self, held: Held, whole: &[u8]) -> Verdict<'static> {
+        match self.bearers.hold(held, whole) {
+            Ok(()) => Verdict::Held,
+            Err(cause) => self.drop(held.to.other(), cause),
+        }
+    }
+
+    /// The next packet of a bearer that is paused no more, in the order in which they came. None: there is none for now.
+    pub fn poll_released(&mut self, now_ns: u64) -> Option<Verdict<'_>> {
+        let held = self.bearers.release(&mut self.released)?;
+        let (id, to, from) = (held.bearer, held.to, held.to.other());
+        let mut room = [0; HEADER_BYTES_MAX];
+        let (way, bytes) = if held.is_plain {
+            let packet = &self.released[..];
+            let way = carry::wrap(&self.bearers, id, to, packet, &mut room);
+            (way, packet.len())
+        } else {
+            let datagram = &self.released[..];
+            match Message::parse(datagram) {
+                Ok(message) => {
+                    let came = Came {
+                        from,
+                        class: held.tos,
+                        datagram,
+                        message: &message,
+                    };
+                    let bytes = match message.kind {
+                        G_PDU => message.body.len(),
+                        _ => 0,
+                    };
+                    let way = carry::carry(&self.bearers, id, &came, &mut room);
+                    (way, bytes)
+                }
+                Err(error) => (Err(error.into()), 0),
+            }
         };
-        let said = Message::parse(reply.bytes()).unwrap();
-        assert_eq!(said.kind, SUPPORTED_EXTENSIONS);
-        assert_eq!(path::parse_supported_extensions(said.body), Ok(&KNOWN[..]));
-        assert_eq!(function.drops(Side::Core).of(Cause::Comprehension), 1);
+        Some(match way {
+            Ok(way) => {
+                if bytes > 0 {
+                    self.bearers.account(id, to, bytes, now_ns);
+                }
+                way.verdict(id, room)
+            }
+            Err(cause) => {
+                self.bearers.drops[from as usize].add(cause);
+                Verdict::Drop(cause)
+            }
+        })
     }
 
-    #[test]
-    fn gates_and_sides_are_heeded_and_a_tunnel_s_last_message_passes() {
-        let (mut function, id) = function();
-        let teid = id.teid(Side::Core);
-        let came = message(G_PDU, teid, &[], b"packet");
-        assert_eq!(
-            function.handle(&from(Side::Radio), &came, 0),
-            Verdict::Drop(Cause::WrongSide)
-        );
-        function.bearers.get_mut(id).unwrap().gates = [true, false];
-        assert_eq!(
-            function.handle(&from(Side::Core), &came, 0),
-            Verdict::Drop(Cause::Gate)
-        );
-        let last = message(END_MARKER, teid, &[], b"");
-        assert!(matches!(
-            function.handle(&from(Side::Core), &last, 0),
-            Verdict::Relay { .. }
-        ));
+    /// Something that whoever controls the function should know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.bearers.events.pop()
     }
 
-    #[test]
-    fn echoes_are_answered_and_answers_are_told() {
-        let (mut function, _) = function();
-        let echo = message(ECHO_REQUEST, 0, &[], b"");
-        let Verdict::Reply(reply) = function.handle(&from(Side::Radio), &echo, 0) else {
-            panic!("no answer");
-        };
-        assert_eq!((reply.to, reply.to_port), (address(11), 40_000));
-        let said = Message::parse(reply.bytes()).unwrap();
-        assert_eq!(
-            (said.kind, said.sequence, said.body),
-            (ECHO_RESPONSE, Some(7), &[14, 0][..])
-        );
-        let verdict = function.handle(&from(Side::Radio), reply.bytes(), 0);
-        assert_eq!(verdict, Verdict::Alive(Some(7)));
-        let unknown = message(200, 0, &[], b"");
-        assert_eq!(
-            function.handle(&from(Side::Core), &unknown, 0),
-            Verdict::Drop(Cause::UnknownMessage)
-        );
+    /// Something that is to be sent.
+    pub fn poll_sending(&mut self) -> Option<Sending> {
+        self.sendings.pop_front()
+    }
+
+    /// When [`Function::handle_timeout`] has something to do; earlier than now: at once.
+    #[must_use]
+    pub fn next_timeout_ns(&self) -> Option<u64> {
+        self.bearers.next_timeout_ns()
+    }
+
+    /// Does what is due: asks peers if they live, drops what was held for too long, looks on for tunnels that peers have lost. Takes
+    /// microseconds, whatever there is.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        let (sendings, unsent) = (&mut self.sendings, &mut self.unsent);
+        let Table { paths, events, .. } = &mut self.bearers;
+        paths.handle_timeout(now_ns, events, |side, to, sequence| {
+            push(sendings, unsent, messages::echo_request(side, to, sequence));
+        });
+        self.bearers.drop_old(now_ns);
+        self.bearers.look_on();
+    }
+
+    /// Moves a side's tunnel to another far end. Whoever was there until now gets so many end markers behind the last packet (TS 23.501,
+    /// 5.8.2.9; several, as one may be lost). Whether there is such a bearer.
+    pub fn switch(&mut self, id: BearerId, side: Side, peer: Peer, markers: u32) -> bool {
+        for _ in 0..markers {
+            self.end_marker(id, side);
+        }
+        match self.bearers.get_mut(id) {
+            Some(mut bearer) => {
+                match side {
+                    Side::Core => bearer.core = peer,
+                    Side::Radio => bearer.radio = peer,
+                }
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn send(&mut self, sending: Sending) {
+        push(&mut self.sendings, &mut self.unsent, sending);
     }
 }
+
+fn push(sendings: &mut VecDeque<Sending>, unsent: &mut u64, sending: Sending) {
+    if sendings.len() < SENDINGS_MAX {
+        sendings.push_back(sending);
+    } else {
+        *unsent += 1;
+    }
+}
+
+const _: () =
+    assert!(LONG_HEADER_BYTES + 40 < REPLY_BYTES_MAX && REPLY_BYTES_MAX < HEADER_BYTES_MAX);

@@ -1,6 +1,6 @@
 //! GTP version 1 of the user plane, as 3GPP TS 29.281 (release 17) has it: the header with its extension headers, and the messages that
-//! peers speak about tunnels. What a 5G user plane says in one of them is in [`pdu_session`];
-//! what is said of a path, in [`path`].
+//! peers speak about tunnels. What their extension headers say is in [`extension`], with two that have a specification of their own:
+//! [`pdu_session`] and [`nr_ran`]. What is said of a path is in [`path`].
 //!
 //! ```text
 //!   flags u8 | kind u8 | length u16 | TEID u32                                  always (clause 5.1)
@@ -12,6 +12,9 @@
 
 use core::fmt;
 
+pub mod extension;
+mod fields;
+pub mod nr_ran;
 pub mod path;
 pub mod pdu_session;
 
@@ -40,12 +43,36 @@ pub const END_MARKER: u8 = 254;
 /// A packet of a user.
 pub const G_PDU: u8 = 255;
 
-/// Kinds of extension headers (clause 5.2.1).
+/// Kinds of extension headers (clause 5.2.1). This one is of user data that is forwarded, with sequence numbers of 18 bits.
+pub const EXTENSION_LONG_PDCP: u8 = 0x03;
+/// For GERAN.
+pub const EXTENSION_SERVICE_CLASS: u8 = 0x20;
+/// Where a packet came from that an error indication is about.
 pub const EXTENSION_UDP_PORT: u8 = 0x40;
+/// TS 36.425, between base stations of LTE.
+pub const EXTENSION_RAN: u8 = 0x81;
+/// What earlier releases have for [`EXTENSION_LONG_PDCP`].
+pub const EXTENSION_LONG_PDCP_EARLIER: u8 = 0x82;
+/// TS 36.464, between LTE and a wireless LAN.
+pub const EXTENSION_XW_RAN: u8 = 0x83;
 /// TS 38.425.
 pub const EXTENSION_NR_RAN: u8 = 0x84;
 /// TS 38.415.
 pub const EXTENSION_PDU_SESSION: u8 = 0x85;
+/// Of user data that is forwarded.
+pub const EXTENSION_PDCP: u8 = 0xc0;
+/// All of these.
+pub const EXTENSIONS: [u8; 9] = [
+    EXTENSION_LONG_PDCP,
+    EXTENSION_SERVICE_CLASS,
+    EXTENSION_UDP_PORT,
+    EXTENSION_RAN,
+    EXTENSION_LONG_PDCP_EARLIER,
+    EXTENSION_XW_RAN,
+    EXTENSION_NR_RAN,
+    EXTENSION_PDU_SESSION,
+    EXTENSION_PDCP,
+];
 
 const VERSION: u8 = 1 << 5;
 const VERSION_MASK: u8 = 7 << 5;
@@ -278,7 +305,23 @@ impl Header {
     #[inline]
     #[must_use]
     pub fn emit(&self, following: usize, to: &mut [u8]) -> Option<usize> {
-        let bytes = self.bytes();
+        self.emit_numbered(None, following, to)
+    }
+
+    /// The same with an N-PDU number, which only a function that forwards data between systems hands on (clause 5.1).
+    #[inline]
+    #[must_use]
+    pub fn emit_numbered(
+        &self,
+        npdu: Option<u8>,
+        following: usize,
+        to: &mut [u8],
+    ) -> Option<usize> {
+        let bytes = if npdu.is_some() {
+            LONG_HEADER_BYTES
+        } else {
+            self.bytes()
+        };
         let length = u16::try_from(bytes - HEADER_BYTES + following).ok()?;
         let to = to.get_mut(..bytes)?;
         let mut flags = VERSION | PROTOCOL_TYPE;
@@ -288,12 +331,15 @@ impl Header {
         if self.extension != 0 {
             flags |= HAS_EXTENSION;
         }
+        if npdu.is_some() {
+            flags |= HAS_NPDU;
+        }
         let [high, low] = length.to_be_bytes();
         to[..4].copy_from_slice(&[flags, self.kind, high, low]);
         to[4..8].copy_from_slice(&self.teid.to_be_bytes());
         if bytes == LONG_HEADER_BYTES {
             let [high, low] = self.sequence.unwrap_or(0).to_be_bytes();
-            to[8..].copy_from_slice(&[high, low, 0, self.extension]);
+            to[8..].copy_from_slice(&[high, low, npdu.unwrap_or(0), self.extension]);
         }
         Some(bytes)
     }

@@ -16,7 +16,9 @@ pub fn run(bytes: &[u8]) {
         Version::V4 => 20,
         Version::V6 => 40,
     };
-    assert!(packet.at + header_bytes <= bytes.len() && packet.payload_at >= packet.at + header_bytes);
+    assert!(
+        packet.at + header_bytes <= bytes.len() && packet.payload_at >= packet.at + header_bytes
+    );
     if let Some((source, destination)) = packet.ports {
         let there = &bytes[packet.payload_at..packet.payload_at + 4];
         assert_eq!(there[..2], source.to_be_bytes());

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod codec;
 pub mod frames;
+pub mod gtpu;
 mod messages;
 pub mod publisher;
 pub mod ring;
@@ -10,6 +11,7 @@ mod site;
 pub mod stream;
 pub mod subscriber;
 mod sys;
+pub mod user_plane;
 
 /// Bytes that decide; zeros when there are no more.
 struct Choices<'a>(&'a [u8]);

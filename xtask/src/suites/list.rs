@@ -71,6 +71,14 @@ pub(super) static SUITES: &[Suite] = &[
         beside: true,
     },
     Suite {
+        name: "GTP-U",
+        sample: &["tests/gtpu/run.py"],
+        sample_minutes: 3,
+        full: &["tests/gtpu/run.py", "--full"],
+        full_minutes: 5,
+        beside: true,
+    },
+    Suite {
         name: "images",
         sample: &["tests/images/run.py"],
         sample_minutes: 3,

@@ -15,9 +15,13 @@ const TEID_DATA: u8 = 16;
 const PEER_ADDRESS: u8 = 133;
 /// Kinds of extension headers (clause 8.5).
 const EXTENSION_TYPES: u8 = 141;
+/// Of a tunnel (clause 8.7).
+const TUNNEL_STATUS_INFORMATION: u8 = 230;
 
 /// Bytes of an echo's answer.
 pub const ECHO_RESPONSE_BYTES: usize = 2;
+/// Bytes of what is said of a tunnel's state.
+pub const TUNNEL_STATUS_BYTES: usize = 4;
 /// Bytes of an error indication, at most.
 pub const ERROR_INDICATION_BYTES_MAX: usize = 5 + 3 + 16;
 /// Kinds of extension headers that a list names, at most.
@@ -134,6 +138,39 @@ impl ErrorIndication {
         to[5..8].copy_from_slice(&[PEER_ADDRESS, 0, address.len() as u8]);
         to[8..].copy_from_slice(address);
         Some(bytes)
+    }
+}
+
+/// What a peer says of a tunnel's state (clauses 7.3.3 and 8.7): whether what is used of it is not to be charged from now on, and whether
+/// it is again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TunnelStatus {
+    /// Start of a pause of charging.
+    pub pause: bool,
+    /// Its end.
+    pub resume: bool,
+}
+
+impl TunnelStatus {
+    /// What a body says.
+    ///
+    /// # Errors
+    /// When the element is missing, cut off or empty.
+    pub fn parse(body: &[u8]) -> Result<TunnelStatus, ParseError> {
+        let [flags, ..] = Elements::new(body).find(TUNNEL_STATUS_INFORMATION)? else {
+            return Err(ParseError::Element(TUNNEL_STATUS_INFORMATION));
+        };
+        Ok(TunnelStatus {
+            pause: flags & 1 != 0,
+            resume: flags & 2 != 0,
+        })
+    }
+
+    /// Writes it.
+    #[must_use]
+    pub fn emit(&self) -> [u8; TUNNEL_STATUS_BYTES] {
+        let flags = u8::from(self.pause) | u8::from(self.resume) << 1;
+        [TUNNEL_STATUS_INFORMATION, 0, 1, flags]
     }
 }
 

@@ -6,6 +6,8 @@ use super::path::{
 use super::pdu_session::{Direction, Frame};
 use super::*;
 
+mod contents;
+
 /// A packet of a user with QFI 9 from the network, as a base station gets it.
 const DOWNLINK: [u8; 19] = [
     0x34, 0xff, 0, 11, 0, 0, 0x12, 0x34, // flags, kind, length, TEID

@@ -1,0 +1,381 @@
+//! Paths: the pairs of our side and a peer's address that tunnels go by, and whether their peers live (TS 29.281, 7.2; TS 23.007, 20).
+//!
+//! | state | what comes | next |
+//! |---|---|---|
+//! | resting | its time | an echo request with the next number: asked |
+//! | asked | an answer with its number | resting; up, if it was not |
+//! | asked | T3-RESPONSE, with requests left | the same request again: asked |
+//! | asked | T3-RESPONSE, with none left | resting; down, if it was not |
+//!
+//! Forbidden: an answer with another number, or while resting, changes nothing, since anybody can send one, and a late one says nothing of
+//! now. No request begins earlier than the interval after the one before it began, whatever happens (7.2.1: 60 s, repetitions aside); so
+//! what is down is asked again at the same pace. The restart counter in answers is not looked at (8.2).
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use crate::bearer::Side;
+use crate::event::{Event, Events};
+
+/// How paths are supervised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Supervision {
+    /// Between the beginnings of two questions; the standard allows no less than 60 s.
+    pub interval_ns: u64,
+    /// For so long an answer is waited for (T3-RESPONSE).
+    pub response_ns: u64,
+    /// So many requests are sent before the peer is held for dead (N3-REQUESTS).
+    pub requests: u32,
+}
+
+impl Default for Supervision {
+    fn default() -> Self {
+        Supervision {
+            interval_ns: 60_000_000_000,
+            response_ns: 3_000_000_000,
+            requests: 3,
+        }
+    }
+}
+
+/// A path's number. It may be another path's after its last bearer has gone: whoever keeps something by it looks at the address too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PathId(pub(crate) u32);
+
+impl PathId {
+    /// The number, from 0.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Paths, at most: so many bits there are for their numbers.
+pub(crate) const PATHS_MAX: usize = 1 << 24;
+/// So many numbers rest before one is used again.
+const REST: usize = 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asking {
+    /// Until then.
+    Resting(u64),
+    Asked {
+        began_ns: u64,
+        until_ns: u64,
+        left: u32,
+    },
+}
+
+/// A path.
+#[derive(Debug)]
+struct Path {
+    side: Side,
+    address: IpAddr,
+    /// Tunnels that go by it.
+    tunnels: u32,
+    is_up: Option<bool>,
+    asking: Asking,
+    /// Of the last request.
+    sequence: u16,
+}
+
+/// A path, as others see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathState {
+    /// Where the peer is.
+    pub side: Side,
+    /// Its address.
+    pub address: IpAddr,
+    /// Tunnels that go by it.
+    pub tunnels: u32,
+    /// Whether the peer answers; nobody knows, if it was not asked.
+    pub is_up: Option<bool>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Paths {
+    places: Vec<Path>,
+    numbers: HashMap<(Side, IpAddr), u32>,
+    free: std::collections::VecDeque<u32>,
+    supervision: Option<Supervision>,
+    /// When each that is supervised has something to do.
+    due: BTreeSet<(u64, u32)>,
+    /// Those that are new.
+    fresh: Vec<u32>,
+}
+
+impl Paths {
+    pub(crate) fn supervise(&mut self, supervision: Option<Supervision>) {
+        self.supervision = supervision;
+        self.due.clear();
+        self.fresh = (0..self.places.len() as u32).collect();
+    }
+
+    /// The path to an address, with one tunnel more. None: there are too many.
+    pub(crate) fn acquire(&mut self, side: Side, address: IpAddr) -> Option<PathId> {
+        if let Some(number) = self.numbers.get(&(side, address)) {
+            self.places[*number as usize].tunnels += 1;
+            return Some(PathId(*number));
+        }
+        let path = Path {
+            side,
+            address,
+            tunnels: 1,
+            is_up: None,
+            asking: Asking::Resting(0),
+            sequence: 0,
+        };
+        let number = if self.free.len() > REST || self.places.len() == PATHS_MAX {
+            let number = self.free.pop_front()?;
+            self.places[number as usize] = path;
+            number
+        } else {
+            self.places.push(path);
+            (self.places.len() - 1) as u32
+        };
+        self.numbers.insert((side, address), number);
+        self.fresh.push(number);
+        Some(PathId(number))
+    }
+
+    /// One tunnel less.
+    pub(crate) fn release(&mut self, path: PathId) {
+        let Some(place) = self.places.get_mut(path.index()) else {
+            return;
+        };
+        place.tunnels = place.tunnels.saturating_sub(1);
+        if place.tunnels == 0 && self.numbers.remove(&(place.side, place.address)).is_some() {
+            self.due.remove(&(place.asking.due_ns(), path.0));
+            self.free.push_back(path.0);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn address(&self, path: PathId) -> Option<IpAddr> {
+        self.places.get(path.index()).map(|path| path.address)
+    }
+
+    pub(crate) fn find(&self, side: Side, address: IpAddr) -> Option<PathId> {
+        self.numbers.get(&(side, address)).copied().map(PathId)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = PathState> {
+        self.places
+            .iter()
+            .filter(|path| path.tunnels > 0)
+            .map(|path| PathState {
+                side: path.side,
+                address: path.address,
+                tunnels: path.tunnels,
+                is_up: path.is_up,
+            })
+    }
+
+    /// An answer came.
+    pub(crate) fn handle_response(
+        &mut self,
+        side: Side,
+        address: IpAddr,
+        sequence: Option<u16>,
+        events: &mut Events,
+    ) {
+        let (Some(number), Some(supervision)) =
+            (self.numbers.get(&(side, address)), self.supervision)
+        else {
+            return;
+        };
+        let (number, path) = (*number, &mut self.places[*number as usize]);
+        let Asking::Asked { began_ns, .. } = path.asking else {
+            return;
+        };
+        if sequence != Some(path.sequence) {
+            return;
+        }
+        self.due.remove(&(path.asking.due_ns(), number));
+        path.asking = Asking::Resting(began_ns.saturating_add(supervision.interval_ns));
+        self.due.insert((path.asking.due_ns(), number));
+        if path.is_up.replace(true) != Some(true) {
+            events.push(Event::PathUp(side, address));
+        }
+    }
+
+    /// What is due: sends requests, each to a side's address with a number.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        now_ns: u64,
+        events: &mut Events,
+        mut send: impl FnMut(Side, IpAddr, u16),
+    ) {
+        let Some(supervision) = self.supervision else {
+            self.fresh.clear();
+            return;
+        };
+        for number in std::mem::take(&mut self.fresh) {
+            let path = &mut self.places[number as usize];
+            if path.tunnels > 0 {
+                path.asking = Asking::Resting(now_ns);
+                self.due.insert((now_ns, number));
+            }
+        }
+        while let Some(&(due_ns, number)) = self.due.first() {
+            if due_ns > now_ns {
+                break;
+            }
+            self.due.pop_first();
+            let path = &mut self.places[number as usize];
+            let asks = match path.asking {
+                Asking::Resting(_) => path.ask(now_ns, &supervision),
+                Asking::Asked { .. } => path.wait(now_ns, &supervision, events),
+            };
+            self.due.insert((path.asking.due_ns(), number));
+            if asks {
+                send(path.side, path.address, path.sequence);
+            }
+        }
+    }
+
+    pub(crate) fn next_timeout_ns(&self) -> Option<u64> {
+        if self.supervision.is_some() && !self.fresh.is_empty() {
+            return Some(0);
+        }
+        self.due.first().map(|due| due.0)
+    }
+}
+
+impl Asking {
+    fn due_ns(&self) -> u64 {
+        match *self {
+            Asking::Resting(until_ns) | Asking::Asked { until_ns, .. } => until_ns,
+        }
+    }
+}
+
+impl Path {
+    /// Its rest is over. Whether a request is to be sent.
+    fn ask(&mut self, now_ns: u64, supervision: &Supervision) -> bool {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.asking = Asking::Asked {
+            began_ns: now_ns,
+            until_ns: now_ns.saturating_add(supervision.response_ns.max(1)),
+            left: supervision.requests.saturating_sub(1),
+        };
+        true
+    }
+
+    /// No answer came in time. Whether the request is to be sent again.
+    fn wait(&mut self, now_ns: u64, supervision: &Supervision, events: &mut Events) -> bool {
+        let Asking::Asked { began_ns, left, .. } = self.asking else {
+            return false;
+        };
+        if let Some(left) = left.checked_sub(1) {
+            self.asking = Asking::Asked {
+                began_ns,
+                until_ns: now_ns.saturating_add(supervision.response_ns.max(1)),
+                left,
+            };
+            return true;
+        }
+        let next_ns = began_ns.saturating_add(supervision.interval_ns);
+        self.asking = Asking::Resting(next_ns.max(now_ns.saturating_add(1)));
+        if self.is_up.replace(false) != Some(false) {
+            events.push(Event::PathDown(self.side, self.address));
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    struct Rig {
+        paths: Paths,
+        events: Events,
+        sent: Vec<(u64, u16)>,
+    }
+
+    impl Rig {
+        fn run(&mut self, until_s: u64) {
+            while let Some(due_ns) = self
+                .paths
+                .next_timeout_ns()
+                .filter(|due| *due <= until_s * SECOND)
+            {
+                let sent = &mut self.sent;
+                self.paths
+                    .handle_timeout(due_ns, &mut self.events, |_, _, sequence| {
+                        sent.push((due_ns / SECOND, sequence));
+                    });
+            }
+        }
+
+        fn answer(&mut self, sequence: u16) {
+            self.paths
+                .handle_response(Side::Radio, peer(), Some(sequence), &mut self.events);
+        }
+    }
+
+    fn peer() -> IpAddr {
+        IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9))
+    }
+
+    fn rig() -> Rig {
+        let mut paths = Paths::default();
+        paths.supervise(Some(Supervision::default()));
+        paths.acquire(Side::Radio, peer()).unwrap();
+        Rig {
+            paths,
+            events: Events::default(),
+            sent: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_peer_that_answers_is_asked_once_a_minute() {
+        let mut rig = rig();
+        for minute in 0..4 {
+            rig.run(minute * 60 + 1);
+            rig.answer(minute as u16 + 1);
+        }
+        assert_eq!(rig.sent, [(0, 1), (60, 2), (120, 3), (180, 4)]);
+        assert_eq!(rig.events.pop(), Some(Event::PathUp(Side::Radio, peer())));
+        assert_eq!(rig.events.pop(), None);
+    }
+
+    #[test]
+    fn one_that_does_not_is_asked_again_with_the_same_number_and_is_down() {
+        let mut rig = rig();
+        rig.run(59);
+        assert_eq!(rig.sent, [(0, 1), (3, 1), (6, 1)]);
+        assert_eq!(rig.events.pop(), Some(Event::PathDown(Side::Radio, peer())));
+        // A late answer is none.
+        rig.answer(1);
+        assert_eq!(rig.events.pop(), None);
+        rig.run(62);
+        rig.answer(1);
+        assert_eq!(rig.events.pop(), None);
+        rig.answer(2);
+        assert_eq!(rig.events.pop(), Some(Event::PathUp(Side::Radio, peer())));
+        rig.run(119);
+        assert_eq!(rig.sent.last(), Some(&(60, 2)));
+    }
+
+    #[test]
+    fn without_tunnels_nobody_is_asked() {
+        let mut rig = rig();
+        rig.run(0);
+        let path = rig.paths.acquire(Side::Radio, peer()).unwrap();
+        rig.paths.release(path);
+        rig.run(8);
+        assert_eq!(rig.sent.len(), 3);
+        rig.paths.release(path);
+        rig.run(1_000);
+        assert_eq!((rig.sent.len(), rig.paths.next_timeout_ns()), (3, None));
+        assert_eq!(rig.paths.iter().count(), 0);
+    }
+}

@@ -1,0 +1,344 @@
+//! All bearers: one cache line each, and more for those that have more ([`Bearer`] is how others see one).
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
+
+use crate::bearer::{BEARERS_MAX, Bearer, BearerId, GENERATIONS, MeterId, Side};
+use crate::blocks::{Blocks, Slab};
+use crate::cause::Drops;
+use crate::delivery::Delivery;
+use crate::event::Events;
+use crate::hold::{HoldLimits, Pool};
+use crate::meter::{Bucket, Limit};
+use crate::paths::{PathState, Paths};
+use hot::{Extra, Hot, Meter, OCCUPIED};
+use search::Search;
+use users::{User, Users};
+
+pub(crate) mod hot;
+pub(crate) mod pass;
+mod search;
+mod store;
+#[cfg(test)]
+mod tests;
+pub(crate) mod users;
+
+/// So many slots rest at least, before one is used again.
+const REST_MIN: usize = 64;
+
+/// All bearers.
+#[derive(Debug)]
+pub struct Table {
+    slots: Blocks<Hot>,
+    /// Slots without a bearer, the one that has been so for longest first: its generation is the least likely to be known still. Those that
+    /// were taken otherwise are still in it.
+    free: VecDeque<u32>,
+    count: usize,
+    extras: Slab<Extra>,
+    meters: Slab<Meter>,
+    pub(crate) paths: Paths,
+    users: [Users; 2],
+    prefixes: Slab<u64>,
+    pool: Pool,
+    /// Whose packets are given out.
+    releasing: VecDeque<(BearerId, Side)>,
+    search: Search,
+    pub(crate) events: Events,
+    /// What was dropped of what came by either side.
+    pub(crate) drops: [Drops; 2],
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Table::with_limits(HoldLimits::default())
+    }
+}
+
+impl Table {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Table {
+        Table::default()
+    }
+
+    /// None yet, with other limits for what paused ones hold.
+    #[must_use]
+    pub fn with_limits(limits: HoldLimits) -> Table {
+        Table {
+            slots: Blocks::default(),
+            free: VecDeque::new(),
+            count: 0,
+            extras: Slab::default(),
+            meters: Slab::default(),
+            paths: Paths::default(),
+            users: [Users::default(), Users::default()],
+            prefixes: Slab::default(),
+            pool: Pool::new(limits),
+            releasing: VecDeque::new(),
+            search: Search::default(),
+            events: Events::default(),
+            drops: [Drops::default(); 2],
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a bearer. None: there are [`BEARERS_MAX`], or 16 million peers. A user whose address another bearer has is this one's from now
+    /// on.
+    pub fn add(&mut self, bearer: Bearer) -> Option<BearerId> {
+        // Slots rest while there are others: late packets come to nobody then.
+        let rest = (self.slots.len() / 8).max(REST_MIN);
+        let slot = if self.free.len() > rest || self.slots.len() == BEARERS_MAX {
+            self.free_slot()?
+        } else {
+            self.slots.push(Hot::empty(1))
+        };
+        let hot = self.slots.get(slot)?;
+        let id = BearerId::new(slot, hot.generation.into());
+        self.put(id, &bearer).then_some(id)
+    }
+
+    /// Adds a bearer by the number that it had before, in another table: its peers still send to its TEIDs. Whether it was added; not, if
+    /// there is one in its slot.
+    pub fn restore(&mut self, id: BearerId, bearer: &Bearer) -> bool {
+        if id.generation() == 0 {
+            return false;
+        }
+        while self.slots.len() <= id.slot() {
+            let slot = self.slots.push(Hot::empty(1));
+            if slot != id.slot() {
+                self.free.push_back(slot as u32);
+            }
+        }
+        match self.slots.get_mut(id.slot()) {
+            Some(hot) if !hot.is_there() => hot.generation = id.generation() as u16,
+            _ => return false,
+        }
+        self.put(id, bearer)
+    }
+
+    fn free_slot(&mut self) -> Option<usize> {
+        loop {
+            let slot = self.free.pop_front()? as usize;
+            if self.slots.get(slot).is_some_and(|hot| !hot.is_there()) {
+                return Some(slot);
+            }
+        }
+    }
+
+    /// Puts a bearer into a slot that is free and has its generation.
+    fn put(&mut self, id: BearerId, bearer: &Bearer) -> bool {
+        let Some(hot) = self.slots.get_mut(id.slot()) else {
+            return false;
+        };
+        hot.flags = OCCUPIED;
+        self.count += 1;
+        if !self.store(id, bearer) {
+            self.remove(id);
+            return false;
+        }
+        true
+    }
+
+    /// Whether there is a bearer of this number.
+    #[must_use]
+    pub fn contains(&self, id: BearerId) -> bool {
+        self.hot(id).is_some()
+    }
+
+    /// A bearer, if there is one of this number.
+    #[must_use]
+    pub fn get(&self, id: BearerId) -> Option<Bearer> {
+        self.hot(id).map(|hot| self.load(hot))
+    }
+
+    /// The same, to be changed: what is written is the bearer's once the guard is dropped. Packets that were held are given out if it is
+    /// paused no more.
+    pub fn get_mut(&mut self, id: BearerId) -> Option<Changing<'_>> {
+        let bearer = self.get(id)?;
+        Some(Changing {
+            table: self,
+            id,
+            bearer,
+        })
+    }
+
+    /// Takes a bearer away; what is held for it is dropped.
+    pub fn remove(&mut self, id: BearerId) -> Option<Bearer> {
+        let bearer = self.get(id)?;
+        self.drop_held(id);
+        // Without anything that takes more than its line.
+        self.store_extra(id, &Bearer::new(bearer.core, bearer.radio));
+        for side in Side::BOTH {
+            self.clear_peer(id, side);
+        }
+        let hot = self.hot_mut(id)?;
+        let generation = u32::from(hot.generation) % (GENERATIONS - 1) + 1;
+        *hot = Hot::empty(generation as u16);
+        self.count -= 1;
+        self.free.push_back(id.slot() as u32);
+        Some(bearer)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (BearerId, Bearer)> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter(|(_, hot)| hot.is_there()).map(|(slot, hot)| {
+            let id = BearerId::new(slot, hot.generation.into());
+            (id, self.load(hot))
+        })
+    }
+
+    /// Whose bearer an address is, on a side without tunnels.
+    #[must_use]
+    pub fn find_user(&self, side: Side, address: IpAddr) -> Option<BearerId> {
+        self.users[side as usize].find(User::of(address))
+    }
+
+    /// Reads the bearer's line of a TEID, and nothing else. Whoever does so for each packet of a burst first has all of them on their way
+    /// from memory at once, and not one after another.
+    #[inline]
+    #[must_use]
+    pub fn touch(&self, teid: u32) -> u32 {
+        let (id, _) = BearerId::of(teid);
+        self.slots.get(id.slot()).map_or(0, |hot| hot.flags.into())
+    }
+
+    /// Adds what limits all bearers of a user together, towards either side.
+    pub fn add_meter(&mut self, limits: [Limit; 2]) -> MeterId {
+        MeterId(self.meters.add(Meter {
+            buckets: limits.map(Bucket::new),
+            bearers: 0,
+        }))
+    }
+
+    /// Changes it; whether there is one.
+    pub fn set_meter(&mut self, meter: MeterId, limits: [Limit; 2]) -> bool {
+        let found = self.meters.get_mut(meter.0);
+        found.is_some_and(|meter| {
+            meter.buckets = limits.map(Bucket::new);
+            true
+        })
+    }
+
+    /// Takes it away, if no bearer has it; whether it was.
+    pub fn remove_meter(&mut self, meter: MeterId) -> bool {
+        let is_used = self
+            .meters
+            .get(meter.0)
+            .is_none_or(|meter| meter.bearers > 0);
+        !is_used && self.meters.remove(meter.0).is_some()
+    }
+
+    /// What became of a bearer's packets, if that is followed.
+    #[must_use]
+    pub fn delivery(&self, id: BearerId) -> Option<&Delivery> {
+        self.extra(id)?.delivery.as_deref()
+    }
+
+    /// The same, to be changed.
+    pub fn delivery_mut(&mut self, id: BearerId) -> Option<&mut Delivery> {
+        let extra = self.hot(id)?.extra;
+        self.extras.get_mut(extra)?.delivery.as_deref_mut()
+    }
+
+    /// Packets that are held for a bearer, towards a side.
+    #[must_use]
+    pub fn held(&self, id: BearerId, to: Side) -> u32 {
+        self.extra(id)
+            .map_or(0, |extra| extra.queues[to as usize].packets)
+    }
+
+    /// The paths that tunnels go by.
+    pub fn paths(&self) -> impl Iterator<Item = PathState> {
+        self.paths.iter()
+    }
+
+    /// How many bearers have more than their line, and how many bytes that is for each: the line is 64.
+    #[must_use]
+    pub fn extra_bytes(&self) -> (usize, usize) {
+        (self.extras.len(), Slab::<Extra>::place_bytes())
+    }
+
+    #[inline]
+    pub(crate) fn hot(&self, id: BearerId) -> Option<&Hot> {
+        let hot = self.slots.get(id.slot())?;
+        (hot.is_there() && u32::from(hot.generation) == id.generation()).then_some(hot)
+    }
+
+    #[inline]
+    pub(crate) fn hot_mut(&mut self, id: BearerId) -> Option<&mut Hot> {
+        let hot = self.slots.get_mut(id.slot())?;
+        (hot.is_there() && u32::from(hot.generation) == id.generation()).then_some(hot)
+    }
+
+    pub(crate) fn extra(&self, id: BearerId) -> Option<&Extra> {
+        self.extras.get(self.hot(id)?.extra)
+    }
+
+    /// When something is due.
+    pub(crate) fn next_timeout_ns(&self) -> Option<u64> {
+        let searching = (!self.search.is_over()).then_some(0);
+        let due = [
+            searching,
+            self.pool.next_timeout_ns(),
+            self.paths.next_timeout_ns(),
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    /// Whether an address is the user's, on a side without a tunnel.
+    #[inline]
+    pub(crate) fn is_user(&self, hot: &Hot, side: Side, user: User) -> bool {
+        match user {
+            User::V4(address) => hot.user_v4(side) == Some(address),
+            User::V6(prefix) => self.prefix(hot, side) == Some(prefix),
+        }
+    }
+}
+
+impl Hot {
+    #[inline]
+    pub(crate) fn is_there(&self) -> bool {
+        self.flags & OCCUPIED != 0
+    }
+}
+
+/// A bearer that is changed.
+#[derive(Debug)]
+pub struct Changing<'a> {
+    table: &'a mut Table,
+    id: BearerId,
+    bearer: Bearer,
+}
+
+impl Deref for Changing<'_> {
+    type Target = Bearer;
+
+    fn deref(&self) -> &Bearer {
+        &self.bearer
+    }
+}
+
+impl DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut Bearer {
+        &mut self.bearer
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.table.store(self.id, &self.bearer);
+    }
+}
