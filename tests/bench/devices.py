@@ -45,3 +45,27 @@ def packets_are_measured(stage: Stage) -> None:
     of_latency = {cell["scenario"] for cell in cells.values() if any(trial.get("packets", {}).get("latencies") for trial in cell["trials"])}
     assert table.count(": highest rates") == 2, table
     assert table.count(": latency at shares of the rate without loss") == len(of_latency), table
+
+
+def ports_are_measured_alone(stage: Stage) -> None:
+    """A ring between two programs, and a memif that testpmd sends to."""
+    if len(os.sched_getaffinity(0)) < 2:
+        raise unittest.SkipTest("who sends and who takes have a processor each")
+    peers = ["memif-to-millrace"] if shutil.which("dpdk-testpmd") else []
+    if not peers:
+        print("ports are measured alone: without a memif: there is no dpdk-testpmd here (Debian's package is dpdk-dev)")
+    # Not pinned, as above; testpmd pins itself.
+    words = ["--quick", "--repeat", "1", "--time", "0.3", "--pin", "none", "--roads", ",".join(["ring", *peers])]
+    done = stage.bench("run", "packets/ring", "packets/memif-receive", *words, *stage.out("ports"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = stage.results("ports")
+    cells = {cell["road"]: cell for cell in results["cells"]}
+    assert sorted(cells) == sorted(["ring", *peers]), cells.keys()
+    for road, cell in cells.items():
+        assert cell["figure"] == "packets received per second" and cell["parameters"] == {"bytes": 64}, cell
+        trial = next(trial for trial in cell["trials"] if trial["outcome"] == "counts")
+        assert trial["value"] > 10_000, (road, trial)
+        sends = "load packets ring-first" if road == "ring" else "--forward-mode=txonly --txpkts=64"
+        assert sends in trial["commands"]["device"] and "--receive" in trial["commands"]["client"], trial["commands"]
+    settings = {road["name"]: " ".join(road["settings"]) for road in results["roads"]}
+    assert all("who takes its packets:" in text for text in settings.values()), settings

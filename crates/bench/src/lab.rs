@@ -177,12 +177,14 @@ impl Lab {
         let peers = programs::peers().unwrap_or_default();
         let allowed = machine::allowed_processors();
         let free = allowed.first().copied().unwrap_or_default();
-        let processor = self.processors.map_or(free, |[server, _]| server);
+        let other = allowed.get(1).copied().unwrap_or(free);
+        let [processor, of_client] = self.processors.unwrap_or([free, other]);
         BTreeMap::from([
             ("millrace".to_owned(), self.millrace.display().to_string()),
             ("wrk_script".to_owned(), wrk_script().display().to_string()),
             ("peers".to_owned(), peers.display().to_string()),
             ("processor".to_owned(), processor.to_string()),
+            ("client_processor".to_owned(), of_client.to_string()),
         ])
     }
 

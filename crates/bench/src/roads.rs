@@ -42,20 +42,50 @@ const FILES: &[(&str, &str)] = &[
     ("ovs-vhost", include_str!("../roads/ovs-vhost.toml")),
     ("testpmd-vhost", include_str!("../roads/testpmd-vhost.toml")),
     ("switch-vhost", include_str!("../roads/switch-vhost.toml")),
+    (
+        "memif-to-testpmd",
+        include_str!("../roads/memif-to-testpmd.toml"),
+    ),
+    (
+        "memif-to-millrace",
+        include_str!("../roads/memif-to-millrace.toml"),
+    ),
+    (
+        "memif-zero-copy-to-testpmd",
+        include_str!("../roads/memif-zero-copy-to-testpmd.toml"),
+    ),
+    (
+        "memif-zero-copy-to-millrace",
+        include_str!("../roads/memif-zero-copy-to-millrace.toml"),
+    ),
+    (
+        "virtio-to-testpmd",
+        include_str!("../roads/virtio-to-testpmd.toml"),
+    ),
+    (
+        "virtio-to-millrace",
+        include_str!("../roads/virtio-to-millrace.toml"),
+    ),
+    ("ring", include_str!("../roads/ring.toml")),
+    ("echo-kernel", include_str!("../roads/echo-kernel.toml")),
+    ("echo-af-xdp", include_str!("../roads/echo-af-xdp.toml")),
 ];
 /// Where none are named.
 pub const DEFAULT: [&str; 2] = ["loopback", "millrace-loopback"];
 /// What the name of a road begins with that is another one with Millrace above it.
 const ABOVE: &str = "millrace-";
 
-/// A program that forwards packets, and is what a scenario measures. It is started for each trial, when the generator listens.
+/// A program that forwards packets, and is what a scenario measures. It is started for each trial, when the generator listens. Or one that
+/// only sends them, and is the same on roads that differ in who takes them.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
     /// How it is started, and stays in the foreground until SIGTERM.
     pub command: String,
-    /// Where the generator sends packets, and where they come back, as `millrace load packets` has it. It listens there.
-    pub ports: [String; 2],
+    /// Where the generator sends packets, and where they come back, if elsewhere, as `millrace load packets` has it. It listens there.
+    pub ports: Vec<String>,
+    /// Of one that only sends, who takes the packets, by the one port: the client of a case that has `{receiver}` for it.
+    pub receiver: Option<String>,
     /// Files in the trial's directory.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
@@ -303,15 +333,16 @@ impl Road {
 impl Device {
     /// What it is, for a person.
     fn settings(&self) -> Vec<String> {
-        let [from, to] = &self.ports;
         let files = self.files.iter().map(|(name, text)| {
             let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
             format!("{name}: {}", lines.join("; "))
         });
-        let own = [
-            format!("the device: {}", self.command),
-            format!("the generator sends by {from}, and takes by {to}"),
-        ];
+        let ports = match (&self.receiver, &self.ports[..]) {
+            (Some(receiver), _) => format!("who takes its packets: {receiver}"),
+            (None, [from, to]) => format!("the generator sends by {from}, and takes by {to}"),
+            (None, ports) => format!("the generator sends and takes by {}", ports.join(", ")),
+        };
+        let own = [format!("the device: {}", self.command), ports];
         own.into_iter().chain(files).collect()
     }
 }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::programs::{self, Lack};
 use crate::readers::{self, Figure};
 use crate::results::Unit;
-use crate::roads::Road;
+use crate::roads::{Device, Road};
 
 #[cfg(test)]
 mod tests;
@@ -123,7 +123,7 @@ pub struct Case {
     pub name: String,
     /// A heading.
     pub title: String,
-    /// How the client is started.
+    /// How the client is started; `{receiver}`: it is the road's, which takes what the road's device sends.
     pub client: String,
     /// The same on a Unix socket; without it, there is none, unless `client` has `{address}`.
     pub unix: Option<String>,
@@ -224,17 +224,24 @@ impl Case {
 
     /// How the client is started on a road. None: it cannot take that one.
     #[must_use]
-    pub fn on(&self, road: &Road) -> Option<&str> {
+    pub fn on<'a>(&'a self, road: &'a Road) -> Option<&'a str> {
         let is_its = self.roads.is_empty() || self.roads.contains(&road.base);
         let is_of_messages = self.client.contains("{transport}");
-        let is_of_packets = self.client.contains("{from}");
+        let is_of_packets = self.client.contains("{from}") || self.takes_only();
         let is_like =
             road.transport.is_some() == is_of_messages && road.device.is_some() == is_of_packets;
         match (&road.transport, &road.device) {
             _ if !is_its || !is_like => None,
             (None, None) => on(road, &self.client, self.unix.as_deref()),
+            (_, Some(device)) if device.receiver.is_some() != self.takes_only() => None,
+            (_, Some(Device { receiver, .. })) => receiver.as_deref().or(Some(&self.client)),
             _ => Some(&self.client),
         }
+    }
+
+    /// Whether the client only takes what the road's device sends.
+    fn takes_only(&self) -> bool {
+        self.client == words::RECEIVER
     }
 
     fn check(&self) -> Result<()> {
@@ -266,6 +273,10 @@ impl Case {
             !WORDS.contains(&name),
             "no parameter can be called {name}: it is a word of the suite's own"
         );
+        if self.takes_only() {
+            // Its commands are those of roads.
+            return Ok(());
+        }
         let word = format!("{{{name}}}");
         let beside = self.beside.iter().map(|beside| &beside.command);
         let mut commands = [&self.client].into_iter().chain(beside);

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -9,6 +10,7 @@ use clap::{Args, Subcommand};
 use millrace_bench::load::{
     self, Address, Get, Idle, Keyed, Kind, Options, Server, Speech, Waiting, Workload,
 };
+use millrace_bench::packets::echo_udp;
 
 mod packets;
 
@@ -126,7 +128,11 @@ enum Command {
     /// loss: --search finds that, by trials of --time seconds, and verifies it by longer ones. With --rate a packet that the port has no
     /// room for when it is due is lost, and latencies count from when packets were due.
     ///
-    /// A port is memif-server:PATH or memif-client:PATH, with options behind commas: id=N, ring=N (descriptors), buffer=N (bytes).
+    /// With --receive, --send or --echo it is half of that, by one port, for somebody else at the other end.
+    ///
+    /// A port is memif-server:PATH or memif-client:PATH, with options behind commas: id=N, ring=N (descriptors), buffer=N (bytes);
+    /// virtio-user-server:PATH or virtio-user-client:PATH (ring=N, buffer=N, packed=1), vhost-user-server:PATH or vhost-user-client:PATH;
+    /// ring-first:NAME or ring-second:NAME, which an agent brings together, or af-xdp:INTERFACE, which has UDP come here (ring=N).
     Packets(Box<packets::PacketsArguments>),
     /// Be a minimal server: one thread, many connections
     ///
@@ -156,6 +162,15 @@ enum ServeCommand {
         /// Length of the body
         #[arg(long, value_name = "N", default_value_t = 64)]
         bytes: usize,
+    },
+    /// Send back datagrams of UDP, many with a call of the kernel
+    Udp {
+        /// Where to listen: an IP address and a port
+        #[arg(long, value_name = "ADDR")]
+        listen: SocketAddr,
+        /// Tell what was done as JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -342,6 +357,10 @@ fn serve(kind: ServeCommand) -> Result<u8> {
         ServeCommand::Echo { serve } => (serve, Kind::Echo),
         ServeCommand::Http { serve, bytes } => (serve, Kind::Http { bytes }),
         ServeCommand::Stamp { serve } => (serve, Kind::Stamp),
+        ServeCommand::Udp { listen, json } => {
+            let stop = load::stop_on_signals()?;
+            return print(&echo_udp(listen, &stop)?, json);
+        }
     };
     let stop = load::readable_on_signals()?;
     let mut server = Server::bind(kind, &serve.listen)?;

@@ -295,3 +295,31 @@ fn prometheus_reads_what_was_counted() {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
 }
+
+#[test]
+fn top_tells_rates_of_ports_flows_and_workers_line_after_line() {
+    let room = Room::new();
+    let flow = "[[flow]]\nname = \"straight\"\nin = \"a\"\nout = [\"b\"]\n";
+    let ports = room.port("a", "") + &room.port("b", "");
+    let _switch = room.start(&(ports + flow));
+    let text = room.said(&["top", "--count", "2", "--interval", "0.1"]);
+    for heading in ["PORT", "FLOW", "WORKER"] {
+        let lines = text.lines().filter(|line| line.starts_with(heading));
+        assert_eq!(lines.count(), 2, "{heading}: {text}");
+    }
+    assert!(
+        text.contains("straight") && text.contains("connecting"),
+        "{text}"
+    );
+    let line = room.json(&["top", "--once", "--interval", "0.1", "b"]);
+    assert_eq!(line["ports"].as_array().unwrap().len(), 1);
+    assert_eq!(line["ports"][0]["name"], "b");
+    assert_eq!(line["ports"][0]["received"]["packets"], 0);
+    assert_eq!(line["flows"][0]["packets"], 0);
+    assert!(
+        line["workers"][0]["processor_share"].as_f64().is_some(),
+        "{line}"
+    );
+    let told = room.refused(&["top", "--once", "c"]);
+    assert!(told.contains("there is no port \"c\""), "{told}");
+}

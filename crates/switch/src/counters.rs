@@ -143,4 +143,6 @@ pub struct Work {
     pub busy_turns: u64,
     /// How often it went to sleep.
     pub sleeps: u64,
+    /// What its thread has used of processors.
+    pub processor_ns: u64,
 }

@@ -1,6 +1,6 @@
 //! The Prometheus text format (version 0.0.4) of what a switch says of itself.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use crate::report::{CountersReport, SwitchReport, WorkerReport};
 
@@ -181,6 +181,13 @@ fn render_workers(text: &mut String, report: &SwitchReport) {
             line(text, name, &[("worker", &number)], value(worker));
         }
     }
+    let help = "Processor time that a worker has used.";
+    family(text, "worker_processor_seconds_total", "counter", help);
+    for (number, worker) in report.workers.iter().enumerate() {
+        let (number, seconds) = (number.to_string(), worker.processor_ns as f64 / 1e9);
+        let labels = [("worker", &number[..])];
+        line(text, "worker_processor_seconds_total", &labels, seconds);
+    }
 }
 
 fn family(text: &mut String, name: &str, kind: &str, help: &str) {
@@ -188,7 +195,7 @@ fn family(text: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(text, "# TYPE millrace_switch_{name} {kind}");
 }
 
-fn line(text: &mut String, name: &str, labels: &[(&str, &str)], value: u64) {
+fn line(text: &mut String, name: &str, labels: &[(&str, &str)], value: impl Display) {
     let labels: Vec<String> = labels
         .iter()
         .map(|(label, value)| format!("{label}=\"{value}\""))

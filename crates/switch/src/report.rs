@@ -161,6 +161,9 @@ pub struct WorkerReport {
     pub busy_turns: u64,
     /// How often it went to sleep.
     pub sleeps: u64,
+    /// Processor time that its thread has used.
+    #[serde(default)]
+    pub processor_ns: u64,
 }
 
 /// A station.

@@ -187,7 +187,7 @@ impl Source {
         if let [_, words @ ..] = plan.command.as_slice()
             && !words.is_empty()
         {
-            text += &format!("\n    millrace {}\n", words.join(" "));
+            text += &format!("\n{}", tables::command(words));
         }
         if !self.results.warnings.is_empty() {
             text.push('\n');

@@ -9,6 +9,9 @@ use millrace_bench::stats::{Interval, Settings};
 use super::measured::{Figure, Measured, VALUE};
 use super::rows::Bar;
 
+/// A line of a command has no more.
+const COMMAND_COLUMNS: usize = 120;
+
 /// Workload, both columns, the ratio, and what both cost in processor time.
 pub(crate) fn short(rows: &[Measured]) -> String {
     let titles = [
@@ -195,6 +198,21 @@ fn tail(row: &Measured) -> String {
 /// An item of a list, in lines of a document's width.
 pub(super) fn item(text: &str) -> String {
     fold("-", "\n ", text)
+}
+
+/// A command line as a block of code, in as many lines as it needs.
+pub(super) fn command(words: &[String]) -> String {
+    let (mut text, mut width) = ("    millrace".to_owned(), "    millrace".len());
+    for word in words {
+        if width + 1 + word.len() > COMMAND_COLUMNS {
+            text += " \\\n       ";
+            width = 7;
+        }
+        text += " ";
+        text += word;
+        width += 1 + word.len();
+    }
+    text + "\n"
 }
 
 /// A paragraph in such lines.

@@ -29,7 +29,7 @@ const BURSTS_LEFT: usize = 1_024;
 /// Packets that come later than this after the last one are lost.
 const DRAIN_NS: u64 = 50_000_000;
 /// Ports are asked for what is not packets once in so many turns.
-const TURNS_BETWEEN_POLLS: u32 = 64;
+pub(super) const TURNS_BETWEEN_POLLS: u32 = 64;
 /// Packets that are sent together may be due so far apart.
 const TOGETHER_NS: f64 = 4_000.0;
 const HIGHEST_RATE: f64 = 1e9;
@@ -78,6 +78,36 @@ struct Run {
     turns: u32,
 }
 
+/// Waits until ports are connected; `poll` says whether they are.
+pub(super) fn connected(
+    places: &str,
+    stop: &AtomicBool,
+    mut poll: impl FnMut() -> bool,
+) -> Result<()> {
+    let begun = Instant::now();
+    while !poll() {
+        ensure!(
+            !stop.load(Ordering::Relaxed),
+            "ended before the ports were connected"
+        );
+        ensure!(
+            begun.elapsed() < CONNECT_LIMIT,
+            "nobody has connected with {places} within {} s",
+            CONNECT_LIMIT.as_secs()
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Why a connection has ended.
+pub(super) fn end_of(port: &dyn Port) -> Option<String> {
+    match port.state() {
+        State::Connecting(Some(why)) | State::Closed(why) => Some(why.to_string()),
+        State::Connecting(None) | State::Connected => None,
+    }
+}
+
 impl Generator {
     /// Opens the ports, and waits until both are connected.
     ///
@@ -108,13 +138,19 @@ impl Generator {
         Ok(generator)
     }
 
-    /// One whose packets go to itself by a port as `from` is, to find what it can do at most.
+    /// One whose packets go to itself by a port as `from` is, to find what it can do at most. None: such a port has no other end of ours.
     ///
     /// # Errors
     /// As [`Generator::open`].
-    pub fn of_itself(from: &Place, pattern: Pattern, stop: &AtomicBool) -> Result<Generator> {
-        let [from, to] = from.with_itself();
-        Generator::open(&from, Some(&to), pattern, stop)
+    pub fn of_itself(
+        from: &Place,
+        pattern: Pattern,
+        stop: &AtomicBool,
+    ) -> Result<Option<Generator>> {
+        let Some([from, to]) = from.with_itself() else {
+            return Ok(None);
+        };
+        Generator::open(&from, Some(&to), pattern, stop).map(Some)
     }
 
     /// Sends, before each run, a packet from where the others go to: a switch that learns finds out so, and need not flood them.
@@ -128,25 +164,12 @@ impl Generator {
     }
 
     fn connect(&mut self, stop: &AtomicBool) -> Result<()> {
-        let begun = Instant::now();
-        while !self.poll() {
-            ensure!(
-                !stop.load(Ordering::Relaxed),
-                "ended before the ports were connected"
-            );
-            ensure!(
-                begun.elapsed() < CONNECT_LIMIT,
-                "nobody has connected with {} within {} s",
-                self.places,
-                CONNECT_LIMIT.as_secs()
-            );
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
+        let places = self.places.clone();
+        connected(&places, stop, || self.poll())
     }
 
     /// Whether all ports are connected, once they have done what they must.
-    fn poll(&mut self) -> bool {
+    pub(super) fn poll(&mut self) -> bool {
         let now = Instant::now();
         let mut all = true;
         for port in [Some(&mut self.from), self.to.as_mut()]
@@ -173,11 +196,11 @@ impl Generator {
     ///
     /// # Errors
     /// None comes within ten seconds; as [`Generator::run`].
-    pub fn wait_until_it_passes(&mut self, stop: &AtomicBool) -> Result<()> {
+    pub fn wait_until_it_passes(&mut self, checks: Checks, stop: &AtomicBool) -> Result<()> {
         let few = Options {
             rate: Some(PASS_RATE),
             seconds: PASS_SECONDS,
-            checks: Checks::default(),
+            checks,
             latency: false,
         };
         let begun = Instant::now();
@@ -346,10 +369,7 @@ impl Generator {
     /// Why a connection has ended.
     fn why(&self) -> String {
         let ports = [Some(&self.from), self.to.as_ref()].into_iter().flatten();
-        let ends = ports.filter_map(|port| match port.state() {
-            State::Connecting(Some(why)) | State::Closed(why) => Some(why.to_string()),
-            State::Connecting(None) | State::Connected => None,
-        });
+        let ends = ports.filter_map(|port| end_of(port.as_ref()));
         ends.collect::<Vec<_>>().join("; ")
     }
 }

@@ -8,23 +8,37 @@
 //! Without a rate the generator sends as fast as the port takes, which finds out how fast packets can pass, not how fast they pass
 //! without loss; `search` does that.
 //!
+//! Where there is somebody else at the other end, half of it is enough: `receive` only counts what comes, `send` only sends, and `echo`
+//! sends back what comes; `udp` does that by the kernel's own stack, to hold it against.
+//!
 //! In reading order: `place` (where ports are), `pattern` (what is sent), `stamp` (what tells one packet from another), `sink` (what is
-//! found of what comes), `device` (who else had its processor), `drive` (the loop), `outcome` (what is told), `search` (the highest rates).
+//! found of what comes), `device` (who else had its processor), `drive` (the loop), `outcome` (what is told), `search` (the highest rates),
+//! `idle` (what a device uses that has nothing to do), `receive`, `send`, `echo`, `udp`.
 
 mod device;
 mod drive;
+mod echo;
+mod idle;
 mod outcome;
 mod pattern;
 mod place;
+mod receive;
 mod search;
+mod send;
 mod sink;
 mod stamp;
 #[cfg(test)]
 mod tests;
+mod udp;
 
 pub use drive::{Generator, Options};
+pub use echo::{Echoed, echo};
+pub use idle::{Quiet, idle};
 pub use outcome::{Faults, Outcome};
 pub use pattern::{Pattern, Sizes};
 pub use place::Place;
+pub use receive::{Received, receive};
 pub use search::{At, Found, Goal, Limit, Step, Verdict, search};
+pub use send::{Sent, send};
 pub use sink::Checks;
+pub use udp::echo_udp;

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use anyhow::{Result, bail, ensure};
 use millrace_port::{Burst, HEAD_BYTES};
 
+use super::sink::Checks;
 use super::stamp::{STAMP_BYTES, Stamp};
 
 /// Ethernet, IPv4, UDP.
@@ -152,7 +153,7 @@ impl Pattern {
         back.packet(0, SHORTEST)
     }
 
-    fn packet(&self, flow: usize, bytes: usize) -> Vec<u8> {
+    pub(super) fn packet(&self, flow: usize, bytes: usize) -> Vec<u8> {
         let mut packet = Vec::with_capacity(bytes);
         let [from, to] = self.macs;
         packet.extend(to);
@@ -234,21 +235,30 @@ impl Made {
 
     /// Whether this is how packet `index` begins, and how long it is. MAC addresses that whoever forwards may write are left out.
     #[inline]
-    pub(super) fn is_like(
-        &self,
-        index: usize,
-        head: &[u8],
-        bytes: usize,
-        skips_macs: bool,
-    ) -> bool {
-        let from = if skips_macs { MACS_END } else { 0 };
+    pub(super) fn is_like(&self, index: usize, head: &[u8], bytes: usize, checks: Checks) -> bool {
+        let from = if checks.skips_macs { MACS_END } else { 0 };
         let known = &self.heads[index];
         let end = bytes.min(HEAD_BYTES);
-        self.lengths[index] == bytes
-            && head.len() == end
-            && head[from..STAMP_AT] == known[from..STAMP_AT]
-            && head[STAMP_AT + STAMP_BYTES..] == known[STAMP_AT + STAMP_BYTES..end]
+        if self.lengths[index] != bytes || head.len() != end {
+            return false;
+        }
+        let begins = match checks.is_turned {
+            true => is_turned(head, known),
+            false => head[from..STAMP_AT] == known[from..STAMP_AT],
+        };
+        begins && head[STAMP_AT + STAMP_BYTES..] == known[STAMP_AT + STAMP_BYTES..end]
     }
+}
+
+/// Whether these are headers of the answer to what has the others. Whoever answers has a number, a life and checksums of his own for it.
+fn is_turned(head: &[u8], known: &[u8]) -> bool {
+    let same = |there: usize, here: usize, bytes: usize| {
+        head[there..there + bytes] == known[here..here + bytes]
+    };
+    let is_ipv4 = same(12, 12, 4) && head[23] == known[23];
+    let addresses = same(26, 30, 4) && same(30, 26, 4);
+    let ports = same(34, 36, 2) && same(36, 34, 2) && same(38, 38, 2);
+    same(0, 6, 6) && same(6, 0, 6) && is_ipv4 && addresses && ports
 }
 
 /// Where a stamp is.

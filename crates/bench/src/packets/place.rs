@@ -5,14 +5,19 @@ use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
+use millrace_port::af_xdp::{AfXdp, Take};
 use millrace_port::memif::Memif;
+use millrace_port::ring::{Ring, Side};
 use millrace_port::vhost_user::VhostUser;
 use millrace_port::virtio_user::VirtioUser;
-use millrace_port::{Port, memif, vhost_user, virtio_user};
+use millrace_port::{Port, af_xdp, memif, ring, vhost_user, virtio_user};
 
 /// What a person should have written.
 const FORM: &str = "KIND:PATH, with memif-server or memif-client and options id=N, ring=N and buffer=N, virtio-user-server or \
-                    virtio-user-client and ring=N, buffer=N and packed=1, or vhost-user-server or vhost-user-client";
+                    virtio-user-client and ring=N, buffer=N and packed=1, or vhost-user-server or vhost-user-client; ring-first:NAME or \
+                    ring-second:NAME, or af-xdp:INTERFACE, and ring=N";
+/// The protocol of what is sent: an interface of the kernel's has it come here, and the rest is the kernel's.
+const UDP: u8 = 17;
 
 /// A port to open: `KIND:PATH`, and options behind commas, as `memif-server:/run/a.sock,id=1,ring=2048`.
 #[derive(Clone, Debug)]
@@ -29,11 +34,16 @@ enum Kind {
     VirtioUser(virtio_user::Config),
     /// The back end.
     VhostUser(vhost_user::Config),
+    /// A side of a ring between two programs, which the agent brings together.
+    Ring(ring::Config),
+    /// The first queue of an interface.
+    AfXdp(af_xdp::Config),
 }
 
 impl Kind {
     /// One without options.
-    fn new(kind: &str, path: PathBuf) -> Option<Kind> {
+    fn new(kind: &str, name: &str) -> Option<Kind> {
+        let path = PathBuf::from(name);
         let virtio = |is_server: bool| match is_server {
             true => vhost_user::Role::Server,
             false => vhost_user::Role::Client,
@@ -45,6 +55,12 @@ impl Kind {
             "virtio-user-client" => Kind::VirtioUser(virtio_user::Config::new(virtio(false), path)),
             "vhost-user-server" => Kind::VhostUser(vhost_user_of(virtio(true), path)),
             "vhost-user-client" => Kind::VhostUser(vhost_user_of(virtio(false), path)),
+            "ring-first" => Kind::Ring(ring::Config::new(name, Side::First)),
+            "ring-second" => Kind::Ring(ring::Config::new(name, Side::Second)),
+            "af-xdp" => Kind::AfXdp(af_xdp::Config {
+                take: vec![Take::Protocol(UDP)],
+                ..af_xdp::Config::new(name)
+            }),
             _ => return None,
         })
     }
@@ -64,6 +80,8 @@ impl Kind {
             (Kind::VirtioUser(config), "ring") => config.ring_size = value as u16,
             (Kind::VirtioUser(config), "buffer") => config.buffer_bytes = value,
             (Kind::VirtioUser(config), "packed") => config.packed = value != 0,
+            (Kind::Ring(config), "ring") => config.slots = value,
+            (Kind::AfXdp(config), "ring") => config.ring_size = value,
             _ => return Ok(false),
         }
         Ok(true)
@@ -93,9 +111,8 @@ impl FromStr for Place {
         let wrong = || format!("{text:?} is no port: one is {FORM}");
         let (kind, rest) = text.split_once(':').with_context(wrong)?;
         let mut words = rest.split(',');
-        let path = words.next().filter(|path| !path.is_empty());
-        let path = PathBuf::from(path.with_context(wrong)?);
-        let mut kind = Kind::new(kind, path).with_context(wrong)?;
+        let name = words.next().filter(|name| !name.is_empty());
+        let mut kind = Kind::new(kind, name.with_context(wrong)?).with_context(wrong)?;
         for word in words {
             let (name, value) = word.split_once('=').with_context(wrong)?;
             let value: u32 = value.parse().ok().with_context(wrong)?;
@@ -123,46 +140,49 @@ impl Place {
     /// # Errors
     /// What the port says.
     pub(super) fn open(&self) -> Result<Box<dyn Port>> {
-        let port: std::io::Result<Box<dyn Port>> = match &self.kind {
-            Kind::Memif(config) => {
-                Memif::new(config.clone()).map(|port| Box::new(port) as Box<dyn Port>)
-            }
+        let said = || format!("the port {self} cannot be opened");
+        Ok(match &self.kind {
+            Kind::Memif(config) => Box::new(Memif::new(config.clone()).with_context(said)?),
             Kind::VirtioUser(config) => {
-                VirtioUser::new(config.clone()).map(|port| Box::new(port) as Box<dyn Port>)
+                Box::new(VirtioUser::new(config.clone()).with_context(said)?)
             }
-            Kind::VhostUser(config) => {
-                VhostUser::new(config.clone()).map(|port| Box::new(port) as Box<dyn Port>)
-            }
+            Kind::VhostUser(config) => Box::new(VhostUser::new(config.clone()).with_context(said)?),
+            Kind::Ring(config) => Box::new(Ring::new(config).with_context(said)?),
+            Kind::AfXdp(config) => Box::new(AfXdp::open(config).with_context(said)?),
+        })
+    }
+
+    /// The same of a ring, whose packets can be written where the other side reads them. None: it is another port.
+    pub(super) fn open_ring(&self) -> Result<Option<Ring>> {
+        let Kind::Ring(config) = &self.kind else {
+            return Ok(None);
         };
-        port.with_context(|| format!("the port {self} cannot be opened"))
+        let ring = Ring::new(config);
+        let ring = ring.with_context(|| format!("the port {self} cannot be opened"))?;
+        Ok(Some(ring))
     }
 
     /// Where a socket can be that nobody else has: beside one at which this port listens, as that is its own. Elsewhere the directory need
     /// not be; and a process number alone is not enough, since there may be others of it in other namespaces.
     fn path_of_own(&self) -> PathBuf {
+        let is_server = |role: vhost_user::Role| role == vhost_user::Role::Server;
         let listens = match &self.kind {
             Kind::Memif(config) => (config.role == memif::Role::Server).then_some(&config.path),
-            Kind::VirtioUser(config) => {
-                (config.role == vhost_user::Role::Server).then_some(&config.path)
-            }
-            Kind::VhostUser(config) => {
-                (config.role == vhost_user::Role::Server).then_some(&config.path)
-            }
+            Kind::VirtioUser(config) => is_server(config.role).then_some(&config.path),
+            Kind::VhostUser(config) => is_server(config.role).then_some(&config.path),
+            Kind::Ring(_) | Kind::AfXdp(_) => None,
         };
         if let Some(path) = listens {
             let mut own = path.clone().into_os_string();
             own.push(".own");
             return own.into();
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ns = now.unwrap_or_default().as_nanos();
-        let name = format!("millrace-load-{}-{now_ns}", std::process::id());
-        std::env::temp_dir().join(name)
+        std::env::temp_dir().join(format!("millrace-load-{}", name_of_own()))
     }
 
     /// The two ends of one connection, as large as this port: what is sent by the first comes by the second. Of virtio the second is the
-    /// back end, since two front ends have nothing to say to each other.
-    pub(super) fn with_itself(&self) -> [Place; 2] {
+    /// back end, since two front ends have nothing to say to each other. None: an interface has no other end that is ours.
+    pub(super) fn with_itself(&self) -> Option<[Place; 2]> {
         let own = self.path_of_own();
         let path = || own.clone();
         let (server, client) = (vhost_user::Role::Server, vhost_user::Role::Client);
@@ -190,10 +210,28 @@ impl Place {
                     ..config.clone()
                 }),
             ],
+            Kind::Ring(config) => {
+                let name = format!("load/{}", name_of_own());
+                [Side::First, Side::Second].map(|side| {
+                    Kind::Ring(ring::Config {
+                        name: name.clone(),
+                        side,
+                        ..config.clone()
+                    })
+                })
+            }
+            Kind::AfXdp(_) => return None,
         };
-        kinds.map(|kind| Place {
+        Some(kinds.map(|kind| Place {
             text: format!("the generator itself, as {self}"),
             kind,
-        })
+        }))
     }
+}
+
+/// What no other generator calls its own.
+fn name_of_own() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_ns = now.unwrap_or_default().as_nanos();
+    format!("{}-{now_ns}", std::process::id())
 }

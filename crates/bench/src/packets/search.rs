@@ -82,7 +82,7 @@ pub struct Found {
 pub struct Limit {
     /// The rates, in the order in which they were asked for.
     pub found: Vec<Found>,
-    /// What the generator brings to itself, in packets a second: no device can be found faster.
+    /// What the generator brings to itself, in packets a second: no device can be found faster. Zero: by such a port it cannot.
     pub own: f64,
     /// What came when packets were sent as fast as the port took them, and how much of them was lost.
     pub most: Outcome,
@@ -114,7 +114,7 @@ impl Limit {
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let highest = self.found.iter().map(|found| found.rate);
-        let is_near = highest.fold(0.0, f64::max) > NEAR_OWN * self.own;
+        let is_near = self.own > 0.0 && highest.fold(0.0, f64::max) > NEAR_OWN * self.own;
         let near = is_near.then(|| "the generator is the limit, or nearly so".to_owned());
         let disturbed = (self.disturbed > 0).then(|| {
             "some runs of the search count although they were disturbed: the rate may be too low"
@@ -137,11 +137,14 @@ impl fmt::Display for Limit {
         }
         write!(
             f,
-            "\n{} runs and those of latencies, {} of them disturbed but counted; the generator itself can do {:.3} M packets/s",
+            "\n{} runs and those of latencies, {} of them disturbed but counted",
             self.steps.len(),
-            self.disturbed,
-            self.own / 1e6
+            self.disturbed
         )?;
+        if self.own > 0.0 {
+            let millions = self.own / 1e6;
+            write!(f, "; the generator itself can do {millions:.3} M packets/s")?;
+        }
         for note in self.notes() {
             write!(f, "\n  note      {note}")?;
         }
@@ -183,10 +186,11 @@ pub fn search(
         rate: None,
         ..options.clone()
     };
-    let mut itself = Generator::of_itself(from, generator.what().1.clone(), stop)?;
-    let own = itself.run(&at_most, stop)?.rate;
-    drop(itself);
-    generator.wait_until_it_passes(stop)?;
+    let own = match Generator::of_itself(from, generator.what().1.clone(), stop)? {
+        Some(mut itself) => itself.run(&at_most, stop)?.rate,
+        None => 0.0,
+    };
+    generator.wait_until_it_passes(options.checks, stop)?;
     let most = generator.run(&at_most, stop)?;
     let mut search = Search {
         generator,

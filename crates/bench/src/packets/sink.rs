@@ -18,6 +18,8 @@ pub struct Checks {
     pub skips_macs: bool,
     /// Every byte, not only the first ones, which takes time.
     pub whole: bool,
+    /// Source and destination have changed places, as in the answer of a server.
+    pub is_turned: bool,
 }
 
 /// The low bits of a run's number count the runs of a generator; the others are the generator's own.
@@ -80,7 +82,7 @@ impl Sink {
             return;
         };
         let index = (stamp.number % made.len() as u64) as usize;
-        let is_like = made.is_like(index, head, packet.len(), self.checks.skips_macs);
+        let is_like = made.is_like(index, head, packet.len(), self.checks);
         if !is_like || self.checks.whole && !is_whole(&packet) {
             self.faults.changed += 1;
             return;

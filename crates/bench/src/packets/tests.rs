@@ -62,8 +62,8 @@ impl Returner {
         let pattern = Pattern { sizes, flows, macs };
         let mut generator = Generator::open(&place, None, pattern, &stop).unwrap();
         let checks = Checks {
-            skips_macs: false,
             whole,
+            ..Checks::default()
         };
         let options = Options {
             rate,
@@ -224,9 +224,12 @@ fn the_generator_sends_to_itself_by_a_port_of_the_same_kind() {
             flows: 3,
             macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
         };
-        let mut generator = Generator::of_itself(&place, pattern, &stop).unwrap();
+        let generator = Generator::of_itself(&place, pattern, &stop).unwrap();
+        let mut generator = generator.unwrap();
         generator.announce();
-        generator.wait_until_it_passes(&stop).unwrap();
+        generator
+            .wait_until_it_passes(Checks::default(), &stop)
+            .unwrap();
         let options = Options {
             rate: None,
             seconds: 0.05,
@@ -238,6 +241,80 @@ fn the_generator_sends_to_itself_by_a_port_of_the_same_kind() {
     }
     let left = directory.path().read_dir().unwrap().count();
     assert_eq!(left, 0, "sockets are left");
+    let interface: Place = "af-xdp:none".parse().unwrap();
+    assert!(interface.with_itself().is_none());
+}
+
+/// The ends of a memif that are called `name`, the server first.
+fn ends(directory: &tempfile::TempDir, name: &str) -> [Place; 2] {
+    let path = directory.path().join(name);
+    ["server", "client"].map(|role| format!("memif-{role}:{}", path.display()).parse().unwrap())
+}
+
+fn plain(bytes: usize) -> Pattern {
+    Pattern {
+        sizes: Sizes::Fixed(bytes),
+        flows: 3,
+        macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
+    }
+}
+
+#[test]
+fn one_side_counts_what_the_other_sends_and_each_can_be_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let [to, from] = ends(&directory, "half");
+    let over = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&over);
+    let sender = std::thread::spawn(move || send(&from, &plain(100), &stop).unwrap());
+    let received = receive(&to, 0.1, &AtomicBool::new(false)).unwrap();
+    over.store(true, Ordering::Relaxed);
+    let sent = sender.join().unwrap();
+    assert!(received.packets > 0 && received.drops == 0, "{received}");
+    assert_eq!(received.bytes, 100 * received.packets);
+    let [rate] = received.rates[..] else {
+        panic!("{received:?}");
+    };
+    assert!((rate / received.rate() - 1.0).abs() < 1e-6, "{received:?}");
+    assert!(sent.packets >= received.packets && !sent.in_place, "{sent}");
+    let ended = receive(&to, 0.1, &AtomicBool::new(true)).unwrap_err();
+    assert!(ended.to_string().contains("ended before"), "{ended}");
+}
+
+#[test]
+fn an_echo_is_recognised_by_its_headers_and_idles_when_nothing_comes() {
+    let directory = tempfile::tempdir().unwrap();
+    let [to, from] = ends(&directory, "echo");
+    let over = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&over);
+    let other = std::thread::spawn(move || echo(&to, &stop).unwrap());
+    let stop = AtomicBool::new(false);
+    let mut generator = Generator::open(&from, None, plain(200), &stop).unwrap();
+    let options = |is_turned| Options {
+        rate: SLOWLY,
+        seconds: 0.05,
+        checks: Checks {
+            whole: true,
+            is_turned,
+            ..Checks::default()
+        },
+        latency: false,
+    };
+    let turned = generator.run(&options(true), &stop).unwrap();
+    assert!(turned.is_sound() && turned.received > 0, "{turned}");
+    let not = generator.run(&options(false), &stop).unwrap();
+    assert_eq!(not.received, 0, "{not}");
+    assert!(not.faults.changed > 0, "{not}");
+    over.store(true, Ordering::Relaxed);
+    let echoed = other.join().unwrap();
+    assert!(echoed.received >= turned.received, "{echoed}");
+    let returner = Returner::new(|_, packet, _| vec![packet]);
+    let path = returner.directory.path().join("port");
+    let place: Place = format!("memif-client:{}", path.display()).parse().unwrap();
+    let mut generator = Generator::open(&place, None, plain(64), &stop).unwrap();
+    let quiet = idle(&mut generator, std::process::id(), 0.05, &stop).unwrap();
+    assert!(quiet.seconds >= 0.05 && quiet.share() > 0.0, "{quiet}");
+    let nobody = idle(&mut generator, u32::MAX, 0.05, &stop).unwrap_err();
+    assert!(nobody.to_string().contains("no process"), "{nobody}");
 }
 
 /// What a learning switch has to hear: the address of the destination, from where the destination is.
@@ -308,6 +385,10 @@ fn ports_and_lengths_that_cannot_be_are_told() {
         "virtio-user-server:/x,ring=65536",
         "virtio-user-client:/x,id=1",
         "vhost-user-server:/x,ring=64",
+        "ring-third:a",
+        "ring-first:",
+        "ring-first:a,ring=63",
+        "af-xdp:eth0,id=1",
     ] {
         assert!(wrong.parse::<Place>().is_err(), "{wrong:?}");
     }

@@ -1,9 +1,9 @@
-//! What `millrace load packets --search` tells of a device.
+//! What `millrace load packets` tells of a device, and those who take packets of what they took.
 
 use anyhow::{Context, Result, ensure};
 
-use super::Reading;
-use crate::packets::{At, Found, Limit};
+use super::{Reading, first_number};
+use crate::packets::{At, Found, Limit, Quiet, Received};
 use crate::results::{PacketLatency, PacketRate, Packets};
 
 /// The first of the rates: that without loss, where it is asked for first. Runs at many rates make no processor time for each packet.
@@ -48,10 +48,75 @@ pub(super) fn found(text: &str) -> Result<Reading> {
     })
 }
 
+/// `millrace load packets --receive`, or `dpdk-testpmd` that prints its statistics each second: packets a second, alike for both. Processor
+/// time is of the whole run, and not that of so many packets.
+pub(super) fn received(text: &str) -> Result<Reading> {
+    let (rates, notes) = match serde_json::from_str::<Received>(text) {
+        Ok(received) => {
+            let dropped = (received.drops > 0).then(|| {
+                let drops = received.drops;
+                format!("{drops} packets were dropped by the port that received them")
+            });
+            (received.rates, dropped.into_iter().collect())
+        }
+        Err(_) => (testpmd_rates(text), Vec::new()),
+    };
+    ensure!(!rates.is_empty(), "nobody has counted packets");
+    Ok(Reading {
+        value: rates.iter().sum::<f64>() / rates.len() as f64,
+        notes,
+        ..Reading::default()
+    })
+}
+
+/// Of one second after the other, but for the first in which packets came: they began within it. A quiet second behind that counts.
+fn testpmd_rates(text: &str) -> Vec<f64> {
+    let told = text.split("Rx-pps:").skip(1).filter_map(first_number);
+    told.skip_while(|rate| *rate == 0.0).skip(1).collect()
+}
+
+/// `millrace load packets --idle`: the share of a processor.
+pub(super) fn idle(text: &str) -> Result<Reading> {
+    let quiet: Quiet =
+        serde_json::from_str(text).context("millrace load packets printed no JSON")?;
+    Ok(Reading {
+        value: quiet.share(),
+        ..Reading::default()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::readers::{Figure, by_name};
+
+    #[test]
+    fn packets_are_counted_alike_whoever_took_them() {
+        let ours = r#"{"port":"memif-server:/a","seconds":2.0,"packets":60,"bytes":3840,"drops":3,"rates":[2e7,4e7],"preempted":0,
+            "stolen":0.0}"#;
+        let reading = received(ours).unwrap();
+        assert_eq!(reading.value, 3e7);
+        assert_eq!(reading.notes.len(), 1);
+        let second = |rate: u64| {
+            format!(
+                "\x1b[2J\x1b[1;1H\nPort statistics ====\n  RX-packets: 9 RX-missed: 0\n\n  Throughput (since last show)\n  \
+                 Rx-pps: {rate:12}          Rx-bps:   9\n  Tx-pps:    7          Tx-bps: 0\n"
+            )
+        };
+        let theirs = [0, 5_000_000, 20_000_000, 0, 40_000_000].map(second);
+        let reading = received(&theirs.concat()).unwrap();
+        assert_eq!((reading.value, reading.notes.len()), (2e7, 0));
+        for nothing in ["", "nothing", &second(0), &second(5)] {
+            assert!(received(nothing).is_err(), "{nothing}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_idles_is_told_by_the_share_that_it_used() {
+        let reading = idle(r#"{"seconds":2.0,"processor_s":0.01}"#).unwrap();
+        assert_eq!(reading.value, 0.005);
+        assert!(idle("nothing").is_err());
+    }
 
     /// As the generator prints it, with these rates.
     fn told(rates: &str) -> String {

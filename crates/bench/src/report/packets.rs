@@ -91,7 +91,10 @@ pub(super) fn rates(scenario: &Scenario<'_>, cell: &Cell) -> Option<Vec<String>>
             Unit::ProcessorShare,
             middle(cell, |packets| Some(packets.most_loss)),
         ),
-        shown(second, middle(cell, |packets| Some(packets.own))),
+        shown(
+            second,
+            middle(cell, |packets| (packets.own > 0.0).then_some(packets.own)),
+        ),
     ];
     Some(found.chain(rest).collect())
 }

@@ -15,7 +15,7 @@ pub struct Packets {
     pub most: f64,
     /// The share of these that was lost.
     pub most_loss: f64,
-    /// Packets a second that the generator brings to itself: no device can be found faster.
+    /// Packets a second that the generator brings to itself: no device can be found faster. Zero: it cannot, by such a port.
     pub own: f64,
     /// Latencies at shares of the first of the rates.
     pub latencies: Vec<PacketLatency>,

@@ -110,6 +110,10 @@ pub(super) fn read(name: &str, place: &str, text: &str) -> Result<Road> {
             return Err(wrong(address.span(), what));
         }
     }
+    if file.device.as_ref().is_some_and(has_wrong_ports) {
+        let what = "`ports` of a device are one or two, and one where there is a `receiver`";
+        return Err(wrong(0..0, what.to_owned()));
+    }
     let host = file.host.map(Spanned::into_inner).unwrap_or_default();
     let set_up = file.set_up.into_inner().into_iter();
     Ok(Road {
@@ -135,6 +139,11 @@ pub(super) fn read(name: &str, place: &str, text: &str) -> Result<Road> {
         wake: file.wake,
         set_up: set_up.map(Spanned::into_inner).collect(),
     })
+}
+
+fn has_wrong_ports(device: &Device) -> bool {
+    let most = if device.receiver.is_some() { 1 } else { 2 };
+    !(1..=most).contains(&device.ports.len())
 }
 
 /// The network namespace that a command makes.
@@ -187,6 +196,16 @@ set_up = [
                 "mine.toml:1: `host` is missing",
             ),
             ("[\n", "\n", "mine.toml:6: key with no value"),
+            (
+                "host = \"127.0.0.1\"\n",
+                "device = { command = \"true\", ports = [] }\n",
+                "mine.toml:1: `ports` of a device",
+            ),
+            (
+                "host = \"127.0.0.1\"\n",
+                "device = { command = \"true\", ports = [\"a\", \"b\"], receiver = \"true\" }\n",
+                "mine.toml:1: `ports` of a device",
+            ),
         ] {
             let error = read("mine", "mine.toml", &GOOD.replacen(from, to, 1)).unwrap_err();
             assert!(error.to_string().starts_with(told), "{told}: {error}");

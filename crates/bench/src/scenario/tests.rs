@@ -168,21 +168,28 @@ fn cases_of_messages_take_the_roads_of_messages_and_no_others() {
 #[test]
 fn cases_of_packets_take_the_devices_that_have_their_ports() {
     let packets = &choose(&["packets".to_owned()]).unwrap()[0];
-    for road in crate::roads::all() {
+    let roads = crate::roads::all();
+    for road in &roads {
         let is_named = packets.roads.contains(&road.name);
         assert_eq!(road.device.is_some(), is_named, "{}", road.name);
-        assert_eq!(packets.takes(&road), is_named, "{}", road.name);
+        assert_eq!(packets.takes(road), is_named, "{}", road.name);
         for case in &packets.cases {
-            let is_of_memif = case.name.starts_with("memif");
-            let takes = is_named && road.name.contains("memif") == is_of_memif;
-            assert_eq!(
-                case.on(&road).is_some(),
-                takes,
-                "{} {}",
-                case.name,
-                road.name
-            );
+            let takes = case.roads.contains(&road.name);
+            let command = case.on(road);
+            assert_eq!(command.is_some(), takes, "{} {}", case.name, road.name);
+            let device = road.device.iter().map(|device| device.command.as_str());
+            let commands: Vec<&str> = device.chain(command).collect();
+            // Parameters that a road's commands have to be told.
+            let told = |name: &String| {
+                let word = format!("{{{name}}}");
+                commands.iter().any(|command| command.contains(&word))
+            };
+            assert!(!takes || case.grid[0].keys().all(told), "{}", road.name);
         }
+    }
+    let named = packets.cases.iter().flat_map(|case| &case.roads);
+    for name in named {
+        assert!(roads.iter().any(|road| road.name == *name), "{name}");
     }
 }
 

@@ -8,9 +8,10 @@
 //! | `{transport}` | how messages go: such a scenario takes the roads that have one, and no others |
 //! | `{device}` | as the server's command: the road's device, which forwards packets; such a scenario takes roads that have one |
 //! | `{from}`, `{to}` | the generator's ports at such a device, as `millrace load packets` has them |
+//! | `{receiver}` | as a client's command: of a road whose device sends by itself, who takes its packets, by `{from}` |
 //! | `{device_number}` | a file with the device's process number |
 //! | `{dir}` | a directory of the server's own, with the scenario's files |
-//! | `{processor}` | the number of the server's processor |
+//! | `{processor}`, `{client_processor}` | the numbers of the server's processor, and of the client's |
 //! | `{seconds}`, `{whole_seconds}`, `{count}` | the length of a trial, and operations that take as long |
 //! | `{step_seconds}` | a tenth of that, for clients that make many runs in a trial |
 //! | `{record}` | options of `millrace load`: a trial's length, and its files |
@@ -23,6 +24,9 @@ use std::collections::BTreeMap;
 
 /// The server's command where it is the road's device.
 pub(super) const DEVICE: &str = "{device}";
+
+/// The client's command where it is the road's, which takes what the device sends.
+pub(super) const RECEIVER: &str = "{receiver}";
 
 /// Words of the suite's own, which no parameter can be called.
 pub(super) const WORDS: &[&str] = &[
@@ -38,8 +42,10 @@ pub(super) const WORDS: &[&str] = &[
     "from",
     "to",
     "device_number",
+    "receiver",
     "dir",
     "processor",
+    "client_processor",
     "counts",
     "seconds",
     "whole_seconds",

@@ -1,4 +1,4 @@
-//! A device under test: a program that forwards packets, and is started when the generator listens.
+//! A device under test: a program that forwards packets, or sends them, and is started when the generator listens, or who takes them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,13 +20,10 @@ pub(super) fn words(road: &Road, words: &BTreeMap<String, String>) -> Vec<(Strin
         return Vec::new();
     };
     let number = Path::new(&words["dir"]).join("device.pid");
-    let [from, to] = device.ports.each_ref().map(|port| fill(port, words));
-    let all = [
-        ("from", from),
-        ("to", to),
-        ("device_number", number.display().to_string()),
-    ];
-    all.map(|(name, value)| (name.to_owned(), value)).to_vec()
+    let ports = device.ports.iter().map(|port| fill(port, words));
+    let all = ["from", "to"].into_iter().zip(ports);
+    let all = all.chain([("device_number", number.display().to_string())]);
+    all.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// A client that was run to its end.
@@ -49,10 +46,11 @@ pub(super) fn explained<T>(done: Result<T>, device: Option<&(Program, String)>) 
     })
 }
 
-/// The socket of a port, as `memif-server:PATH,ring=1024`.
+/// The socket of a port that has one of its own, as `memif-server:PATH,ring=1024`.
 fn socket(port: &str) -> Option<PathBuf> {
-    let (_, rest) = port.split_once(':')?;
-    rest.split(',').next().map(PathBuf::from)
+    let (kind, rest) = port.split_once(':')?;
+    let path = rest.split(',').next().map(PathBuf::from);
+    path.filter(|_| kind.ends_with("-server"))
 }
 
 impl Client<'_> {
@@ -63,10 +61,13 @@ impl Client<'_> {
         of_device.filter_map(|port| socket(port)).collect()
     }
 
-    /// Takes away what a generator has left that was killed: nobody listens there.
+    /// Takes away what a generator has left that was killed: nobody listens there. And the number of the last device.
     pub(super) fn clear_for_device(&self, words: &BTreeMap<String, String>) {
         for socket in self.sockets(words) {
             let _ = fs::remove_file(socket);
+        }
+        if let Some(number) = words.get("device_number") {
+            let _ = fs::remove_file(number);
         }
     }
 
@@ -111,6 +112,8 @@ mod tests {
             found("virtio-user-server:/run/b"),
             Some("/run/b".to_owned())
         );
-        assert_eq!(found("nothing"), None);
+        for none in ["nothing", "ring-first:a/b", "af-xdp:eth0,ring=64"] {
+            assert_eq!(found(none), None);
+        }
     }
 }

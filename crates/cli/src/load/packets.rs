@@ -2,6 +2,8 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -9,6 +11,9 @@ use millrace_bench::load::{self, write_histogram};
 use millrace_bench::packets::{
     self, Checks, Generator, Goal, Limit, Options, Pattern, Place, Sizes, Step, Verdict,
 };
+
+/// Whoever starts a device says its number soon after.
+const NUMBER_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is sent, and how.
 #[derive(Debug, Args)]
@@ -29,7 +34,7 @@ pub(super) struct PacketsArguments {
     #[arg(long, short, value_name = "R", conflicts_with = "search")]
     rate: Option<f64>,
     /// Find the highest rate at which at most this share of the packets is lost, from 0 to 1; of several, one for each
-    #[arg(long, value_name = "SHARES", value_delimiter = ',')]
+    #[arg(long, value_name = "SHARES", value_delimiter = ',', group = "watches")]
     search: Vec<f64>,
     /// With --search: how exactly, as a share of the rate
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
@@ -46,9 +51,24 @@ pub(super) struct PacketsArguments {
     #[arg(long, requires = "to")]
     announce: bool,
     /// A file with the process number of the device under test: with --search a run is repeated, too, in which others had its processor
-    #[arg(long, value_name = "FILE", requires = "search")]
+    #[arg(long, value_name = "FILE", requires = "watches")]
     device: Option<PathBuf>,
-    /// Seconds to send
+    /// Send a few packets and then none, and tell what --device uses of its processor meanwhile
+    #[arg(long, group = "watches", requires = "device", conflicts_with = "rate")]
+    idle: bool,
+    /// Only take what comes by FROM, and count it: as soon as packets come, and for a second they are not counted
+    #[arg(long, group = "half", conflicts_with_all = WHOLE)]
+    receive: bool,
+    /// Only send by FROM, as many packets as it takes, to whoever connects, until ended
+    #[arg(long, group = "half", conflicts_with_all = WHOLE)]
+    send: bool,
+    /// Only send back what comes by FROM, with source and destination exchanged, until ended
+    #[arg(long, group = "half", conflicts_with_all = WHOLE)]
+    echo: bool,
+    /// Packets come back with source and destination exchanged, as from --echo and from servers of UDP
+    #[arg(long, conflicts_with = "to")]
+    turned: bool,
+    /// Seconds to send, or to count
     #[arg(long, short, value_name = "S", default_value_t = 1.0)]
     time: f64,
     /// Check every byte of each packet, not only its first 128
@@ -74,6 +94,9 @@ pub(super) struct PacketsArguments {
     json: bool,
 }
 
+/// What is for those who send and take.
+const WHOLE: [&str; 6] = ["to", "rate", "search", "idle", "latency", "turned"];
+
 /// Six bytes in hexadecimal.
 fn mac(text: &str) -> Result<[u8; 6], String> {
     let wrong = || format!("{text:?} is no MAC address such as 02:00:00:00:00:01");
@@ -86,10 +109,22 @@ fn mac(text: &str) -> Result<[u8; 6], String> {
         .ok_or_else(wrong)
 }
 
-/// The process number in a file.
+/// The process number in a file, which is there soon: the device is started when the generator's ports are there.
 fn process_in(path: &Path) -> Result<u32> {
-    let text = std::fs::read_to_string(path);
-    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let begun = Instant::now();
+    let read = || std::fs::read_to_string(path).ok();
+    let text = loop {
+        match read().filter(|text| !text.is_empty()) {
+            Some(text) => break text,
+            None if begun.elapsed() < NUMBER_LIMIT => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            None => {
+                let text = std::fs::read_to_string(path);
+                break text.with_context(|| format!("cannot read {}", path.display()))?;
+            }
+        }
+    };
     let number = text.trim().parse();
     number.with_context(|| format!("{}: {text:?} is no process number", path.display()))
 }
@@ -115,15 +150,24 @@ impl PacketsArguments {
             checks: Checks {
                 skips_macs: self.other_macs,
                 whole: self.whole,
+                is_turned: self.turned,
             },
             latency: self.latency,
         };
+        if self.receive || self.send || self.echo {
+            return self.half(&pattern, &stop);
+        }
         let mut generator = Generator::open(&self.from, self.to.as_ref(), pattern, &stop)?;
         if self.announce {
             generator.announce();
         }
-        if let Some(device) = &self.device {
-            generator.watch(process_in(device)?);
+        let device = self.device.as_deref().map(process_in).transpose()?;
+        if let (true, Some(device)) = (self.idle, device) {
+            let quiet = packets::idle(&mut generator, device, self.time, &stop)?;
+            return super::print(&quiet, self.json);
+        }
+        if let Some(device) = device {
+            generator.watch(device);
         }
         if !self.search.is_empty() {
             let limit = self.find(&mut generator, &options, &stop)?;
@@ -137,11 +181,22 @@ impl PacketsArguments {
         Ok(u8::from(!outcome.is_sound()))
     }
 
+    /// What is done by one port, with somebody else at the other end.
+    fn half(&self, pattern: &Pattern, stop: &AtomicBool) -> Result<u8> {
+        if self.receive {
+            super::print(&packets::receive(&self.from, self.time, stop)?, self.json)
+        } else if self.send {
+            super::print(&packets::send(&self.from, pattern, stop)?, self.json)
+        } else {
+            super::print(&packets::echo(&self.from, stop)?, self.json)
+        }
+    }
+
     fn find(
         &self,
         generator: &mut Generator,
         options: &Options,
-        stop: &std::sync::atomic::AtomicBool,
+        stop: &AtomicBool,
     ) -> Result<Limit> {
         for loss in &self.search {
             ensure!(

@@ -1,6 +1,7 @@
 //! `millrace switch`: runs the switch, and asks and changes one that runs.
 
 mod show;
+mod top;
 mod words;
 
 use std::io::{IsTerminal, Write};
@@ -42,6 +43,7 @@ const EXAMPLES: &str = "Examples:
   millrace switch flow add ssh priority=200 ip_proto=tcp dst_port=22 out=db
   millrace switch flow add straight in=web out=db           all of one port to another, and nothing is looked at
   millrace switch stats                                     packets, bytes, and what was dropped and why
+  millrace switch top                                       the same, live, with rates
   millrace switch mirror add look /tmp/look.pcapng ports=web
   millrace switch mac                                       which stations are at which port
 
@@ -55,6 +57,7 @@ enum Command {
     Run(RunArguments),
     Show(ShowArguments),
     Stats(StatsArguments),
+    Top(top::TopArguments),
     Mac(MacArguments),
     AddPort(AddPortArguments),
     DelPort(DelArguments),
@@ -241,6 +244,7 @@ pub(crate) fn run(arguments: &SwitchArguments) -> anyhow::Result<u8> {
                 print(&show::stats(&report, is_terminal()))?;
             }
         }
+        Command::Top(top) => return top::run(arguments, top),
         Command::Mac(mac) => stations(arguments, mac)?,
         Command::AddPort(add) => {
             let toml = words::port(&add.name, &add.kind, &add.words)?;

@@ -3,18 +3,20 @@
 mod channels;
 mod rates;
 mod screen;
-mod terminal;
+pub(crate) mod terminal;
 
-use std::io::{IsTerminal, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
+use ratatui::Frame;
+use ratatui::crossterm::event::KeyEvent;
 
 use crate::ps::{self, FILTERS};
 use crate::table::{Table, human_seconds};
 use channels::ChannelRates;
 use rates::{Rates, Row, Sort, View};
 use screen::Choice;
+use terminal::{Live, Pace, Wish};
 
 /// A screen must not stand still for long when the agent does.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -29,15 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug, Args)]
 #[command(after_help = KEYS)]
 pub(crate) struct TopArguments {
-    /// Print one table, after one interval, and end.
-    #[arg(long, conflicts_with = "count")]
-    once: bool,
-    /// Print so many tables and end.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
-    /// Seconds between two looks.
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
-    interval: Duration,
+    #[command(flatten)]
+    pace: Pace,
     /// What comes first.
     #[arg(long, value_enum, default_value = "bytes")]
     sort: Sort,
@@ -60,33 +55,16 @@ const KEYS: &str = "Keys:
 
 Exit status: 0; 1 when no agent answers at the start.";
 
-fn parse_interval(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("use a number from 0.1 to 3600".to_owned()),
-    }
-}
-
 /// Shows connections until the user has seen enough.
 pub(crate) fn run(arguments: &TopArguments) -> anyhow::Result<u8> {
     let mut watch = Watch {
         rates: Rates::default(),
         channels: ChannelRates::default(),
         choice: Choice::new(&arguments.filter, arguments.sort, arguments.reverse),
+        view: View::default(),
+        is_first: true,
     };
-    // An agent that is not there at all is said at once, in plain text.
-    watch.look()?;
-    let count = if arguments.once {
-        Some(1)
-    } else {
-        arguments.count
-    };
-    let interactive = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
-    if interactive && count.is_none() {
-        terminal::show(&mut watch, arguments.interval)
-    } else {
-        print(&mut watch, arguments.interval, count.unwrap_or(u64::MAX))
-    }
+    terminal::watch(&mut watch, &arguments.pace, false)
 }
 
 /// What is watched, and how.
@@ -94,10 +72,12 @@ struct Watch {
     rates: Rates,
     channels: ChannelRates,
     choice: Choice,
+    view: View,
+    /// No text was printed so far.
+    is_first: bool,
 }
 
-impl Watch {
-    /// Takes a new report in.
+impl Live for Watch {
     fn look(&mut self) -> anyhow::Result<()> {
         let found = ps::find_agent()?;
         let report = millrace_agent::connections(&found.socket, PATIENCE)?;
@@ -108,27 +88,31 @@ impl Watch {
         Ok(())
     }
 
-    fn view(&self) -> View {
+    fn arrange(&mut self) {
         let Choice { sort, reversed, .. } = self.choice;
-        self.rates.view(&self.choice.filter(), sort, reversed)
+        self.view = self.rates.view(&self.choice.filter(), sort, reversed);
     }
-}
 
-fn print(watch: &mut Watch, interval: Duration, count: u64) -> anyhow::Result<u8> {
-    let mut due = Instant::now();
-    for number in 0..count {
-        due += interval;
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        watch.look()?;
-        let mut text = render(&watch.view()) + &channels::render(watch.channels.rows());
-        if number > 0 {
+    fn is_paused(&self) -> bool {
+        self.choice.paused
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>, trouble: Option<&str>) {
+        let channels = self.channels.rows();
+        screen::draw(frame, (&self.view, channels), &mut self.choice, trouble);
+    }
+
+    fn handle_key(&mut self, key: KeyEvent) -> Wish {
+        self.choice.handle_key(key)
+    }
+
+    fn text(&mut self) -> anyhow::Result<String> {
+        let mut text = render(&self.view) + &channels::render(self.channels.rows());
+        if !std::mem::take(&mut self.is_first) {
             text.insert(0, '\n');
         }
-        let mut out = std::io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
+        Ok(text)
     }
-    Ok(0)
 }
 
 /// A table for files and other programs: plain numbers.

@@ -1,7 +1,7 @@
 //! What the screen of `millrace top` looks like, and what its keys do. No I/O of its own.
 
 use ratatui::Frame;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -9,6 +9,7 @@ use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
 
 use super::channels::{self, ChannelRow};
 use super::rates::{Row, Sort, View};
+use super::terminal::{Wish, common, scrolled};
 use crate::listing::Filter;
 use crate::table::{human_seconds, human_short};
 
@@ -29,19 +30,6 @@ pub(super) struct Choice {
     top: usize,
 }
 
-/// What a key asks of the program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// Only to draw again.
-    Draw,
-    /// Another filter or order holds.
-    Arrange,
-    /// To end.
-    Quit,
-    /// To stop until the shell says otherwise.
-    Suspend,
-}
-
 impl Choice {
     pub(super) fn new(words: &[String], sort: Sort, reversed: bool) -> Choice {
         Choice {
@@ -57,15 +45,8 @@ impl Choice {
     }
 
     pub(super) fn handle_key(&mut self, key: KeyEvent) -> Wish {
-        if key.kind == KeyEventKind::Release {
-            return Wish::Draw;
-        }
-        if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return match key.code {
-                KeyCode::Char('c' | 'd' | '\\') => Wish::Quit,
-                KeyCode::Char('z') => Wish::Suspend,
-                _ => Wish::Draw,
-            };
+        if let Some(wish) = common(key) {
+            return wish;
         }
         match self.typed.take() {
             Some(typed) => self.handle_typing(typed, key.code),
@@ -118,24 +99,12 @@ impl Choice {
             KeyCode::Char('n') => Sort::Name,
             KeyCode::Char('w') => Sort::Why,
             other => {
-                self.scroll(other);
+                self.top = scrolled(self.top, other);
                 return Wish::Draw;
             }
         };
         self.sort = sort;
         Wish::Arrange
-    }
-
-    fn scroll(&mut self, key: KeyCode) {
-        self.top = match key {
-            KeyCode::Down | KeyCode::Char('j') => self.top.saturating_add(1),
-            KeyCode::Up | KeyCode::Char('k') => self.top.saturating_sub(1),
-            KeyCode::PageDown => self.top.saturating_add(10),
-            KeyCode::PageUp => self.top.saturating_sub(10),
-            KeyCode::Home => 0,
-            KeyCode::End => usize::MAX,
-            _ => return,
-        };
     }
 }
 
@@ -326,6 +295,7 @@ fn draw_table<'a>(frame: &mut Frame<'_>, area: Rect, rows: impl Iterator<Item = 
 mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use ratatui::crossterm::event::KeyModifiers;
 
     use super::*;
     use crate::top::rates::{Rates, tests::report};

@@ -92,6 +92,7 @@ impl Switch {
             turns: report.work.turns,
             busy_turns: report.work.busy_turns,
             sleeps: report.work.sleeps,
+            processor_ns: report.work.processor_ns,
         });
         Ok(SwitchReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -1,16 +1,17 @@
 //! What a worker does when it is told to: ports come and go, another plan is followed, figures are said.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_port::{Burst, Port, State};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::time::{ClockId, clock_gettime};
 
 use super::{ANSWERS, Attached, Command, ENDPOINTS, PortState, Report, Worker};
 use crate::BURST;
 use crate::bucket::{Bucket, Rate};
 use crate::config::VxlanConfig;
-use crate::counters::{Hits, Tally};
+use crate::counters::{Hits, Tally, Work};
 use crate::plan::{Plan, PortPlan};
 use crate::vxlan::Endpoint;
 
@@ -181,9 +182,20 @@ impl Worker {
             ports: ports.collect(),
             tallies: self.tallies.clone(),
             hits: self.hits.clone(),
-            work: self.work,
+            work: Work {
+                processor_ns: processor_ns(),
+                ..self.work
+            },
         }
     }
+}
+
+/// What this thread has used of processors.
+fn processor_ns() -> u64 {
+    let used = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    let used = used.map(Duration::from).unwrap_or_default();
+    // In 584 years.
+    used.as_nanos() as u64
 }
 
 impl PortState {
