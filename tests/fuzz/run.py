@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Fuzzes message formats, streams, rings and channels with a hostile peer, the agent, and the user plane, led by what an input reaches.
+"""Fuzzes message formats, streams, rings, channels, ports and the user plane with a hostile peer, and the agent, led by what they reach.
 
     tests/fuzz/run.py [--seconds N] [--seed N] [--only TARGET]
     tests/fuzz/run.py --only TARGET --input FILE
@@ -22,7 +22,6 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 BUILT = HERE.parents[1] / "target/fuzz"
-TARGETS = ("codec", "frames", "gtpu", "stream", "ring", "publisher", "subscriber", "agent", "user_plane")
 LONGEST = {
     "codec": 256,
     "frames": 128,
@@ -33,9 +32,19 @@ LONGEST = {
     "subscriber": 1024,
     "agent": 1024,
     "user_plane": 1024,
+    "captures": 4096,
+    "filter": 256,
+    "offloads": 256,
+    "memif-control": 512,
+    "memif-rings": 2048,
+    "vhost-control": 512,
+    "virtio-rings": 2048,
 }
-SHARES = {"gtpu": 0.2, "user_plane": 0.2}
-"""Of the seconds that are asked for: these need no processes, and do ten times as much in a second as others."""
+"""The targets, and how many bytes an input of each has at most."""
+TARGETS = tuple(LONGEST)
+PORTS = ("captures", "filter", "offloads", "memif-control", "memif-rings", "vhost-control", "virtio-rings")
+SHARES = {"gtpu": 0.2, "user_plane": 0.2, **dict.fromkeys(PORTS, 0.5)}
+"""Of the seconds that are asked for. GTP-U needs no processes, and does ten times as much in a second as others; ports are many targets."""
 COUNTERS = (
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",

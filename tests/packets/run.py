@@ -29,6 +29,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import containers  # noqa: E402
+import deaths  # noqa: E402
 import guest  # noqa: E402
 import kernel  # noqa: E402
 import virtio  # noqa: E402
@@ -332,6 +333,12 @@ def cases(thorough: bool) -> dict[str, Callable[[Run], None]]:
     return found
 
 
+def _left() -> set[str]:
+    """The cases that are played in the full run only."""
+    some = (virtio.cases(False).keys() - virtio.SAMPLE) | deaths.cases(False).keys()
+    return some | guest.cases("").keys()
+
+
 def main() -> int:
     """Runs the cases; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -340,14 +347,14 @@ def main() -> int:
     options = parser.parse_args()
     ours = {**kernel.cases(), **containers.cases()}
     theirs = cases(options.full)
-    every = {**ours, **theirs}
+    every = {**ours, **deaths.cases(options.full), **theirs}
     if options.cases:
         wanted = {name: case for name, case in every.items() if any(part in name for part in options.cases)}
     else:
-        left = set() if options.full else (virtio.cases(False).keys() - virtio.SAMPLE) | guest.cases("").keys()
+        left = set() if options.full else _left()
         wanted = {name: case for name, case in every.items() if name not in left}
         if left:
-            print(f"{len(left)} cases of vhost-user are left to the full run")
+            print(f"{len(left)} cases are left to the full run")
     if not isolate.is_inside():
         subprocess.run(
             ["cargo", "build", "--quiet", "--profile", "xtask", "--package", "millrace-port", "--examples"],

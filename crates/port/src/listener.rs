@@ -16,6 +16,9 @@ mod sys;
 
 pub(crate) use sys::accept;
 
+/// So many connections are taken before it is others' turn: whoever connects again and again is as fast. There is news of the rest still.
+pub(crate) const AT_ONCE: usize = 4;
+
 /// Listens at a path, which is there as long as the listener.
 #[derive(Debug)]
 pub(crate) struct Listener {

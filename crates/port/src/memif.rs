@@ -35,7 +35,7 @@ use millrace_wire::memif::{Disconnect, Message, Text};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::SockType;
 
-use crate::bell;
+use crate::bell::{self, wake};
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
 use crate::listener::{self, Listener};
@@ -133,7 +133,10 @@ impl Memif {
         let Some(listener) = &self.listener else {
             return Ok(());
         };
-        while let Some(socket) = listener::accept(listener.socket()).map_err(Closed::Io)? {
+        for _ in 0..listener::AT_ONCE {
+            let Some(socket) = listener::accept(listener.socket()).map_err(Closed::Io)? else {
+                break;
+            };
             if !matches!(self.link, Link::Down(_)) {
                 // It may have gone already.
                 let _ = say_why(&socket, &ControlError::AlreadyConnected.to_string());
@@ -363,6 +366,8 @@ impl Port for Memif {
         }
         burst.clear();
         let Link::Up(_, queues) = &mut self.link else {
+            // Memory of a peer that has gone is not kept until the next one sends.
+            burst.forget();
             return 0;
         };
         let Some(receiver) = queues.receivers.get_mut(queue) else {
@@ -398,12 +403,9 @@ impl Port for Memif {
         let shortest = self.config.shortest() as usize;
         let (taken, result) = transmitter.transmit(burst, first, shortest, tally);
         self.broken = result.err().map(Closed::Malformed);
-        if taken > 0
-            && let Some(bell) = transmitter.wanted_bell()
-        {
-            // Nothing to do about it where it fails: a peer that has filled its bell is awake.
-            let _ = nix::unistd::write(bell, &1u64.to_ne_bytes());
-            self.counters.wakes += 1;
+        if taken > 0 {
+            let bell = transmitter.wanted_bell().map(AsFd::as_fd);
+            wake(bell, &mut self.counters.wakes);
         }
         taken
     }

@@ -317,6 +317,8 @@ impl Port for Ring {
         self.give_back();
         burst.clear();
         let Some(peer) = self.peer.as_ref().filter(|_| queue == 0) else {
+            // Memory of a peer that has gone is not kept until the next one sends.
+            burst.forget();
             return 0;
         };
         burst.begin(&peer.memory);

@@ -62,6 +62,8 @@ const SILENCE_WAIT: Duration = Duration::from_secs(3);
 /// A server that is not there is looked for again after this time, and after twice as long each time, up to the other.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
+/// So many messages are dealt with before it is others' turn: a front end can say what it may say without an end.
+const MESSAGES_AT_ONCE: usize = 64;
 
 /// When a client tries to connect.
 #[derive(Debug)]
@@ -148,16 +150,17 @@ impl VhostUser {
 
     /// Takes whoever wants to connect, unless somebody is connected.
     fn accept(&mut self, now: Instant) -> Result<(), Closed> {
-        loop {
+        for _ in 0..listener::AT_ONCE {
             let Some(listener) = &self.listener else {
-                return Ok(());
+                break;
             };
             match listener::accept(listener.socket()).map_err(Closed::Io)? {
-                None => return Ok(()),
+                None => break,
                 Some(socket) if self.link.is_none() => self.begin(socket, now)?,
                 Some(_) => {}
             }
         }
+        Ok(())
     }
 
     /// Client: looks for the server.
@@ -182,12 +185,15 @@ impl VhostUser {
         Ok(())
     }
 
-    /// Does what the peer says, until it says nothing more.
+    /// Does what the peer says, until it says nothing more, or has said much: the rest is for the next time, and there is news of it still.
     fn listen(&mut self) -> Result<(), Closed> {
         let Some(link) = &mut self.link else {
             return Ok(());
         };
-        while let Some(message) = link.stream.receive()? {
+        for _ in 0..MESSAGES_AT_ONCE {
+            let Some(message) = link.stream.receive()? else {
+                break;
+            };
             link.silent_until = None;
             link.handle(message)?;
         }
@@ -364,6 +370,8 @@ impl Port for VhostUser {
         let rings = self.link.as_mut().map(|link| &mut link.session.rings);
         let ring = rings.and_then(|rings| rings.get_mut(2 * queue + 1));
         let Some(end) = ring.and_then(|ring| ring.active()) else {
+            // Memory of a front end that has gone is not kept until the next one sends.
+            burst.forget();
             return 0;
         };
         let wakes = &mut self.counters.wakes;

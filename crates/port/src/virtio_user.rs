@@ -92,16 +92,17 @@ impl VirtioUser {
 
     /// Takes whoever wants to connect, unless somebody is connected.
     fn accept(&mut self, now: Instant) -> Result<(), Closed> {
-        loop {
+        for _ in 0..listener::AT_ONCE {
             let Some(listener) = &self.listener else {
-                return Ok(());
+                break;
             };
             match listener::accept(listener.socket()).map_err(Closed::Io)? {
-                None => return Ok(()),
+                None => break,
                 Some(socket) if self.link.is_none() => self.begin(socket, now)?,
                 Some(_) => {}
             }
         }
+        Ok(())
     }
 
     /// Client: looks for the server.

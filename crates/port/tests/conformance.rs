@@ -262,6 +262,21 @@ fn a_burst_is_good_after_its_port_has_lost_the_peer() {
 }
 
 #[test]
+fn memory_of_a_peer_that_has_gone_is_given_up() {
+    each(|rig| {
+        let packets = [packet(1, 900), packet(2, 900)];
+        assert_eq!(send_all(&mut *rig.sender, &packets, 2), 2);
+        let mut burst = Burst::new(1);
+        assert_eq!(rig.receiver.receive(0, &mut burst), 1);
+        assert_eq!(burst.memory().is_some(), rig.kind.has_places());
+        rig.lose_sender();
+        assert_eq!(rig.receiver.receive(0, &mut burst), 0);
+        // A front end's memory is its own.
+        assert!(burst.memory().is_none() || rig.kind.keeps_what_came());
+    });
+}
+
+#[test]
 fn a_port_goes_on_when_its_peer_comes_back() {
     each(|rig| {
         for turn in 0..6 {

@@ -1,7 +1,5 @@
 //! Peers that say and write what they must not: the connection ends with a reason, and the port goes on with the next peer.
 
-mod rig;
-
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -15,6 +13,7 @@ use millrace_wire::memif::{
     AddRegion, AddRing, COOKIE, Descriptor, FLAG_NEXT, Init, MESSAGE_BYTES, Message, RING_C2S,
     RING_HEAD, RING_TAIL, Text, VERSION, ring_bytes,
 };
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::EventFd;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recvmsg,
@@ -31,7 +30,7 @@ const BUFFERS: u32 = 16 * 1024;
 struct Raw {
     socket: OwnedFd,
     memory: OwnedFd,
-    _bell: EventFd,
+    bell: EventFd,
 }
 
 impl Raw {
@@ -52,7 +51,7 @@ impl Raw {
         let raw = Raw {
             socket: Raw::connect(path),
             memory: create_sealed(c"hostile", REGION_BYTES, 0).unwrap(),
-            _bell: EventFd::new().unwrap(),
+            bell: EventFd::new().unwrap(),
         };
         raw.write(0, &COOKIE.to_le_bytes());
         raw.write(ring_bytes(LOG2_SIZE), &COOKIE.to_le_bytes());
@@ -79,10 +78,10 @@ impl Raw {
         };
         raw.say(&Message::Init(init).emit(), None);
         raw.say(&Message::AddRegion(region).emit(), Some(raw.memory.as_fd()));
-        raw.say(&ring(RING_C2S, 0).emit(), Some(raw._bell.as_fd()));
+        raw.say(&ring(RING_C2S, 0).emit(), Some(raw.bell.as_fd()));
         raw.say(
             &ring(0, ring_bytes(LOG2_SIZE)).emit(),
-            Some(raw._bell.as_fd()),
+            Some(raw.bell.as_fd()),
         );
         raw.say(&Message::Connect(Text::new("hostile")).emit(), None);
         until(port, |port| matches!(port.state(), State::Connected));
@@ -241,32 +240,14 @@ fn cursors_that_cannot_be_end_the_connection() {
 #[test]
 fn descriptors_that_cannot_be_end_the_connection_after_those_before() {
     let places = [
-        (
-            1,
-            0,
-            64,
-            "a descriptor's 64 bytes at 0 are not inside region 1",
-        ),
-        (
-            0,
-            REGION_BYTES as u32 - 63,
-            64,
-            "a descriptor's 64 bytes at 65473 are not inside region 0",
-        ),
-        (
-            0,
-            u32::MAX,
-            u32::MAX,
-            "a descriptor's 4294967295 bytes at 4294967295 are not inside region 0",
-        ),
-        (
-            u16::MAX,
-            u32::MAX,
-            1,
-            "a descriptor's 1 bytes at 4294967295 are not inside region 65535",
-        ),
+        (1, 0, 64),
+        (0, REGION_BYTES as u32 - 63, 64),
+        (0, u32::MAX, u32::MAX),
+        (u16::MAX, u32::MAX, 1),
     ];
-    for (region, offset, length, wanted) in places {
+    for (region, offset, length) in places {
+        let wanted =
+            format!("a descriptor's {length} bytes at {offset} are not inside region {region}");
         let attack = |raw: &Raw, port: &mut Memif| {
             raw.describe(0, 0, 0, 0, BUFFERS, 64);
             raw.describe(0, 1, 0, region, offset, length);
@@ -278,7 +259,7 @@ fn descriptors_that_cannot_be_end_the_connection_after_those_before() {
                 (1, 1)
             );
         };
-        play(attack, wanted);
+        play(attack, &wanted);
         let attack = |raw: &Raw, port: &mut Memif| {
             raw.describe(1, 0, 0, region, offset, length);
             raw.set(1, RING_HEAD, 1);
@@ -286,7 +267,7 @@ fn descriptors_that_cannot_be_end_the_connection_after_those_before() {
             assert!(burst.push(&[0; 64]));
             assert_eq!(port.transmit(0, &burst, 0), 0);
         };
-        play(attack, wanted);
+        play(attack, &wanted);
     }
 }
 
@@ -357,11 +338,27 @@ fn a_second_client_is_told_that_there_is_one() {
     let second = Raw {
         socket: Raw::connect(&path),
         memory: create_sealed(c"second", 4096, 0).unwrap(),
-        _bell: EventFd::new().unwrap(),
+        bell: EventFd::new().unwrap(),
     };
     assert!(matches!(port.poll(Instant::now()), State::Connected));
     assert_eq!(second.reason(), "already connected");
     drop(first);
+}
+
+#[test]
+fn a_bell_that_is_full_and_would_wait_holds_nobody_up() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("memif.sock");
+    let mut port = server(&path);
+    let raw = Raw::new(&mut port, &path);
+    fcntl(&raw.bell, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    raw.bell.write(u64::MAX - 1).unwrap();
+    raw.describe(1, 0, 0, 0, BUFFERS, 64);
+    raw.set(1, RING_HEAD, 1);
+    let mut burst = Burst::new(1);
+    assert!(burst.push(&[0; 64]));
+    assert_eq!(port.transmit(0, &burst, 0), 1);
+    assert_eq!(port.counters().wakes, 1);
 }
 
 #[test]

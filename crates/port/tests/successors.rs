@@ -1,4 +1,4 @@
-//! A server's peer that has gone, and the next one, which was there before anybody noticed: it has the place.
+//! A server's peer that has gone, and the next one, which was there before anybody noticed: it has the place. The others are turned away.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -42,6 +42,13 @@ fn play(kind: SockType, path: &Path, port: &mut dyn Port) {
     port.poll(Instant::now());
     assert!(is_kept(&next), "the next one was turned away");
     port.poll(Instant::now());
+    assert!(is_kept(&next));
+    // A few at a time: whoever comes again and again holds nobody up.
+    let more: Vec<_> = (0..8).map(|_| somebody(kind, path)).collect();
+    for left in [4, 0] {
+        port.poll(Instant::now());
+        assert_eq!(more.iter().filter(|own| is_kept(own)).count(), left);
+    }
     assert!(is_kept(&next));
 }
 

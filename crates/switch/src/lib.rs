@@ -50,6 +50,7 @@ pub use config::{
 pub use containers::name::{container_name, hash};
 pub use control::{AskError, Request, ask, ask_with, own_socket};
 pub use counters::{Cause, Hits, Tally, Work};
+pub use offload::{Cut, Impossible, complete};
 pub use parse::{Frame, Packet, Version, payload};
 pub use report::{
     CountersReport, DeviceReport, DropReport, FlowReport, MirrorReport, PortReport, StationReport,

@@ -15,10 +15,13 @@ const STEP_BYTES: usize = 1024;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
+/// A packet is cut into so many segments at most. Linux sends no shorter ones than of 36 bytes, of which a packet of 64 KiB has 1821; one
+/// that asks for segments of a byte each would cost as much as 65 536 packets.
+const SEGMENTS_MAX: usize = 2048;
 
 /// It cannot be done: what was said of the packet is not so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Impossible;
+pub struct Impossible;
 
 /// The sum of a packet's bytes from a place on.
 fn sum_from(packet: Packet<'_>, start: usize) -> Sum {
@@ -44,7 +47,10 @@ fn completed(sum: Sum, protocol_is_udp: bool) -> u16 {
 }
 
 /// Completes the checksum of a packet in a burst.
-pub(crate) fn complete(burst: &mut Burst, number: usize) -> Result<(), Impossible> {
+///
+/// # Errors
+/// When its place is not in the packet's head.
+pub fn complete(burst: &mut Burst, number: usize) -> Result<(), Impossible> {
     let packet = burst.get(number).ok_or(Impossible)?;
     let Checksum::Partial { start, offset } = packet.offload().checksum else {
         return Ok(());
@@ -63,7 +69,7 @@ pub(crate) fn complete(burst: &mut Burst, number: usize) -> Result<(), Impossibl
 
 /// A packet that is to be cut, and what each of its segments begins with.
 #[derive(Debug)]
-pub(crate) struct Cut<'a> {
+pub struct Cut<'a> {
     packet: Packet<'a>,
     head: [u8; HEAD_BYTES],
     /// Where the Internet's header begins, TCP's or UDP's, and the payload.
@@ -83,7 +89,10 @@ pub(crate) struct Cut<'a> {
 
 impl<'a> Cut<'a> {
     /// How to cut a packet. What its sender said of headers is a hint: they are read again here.
-    pub(crate) fn new(packet: Packet<'a>, segment: Segment) -> Result<Cut<'a>, Impossible> {
+    ///
+    /// # Errors
+    /// When its headers are of another kind than its sender says, are not whole in the packet's head, or leave it too many segments.
+    pub fn new(packet: Packet<'a>, segment: Segment) -> Result<Cut<'a>, Impossible> {
         let head = packet.head();
         let parsed = parse::Packet::parse(head).ok_or(Impossible)?;
         let is_tcp = segment.kind != SegmentKind::Udp;
@@ -101,6 +110,10 @@ impl<'a> Cut<'a> {
         let payload_at = transport_at + header_bytes;
         let has_headers = payload_at <= head.len() && header_bytes >= if is_tcp { 20 } else { 8 };
         if !fits || parsed.fragment || !has_headers || segment.bytes == 0 {
+            return Err(Impossible);
+        }
+        let payload = packet.len() - payload_at;
+        if payload > SEGMENTS_MAX * usize::from(segment.bytes) {
             return Err(Impossible);
         }
         let mut own = [0; HEAD_BYTES];
@@ -130,13 +143,14 @@ impl<'a> Cut<'a> {
     }
 
     /// How many segments there will be.
-    pub(crate) fn count(&self) -> usize {
+    #[must_use]
+    pub fn count(&self) -> usize {
         let payload = self.packet.len() - self.payload_at;
         payload.div_ceil(self.segment_bytes).max(1)
     }
 
     /// Adds the next segment to a burst. None: there are no more; false: there is no room, and it is still to come.
-    pub(crate) fn next(&mut self, burst: &mut Burst) -> Option<bool> {
+    pub fn next(&mut self, burst: &mut Burst) -> Option<bool> {
         let payload = self.packet.len() - self.payload_at;
         if self.done > 0 && self.done >= payload || self.done == usize::MAX {
             return None;

@@ -1,10 +1,15 @@
 //! What a fuzzer runs: each function takes any bytes, and panics where something that must hold does not.
 
 pub mod agent;
+pub mod captures;
 pub mod codec;
+pub mod filter;
 pub mod frames;
 pub mod gtpu;
+pub mod memif;
 mod messages;
+pub mod offloads;
+mod peer;
 pub mod publisher;
 pub mod ring;
 mod site;
@@ -12,6 +17,8 @@ pub mod stream;
 pub mod subscriber;
 mod sys;
 pub mod user_plane;
+pub mod vhost;
+pub mod virtio;
 
 /// Bytes that decide; zeros when there are no more.
 struct Choices<'a>(&'a [u8]);

@@ -1,7 +1,7 @@
 //! Copies to and from rings and pools, words of shared memory, and the agent's socket.
 
 use std::io::{Error, Result};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -165,4 +165,10 @@ pub(crate) fn is_left(end: &OwnedFd) -> bool {
     };
     // SAFETY: one entry, of ours.
     unsafe { libc::poll(&raw mut socket, 1, 0) == 1 }
+}
+
+/// A descriptor that came with a message.
+pub(crate) fn owned(fd: RawFd) -> OwnedFd {
+    // SAFETY: the kernel has just made it for us.
+    unsafe { OwnedFd::from_raw_fd(fd) }
 }

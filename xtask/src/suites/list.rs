@@ -59,7 +59,7 @@ pub(super) static SUITES: &[Suite] = &[
         sample: &["tests/fuzz/run.py", "--seconds", "8"],
         sample_minutes: 6,
         full: &["tests/fuzz/run.py", "--seconds", "900"],
-        full_minutes: 105,
+        full_minutes: 165,
         beside: true,
     },
     Suite {

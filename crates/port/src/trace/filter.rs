@@ -298,7 +298,8 @@ impl Side {
 
 impl Filter {
     /// Whether a packet that begins with these bytes is among them.
-    pub(super) fn matches(&self, head: &[u8], link: Link, direction: Direction) -> bool {
+    #[must_use]
+    pub fn matches(&self, head: &[u8], link: Link, direction: Direction) -> bool {
         let is_direction = |term: &Term| matches!(term, Term::Direction(_));
         if self.terms.iter().all(is_direction) {
             return self

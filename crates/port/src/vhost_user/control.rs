@@ -40,6 +40,9 @@ use crate::virtio::inflight::InFlight;
 
 /// Regions of a peer's memory, at most.
 const REGIONS_MAX: usize = 64;
+/// A region is mapped from the start of its file on. QEMU's two regions of a large guest are in one file, one behind the other; more than
+/// twice the memory is nobody's, and would take addresses away from others of this process.
+const MAPPED_PER_BYTE: u64 = 2;
 const PROTOCOL: u64 =
     PROTOCOL_MQ | PROTOCOL_REPLY_ACK | PROTOCOL_INFLIGHT_SHMFD | PROTOCOL_CONFIGURE_MEM_SLOTS;
 
@@ -255,7 +258,14 @@ impl Session {
             return Err(wrong);
         }
         let most = self.config.memory_bytes_max;
-        let mapped = offset.checked_add(bytes).filter(|end| *end <= most);
+        let others: u64 = self
+            .regions
+            .iter()
+            .map(|region| region.mapping.bytes() as u64)
+            .sum();
+        let left = most.saturating_mul(MAPPED_PER_BYTE).saturating_sub(others);
+        let mapped = offset.checked_add(bytes);
+        let mapped = mapped.filter(|end| *end <= most.min(left));
         let Some(mapped) = mapped else {
             return Err(wrong);
         };

@@ -1,6 +1,6 @@
 //! The rings of a session: what is known of each, and its end once it runs.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use millrace_wire::vhost_user::VringAddress;
@@ -160,6 +160,15 @@ impl Vring {
         self.call = call.map(Arc::new);
         if let Some(end) = &mut self.end {
             end.set_call(self.call.clone());
+            self.notify();
+        }
+    }
+
+    /// Notifies the driver, whether it wants to be or not: a back end may have died between giving chains back and saying so, and the
+    /// driver would wait for ever, for one that has come long ago.
+    fn notify(&self) {
+        if let Some(call) = &self.call {
+            ring(call.as_fd());
         }
     }
 
@@ -231,6 +240,7 @@ impl Vring {
         // Until it is waited for.
         end.want_kick(false);
         self.end = Some(end);
+        self.notify();
         Ok(())
     }
 

@@ -25,6 +25,14 @@ pub(crate) use receive::Receiver;
 pub(crate) use split::Split;
 pub(crate) use transmit::Transmitter;
 
+/// Buffers of one packet, at most: each takes time, and nothing but the ring's size limits them otherwise, while a driver can put one and
+/// the same table into every chain. A packet of the longest kind takes 1089 buffers of the smallest that our own front end makes, and a
+/// chain of QEMU's or of Linux's is far shorter.
+const BUFFERS_MAX: u32 = 4096;
+/// What is counted: descriptors, and places. A buffer has one of each.
+const PARTS_MAX: u32 = 2 * BUFFERS_MAX;
+/// The same of all packets of one call, but for the last of them. The others come with the next call.
+const PARTS_PER_CALL: u32 = 2 * PARTS_MAX;
 /// So many chains are looked at before the first is used, so that their lines come together and not one after another.
 const AHEAD: u16 = 16;
 
@@ -91,6 +99,17 @@ pub(crate) trait Ring: Sized {
 struct Chain {
     places: Vec<Place>,
     bytes: u64,
+    /// Descriptors of the packet so far, and places.
+    parts: u32,
+}
+
+impl Chain {
+    /// Forgets the packet before.
+    fn clear(&mut self) {
+        self.places.clear();
+        self.bytes = 0;
+        self.parts = 0;
+    }
 }
 
 /// A ring, and what is needed around it.
@@ -101,6 +120,8 @@ pub(crate) struct Queue<R> {
     header_bytes: u32,
     features: u64,
     chain: Chain,
+    /// Descriptors that were looked at one by one in this call, and places of their buffers.
+    parts: u32,
     /// By what the driver is notified. None: it polls.
     call: Option<Arc<OwnedFd>>,
 }
@@ -113,8 +134,15 @@ impl<R: Ring> Queue<R> {
             header_bytes: header_bytes(features),
             features,
             chain: Chain::default(),
+            parts: 0,
             call: None,
         }
+    }
+
+    /// Whether this call has looked at so many descriptors that the rest is for the next one.
+    #[inline]
+    fn is_spent(&self) -> bool {
+        self.parts >= PARTS_PER_CALL
     }
 
     pub(crate) fn set_call(&mut self, call: Option<Arc<OwnedFd>>) {
@@ -152,7 +180,7 @@ impl<R: Ring> Queue<R> {
     }
 
     /// Collects the buffers of the chain at the cursor, which begins with `head`, and moves beyond it. All are for the device to write, or
-    /// all for it to read.
+    /// all for it to read. They are added to those of the packet's chains before.
     fn take_chain(&mut self, head: Descriptor, writes: bool) -> Result<(), Malformed> {
         let size = self.ring.size();
         let (mut descriptor, mut steps, mut count) = (head, 1, 0);
@@ -161,6 +189,7 @@ impl<R: Ring> Queue<R> {
                 if descriptor.flags & DESC_NEXT != 0 {
                     return Err(Malformed::Flags(descriptor.flags));
                 }
+                self.count_parts(1)?;
                 self.add_table(descriptor, writes, &mut count)?;
             } else {
                 self.add_buffer(descriptor, writes)?;
@@ -184,8 +213,19 @@ impl<R: Ring> Queue<R> {
             return Err(Malformed::Flags(descriptor.flags));
         }
         let (address, length) = (descriptor.address, descriptor.length);
+        let before = self.chain.places.len();
         self.guest.places(address, length, &mut self.chain.places)?;
         self.chain.bytes += u64::from(length);
+        // Fewer than there are windows.
+        self.count_parts(1 + (self.chain.places.len() - before) as u32)
+    }
+
+    fn count_parts(&mut self, parts: u32) -> Result<(), Malformed> {
+        self.parts = self.parts.saturating_add(parts);
+        self.chain.parts += parts;
+        if self.chain.parts > PARTS_MAX {
+            return Err(Malformed::TooManyBuffers(BUFFERS_MAX));
+        }
         Ok(())
     }
 

@@ -51,6 +51,8 @@ pub enum Malformed {
     },
     /// A packet is said to go on in so many buffers.
     Buffers(u16),
+    /// A packet is in more buffers than so many.
+    TooManyBuffers(u32),
 }
 
 impl fmt::Display for Malformed {
@@ -84,6 +86,9 @@ impl fmt::Display for Malformed {
             }
             Malformed::Buffers(count) => {
                 write!(f, "a packet is said to be in {count} buffers")
+            }
+            Malformed::TooManyBuffers(most) => {
+                write!(f, "a packet is in more than {most} buffers")
             }
         }
     }

@@ -69,6 +69,11 @@ impl Kind {
     pub(crate) fn keeps_what_came(&self) -> bool {
         self.virtio.as_ref().is_some_and(|virtio| virtio.back_sends)
     }
+
+    /// Whether what is received lies in the peer's memory, and not in copies of the port's own.
+    pub(crate) fn has_places(&self) -> bool {
+        further::way_of(self) != Some(Way::Faulty)
+    }
 }
 
 /// All of them.

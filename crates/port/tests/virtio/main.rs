@@ -1,6 +1,8 @@
 //! vhost-user and virtio rings against peers that are a socket and a file: what one may do, and what one must not.
 
 mod back;
+mod bounds;
+mod death;
 mod messages;
 mod raw;
 mod rings;

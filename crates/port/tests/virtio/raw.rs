@@ -14,7 +14,7 @@ use millrace_wire::vhost_user::{
 use millrace_wire::virtio::{
     DESC_AVAIL, DESC_USED, Descriptor, NET_MRG_RXBUF, RING_INDIRECT_DESC, RING_PACKED, VERSION_1,
 };
-use nix::sys::eventfd::EventFd;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::sys::uio::{pread, pwrite};
 
@@ -35,6 +35,11 @@ pub(crate) struct Raw {
     pub(crate) memory: OwnedFd,
     pub(crate) packed: bool,
     pub(crate) bell: EventFd,
+}
+
+/// One that nobody waits at.
+pub(crate) fn bell() -> EventFd {
+    EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap()
 }
 
 pub(crate) fn server(path: &Path) -> VhostUser {
@@ -67,7 +72,7 @@ impl Raw {
             socket: UnixStream::connect(path).unwrap(),
             memory: create_sealed(c"hostile", MEMORY_BYTES, 0).unwrap(),
             packed,
-            bell: EventFd::new().unwrap(),
+            bell: bell(),
         }
     }
 
@@ -133,7 +138,12 @@ impl Raw {
         self.say(&Request::SetVringBase(state(base)), &[]);
         self.say(&Request::SetVringAddr(Raw::address(index)), &[]);
         self.say(&Request::SetVringKick(Raw::fd(index)), &bell);
-        self.say(&Request::SetVringEnable(state(1)), &[]);
+        self.say_ring_enabled(index, true);
+    }
+
+    pub(crate) fn say_ring_enabled(&self, index: u32, is_enabled: bool) {
+        let number = u32::from(is_enabled);
+        self.say(&Request::SetVringEnable(VringState { index, number }), &[]);
     }
 
     pub(crate) fn say(&self, request: &Request, fds: &[BorrowedFd<'_>]) {

@@ -283,6 +283,8 @@ fn a_bell_that_is_full_and_would_wait_holds_nobody_up() {
         let path = place.path().join("vhost.sock");
         let mut port = server(&path);
         let raw = Raw::new(&mut port, &path, packed);
+        // It was rung when the rings started.
+        assert!(raw.bell.read().unwrap() > 0);
         fcntl(&raw.bell, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
         raw.bell.write(u64::MAX - 1).unwrap();
         raw.describe(TX, 0, BUFFERS, 76, 0);

@@ -204,6 +204,14 @@ fn what_is_said_wrongly_is_not_done() {
         assert_eq!(Cut::new(packet, segment(kind, 100)).err(), Some(Impossible));
     }
     assert!(Cut::new(packet, segment(SegmentKind::Tcp4, 0)).is_err());
+    // As many segments as there may be, and one more.
+    for (payload, is_good) in [(2048, true), (2049, false)] {
+        let (whole, _) = self::packet(Version::V4, true, 0, payload);
+        let mut burst = Burst::new(1);
+        burst.push(&whole);
+        let cut = Cut::new(burst.get(0).unwrap(), segment(SegmentKind::Tcp4, 1));
+        assert_eq!(cut.is_ok(), is_good);
+    }
     let checksum = Checksum::Partial {
         start: 126,
         offset: 1,

@@ -50,13 +50,14 @@ impl<R: Ring> Receiver<R> {
         tally: &mut Tally,
     ) -> Result<(), Malformed> {
         burst.begin(self.queue.guest.memory());
+        self.queue.parts = 0;
         // Packets that are dropped take no room.
         let room = u16::try_from(burst.room()).unwrap_or(u16::MAX);
         let there = self.queue.ring.refresh(room)?;
         self.look_ahead(there.min(room));
         let mut bytes = 0;
         let mut result = Ok(());
-        while !burst.is_full() {
+        while !burst.is_full() && !self.queue.is_spent() {
             let found = self.next();
             let (length, header) = match &found {
                 Ok(Found::Nothing) if self.queue.ring.is_limited() => {
@@ -135,8 +136,7 @@ impl<R: Ring> Receiver<R> {
     #[cold]
     fn next_chain(&mut self, head: Descriptor) -> Result<Found, Malformed> {
         let queue = &mut self.queue;
-        queue.chain.places.clear();
-        queue.chain.bytes = 0;
+        queue.chain.clear();
         queue.take_chain(head, false)?;
         let (bytes, wanted) = (queue.chain.bytes, queue.header_bytes as usize);
         if bytes < wanted as u64 {

@@ -54,6 +54,7 @@ impl<R: Ring> Transmitter<R> {
         first: usize,
         tally: &mut Tally,
     ) -> (usize, Result<(), Malformed>) {
+        self.queue.parts = 0;
         let wanted = u16::try_from(burst.len() - first).unwrap_or(u16::MAX);
         match self.queue.ring.refresh(wanted) {
             Ok(there) => self.look_ahead(there.min(wanted)),
@@ -130,6 +131,9 @@ impl<R: Ring> Transmitter<R> {
     /// The same of a packet that takes several buffers, or several chains where that was agreed on.
     #[cold]
     fn send_chains(&mut self, packet: Packet<'_>) -> Result<Fate, Malformed> {
+        if self.queue.is_spent() {
+            return Ok(Fate::Kept);
+        }
         let before = self.queue.ring.taken();
         let needed = u64::from(self.queue.header_bytes) + packet.len() as u64;
         let gathered = self.gather(needed);
@@ -152,8 +156,7 @@ impl<R: Ring> Transmitter<R> {
     /// Takes chains until they have room for so many bytes. False: there are too few.
     fn gather(&mut self, needed: u64) -> Result<bool, Malformed> {
         let queue = &mut self.queue;
-        queue.chain.places.clear();
-        queue.chain.bytes = 0;
+        queue.chain.clear();
         self.ends.clear();
         while queue.chain.bytes < needed {
             let mut head = queue.ring.head()?;
