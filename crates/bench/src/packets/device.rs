@@ -54,6 +54,9 @@ impl Switches {
 mod tests {
     use super::*;
 
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
     #[test]
     fn who_gave_way_to_its_own_threads_was_not_disturbed() {
         let text = "Name:\tdevice\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t12\n";
@@ -69,10 +72,16 @@ mod tests {
 
     #[test]
     fn a_process_is_found_with_its_threads() {
-        let begun = Switches::of(std::process::id());
-        std::thread::sleep(std::time::Duration::from_millis(1));
-        let now = Switches::of(std::process::id());
-        assert!(now.own + now.forced > begun.own, "{begun:?} {now:?}");
+        // Another one: the threads of this one come and go, and take their counts with them.
+        let waiting = Command::new("cat").stdin(Stdio::piped()).spawn();
+        let mut waiting = waiting.expect("a program that waits for its input");
+        let found = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            Switches::of(waiting.id()).own > 0
+        });
+        drop(waiting.stdin.take());
+        waiting.wait().expect("its end");
+        assert!(found);
         assert_eq!(Switches::of(u32::MAX), Switches::default());
     }
 }
