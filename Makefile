@@ -62,7 +62,7 @@ build:
 # Everything that is installed, by the name that it has below PREFIX; `uninstall` removes just that.
 INSTALLED = lib/libmillrace.so lib/libmillrace.so.0 lib/pkgconfig/millrace.pc include/millrace.h \
 	share/doc/millrace/python/millrace.py bin/millrace lib/millrace/millrace-static lib/millrace/libmillrace_preload.so lib/systemd/system/millrace.service \
-	share/doc/millrace/agent.toml share/doc/millrace/switch.toml share/bash-completion/completions/millrace share/zsh/site-functions/_millrace \
+	share/doc/millrace/agent.toml share/doc/millrace/switch.toml share/doc/millrace/ppf.toml share/bash-completion/completions/millrace share/zsh/site-functions/_millrace \
 	share/fish/vendor_completions.d/millrace.fish share/man/man1/millrace.1 share/man/man1/millrace-*.1
 
 install: build ## to PREFIX (/usr/local)
@@ -78,6 +78,7 @@ install: build ## to PREFIX (/usr/local)
 	install -D --mode=644 crates/channel-c/python/millrace.py $(TO)/share/doc/millrace/python/millrace.py
 	install -D --mode=644 crates/agent/agent.toml $(TO)/share/doc/millrace/agent.toml
 	install -D --mode=644 crates/switch/switch.toml $(TO)/share/doc/millrace/switch.toml
+	install -D --mode=644 crates/ppf/ppf.toml $(TO)/share/doc/millrace/ppf.toml
 	install -d $(TO)/lib/systemd/system $(TO)/share/bash-completion/completions $(TO)/share/zsh/site-functions \
 		$(TO)/share/fish/vendor_completions.d
 	sed 's|@PREFIX@|$(PREFIX)|' deploy/systemd/millrace.service.in > $(TO)/lib/systemd/system/millrace.service

@@ -19,6 +19,7 @@ mod listing;
 mod load;
 mod locate;
 mod manual;
+mod ppf;
 mod ps;
 mod rates;
 mod run;
@@ -55,6 +56,7 @@ const EXAMPLES: &str = "Examples:
   millrace doctor                           what prevents acceleration here, and what to do about it
   millrace load redis 127.0.0.1:6379        how fast a server is, and how late its answers
   millrace switch run --config switch.toml  packets between containers and hosts: a switch of memif ports and tunnels
+  millrace ppf run ppf.toml                 packets of a 5G user plane: GTP-U tunnels between ports
 
 Environment:
   MILLRACE=off        turns Millrace off for a program and its children
@@ -77,6 +79,7 @@ enum Command {
     Manual(manual::ManualArguments),
     Load(load::LoadArguments),
     Switch(switch::SwitchArguments),
+    Ppf(ppf::PpfArguments),
 }
 
 fn dispatch(arguments: Vec<OsString>) -> u8 {
@@ -101,6 +104,7 @@ fn dispatch(arguments: Vec<OsString>) -> u8 {
         Command::Manual(arguments) => manual::write(&arguments, Arguments::command()),
         Command::Load(arguments) => load::run(arguments),
         Command::Switch(arguments) => switch::run(&arguments),
+        Command::Ppf(arguments) => ppf::run(&arguments),
     };
     match outcome {
         Ok(code) => code,

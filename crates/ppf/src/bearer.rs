@@ -13,6 +13,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+use serde::{Deserialize, Serialize};
+
 use crate::mark::Marking;
 use crate::meter::Limit;
 
@@ -35,6 +37,15 @@ impl Side {
         match self {
             Side::Core => Side::Radio,
             Side::Radio => Side::Core,
+        }
+    }
+
+    /// A word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Core => "core",
+            Side::Radio => "radio",
         }
     }
 
@@ -97,7 +108,8 @@ pub enum Flows {
 }
 
 /// From how much on a report is due, of both directions together; 0 is never. Each report begins it anew.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Thresholds {
     /// Users' packets.
     pub packets: u64,
@@ -233,6 +245,19 @@ impl BearerId {
     #[must_use]
     pub fn from_number(number: u32) -> BearerId {
         BearerId(number & (u32::MAX >> 1))
+    }
+
+    /// The same. None: it can be nobody's.
+    #[must_use]
+    pub fn checked(number: u32) -> Option<BearerId> {
+        let id = BearerId(number);
+        (number >> 31 == 0 && id.generation() != 0).then_some(id)
+    }
+
+    /// The next bearer in the same slot.
+    pub(crate) fn next(self) -> BearerId {
+        let generation = self.generation() % (GENERATIONS - 1) + 1;
+        BearerId::new(self.slot(), generation)
     }
 }
 

@@ -296,6 +296,10 @@ impl Function {
         if side != outer.side {
             return self.drop(outer.side, Cause::WrongSide);
         }
+        // Where users' packets come as they are there is no tunnel that a message could come by.
+        if hot.is_plain(side) {
+            return self.handle_unknown(outer, message, now_ns);
+        }
         let has_extra = hot.extra != NO_EXTRA;
         let mut room = [0; HEADER_BYTES_MAX];
         let way = match carry::carry(&self.bearers, id, came, &mut room) {
@@ -405,6 +409,12 @@ impl Function {
     /// Something that is to be sent.
     pub fn poll_sending(&mut self) -> Option<Sending> {
         self.sendings.pop_front()
+    }
+
+    /// Whether [`Function::poll_released`] or [`Function::poll_sending`] has something.
+    #[inline]
+    pub(crate) fn has_more(&self) -> bool {
+        !self.sendings.is_empty() || self.bearers.is_releasing()
     }
 
     /// When [`Function::handle_timeout`] has something to do; earlier than now: at once.

@@ -16,10 +16,11 @@ pub struct Limit {
     pub burst_packets: u32,
 }
 
-/// A burst is this part of a second's bytes, where nobody says another.
+/// A burst is this part of a second's bytes or packets, where nobody says another.
 const BURST_PARTS: u64 = 50;
 /// But so many packets of the longest kind at least: what TCP sends at once.
 const BURST_BYTES_MIN: u64 = 10 * 1_500;
+const BURST_PACKETS_MIN: u32 = 10;
 const SCALE: u64 = 1_000_000_000;
 
 impl Limit {
@@ -33,7 +34,17 @@ impl Limit {
         }
     }
 
-    /// Whether anything is limited.
+    /// So many packets in a second, and a fiftieth of them at once, but 10 at least.
+    #[must_use]
+    pub fn packets(per_second: u32) -> Limit {
+        Limit {
+            packets_per_second: per_second,
+            burst_packets: (per_second / BURST_PARTS as u32).max(BURST_PACKETS_MIN),
+            ..Limit::default()
+        }
+    }
+
+    /// Whether nothing is limited.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.bytes_per_second == 0 && self.packets_per_second == 0

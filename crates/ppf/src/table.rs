@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 
-use crate::bearer::{BEARERS_MAX, Bearer, BearerId, GENERATIONS, MeterId, Side};
+use crate::bearer::{BEARERS_MAX, Bearer, BearerId, MeterId, Side};
 use crate::blocks::{Blocks, Slab};
 use crate::cause::Drops;
 use crate::delivery::Delivery;
@@ -115,17 +115,54 @@ impl Table {
         if id.generation() == 0 {
             return false;
         }
+        self.make_room(id, false);
+        self.set_next(id) && self.put(id, bearer)
+    }
+
+    /// Has the slot of a number, which is free, go on with it: another table's does. Whether it is free.
+    pub(crate) fn restore_free(&mut self, id: BearerId) -> bool {
+        self.make_room(id, true);
+        self.set_next(id)
+    }
+
+    /// The number that each free slot goes on with.
+    pub(crate) fn free_ids(&self) -> impl Iterator<Item = BearerId> {
+        let slots = self.slots.iter().enumerate();
+        let free = slots.filter(|(_, hot)| !hot.is_there());
+        free.map(|(slot, hot)| BearerId::new(slot, hot.generation.into()))
+    }
+
+    fn make_room(&mut self, id: BearerId, is_free: bool) {
         while self.slots.len() <= id.slot() {
             let slot = self.slots.push(Hot::empty(1));
-            if slot != id.slot() {
+            if slot != id.slot() || is_free {
                 self.free.push_back(slot as u32);
             }
         }
+    }
+
+    fn set_next(&mut self, id: BearerId) -> bool {
         match self.slots.get_mut(id.slot()) {
             Some(hot) if !hot.is_there() => hot.generation = id.generation() as u16,
             _ => return false,
         }
-        self.put(id, bearer)
+        true
+    }
+
+    /// Of a slot that is listed as free several times, having been restored and removed, all but the last: a table to which others say the
+    /// numbers takes none from its list.
+    fn shorten_free(&mut self) {
+        if self.free.len() < 2 * self.slots.len() + REST_MIN {
+            return;
+        }
+        let mut is_listed = vec![false; self.slots.len()];
+        let mut free = VecDeque::with_capacity(self.slots.len());
+        for slot in self.free.drain(..).rev() {
+            if !std::mem::replace(&mut is_listed[slot as usize], true) {
+                free.push_front(slot);
+            }
+        }
+        self.free = free;
     }
 
     fn free_slot(&mut self) -> Option<usize> {
@@ -184,16 +221,21 @@ impl Table {
             self.clear_peer(id, side);
         }
         let hot = self.hot_mut(id)?;
-        let generation = u32::from(hot.generation) % (GENERATIONS - 1) + 1;
-        *hot = Hot::empty(generation as u16);
+        *hot = Hot::empty(id.next().generation() as u16);
         self.count -= 1;
         self.free.push_back(id.slot() as u32);
+        self.shorten_free();
         Some(bearer)
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (BearerId, Bearer)> {
-        let slots = self.slots.iter().enumerate();
+        self.iter_from(0)
+    }
+
+    /// Those from a slot on.
+    pub(crate) fn iter_from(&self, slot: usize) -> impl Iterator<Item = (BearerId, Bearer)> {
+        let slots = (slot..self.slots.len()).filter_map(|slot| Some((slot, self.slots.get(slot)?)));
         slots.filter(|(_, hot)| hot.is_there()).map(|(slot, hot)| {
             let id = BearerId::new(slot, hot.generation.into());
             (id, self.load(hot))
@@ -285,6 +327,11 @@ impl Table {
 
     pub(crate) fn extra(&self, id: BearerId) -> Option<&Extra> {
         self.extras.get(self.hot(id)?.extra)
+    }
+
+    #[inline]
+    pub(crate) fn is_releasing(&self) -> bool {
+        !self.releasing.is_empty()
     }
 
     /// When something is due.

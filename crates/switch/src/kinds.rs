@@ -52,6 +52,22 @@ pub(crate) fn open(config: &PortConfig, handed: Vec<OwnedFd>) -> Result<Option<M
     made.map_err(|error| format!("port {:?}: {error}", config.name))
 }
 
+/// Makes a port of any kind but a tunnel, for a program that is no switch; and says whether it is a file, whose reading and writing may
+/// take time, and which wants to know the time before it is asked for packets.
+///
+/// # Errors
+/// What is wrong with the configuration, or why the port cannot be had.
+pub fn open_port(config: &PortConfig) -> Result<(Box<dyn Port + Send>, bool), String> {
+    config.check()?;
+    match open(config, Vec::new())? {
+        Some(made) => Ok((made.port, made.is_file)),
+        None => Err(format!(
+            "port {:?}: a tunnel to another switch is of use to a switch only",
+            config.name
+        )),
+    }
+}
+
 fn made(port: impl Port + Send + 'static, is_file: bool) -> Made {
     Made {
         port: Box::new(port),

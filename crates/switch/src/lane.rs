@@ -30,16 +30,20 @@ pub(crate) enum Mail {
     Forget(u16),
 }
 
-/// Wakes a worker.
+/// Wakes a thread that sleeps in an epoll set, and says that there is something for it. It has one listener.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub struct Bell {
     is_asleep: AtomicBool,
     has_news: AtomicBool,
     event: EventFd,
 }
 
 impl Bell {
-    pub(crate) fn new() -> nix::Result<Bell> {
+    /// One that nobody has rung.
+    ///
+    /// # Errors
+    /// When the kernel has no more descriptors.
+    pub fn new() -> nix::Result<Bell> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         Ok(Bell {
             is_asleep: AtomicBool::new(false),
@@ -48,12 +52,14 @@ impl Bell {
         })
     }
 
-    pub(crate) fn event(&self) -> &EventFd {
+    /// Readable when it was rung while its listener slept.
+    #[must_use]
+    pub fn event(&self) -> &EventFd {
         &self.event
     }
 
     /// Says that there is something to be read.
-    pub(crate) fn ring(&self) {
+    pub fn ring(&self) {
         // Both SeqCst, and in `is_to_sleep` the other way round: of two that write one word each and then read the other's, one sees what
         // the other wrote. So a worker that goes to sleep is rung, or sees the news.
         self.has_news.store(true, Ordering::SeqCst);
@@ -65,13 +71,15 @@ impl Bell {
 
     /// Whether there is something to be read, which is about to be.
     #[inline]
-    pub(crate) fn take_news(&self) -> bool {
+    #[must_use]
+    pub fn take_news(&self) -> bool {
         // Acquire by the exchange: pairs with the store in `ring`; what was sent before is then there.
         self.has_news.load(Ordering::Relaxed) && self.has_news.swap(false, Ordering::AcqRel)
     }
 
     /// The worker wants to sleep. False: there is news.
-    pub(crate) fn is_to_sleep(&self) -> bool {
+    #[must_use]
+    pub fn is_to_sleep(&self) -> bool {
         self.is_asleep.store(true, Ordering::SeqCst);
         if self.has_news.load(Ordering::SeqCst) {
             self.wake();
@@ -81,12 +89,12 @@ impl Bell {
     }
 
     /// The worker is awake.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         self.is_asleep.store(false, Ordering::SeqCst);
     }
 
     /// Lets the next ring be heard.
-    pub(crate) fn silence(&self) {
+    pub fn silence(&self) {
         let _ = self.event.read();
     }
 }

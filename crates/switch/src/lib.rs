@@ -50,6 +50,8 @@ pub use config::{
 pub use containers::name::{container_name, hash};
 pub use control::{AskError, Request, ask, ask_with, own_socket};
 pub use counters::{Cause, Hits, Tally, Work};
+pub use kinds::open_port;
+pub use lane::Bell;
 pub use offload::{Cut, Impossible, complete};
 pub use parse::{Frame, Packet, Version, payload};
 pub use report::{

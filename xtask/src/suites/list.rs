@@ -241,6 +241,14 @@ pub(super) static SUITES: &[Suite] = &[
         beside: true,
     },
     Suite {
+        name: "ppf",
+        sample: &["tests/ppf/run.py"],
+        sample_minutes: 3,
+        full: &["tests/ppf/run.py", "--full"],
+        full_minutes: 15,
+        beside: true,
+    },
+    Suite {
         name: "cni",
         sample: &["tests/cni/run.py"],
         sample_minutes: 3,

@@ -1,0 +1,309 @@
+//! What can be asked of a function, and changed: `docs/ppf-openapi.json` describes it, and is tested against the answers.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bearer::BearerId;
+use crate::http::{Answer, JSON, JSON_LINES, Question, TEXT};
+use crate::metrics;
+use crate::registry::ChangeError;
+use crate::report::{Added, BearerList, Refusal};
+use crate::running::Running;
+use crate::spec::BearerSpec;
+
+/// The document that describes the API, as it is served.
+pub const OPENAPI: &str = include_str!("../../../docs/ppf-openapi.json");
+
+/// Bearers of an answer, unless it is said how many, and at most.
+const LIMIT: usize = 1000;
+const LIMIT_MAX: usize = 100_000;
+/// One may be lost, and more than some say nothing more.
+const END_MARKERS_MAX: usize = 8;
+/// Of so many refusals the reason is told.
+const REFUSALS_MAX: usize = 100;
+
+/// A function that can be asked.
+#[derive(Debug)]
+pub struct Api {
+    running: Running,
+}
+
+/// Bearers that are to be removed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Removal {
+    ids: Vec<u32>,
+}
+
+type Answered = Result<Answer, Answer>;
+
+impl Api {
+    /// Of a function that runs.
+    #[must_use]
+    pub fn new(running: Running) -> Api {
+        Api { running }
+    }
+
+    /// The function.
+    #[must_use]
+    pub fn running(&self) -> &Running {
+        &self.running
+    }
+
+    /// Answers a question.
+    #[must_use]
+    pub fn answer(&self, question: &Question) -> Answer {
+        self.route(question).unwrap_or_else(|refused| refused)
+    }
+
+    fn route(&self, question: &Question) -> Answered {
+        if !is_own_host(&question.host) {
+            // A page in somebody's browser, whose name leads to this machine.
+            return Err(Answer::error(403, "this host is asked by another name"));
+        }
+        let path = question.path.strip_prefix("/v1/");
+        let words: Vec<&str> = path.unwrap_or_default().split('/').collect();
+        match (question.method.as_str(), words.as_slice()) {
+            ("GET", ["status"]) => json(200, &self.running.status()),
+            ("GET", ["neighbours"]) => json(200, &self.running.neighbours()),
+            ("GET", ["bearers"]) => self.list(question),
+            ("POST", ["bearers"]) => self.add(question),
+            ("POST", ["bearers", "remove"]) => self.remove(question),
+            ("GET", ["bearers", id]) => {
+                let bearer = self.running.bearer(id_of(id)?);
+                json(200, &bearer.ok_or_else(unknown)?)
+            }
+            ("PUT", ["bearers", id]) => self.change(id_of(id)?, question),
+            ("DELETE", ["bearers", id]) => {
+                let gone = self.running.remove(&[id_of(id)?]);
+                let gone = gone.map_err(|error| Answer::error(507, &error.to_string()))?;
+                json(200, gone.first().ok_or_else(unknown)?)
+            }
+            (_, ["status" | "neighbours" | "bearers"] | ["bearers", _]) => Err(Answer::error(
+                405,
+                "this can be asked in another way only: see /openapi.json",
+            )),
+            ("GET", _) => self.document(&question.path),
+            _ => Err(nothing_there()),
+        }
+    }
+
+    fn document(&self, path: &str) -> Answered {
+        match path {
+            "/metrics" => Ok(Answer {
+                status: 200,
+                content_type: TEXT,
+                body: metrics::render(&self.running.status()).into_bytes(),
+            }),
+            "/openapi.json" => Ok(Answer {
+                status: 200,
+                content_type: JSON,
+                body: OPENAPI.as_bytes().to_vec(),
+            }),
+            _ => Err(nothing_there()),
+        }
+    }
+
+    fn list(&self, question: &Question) -> Answered {
+        let limit = number(question, "limit", LIMIT)?;
+        if !(1..=LIMIT_MAX).contains(&limit) {
+            let why = format!("limit is from 1 to {LIMIT_MAX}");
+            return Err(Answer::error(400, &why));
+        }
+        json(
+            200,
+            &self.running.bearers(number(question, "from", 0)?, limit),
+        )
+    }
+
+    fn add(&self, question: &Question) -> Answered {
+        match media(question)? {
+            Media::One => {
+                let spec = spec_of(&question.body)?;
+                let added = self.running.add(&[spec]);
+                let added = added.map_err(|error| Answer::error(507, &error.to_string()))?;
+                let id = match added.first() {
+                    Some(Ok(id)) => *id,
+                    Some(Err(why)) => return Err(Answer::error(409, why)),
+                    None => return Err(unknown()),
+                };
+                let bearer = self.running.bearer(id);
+                json(201, &bearer.ok_or_else(unknown)?)
+            }
+            Media::Lines => self.add_lines(&question.body),
+        }
+    }
+
+    fn add_lines(&self, body: &[u8]) -> Answered {
+        let lines = body.split(|byte| *byte == b'\n');
+        let lines = lines.filter(|line| !line.trim_ascii().is_empty());
+        let parsed: Vec<_> = lines.map(BearerSpec::parse).collect();
+        let specs: Vec<BearerSpec> = parsed.iter().flatten().cloned().collect();
+        let added = self.running.add(&specs);
+        let added = added.map_err(|error| Answer::error(507, &error.to_string()))?;
+        let mut added = added.into_iter();
+        let mut answer = Added {
+            added: 0,
+            refused: 0,
+            ids: Vec::with_capacity(parsed.len()),
+            refusals: Vec::new(),
+        };
+        for (line, parsed) in (1..).zip(parsed) {
+            let outcome = match parsed {
+                Ok(_) => added.next(),
+                Err(why) => Some(Err(why)),
+            };
+            match outcome {
+                Some(Ok(id)) => {
+                    answer.added += 1;
+                    answer.ids.push(Some(id.number()));
+                }
+                refused => {
+                    answer.refused += 1;
+                    answer.ids.push(None);
+                    let error = refused.and_then(Result::err).unwrap_or_default();
+                    if answer.refusals.len() < REFUSALS_MAX {
+                        answer.refusals.push(Refusal { line, error });
+                    }
+                }
+            }
+        }
+        json(200, &answer)
+    }
+
+    fn remove(&self, question: &Question) -> Answered {
+        media(question)?;
+        let removal: Removal = serde_json::from_slice(&question.body)
+            .map_err(|error| Answer::error(400, &error.to_string()))?;
+        let ids = removal.ids.into_iter().filter_map(BearerId::checked);
+        let ids: Vec<BearerId> = ids.collect();
+        let gone = self.running.remove(&ids);
+        let bearers = gone.map_err(|error| Answer::error(507, &error.to_string()))?;
+        let next = None;
+        json(200, &BearerList { bearers, next })
+    }
+
+    fn change(&self, id: BearerId, question: &Question) -> Answered {
+        media(question)?;
+        let spec = spec_of(&question.body)?;
+        let markers = number(question, "end_markers", 0)?;
+        if markers > END_MARKERS_MAX {
+            let why = format!("end_markers is at most {END_MARKERS_MAX}");
+            return Err(Answer::error(400, &why));
+        }
+        // Of some.
+        let changed = self.running.change(id, &spec, markers as u32);
+        let changed = changed.map_err(|error| {
+            let status = match error {
+                ChangeError::Unknown => 404,
+                ChangeError::Refused(_) => 409,
+                ChangeError::Store(_) => 507,
+            };
+            Answer::error(status, &error.to_string())
+        })?;
+        json(200, &changed)
+    }
+}
+
+/// A parameter that is a number.
+fn number(question: &Question, name: &str, usual: usize) -> Result<usize, Answer> {
+    let wrong = || Answer::error(400, &format!("{name} is a number"));
+    question
+        .parameter(name)
+        .map_or(Ok(usual), |text| text.parse().map_err(|_| wrong()))
+}
+
+enum Media {
+    One,
+    Lines,
+}
+
+/// What a body is said to be. A page in a browser cannot say that it is JSON without asking first, which nobody here answers.
+fn media(question: &Question) -> Result<Media, Answer> {
+    let media = question.content_type.split(';').next();
+    match media.unwrap_or_default().trim() {
+        JSON => Ok(Media::One),
+        JSON_LINES => Ok(Media::Lines),
+        _ => {
+            let why = format!("the Content-Type is {JSON}, or {JSON_LINES} for several bearers");
+            Err(Answer::error(415, &why))
+        }
+    }
+}
+
+fn is_own_host(host: &str) -> bool {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return address.is_loopback();
+    }
+    let name = match host.rsplit_once(':') {
+        // An address of IPv6 with a port has brackets.
+        Some((name, port))
+            if !name.ends_with(':') && port.bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
+            name
+        }
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = |address: IpAddr| address.is_loopback();
+    // Whoever says none is no browser.
+    name.is_empty()
+        || name.eq_ignore_ascii_case("localhost")
+        || address.parse().is_ok_and(is_loopback)
+}
+
+fn id_of(word: &str) -> Result<BearerId, Answer> {
+    let number = word.parse().ok();
+    number.and_then(BearerId::checked).ok_or_else(unknown)
+}
+
+fn spec_of(body: &[u8]) -> Result<BearerSpec, Answer> {
+    BearerSpec::parse(body).map_err(|why| Answer::error(400, &why))
+}
+
+fn unknown() -> Answer {
+    Answer::error(404, "there is no such bearer")
+}
+
+fn nothing_there() -> Answer {
+    Answer::error(404, "there is nothing here: see /openapi.json")
+}
+
+fn json(status: u16, what: &impl Serialize) -> Answered {
+    match serde_json::to_vec(what) {
+        Ok(body) => Ok(Answer {
+            status,
+            content_type: JSON,
+            body,
+        }),
+        Err(error) => Err(Answer::error(500, &error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_s_names_are_answered() {
+        for own in [
+            "",
+            "localhost",
+            "localhost:9470",
+            "127.0.0.1:80",
+            "[::1]:9470",
+            "::1",
+        ] {
+            assert!(is_own_host(own), "{own}");
+        }
+        for other in [
+            "example.org",
+            "example.org:9470",
+            "192.0.2.1",
+            "localhost.example.org",
+        ] {
+            assert!(!is_own_host(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! A packet's way through the function: frames of ports come in by the burst, and go out by bursts for ports. There is no I/O here, and no
+//! clock.
+//!
+//! A burst is gone through three times: what is each packet (`meet`), reading what its bearer has (so that what is not in the processor's
+//! cache is waited for together), and what becomes of it. A message's header is written anew and its body goes on where it lies, by
+//! [`Burst::append_part`]; nothing is allocated, but for a packet that waits for its next station's address.
+//!
+//! A function with several workers has a node for each. All of them know all users, stations and ways; a bearer's state is one node's
+//! ([`Node::owner`]), and what is of another's bearer is copied to it. What stations say is copied to all.
+//!
+//! In reading order: this file (who gets what), `meet` (what a packet is), `send` (messages and users' packets leave), `own` (what the
+//! function
+//! sends by itself), `local` (what is for the function itself).
+
+use std::net::IpAddr;
+
+use millrace_port::Burst;
+
+use crate::bearer::{BEARERS_MAX, Bearer, BearerId, Side};
+use crate::ethernet::Mac;
+use crate::function::{Function, Settings};
+use crate::link::{LinkCause, LinkCounts};
+use crate::neighbour::{Known, Neighbours};
+use crate::route::{Prefix, Route, Routes};
+use crate::table::users::{User, Users};
+
+mod local;
+mod meet;
+mod own;
+mod send;
+
+#[cfg(test)]
+mod tests;
+
+use meet::Met;
+
+/// Packets that are handled together.
+pub const BURST: usize = 32;
+/// Packets that leave by one port at once: those of a burst, what the function sends by itself, and what has waited for a station.
+pub(crate) const OUT_BURST: usize = 2 * BURST + crate::neighbour::HELD_MAX * 8;
+/// Bytes of the longest message.
+const MESSAGE_BYTES_MAX: usize = 65_536;
+
+/// A port, as the function sees it.
+#[derive(Debug, Clone)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Which side is there.
+    pub side: Side,
+    /// Its station's address.
+    pub mac: Mac,
+    /// The VLAN that it is in.
+    pub vlan: Option<u16>,
+    /// Its addresses, with their networks, which are at this port.
+    pub addresses: Vec<Prefix>,
+    /// Networks that gateways at this port lead to.
+    pub routes: Vec<(Prefix, IpAddr)>,
+    /// Bytes of an IP packet that leaves by it, at most.
+    pub mtu: usize,
+    /// In IPv6, UDP has no checksum, and none is asked for (RFC 6935, RFC 6936).
+    pub udp_zero: bool,
+}
+
+impl Interface {
+    /// The address that packets to there come from.
+    #[inline]
+    fn source(&self, to: IpAddr) -> Option<IpAddr> {
+        let mut own = self.addresses.iter();
+        let own = own.find(|own| own.address.is_ipv4() == to.is_ipv4());
+        own.map(|own| own.address)
+    }
+
+    #[inline]
+    fn has(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|own| own.address == address)
+    }
+}
+
+/// Where packets leave to.
+#[derive(Debug)]
+pub struct Outs {
+    /// By port: frames that leave by it.
+    pub ports: Vec<Burst>,
+    /// By worker: frames that came by the port whose burst was handled, and that are another worker's to handle.
+    pub works: Vec<Burst>,
+}
+
+impl Outs {
+    /// For so many.
+    #[must_use]
+    pub fn new(ports: usize, workers: usize) -> Outs {
+        Outs {
+            ports: (0..ports).map(|_| Burst::new(OUT_BURST)).collect(),
+            works: (0..workers).map(|_| Burst::new(BURST)).collect(),
+        }
+    }
+}
+
+/// What was found once of a bearer's far end.
+#[derive(Debug, Clone, Copy, Default)]
+struct Hop {
+    /// Of the neighbours then; 0: nothing was found yet.
+    generation: u32,
+    place: u32,
+    port: u16,
+}
+
+/// The function of one worker.
+#[derive(Debug)]
+pub struct Node {
+    /// Bearers, and what becomes of messages.
+    pub function: Function,
+    interfaces: Vec<Interface>,
+    routes: Routes,
+    neighbours: Neighbours,
+    /// Of all workers' bearers, where there are several: of one's own the function knows them.
+    users: [Users; 2],
+    /// By a bearer's place, and side.
+    hops: Vec<[Hop; 2]>,
+    counts: Vec<LinkCounts>,
+    /// What the function is shown where a message is longer than what is private of it: a copy.
+    shown: Box<[u8]>,
+    /// For sums of what is not in a head.
+    summed: Box<[u8]>,
+    met: Vec<Met>,
+    /// Room for what the function sends by itself; none while it is used.
+    own: Option<Burst>,
+    /// Answers of a port in a second.
+    answers: Vec<(u64, u32)>,
+    worker: usize,
+    workers: usize,
+    /// What is handled now came from another worker.
+    is_work: bool,
+    now_ns: u64,
+    now_s: u64,
+    lost: u64,
+    alive: u64,
+}
+
+impl Node {
+    /// One of `workers` nodes, of functions with these ports.
+    #[must_use]
+    pub fn new(interfaces: Vec<Interface>, worker: usize, workers: usize) -> Node {
+        let mut routes = Vec::new();
+        for (port, interface) in (0..).zip(&interfaces) {
+            let side = interface.side;
+            let own = interface.addresses.iter().map(|to| (*to, None));
+            let far = interface.routes.iter();
+            let far = far.map(|(to, via)| (*to, Some(*via)));
+            routes.extend(own.chain(far).map(|(to, via)| Route {
+                side,
+                to,
+                port,
+                via,
+            }));
+        }
+        let ports = interfaces.len();
+        Node {
+            function: Function::with_settings(settings_of(&interfaces)),
+            routes: Routes::new(routes),
+            neighbours: Neighbours::default(),
+            users: [Users::default(), Users::default()],
+            hops: Vec::new(),
+            counts: vec![LinkCounts::default(); ports],
+            shown: vec![0; MESSAGE_BYTES_MAX].into_boxed_slice(),
+            summed: vec![0; MESSAGE_BYTES_MAX].into_boxed_slice(),
+            met: Vec::with_capacity(BURST),
+            own: Some(Burst::new(1)),
+            answers: vec![(0, 0); ports],
+            interfaces,
+            worker,
+            workers,
+            is_work: false,
+            now_ns: 0,
+            now_s: 0,
+            lost: 0,
+            alive: 0,
+        }
+    }
+
+    /// Makes room for what is beside bearers, which is not taken before it is used: growing would move all of it while packets wait.
+    pub fn reserve(&mut self) {
+        // Where there is no such room it is done without.
+        let _ = self.hops.try_reserve(BEARERS_MAX - self.hops.len());
+    }
+
+    /// Which worker has a bearer's state.
+    #[inline]
+    #[must_use]
+    pub fn owner(bearer: BearerId, workers: usize) -> usize {
+        bearer.slot() % workers
+    }
+
+    /// Has a bearer from now on, if it is this worker's, and knows its user in any case. One that is there already goes on with what it
+    /// has counted.
+    pub fn put(&mut self, id: BearerId, mut bearer: Bearer) {
+        for (side, user) in users_of(&bearer) {
+            if self.workers > 1 {
+                self.users[side as usize].insert(user, id);
+            }
+        }
+        if Node::owner(id, self.workers) != self.worker {
+            return;
+        }
+        let bearers = &mut self.function.bearers;
+        if let Some(mut there) = bearers.get_mut(id) {
+            (bearer.usage, bearer.active_s) = (there.usage, there.active_s);
+            *there = bearer;
+        } else {
+            // Whoever says numbers gives none twice; and far ends are as many as the registry could take.
+            bearers.restore(id, &bearer);
+        }
+        if self.hops.len() <= id.slot() {
+            self.hops.resize(id.slot() + 1, [Hop::default(); 2]);
+        }
+        self.hops[id.slot()] = [Hop::default(); 2];
+    }
+
+    /// Has a bearer be otherwise than it was. Whoever was at a tunnel's far end until now gets so many end markers behind the last packet
+    /// (TS 23.501, 5.8.2.9).
+    pub fn change(&mut self, id: BearerId, before: &Bearer, after: Bearer, markers: u32) {
+        self.forget_users(id, before);
+        for side in Side::BOTH {
+            if before.peer(side) != after.peer(side) {
+                for _ in 0..markers {
+                    self.function.end_marker(id, side);
+                }
+            }
+        }
+        self.put(id, after);
+    }
+
+    /// Has it no more; returns it, if it was this worker's. `bearer`: what the registry knew.
+    pub fn remove(&mut self, id: BearerId, bearer: &Bearer) -> Option<Bearer> {
+        self.forget_users(id, bearer);
+        self.function.bearers.remove(id)
+    }
+
+    /// Forgets whose packets come to a bearer without a tunnel; before its far ends become others.
+    pub fn forget_users(&mut self, id: BearerId, bearer: &Bearer) {
+        for (side, user) in users_of(bearer) {
+            self.users[side as usize].remove(user, id);
+        }
+    }
+
+    /// Whose bearer a user's address is.
+    #[inline]
+    fn find_user(&self, side: Side, user: IpAddr) -> Option<BearerId> {
+        match self.workers {
+            1 => self.function.bearers.find_user(side, user),
+            _ => self.users[side as usize].find(User::of(user)),
+        }
+    }
+
+    /// What a port's packets became.
+    #[must_use]
+    pub fn counts(&self) -> &[LinkCounts] {
+        &self.counts
+    }
+
+    /// How often a peer said that it has a tunnel no more, and that it lives.
+    #[must_use]
+    pub fn heard(&self) -> (u64, u64) {
+        (self.lost, self.alive)
+    }
+
+    /// Stations: port, address, station, what is known.
+    pub fn neighbours(&self) -> impl Iterator<Item = (u16, IpAddr, Mac, Known)> {
+        self.neighbours.iter()
+    }
+
+    /// The ports.
+    #[must_use]
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// Counts packets that a port did not take.
+    pub fn lose(&mut self, port: u16, packets: u64) {
+        self.counts[usize::from(port)].drop_many(LinkCause::NoRoom, packets);
+    }
+
+    /// Tells the time, from any beginning.
+    #[inline]
+    pub fn set_time(&mut self, now_ns: u64) {
+        if self.now_ns != now_ns {
+            self.now_ns = now_ns;
+            self.now_s = now_ns / 1_000_000_000;
+        }
+    }
+
+    /// Deals with the packets that came by a port; `outs` are empty. `is_work`: they were handed over by another worker, who has counted
+    /// them.
+    #[inline]
+    pub fn receive(&mut self, port: u16, burst: &Burst, is_work: bool, outs: &mut Outs) {
+        self.is_work = is_work;
+        if !is_work {
+            self.counts[usize::from(port)].received += burst.len() as u64;
+        }
+        let mut met = std::mem::take(&mut self.met);
+        met.clear();
+        let mut read = 0;
+        for packet in burst.iter() {
+            let what = match self.meet(usize::from(port), packet) {
+                Ok(what) => what,
+                Err(cause) => Met::Drop(cause),
+            };
+            met.push(what);
+        }
+        for what in &met {
+            read ^= what.bearer().map_or(0, |bearer| {
+                self.function.bearers.touch(bearer.teid(Side::Core))
+            });
+        }
+        std::hint::black_box(read);
+        for (packet, what) in burst.iter().zip(&met) {
+            if let Err(cause) = self.deal(port, packet, what, outs) {
+                self.counts[usize::from(port)].drop(cause);
+            }
+        }
+        self.met = met;
+    }
+}
+
+/// A function's settings: no packet is longer than every port of its side takes.
+fn settings_of(interfaces: &[Interface]) -> Settings {
+    let mtu = |side| {
+        let own = interfaces.iter().filter(|own| own.side == side);
+        own.map(|own| own.mtu).min().unwrap_or(0)
+    };
+    Settings {
+        mtu: Side::BOTH.map(mtu),
+        ..Settings::default()
+    }
+}
+
+/// A bearer's user, on a side without a tunnel, by each of its addresses.
+fn users_of(bearer: &Bearer) -> impl Iterator<Item = (Side, User)> {
+    let sides = Side::BOTH.map(|side| (side, bearer.peer(side)));
+    let also = bearer.user_v6;
+    let plain = sides.into_iter().filter(|(_, peer)| peer.is_plain());
+    plain.flat_map(move |(side, peer)| {
+        let addresses = [Some(peer.address), also.map(IpAddr::from)];
+        let users = addresses.into_iter().flatten();
+        users.map(move |address| (side, User::of(address)))
+    })
+}

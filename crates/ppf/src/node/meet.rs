@@ -1,0 +1,192 @@
+//! What a packet is.
+
+use std::net::IpAddr;
+
+use millrace_port::Packet;
+use millrace_wire::gtpu::{G_PDU, HEADER_BYTES, PORT};
+
+use super::Node;
+use crate::bearer::{BearerId, Side};
+use crate::ethernet::{ARP, Frame, IPV4, IPV6, Mac};
+use crate::ip::{Header, ICMP, ICMPV6, UDP, UDP_BYTES, Udp};
+use crate::link::LinkCause;
+
+/// Of GTP-U's header, where the kind and the number of the tunnel are.
+const KIND_AT: usize = 1;
+const TEID_AT: usize = 4;
+
+/// A UDP datagram for GTP-U's port.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Datagram {
+    /// Where the message begins in the frame, and its bytes.
+    pub(super) at: usize,
+    pub(super) length: usize,
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    pub(super) source_port: u16,
+    pub(super) checksum: u16,
+    /// DSCP and ECN.
+    pub(super) class: u8,
+    /// The station that it came from.
+    pub(super) mac: Mac,
+    /// Of what kind the message is, and its tunnel, if it is as long as that.
+    pub(super) kind: u8,
+    pub(super) teid: u32,
+}
+
+/// A packet of IP for ourselves, or for a group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Internet {
+    pub(super) header: Header,
+    /// Where what follows the headers begins in the frame.
+    pub(super) at: usize,
+    /// The station that it came from.
+    pub(super) mac: Mac,
+}
+
+/// What a packet is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Met {
+    Message(Datagram),
+    /// Of a user, without a tunnel, of this bearer; from where in the frame, how many bytes.
+    User {
+        bearer: BearerId,
+        at: usize,
+        length: usize,
+    },
+    Arp {
+        at: usize,
+    },
+    Icmp(Internet),
+    Drop(LinkCause),
+}
+
+impl Met {
+    /// Whose state decides.
+    #[inline]
+    pub(super) fn bearer(&self) -> Option<BearerId> {
+        match self {
+            // Messages of a path have no tunnel, and any worker can deal with them.
+            Met::Message(datagram) if datagram.teid != 0 => Some(BearerId::of(datagram.teid).0),
+            Met::User { bearer, .. } => Some(*bearer),
+            _ => None,
+        }
+    }
+}
+
+impl Node {
+    /// What a packet is that came by a port.
+    #[inline]
+    pub(super) fn meet(&self, port: usize, packet: Packet<'_>) -> Result<Met, LinkCause> {
+        let interface = &self.interfaces[port];
+        let head = packet.head();
+        let frame = Frame::parse(head).ok_or(LinkCause::Truncated)?;
+        if frame.vlan != interface.vlan {
+            return Err(LinkCause::Vlan);
+        }
+        let is_group = frame.destination.is_group();
+        if (frame.destination != interface.mac && !is_group) || frame.source.is_group() {
+            return Err(LinkCause::Station);
+        }
+        if packet.leaves_work() {
+            return Err(LinkCause::Offload);
+        }
+        let at = frame.bytes;
+        match frame.kind {
+            IPV4 | IPV6 => {}
+            ARP => return Ok(Met::Arp { at }),
+            _ => return Err(LinkCause::Protocol),
+        }
+        let bytes = &head[at..];
+        let header = Header::parse(bytes, packet.len() - at)?;
+        if header.source.is_ipv4() != (frame.kind == IPV4) {
+            return Err(LinkCause::IpHeader);
+        }
+        if !interface.has(header.destination) {
+            return self.meet_other(interface.side, is_group, header, at, frame.source);
+        }
+        // One's own address in a frame for all is nobody's honest packet (RFC 1122, 3.3.6).
+        if is_group {
+            return Err(LinkCause::Station);
+        }
+        let header = header.at_its_end(bytes)?;
+        let behind = at + header.bytes;
+        let internet = Internet {
+            header,
+            at: behind,
+            mac: frame.source,
+        };
+        match (header.protocol, header.source.is_ipv4()) {
+            (UDP, _) => {
+                let rest = head.get(behind..).ok_or(LinkCause::Truncated)?;
+                meet_udp(&internet, rest)
+            }
+            (ICMP, true) | (ICMPV6, false) => Ok(Met::Icmp(internet)),
+            _ => Err(LinkCause::Protocol),
+        }
+    }
+
+    /// What a packet is that is not for our address.
+    #[inline]
+    fn meet_other(
+        &self,
+        side: Side,
+        is_group: bool,
+        header: Header,
+        at: usize,
+        mac: Mac,
+    ) -> Result<Met, LinkCause> {
+        if header.destination.is_multicast() && header.protocol == ICMPV6 {
+            return Ok(Met::Icmp(Internet {
+                header,
+                at: at + header.bytes,
+                mac,
+            }));
+        }
+        // A user is at the core network's side when packets for its address come from there, and at the radio network's with its own.
+        let user = match side {
+            Side::Core => header.destination,
+            Side::Radio => header.source,
+        };
+        let bearer = self.find_user(side, user).filter(|_| !is_group);
+        Ok(Met::User {
+            bearer: bearer.ok_or(LinkCause::Destination)?,
+            at,
+            length: header.bytes + header.payload,
+        })
+    }
+}
+
+/// What a UDP datagram for us is, which begins with these bytes.
+#[inline]
+fn meet_udp(internet: &Internet, bytes: &[u8]) -> Result<Met, LinkCause> {
+    let header = &internet.header;
+    let udp = Udp::parse(bytes, header.payload)?;
+    if udp.destination != PORT {
+        return Err(LinkCause::UdpPort);
+    }
+    // One that is too short has no tunnel; the function says what it is.
+    let (mut kind, mut teid) = (0, 0);
+    let message = &bytes[UDP_BYTES..];
+    if let Some(first) = message.first_chunk::<HEADER_BYTES>()
+        && udp.length - UDP_BYTES >= HEADER_BYTES
+    {
+        let [.., t0, t1, t2, t3] = *first;
+        kind = first[KIND_AT];
+        teid = u32::from_be_bytes([t0, t1, t2, t3]);
+    }
+    Ok(Met::Message(Datagram {
+        at: internet.at + UDP_BYTES,
+        length: udp.length - UDP_BYTES,
+        source: header.source,
+        destination: header.destination,
+        source_port: udp.source,
+        checksum: udp.checksum,
+        class: header.class,
+        mac: internet.mac,
+        kind,
+        teid,
+    }))
+}
+
+const _: () = assert!(HEADER_BYTES == TEID_AT + 4 && G_PDU == 255);

@@ -1,0 +1,474 @@
+//! Messages and users' packets that go on.
+
+use std::net::IpAddr;
+
+use millrace_port::{Checksum, HEAD_BYTES, Packet};
+use millrace_wire::gtpu::{ECHO_REQUEST, HEADER_BYTES, PORT};
+
+use super::meet::{Datagram, Met};
+use super::{Hop, Node, Outs};
+use crate::bearer::{BearerId, Peer, Side};
+use crate::checksum::Sum;
+use crate::ethernet::{Frame, IPV4, IPV6, Mac};
+use crate::function::{HEADER_BYTES_MAX, Outer, Reply, Verdict};
+use crate::ip::{IPV6_BYTES, UDP, UDP_BYTES, Udp, Written, addresses, pseudo_sum};
+use crate::link::LinkCause;
+use crate::neighbour::Way;
+
+/// A part of a packet: what goes on, of what came.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) packet: Packet<'a>,
+    pub(super) at: usize,
+    pub(super) length: usize,
+}
+
+impl<'a> Part<'a> {
+    /// What the function is shown: a copy of what is longer than a head, as it may have to wait, or be told of.
+    #[inline]
+    fn shown(self, space: &'a mut [u8]) -> &'a [u8] {
+        let Part { packet, at, length } = self;
+        match packet.head().get(at..at + length) {
+            Some(whole) => whole,
+            None => {
+                packet.copy_to(at, &mut space[..length]);
+                &space[..length]
+            }
+        }
+    }
+
+    /// Without its first bytes, of which there are so many.
+    pub(super) fn from(self, bytes: usize) -> Part<'a> {
+        Part {
+            at: self.at + bytes,
+            length: self.length - bytes,
+            ..self
+        }
+    }
+}
+
+/// Where something goes: by which port, and whose place among the neighbours is next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Towards {
+    port: u16,
+    place: u32,
+}
+
+/// What a frame has as its station: nobody yet, when it has to wait.
+#[inline]
+fn station(way: Way) -> Result<Mac, LinkCause> {
+    match way {
+        Way::To(mac) => Ok(mac),
+        Way::Wait => Ok(Mac::default()),
+        Way::Nowhere => Err(LinkCause::Unresolved),
+    }
+}
+
+/// The beginning of a user's packet that leaves as it is, with all of its own header: as it was judged, and not as its memory may be by
+/// now, which can be a peer's. How many bytes of the body are in it.
+pub(super) fn judged(
+    (mut bytes, changed): ([u8; HEADER_BYTES_MAX], usize),
+    body: &[u8],
+) -> ([u8; HEADER_BYTES_MAX], usize, usize) {
+    let more = IPV6_BYTES.saturating_sub(changed).min(body.len());
+    bytes[changed..changed + more].copy_from_slice(&body[..more]);
+    (bytes, changed + more, more)
+}
+
+impl Node {
+    /// Does with a packet what is to be done with such a one.
+    #[inline]
+    pub(super) fn deal(
+        &mut self,
+        port: u16,
+        packet: Packet<'_>,
+        what: &Met,
+        outs: &mut Outs,
+    ) -> Result<(), LinkCause> {
+        if self.workers > 1
+            && let Some(bearer) = what.bearer()
+            && Node::owner(bearer, self.workers) != self.worker
+        {
+            let work = &mut outs.works[Node::owner(bearer, self.workers)];
+            return match work.append_copy(packet) {
+                true => Ok(()),
+                false => Err(LinkCause::NoRoom),
+            };
+        }
+        match what {
+            Met::Message(datagram) => self.handle_message(port, packet, datagram, outs),
+            Met::User { at, length, .. } => {
+                let part = Part {
+                    packet,
+                    at: *at,
+                    length: *length,
+                };
+                self.handle_user(port, part, outs)
+            }
+            Met::Arp { at } => self.handle_arp(port, packet, *at, outs),
+            Met::Icmp(internet) => self.handle_icmp(port, packet, internet, outs),
+            Met::Drop(cause) => Err(*cause),
+        }
+    }
+
+    #[inline]
+    fn handle_message(
+        &mut self,
+        port: u16,
+        packet: Packet<'_>,
+        datagram: &Datagram,
+        outs: &mut Outs,
+    ) -> Result<(), LinkCause> {
+        self.check_sum(port, packet, datagram)?;
+        let outer = Outer {
+            side: self.interfaces[usize::from(port)].side,
+            source: datagram.source,
+            destination: datagram.destination,
+            source_port: datagram.source_port,
+        };
+        let &Datagram { at, length, .. } = datagram;
+        let shown = Part { packet, at, length }.shown(&mut self.shown);
+        // Where a message ends says the message; what is behind it is nobody's.
+        let end = match shown {
+            [_, _, high, low, ..] => HEADER_BYTES + usize::from(u16::from_be_bytes([*high, *low])),
+            _ => 0,
+        };
+        let verdict = self
+            .function
+            .handle_at(&outer, datagram.class, shown, self.now_ns);
+        match verdict {
+            Verdict::Relay {
+                bearer,
+                side,
+                to,
+                class,
+                header: (header, header_bytes),
+                body,
+                ..
+            } => {
+                let part = Part {
+                    packet,
+                    at: at + end - body.len(),
+                    length: body.len(),
+                };
+                let header = &header[..header_bytes];
+                self.send(part, (bearer, side), to, header, class, outs)
+            }
+            Verdict::Plain {
+                side, header, body, ..
+            } => {
+                let (first, first_bytes, known) = judged(header, body);
+                let length = body.len() - known;
+                let part = Part {
+                    packet,
+                    at: at + end - length,
+                    length,
+                };
+                self.send_user(part, side, &first[..first_bytes], outs)
+            }
+            Verdict::Held => Ok(()),
+            Verdict::Reply(reply) => {
+                if datagram.kind == ECHO_REQUEST {
+                    self.consume(port);
+                }
+                self.reply(port, packet, datagram, &reply, outs)
+            }
+            Verdict::Drop(_) => Ok(()),
+            other => {
+                self.lost += u64::from(matches!(other, Verdict::Lost(_)));
+                self.alive += u64::from(matches!(other, Verdict::Alive(_)));
+                self.consume(port);
+                Ok(())
+            }
+        }
+    }
+
+    /// Counts a packet that was for this function itself.
+    pub(super) fn consume(&mut self, port: u16) {
+        self.counts[usize::from(port)].consumed += 1;
+    }
+
+    fn handle_user(&mut self, port: u16, part: Part<'_>, outs: &mut Outs) -> Result<(), LinkCause> {
+        let side = self.interfaces[usize::from(port)].side;
+        let Part { packet, at, length } = part;
+        let shown = part.shown(&mut self.shown);
+        match self.function.handle_plain(side, shown, self.now_ns) {
+            Verdict::Relay {
+                bearer,
+                side,
+                to,
+                class,
+                header: (header, header_bytes),
+                body,
+                ..
+            } => {
+                let part = Part {
+                    packet,
+                    at: at + length - body.len(),
+                    length: body.len(),
+                };
+                let header = &header[..header_bytes];
+                self.send(part, (bearer, side), to, header, class, outs)
+            }
+            Verdict::Plain {
+                side, header, body, ..
+            } => {
+                let (first, first_bytes, known) = judged(header, body);
+                let rest = body.len() - known;
+                let part = Part {
+                    packet,
+                    at: at + length - rest,
+                    length: rest,
+                };
+                self.send_user(part, side, &first[..first_bytes], outs)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks at a datagram's checksum, where it has one, or must have.
+    #[inline]
+    fn check_sum(
+        &mut self,
+        port: u16,
+        packet: Packet<'_>,
+        datagram: &Datagram,
+    ) -> Result<(), LinkCause> {
+        if datagram.checksum == 0 {
+            let may = datagram.source.is_ipv4() || self.interfaces[usize::from(port)].udp_zero;
+            return match may {
+                true => Ok(()),
+                false => Err(LinkCause::UdpNoChecksum),
+            };
+        }
+        if packet.offload().checksum == Checksum::Verified {
+            return Ok(());
+        }
+        let length = datagram.length + UDP_BYTES;
+        let mut sum = pseudo_sum(datagram.source, datagram.destination, UDP, length);
+        let part = Part {
+            packet,
+            at: datagram.at - UDP_BYTES,
+            length,
+        };
+        self.add_part(part, &mut sum);
+        match sum.folded() {
+            0xffff => Ok(()),
+            _ => Err(LinkCause::UdpChecksum),
+        }
+    }
+
+    /// Adds a part's bytes to a sum.
+    fn add_part(&mut self, part: Part<'_>, sum: &mut Sum) {
+        let Part { packet, at, length } = part;
+        if let Some(bytes) = packet.head().get(at..at + length) {
+            return sum.add(bytes);
+        }
+        let bytes = &mut self.summed[..length];
+        packet.copy_to(at, bytes);
+        sum.add(bytes);
+    }
+
+    /// The way to a bearer's far end, which is found once, and again when neighbours have changed.
+    #[inline]
+    fn towards(
+        &mut self,
+        (bearer, side): (BearerId, Side),
+        to: IpAddr,
+    ) -> Result<Towards, LinkCause> {
+        let generation = self.neighbours.generation().wrapping_add(1);
+        if let Some(hops) = self.hops.get(bearer.slot()) {
+            let hop = hops[side as usize];
+            if hop.generation == generation {
+                return Ok(Towards {
+                    port: hop.port,
+                    place: hop.place,
+                });
+            }
+        }
+        let towards = self.find_way(side, to)?;
+        // Looking may have made room, and so another generation.
+        let generation = self.neighbours.generation().wrapping_add(1);
+        if let Some(hops) = self.hops.get_mut(bearer.slot()) {
+            hops[side as usize] = Hop {
+                generation,
+                place: towards.place,
+                port: towards.port,
+            };
+        }
+        Ok(towards)
+    }
+
+    pub(super) fn find_way(&mut self, side: Side, to: IpAddr) -> Result<Towards, LinkCause> {
+        let (port, next) = self.routes.find(side, to).ok_or(LinkCause::NoRoute)?;
+        let place = self.neighbours.find(port, next, self.now_ns);
+        let place = place.ok_or(LinkCause::Neighbours)?;
+        Ok(Towards { port, place })
+    }
+
+    /// Sends a message's header and body to a tunnel's far end.
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        body: Part<'_>,
+        bearer: (BearerId, Side),
+        to: Peer,
+        header: &[u8],
+        class: u8,
+        outs: &mut Outs,
+    ) -> Result<(), LinkCause> {
+        let towards = self.towards(bearer, to.address)?;
+        self.send_towards(body, towards, (None, to.address), header, class, outs)
+    }
+
+    /// The same by a way that is known, from this address of ours if it is said.
+    #[inline]
+    pub(super) fn send_towards(
+        &mut self,
+        body: Part<'_>,
+        towards: Towards,
+        (from, to): (Option<IpAddr>, IpAddr),
+        header: &[u8],
+        class: u8,
+        outs: &mut Outs,
+    ) -> Result<(), LinkCause> {
+        let way = self.neighbours.way(towards.place, self.now_ns);
+        let interface = &self.interfaces[usize::from(towards.port)];
+        let source = from.or_else(|| interface.source(to));
+        let source = source.ok_or(LinkCause::NoRoute)?;
+        let payload = UDP_BYTES + header.len() + body.length;
+        let mut ip = Written::new(source, to, UDP, payload);
+        ip.class = class;
+        if ip.bytes() + payload > interface.mtu {
+            return Err(LinkCause::TooLong);
+        }
+        let mac = station(way)?;
+        let mut lead = [0; HEAD_BYTES];
+        let kind = if source.is_ipv4() { IPV4 } else { IPV6 };
+        let mut at = Frame::emit(&mut lead, mac, interface.mac, interface.vlan, kind);
+        ip.emit(&mut lead[at..]).ok_or(LinkCause::Headers)?;
+        at += ip.bytes();
+        // The length fits, as IP's does.
+        Udp::emit(&mut lead[at..], PORT, PORT, payload as u16);
+        let checksum_at = at + UDP_BYTES - 2;
+        let sum_from = at;
+        at += UDP_BYTES;
+        let end = at + header.len();
+        lead.get_mut(at..end)
+            .ok_or(LinkCause::Headers)?
+            .copy_from_slice(header);
+        if ip.bytes() == IPV6_BYTES && !interface.udp_zero {
+            let mut sum = ip.pseudo_sum();
+            // Headers have an even length each.
+            sum.add(&lead[sum_from..end]);
+            self.add_part(body, &mut sum);
+            let sum = sum.complement_of_udp();
+            lead[checksum_at..checksum_at + 2].copy_from_slice(&sum.to_be_bytes());
+        }
+        self.leave(body, &lead[..end], towards, way, outs)
+    }
+
+    /// Sends a user's packet: this beginning, with its header, and the rest of it.
+    pub(super) fn send_user(
+        &mut self,
+        body: Part<'_>,
+        side: Side,
+        beginning: &[u8],
+        outs: &mut Outs,
+    ) -> Result<(), LinkCause> {
+        let (source, destination) = addresses(beginning).ok_or(LinkCause::UserPacket)?;
+        let towards = self.find_way(side, destination)?;
+        let way = self.neighbours.way(towards.place, self.now_ns);
+        let interface = &self.interfaces[usize::from(towards.port)];
+        if beginning.len() + body.length > interface.mtu {
+            return Err(LinkCause::TooLong);
+        }
+        let mac = station(way)?;
+        let mut lead = [0; HEAD_BYTES];
+        let kind = if source.is_ipv4() { IPV4 } else { IPV6 };
+        let at = Frame::emit(&mut lead, mac, interface.mac, interface.vlan, kind);
+        let end = at + beginning.len();
+        lead.get_mut(at..end)
+            .ok_or(LinkCause::Headers)?
+            .copy_from_slice(beginning);
+        self.leave(body, &lead[..end], towards, way, outs)
+    }
+
+    /// Puts headers and a body where packets leave, or where they wait for a station.
+    #[inline]
+    fn leave(
+        &mut self,
+        body: Part<'_>,
+        lead: &[u8],
+        towards: Towards,
+        way: Way,
+        outs: &mut Outs,
+    ) -> Result<(), LinkCause> {
+        let out = &mut outs.ports[usize::from(towards.port)];
+        if !out.append_part(body.packet, lead, body.at, body.length) {
+            return Err(LinkCause::NoRoom);
+        }
+        if way != Way::Wait {
+            return Ok(());
+        }
+        let last = out.len() - 1;
+        let is_held = out
+            .get(last)
+            .is_some_and(|packet| self.neighbours.hold(towards.place, packet));
+        out.truncate(last);
+        match is_held {
+            true => Ok(()),
+            false => Err(LinkCause::Unresolved),
+        }
+    }
+
+    /// Sends a message of the function's own back the way that the message before it came: no station is looked for for somebody who may
+    /// not be there.
+    fn reply(
+        &mut self,
+        port: u16,
+        packet: Packet<'_>,
+        datagram: &Datagram,
+        reply: &Reply,
+        outs: &mut Outs,
+    ) -> Result<(), LinkCause> {
+        let interface = &self.interfaces[usize::from(port)];
+        let bytes = reply.bytes();
+        let payload = UDP_BYTES + bytes.len();
+        let ip = Written::new(reply.from, reply.to, UDP, payload);
+        let kind = if reply.from.is_ipv4() { IPV4 } else { IPV6 };
+        let mut lead = [0; HEAD_BYTES];
+        let mut at = Frame::emit(&mut lead, datagram.mac, interface.mac, interface.vlan, kind);
+        ip.emit(&mut lead[at..]).ok_or(LinkCause::Headers)?;
+        at += ip.bytes();
+        // As short as a message of ours.
+        Udp::emit(&mut lead[at..], PORT, reply.to_port, payload as u16);
+        let end = at + payload;
+        lead.get_mut(at + UDP_BYTES..end)
+            .ok_or(LinkCause::Headers)?
+            .copy_from_slice(bytes);
+        let mut sum = ip.pseudo_sum();
+        sum.add(&lead[at..end]);
+        let sum = sum.complement_of_udp();
+        lead[at + 6..at + 8].copy_from_slice(&sum.to_be_bytes());
+        self.answer(port, packet, &lead[..end], 0, 0, outs)
+    }
+
+    /// Sends an answer to what came by a port back by it: these headers, and bytes of what came.
+    pub(super) fn answer(
+        &mut self,
+        port: u16,
+        packet: Packet<'_>,
+        lead: &[u8],
+        at: usize,
+        length: usize,
+        outs: &mut Outs,
+    ) -> Result<(), LinkCause> {
+        let out = &mut outs.ports[usize::from(port)];
+        if !out.append_part(packet, lead, at, length) {
+            return Err(LinkCause::NoRoom);
+        }
+        self.counts[usize::from(port)].made += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,253 @@
+//! Which bearers there are, as they were asked for: what is told to workers, and kept for the next process.
+//!
+//! A change is checked, written down, and only then told to workers and to whoever asked. So a bearer that somebody was told of is there
+//! after a kill, and its tunnels have the numbers that its peers know.
+
+use std::fmt;
+
+use crate::bearer::{BEARERS_MAX, Bearer, BearerId};
+use crate::hold::HoldLimits;
+use crate::spec::BearerSpec;
+use crate::store::{Store, StoreError};
+use crate::table::Table;
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub enum ChangeError {
+    /// There is no such bearer.
+    Unknown,
+    /// It cannot be; the text says why.
+    Refused(String),
+    /// It could not be written down.
+    Store(StoreError),
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChangeError::Unknown => write!(f, "there is no such bearer"),
+            ChangeError::Refused(why) => write!(f, "{why}"),
+            ChangeError::Store(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for ChangeError {}
+
+/// All bearers, as they were asked for.
+#[derive(Debug)]
+pub struct Registry {
+    table: Table,
+    store: Option<Store>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Registry::new()
+    }
+}
+
+impl Registry {
+    /// One that is not kept.
+    #[must_use]
+    pub fn new() -> Registry {
+        // No packet waits here.
+        let limits = HoldLimits {
+            packets: 0,
+            bytes: 0,
+            ..HoldLimits::default()
+        };
+        Registry {
+            table: Table::with_limits(limits),
+            store: None,
+        }
+    }
+
+    /// One that is kept in a store, with what is in it.
+    ///
+    /// # Errors
+    /// When the store says what cannot be.
+    pub fn restored(mut store: Store) -> Result<Registry, StoreError> {
+        let (bearers, free) = store.take_loaded();
+        let mut registry = Registry::new();
+        for (id, spec) in bearers {
+            // One number was read once, and so many far ends were there before.
+            registry.table.restore(id, &spec.bearer());
+        }
+        for id in free {
+            registry.table.restore_free(id);
+        }
+        registry.store = Some(store);
+        Ok(registry)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// A bearer.
+    #[must_use]
+    pub fn get(&self, id: BearerId) -> Option<Bearer> {
+        self.table.get(id)
+    }
+
+    /// All of them, by their places.
+    pub fn iter(&self) -> impl Iterator<Item = (BearerId, Bearer)> {
+        self.table.iter()
+    }
+
+    /// Those whose places are from `place` on, at most so many.
+    #[must_use]
+    pub fn page(&self, place: usize, most: usize) -> Vec<(BearerId, Bearer)> {
+        self.table.iter_from(place).take(most).collect()
+    }
+
+    /// Adds bearers, each if it can be. What was added is written down.
+    ///
+    /// # Errors
+    /// When it cannot be written: then none was added.
+    pub fn add(
+        &mut self,
+        specs: &[BearerSpec],
+    ) -> Result<Vec<Result<BearerId, String>>, StoreError> {
+        let added: Vec<_> = specs.iter().map(|spec| self.admit(spec)).collect();
+        let written = added.iter().zip(specs);
+        let written = written.filter_map(|(id, spec)| Some((*id.as_ref().ok()?, spec)));
+        let written = match &mut self.store {
+            Some(store) => store.append(written),
+            None => Ok(()),
+        };
+        if let Err(error) = written {
+            for id in added.into_iter().flatten() {
+                self.table.remove(id);
+            }
+            return Err(error);
+        }
+        self.compact();
+        Ok(added)
+    }
+
+    fn admit(&mut self, spec: &BearerSpec) -> Result<BearerId, String> {
+        spec.check()?;
+        let bearer = spec.bearer();
+        self.check_users(spec, None)?;
+        let full = || format!("there are {BEARERS_MAX} bearers, and can be no more");
+        self.table.add(bearer).ok_or_else(full)
+    }
+
+    /// A user is one bearer's, but for that which is to be changed.
+    fn check_users(&self, spec: &BearerSpec, own: Option<BearerId>) -> Result<(), String> {
+        for (side, user) in spec.users() {
+            match self.table.find_user(side, user) {
+                Some(other) if own != Some(other) => {
+                    return Err(format!("bearer {other} has the user {user} already"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a bearer be as this says; returns how it was.
+    ///
+    /// # Errors
+    /// When there is none, it cannot be so, or it cannot be written down: nothing has changed then.
+    pub fn change(&mut self, id: BearerId, spec: &BearerSpec) -> Result<Bearer, ChangeError> {
+        spec.check().map_err(ChangeError::Refused)?;
+        let before = self.table.get(id).ok_or(ChangeError::Unknown)?;
+        self.check_users(spec, Some(id))
+            .map_err(ChangeError::Refused)?;
+        if let Some(store) = &mut self.store {
+            store.append([(id, spec)]).map_err(ChangeError::Store)?;
+        }
+        if let Some(mut place) = self.table.get_mut(id) {
+            *place = spec.bearer();
+        }
+        self.compact();
+        Ok(before)
+    }
+
+    /// Takes bearers away; returns those that there were.
+    ///
+    /// # Errors
+    /// When it cannot be written down: none is away then.
+    pub fn remove(&mut self, ids: &[BearerId]) -> Result<Vec<(BearerId, Bearer)>, StoreError> {
+        let there = ids.iter().filter(|id| self.table.contains(**id));
+        let mut there: Vec<BearerId> = there.copied().collect();
+        there.sort_unstable();
+        there.dedup();
+        if let Some(store) = &mut self.store {
+            store.append_removed(there.iter().copied())?;
+        }
+        let gone = there.into_iter();
+        let gone = gone
+            .filter_map(|id| Some((id, self.table.remove(id)?)))
+            .collect();
+        self.compact();
+        Ok(gone)
+    }
+
+    /// Sees to it that what was written survives the machine as well.
+    ///
+    /// # Errors
+    /// When the file cannot be synchronised.
+    pub fn sync(&mut self) -> Result<(), StoreError> {
+        self.store.as_mut().map_or(Ok(()), Store::sync)
+    }
+
+    /// Writes the store anew when it is mostly of what is no more.
+    fn compact(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        if !store.is_to_compact() {
+            return;
+        }
+        let bearers = self.table.iter();
+        let bearers = bearers.map(|(id, bearer)| (id, BearerSpec::of(&bearer)));
+        // What cannot be written anew stays as it is, and is as good.
+        if let Err(error) = store.compact(bearers, self.table.free_ids()) {
+            tracing::warn!("the store stays long: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::FarEnd;
+
+    #[test]
+    fn a_user_is_one_bearer_s() {
+        let mut registry = Registry::new();
+        let of = |user: &str, teid: u32| {
+            BearerSpec::new(
+                FarEnd::User(user.parse().unwrap()),
+                FarEnd::Tunnel([192, 0, 2, 9].into(), teid),
+            )
+        };
+        let specs = [of("10.0.0.1", 1), of("10.0.0.1", 2), of("10.0.0.2", 3)];
+        let added = registry.add(&specs).unwrap();
+        let ids: Vec<_> = added.iter().flatten().copied().collect();
+        assert!(ids.len() == 2 && added[1].as_ref().unwrap_err().contains("already"));
+        let refused = registry.change(ids[1], &specs[0]);
+        assert!(matches!(refused, Err(ChangeError::Refused(_))));
+        assert_eq!(
+            registry.change(ids[0], &of("10.0.0.3", 1)).unwrap(),
+            specs[0].bearer()
+        );
+        registry.change(ids[1], &specs[0]).unwrap();
+        assert_eq!(registry.remove(&[ids[1], ids[1]]).unwrap().len(), 1);
+        assert!(matches!(
+            registry.change(ids[1], &specs[0]),
+            Err(ChangeError::Unknown)
+        ));
+        assert_eq!((registry.len(), registry.page(0, 10).len()), (1, 1));
+    }
+}

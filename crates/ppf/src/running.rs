@@ -1,0 +1,427 @@
+//! A function that runs: its workers, and its registry, which is changed and told to them.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use millrace_port::Counters;
+use millrace_switch::{Bell, open_port};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::bearer::{BEARERS_MAX, Bearer, BearerId};
+use crate::config::Config;
+use crate::lane::{Lane, lane};
+use crate::link::LinkCounts;
+use crate::node::Node;
+use crate::registry::{ChangeError, Registry};
+use crate::report::{
+    BearerList, BearerReport, CountReport, NeighbourReport, Passed, PortReport, StatusReport,
+    WorkerReport, add_drops,
+};
+use crate::spec::BearerSpec;
+use crate::store::StoreError;
+use crate::worker::{Attached, Command, Parts, Report, Worker};
+
+/// A worker answers between two bursts. One that does not within this time never will.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bearers that a worker is told of at once: it takes some microseconds, in which packets wait.
+const PIECE: usize = 256;
+
+/// A worker, by who tells it what to do.
+#[derive(Debug)]
+struct Handle {
+    commands: Sender<Command>,
+    bell: Arc<Bell>,
+    processor: Option<usize>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Handle {
+    fn tell(&self, command: Command) {
+        // A worker that has panicked said so.
+        let _ = self.commands.send(command);
+        self.bell.ring();
+    }
+}
+
+/// A function that runs.
+#[derive(Debug)]
+pub struct Running {
+    began: Instant,
+    config: Config,
+    /// What a port is, and its worker.
+    ports: Vec<(PortReport, usize)>,
+    workers: Vec<Handle>,
+    registry: Mutex<Registry>,
+}
+
+/// Takes what came of workers' answers.
+fn gather<T>(answers: &Receiver<T>, count: usize) -> Vec<T> {
+    let until = Instant::now() + PATIENCE;
+    let mut gathered = Vec::with_capacity(count);
+    while gathered.len() < count {
+        let left = until.saturating_duration_since(Instant::now());
+        match answers.recv_timeout(left) {
+            Ok(answer) => gathered.push(answer),
+            Err(_) => break,
+        }
+    }
+    gathered
+}
+
+impl Running {
+    /// Opens the ports, and starts workers, each a thread, when all of it is in place.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration, or what cannot be opened, and why. Nothing is left running then.
+    pub fn start(config: &Config, registry: Registry) -> Result<Running, String> {
+        let kernel = |error: nix::Error| format!("the kernel refuses what a worker needs: {error}");
+        let workers = config.workers();
+        let mut running = Running {
+            began: Instant::now(),
+            config: config.clone(),
+            ports: Vec::new(),
+            workers: Vec::new(),
+            registry: Mutex::new(registry),
+        };
+        let mut attached: Vec<Vec<Attached>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut owners = Vec::new();
+        for (number, port) in (0_u16..).zip(&config.port) {
+            let fewest = (0..workers).min_by_key(|worker| attached[*worker].len());
+            let owner = port.worker.or(fewest).unwrap_or(0);
+            let (opened, is_file) = open_port(&port.opened())?;
+            owners.push(owner);
+            attached[owner].push(Attached {
+                number,
+                port: opened,
+                is_file,
+            });
+            let port = running.describe(number);
+            running.ports.push((port, owner));
+        }
+        let bells: Vec<Arc<Bell>> = (0..workers)
+            .map(|_| Bell::new().map(Arc::new))
+            .collect::<Result<_, _>>()
+            .map_err(kernel)?;
+        let (lanes, inlets) = lanes(&bells);
+        let interfaces: Vec<_> = config.port.iter().map(|port| port.interface()).collect();
+        let parts = bells.into_iter().zip(lanes).zip(inlets).zip(attached);
+        for (number, (((bell, lanes), inlets), ports)) in parts.enumerate() {
+            let mut node = Node::new(interfaces.clone(), number, workers);
+            node.reserve();
+            for (id, bearer) in running.registry().iter() {
+                node.put(id, bearer);
+            }
+            let (commands, received) = channel();
+            let parts = Parts {
+                node,
+                number,
+                workers,
+                epoch: running.began,
+                spin: Duration::from_micros(config.spin_us.into()),
+                commands: received,
+                bell: bell.clone(),
+                lanes,
+                inlets,
+                ports,
+                owners: owners.clone(),
+            };
+            let worker = Worker::new(parts).map_err(kernel)?;
+            let processor = config.processors.get(number).copied();
+            let thread = start(number, processor, worker)?;
+            running.workers.push(Handle {
+                commands,
+                bell,
+                processor,
+                thread: Mutex::new(Some(thread)),
+            });
+        }
+        Ok(running)
+    }
+
+    fn describe(&self, number: u16) -> PortReport {
+        let port = &self.config.port[usize::from(number)];
+        let interface = port.interface();
+        PortReport {
+            name: interface.name,
+            kind: port.kind().to_owned(),
+            side: interface.side.name().to_owned(),
+            worker: 0,
+            state: String::new(),
+            mac: interface.mac.to_string(),
+            vlan: interface.vlan,
+            addresses: interface
+                .addresses
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            mtu: interface.mtu as u64,
+            counters: CountReport::default(),
+        }
+    }
+
+    /// What bearers there are. Whoever has it holds up who changes something.
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        // It is whole between two statements that can panic.
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds bearers, each if it can be.
+    ///
+    /// # Errors
+    /// When they cannot be kept: then none was added.
+    pub fn add(&self, specs: &[BearerSpec]) -> Result<Vec<Result<BearerId, String>>, StoreError> {
+        // Workers are told in the order of changes.
+        let mut registry = self.registry();
+        let added = registry.add(specs)?;
+        let bearers = added.iter().zip(specs);
+        let bearers = bearers.filter_map(|(id, spec)| Some((*id.as_ref().ok()?, spec.bearer())));
+        let bearers: Vec<(BearerId, Bearer)> = bearers.collect();
+        for piece in bearers.chunks(PIECE) {
+            for worker in &self.workers {
+                worker.tell(Command::Put(piece.to_vec()));
+            }
+        }
+        Ok(added)
+    }
+
+    /// Has a bearer be otherwise, and sends so many end markers to where its tunnels led until now.
+    ///
+    /// # Errors
+    /// When it cannot be.
+    pub fn change(
+        &self,
+        id: BearerId,
+        spec: &BearerSpec,
+        markers: u32,
+    ) -> Result<BearerReport, ChangeError> {
+        {
+            let mut registry = self.registry();
+            let before = registry.change(id, spec)?;
+            for worker in &self.workers {
+                let change = Box::new((before.clone(), spec.bearer()));
+                worker.tell(Command::Change(id, change, markers));
+            }
+        }
+        self.bearer(id).ok_or(ChangeError::Unknown)
+    }
+
+    /// Takes bearers away; returns those that there were, with what passed by them.
+    ///
+    /// # Errors
+    /// When that cannot be kept: none is away then.
+    pub fn remove(&self, ids: &[BearerId]) -> Result<Vec<BearerReport>, StoreError> {
+        let (answer, answers) = channel();
+        let mut pieces = 0;
+        let gone = {
+            let mut registry = self.registry();
+            let gone = registry.remove(ids)?;
+            for piece in gone.chunks(PIECE) {
+                for worker in &self.workers {
+                    worker.tell(Command::Remove(piece.to_vec(), answer.clone()));
+                    pieces += 1;
+                }
+            }
+            gone
+        };
+        Ok(with_usage(gone, gather(&answers, pieces)))
+    }
+
+    /// A bearer, with what passed by it.
+    #[must_use]
+    pub fn bearer(&self, id: BearerId) -> Option<BearerReport> {
+        let bearer = self.registry().get(id)?;
+        self.reports(vec![(id, bearer)]).pop()
+    }
+
+    /// Bearers whose places are from `place` on, at most so many.
+    #[must_use]
+    pub fn bearers(&self, place: usize, most: usize) -> BearerList {
+        let mut page = self.registry().page(place, most.saturating_add(1));
+        let is_all = page.len() <= most;
+        page.truncate(most);
+        // A place has 22 bits.
+        let last = page.last().map(|(id, _)| id.slot() as u32 + 1);
+        BearerList {
+            bearers: self.reports(page),
+            next: last.filter(|_| !is_all),
+        }
+    }
+
+    fn reports(&self, bearers: Vec<(BearerId, Bearer)>) -> Vec<BearerReport> {
+        let (answer, answers) = channel();
+        let ids: Vec<BearerId> = bearers.iter().map(|(id, _)| *id).collect();
+        for worker in &self.workers {
+            worker.tell(Command::Usage(ids.clone(), answer.clone()));
+        }
+        with_usage(bearers, gather(&answers, self.workers.len()))
+    }
+
+    fn asked(&self) -> Vec<Report> {
+        let (answer, answers) = channel();
+        for worker in &self.workers {
+            worker.tell(Command::Report(answer.clone()));
+        }
+        let mut reports = gather(&answers, self.workers.len());
+        reports.sort_by_key(|report| report.worker);
+        reports
+    }
+
+    /// Stations that workers know.
+    #[must_use]
+    pub fn neighbours(&self) -> Vec<NeighbourReport> {
+        let reports = self.asked().into_iter();
+        reports.flat_map(|report| report.neighbours).collect()
+    }
+
+    /// What it is, does and counts.
+    #[must_use]
+    pub fn status(&self) -> StatusReport {
+        let mut reports = self.asked();
+        let mut ports = Vec::new();
+        for (number, (port, owner)) in self.ports.iter().enumerate() {
+            let mut port = port.clone();
+            port.worker = *owner;
+            let (mut counters, mut link) = (Counters::default(), LinkCounts::default());
+            for report in &reports {
+                link.add(&report.counts[number]);
+                let own = report.ports.iter();
+                let mut own = own.filter(|(own, ..)| usize::from(*own) == number);
+                if let Some((_, counted, state)) = own.next() {
+                    counters = *counted;
+                    port.state.clone_from(state);
+                }
+            }
+            port.counters = CountReport::new(&counters, &link);
+            ports.push(port);
+        }
+        let mut drops = [Vec::new(), Vec::new()];
+        for report in &mut reports {
+            let more = std::mem::take(&mut report.drops);
+            for (to, more) in drops.iter_mut().zip(more) {
+                add_drops(to, more);
+            }
+        }
+        let [core_drops, radio_drops] = drops;
+        let workers = self.workers.iter().zip(&reports);
+        let workers = workers.map(|(worker, report)| WorkerReport {
+            processor: worker.processor,
+            turns: report.work.turns,
+            busy_turns: report.work.busy_turns,
+            sleeps: report.work.sleeps,
+        });
+        let store = self.config.store.as_ref();
+        StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_ns: u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            bearers: self.registry().len() as u64,
+            bearers_max: BEARERS_MAX as u64,
+            store: store.map(|path| path.display().to_string()),
+            ports,
+            core_drops,
+            radio_drops,
+            lost_tunnels: reports.iter().map(|report| report.lost).sum(),
+            echo_responses: reports.iter().map(|report| report.alive).sum(),
+            workers: workers.collect(),
+        }
+    }
+
+    /// Sees to it that what was written survives the machine as well.
+    ///
+    /// # Errors
+    /// When the store cannot be synchronised.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.registry().sync()
+    }
+
+    /// Ends the workers: no packet passes any more.
+    pub fn stop(&self) {
+        for worker in &self.workers {
+            worker.tell(Command::Stop);
+        }
+        for worker in &self.workers {
+            let thread = worker.thread.lock();
+            let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(thread) = thread {
+                // It panicked, and said so.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// Bearers with what passed by them, as workers say it.
+fn with_usage(
+    bearers: Vec<(BearerId, Bearer)>,
+    answers: Vec<Vec<(BearerId, Passed)>>,
+) -> Vec<BearerReport> {
+    let passed: std::collections::HashMap<_, _> = answers.into_iter().flatten().collect();
+    let bearers = bearers.into_iter();
+    let report = bearers.map(|(id, bearer)| {
+        let passed = passed.get(&id).copied().unwrap_or_default();
+        BearerReport::new(id, &bearer, passed)
+    });
+    report.collect()
+}
+
+type Ends = (Vec<Vec<Option<Lane>>>, Vec<Vec<crate::lane::Inlet>>);
+
+/// Lanes between workers, each way: by who sends, and by who receives.
+fn lanes(bells: &[Arc<Bell>]) -> Ends {
+    let mut inlets: Vec<Vec<_>> = bells.iter().map(|_| Vec::new()).collect();
+    let mut lanes = Vec::new();
+    for from in 0..bells.len() {
+        let mut own = Vec::new();
+        for (to, bell) in bells.iter().enumerate() {
+            let between = (from != to).then(|| lane(bell));
+            own.push(between.map(|(lane, inlet)| {
+                inlets[to].push(inlet);
+                lane
+            }));
+        }
+        lanes.push(own);
+    }
+    (lanes, inlets)
+}
+
+fn start(
+    number: usize,
+    processor: Option<usize>,
+    worker: Worker,
+) -> Result<JoinHandle<()>, String> {
+    let (placed, is_placed) = channel();
+    let body = move || {
+        let outcome = processor.map_or(Ok(()), stay_on);
+        let is_good = outcome.is_ok();
+        // Whoever started this waits for it.
+        let _ = placed.send(outcome);
+        if is_good {
+            worker.run();
+        }
+    };
+    let thread = std::thread::Builder::new().name(format!("ppf-{number}"));
+    let thread = thread.spawn(body);
+    let thread = thread.map_err(|error| format!("cannot start a worker: {error}"))?;
+    match (is_placed.recv(), processor) {
+        (Ok(Err(error)), Some(processor)) => Err(format!(
+            "processors: no thread can run on processor {processor}: {error}"
+        )),
+        _ => Ok(thread),
+    }
+}
+
+/// Has the calling thread run on one processor.
+fn stay_on(processor: usize) -> nix::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(processor)?;
+    sched_setaffinity(Pid::from_raw(0), &set)
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,286 @@
+//! The API beside the document that describes it: every path and way of asking, with the document's own examples, and each answer by its
+//! schema. And what the document does not say: who sends what is not understood.
+
+#![forbid(unsafe_code)]
+
+use millrace_ppf::{Answer, Api, Config, OPENAPI, Question, Registry, Running, Store};
+use serde_json::{Value, json};
+
+fn api(place: &std::path::Path) -> Api {
+    let path = place.display();
+    let config = format!(
+        r#"
+        [[port]]
+        name = "n3"
+        side = "radio"
+        memif = {{ path = "{path}/n3.sock" }}
+        addresses = ["192.0.2.1/24"]
+        [[port]]
+        name = "n6"
+        side = "core"
+        memif = {{ path = "{path}/n6.sock" }}
+        addresses = ["203.0.113.1/24"]
+        "#
+    );
+    let config = Config::parse(&config).unwrap();
+    let store = Store::open(&place.join("store")).unwrap();
+    let registry = Registry::restored(store).unwrap();
+    Api::new(Running::start(&config, registry).unwrap())
+}
+
+fn document() -> Value {
+    serde_json::from_str(OPENAPI).unwrap()
+}
+
+fn asked(api: &Api, method: &str, target: &str, kind: &str, body: &Value) -> Answer {
+    let body = match body {
+        Value::Null => Vec::new(),
+        Value::String(lines) => lines.clone().into_bytes(),
+        other => other.to_string().into_bytes(),
+    };
+    api.answer(&Question::new(method, target, kind, body))
+}
+
+fn said(answer: &Answer) -> Value {
+    serde_json::from_slice(&answer.body).unwrap()
+}
+
+fn followed<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
+    match schema.get("$ref").and_then(Value::as_str) {
+        Some(place) => document.pointer(place.trim_start_matches('#')).unwrap(),
+        None => schema,
+    }
+}
+
+/// As much of JSON Schema as the document uses.
+fn check(document: &Value, schema: &Value, value: &Value, at: &str) {
+    let schema = followed(document, schema);
+    let kinds = match &schema["type"] {
+        Value::String(kind) => vec![kind.as_str()],
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
+        other => panic!("{at}: a schema of type {other}"),
+    };
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    assert!(
+        kinds.contains(&kind),
+        "{at} is {value}, and not of {kinds:?}"
+    );
+    if let Some(wanted) = schema["enum"].as_array() {
+        assert!(wanted.contains(value), "{at} is {value}");
+    }
+    for item in value.as_array().into_iter().flatten() {
+        check(document, &schema["items"], item, &format!("{at}[]"));
+    }
+    let Some(fields) = value.as_object() else {
+        return;
+    };
+    for required in schema["required"].as_array().into_iter().flatten() {
+        let name = required.as_str().unwrap();
+        assert!(fields.contains_key(name), "{at} has no {name}");
+    }
+    for (name, field) in fields {
+        match schema["properties"].get(name) {
+            Some(of) => check(document, of, field, &format!("{at}.{name}")),
+            None => assert_ne!(
+                schema["additionalProperties"],
+                json!(false),
+                "{at} has {name}"
+            ),
+        }
+    }
+}
+
+fn check_answer(document: &Value, operation: &Value, answer: &Answer, at: &str) {
+    let status = answer.status.to_string();
+    let response = operation["responses"].get(&status);
+    let response = response.unwrap_or_else(|| panic!("{at}: {status} is not described"));
+    let response = followed(document, response);
+    let content = &response["content"][answer.content_type];
+    assert!(
+        content.is_object(),
+        "{at}: {} is not described",
+        answer.content_type
+    );
+    if answer.content_type == "application/json" {
+        check(document, &content["schema"], &said(answer), at);
+    }
+}
+
+#[test]
+fn every_answer_is_as_the_document_says() {
+    let place = tempfile::tempdir().unwrap();
+    let (api, document) = (api(place.path()), document());
+    let first = asked(
+        &api,
+        "POST",
+        "/v1/bearers",
+        "application/json",
+        &json!({ "core": { "address": "192.0.2.9", "teid": 1 }, "radio": { "address": "192.0.2.8", "teid": 2 } }),
+    );
+    assert_eq!(first.status, 201);
+    let id = said(&first)["id"].to_string();
+    let mut asked_ways = 0;
+    // Removing it comes last.
+    for methods in [&["get", "post", "put"][..], &["delete"]] {
+        for (path, item) in document["paths"].as_object().unwrap() {
+            let target = path.replace("{id}", &id);
+            for method in methods {
+                let operation = &item[method];
+                if operation.is_null() {
+                    continue;
+                }
+                asked_ways += 1;
+                let at = format!("{method} {path}");
+                let upper = method.to_uppercase();
+                let content = operation["requestBody"]["content"].as_object();
+                for (kind, content) in content.into_iter().flatten() {
+                    for (name, example) in content["examples"].as_object().unwrap() {
+                        let at = format!("{at}, {name}");
+                        if kind == "application/json" {
+                            check(&document, &content["schema"], &example["value"], &at);
+                        }
+                        let answer = asked(&api, &upper, &target, kind, &example["value"]);
+                        assert!(answer.status < 300, "{at}: {}", said(&answer));
+                        check_answer(&document, operation, &answer, &at);
+                        let wrong = asked(&api, &upper, &target, "text/plain", &json!("x"));
+                        assert_eq!(wrong.status, 415, "{at}");
+                        check_answer(&document, operation, &wrong, &at);
+                    }
+                }
+                if content.is_none() {
+                    let answer = asked(&api, &upper, &target, "", &Value::Null);
+                    assert_eq!(answer.status, 200, "{at}");
+                    check_answer(&document, operation, &answer, &at);
+                }
+                if path.contains("{id}") {
+                    let body = json!({ "core": { "user": "10.9.9.9" }, "radio": { "address": "192.0.2.8", "teid": 2 } });
+                    let target = path.replace("{id}", "7");
+                    let answer = asked(&api, &upper, &target, "application/json", &body);
+                    assert_eq!(answer.status, 404, "{at}");
+                    check_answer(&document, operation, &answer, &at);
+                }
+            }
+        }
+    }
+    assert_eq!(asked_ways, 10, "the document has other ways");
+}
+
+#[test]
+fn several_are_added_each_if_it_can_be() {
+    let place = tempfile::tempdir().unwrap();
+    let api = api(place.path());
+    let line = |user: u32, teid: u32| {
+        let user = std::net::Ipv4Addr::from_bits(0x0a00_0000 + user);
+        format!(r#"{{"core":{{"user":"{user}"}},"radio":{{"address":"192.0.2.8","teid":{teid}}}}}"#)
+    };
+    let mut lines: Vec<String> = (1..=1000).map(|number| line(number, number)).collect();
+    lines[10] = "nonsense".to_owned();
+    lines[20] = line(1, 7);
+    lines.push(String::new());
+    let kind = "application/x-ndjson";
+    let answer = asked(&api, "POST", "/v1/bearers", kind, &json!(lines.join("\n")));
+    let answer = said(&answer);
+    assert_eq!(
+        (&answer["added"], &answer["refused"]),
+        (&json!(998), &json!(2))
+    );
+    assert_eq!(answer["ids"].as_array().unwrap().len(), 1000);
+    let refusals = answer["refusals"].as_array().unwrap();
+    assert_eq!(
+        (&refusals[0]["line"], &refusals[1]["line"]),
+        (&json!(11), &json!(21))
+    );
+    // All of them, page by page.
+    let (mut from, mut seen) = (json!(0), std::collections::HashSet::new());
+    while !from.is_null() {
+        let page = asked(
+            &api,
+            "GET",
+            &format!("/v1/bearers?limit=77&from={from}"),
+            "",
+            &Value::Null,
+        );
+        let page = said(&page);
+        for bearer in page["bearers"].as_array().unwrap() {
+            assert!(seen.insert(bearer["id"].to_string()));
+        }
+        from = page["next"].clone();
+    }
+    assert_eq!(seen.len(), 998);
+    let some = json!({ "ids": answer["ids"].as_array().unwrap()[..5] });
+    let gone = asked(
+        &api,
+        "POST",
+        "/v1/bearers/remove",
+        "application/json",
+        &some,
+    );
+    assert_eq!(said(&gone)["bearers"].as_array().unwrap().len(), 5);
+    let again = asked(
+        &api,
+        "POST",
+        "/v1/bearers/remove",
+        "application/json",
+        &some,
+    );
+    assert_eq!(said(&again)["bearers"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn what_is_refused_has_a_reason_and_changes_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let api = api(place.path());
+    let kind = "application/json";
+    for (method, target, body, status) in [
+        ("GET", "/", Value::Null, 404),
+        ("GET", "/v1/nothing", Value::Null, 404),
+        ("PATCH", "/v1/bearers", Value::Null, 405),
+        ("DELETE", "/v1/status", Value::Null, 405),
+        ("GET", "/v1/bearers/0", Value::Null, 404),
+        ("GET", "/v1/bearers/x", Value::Null, 404),
+        ("GET", "/v1/bearers?limit=0", Value::Null, 400),
+        ("GET", "/v1/bearers?limit=x", Value::Null, 400),
+        ("POST", "/v1/bearers", json!({}), 400),
+        ("POST", "/v1/bearers/remove", json!({ "ids": "all" }), 400),
+    ] {
+        let answer = asked(&api, method, target, kind, &body);
+        assert_eq!(answer.status, status, "{method} {target}");
+        assert!(said(&answer)["error"].is_string());
+    }
+    let mut question = Question::new("GET", "/v1/status", "", Vec::new());
+    question.host = "example.org".to_owned();
+    assert_eq!(api.answer(&question).status, 403);
+    let status = said(&asked(&api, "GET", "/v1/status", "", &Value::Null));
+    assert_eq!(status["bearers"], json!(0));
+}
+
+#[test]
+fn bearers_are_there_again_after_a_restart() {
+    let place = tempfile::tempdir().unwrap();
+    let first = api(place.path());
+    let body =
+        json!({ "core": { "user": "10.0.0.1" }, "radio": { "address": "192.0.2.8", "teid": 2 } });
+    let added = said(&asked(
+        &first,
+        "POST",
+        "/v1/bearers",
+        "application/json",
+        &body,
+    ));
+    drop(first);
+    let second = api(place.path());
+    let target = format!("/v1/bearers/{}", added["id"]);
+    assert_eq!(
+        said(&asked(&second, "GET", &target, "", &Value::Null)),
+        added
+    );
+    let again = asked(&second, "POST", "/v1/bearers", "application/json", &body);
+    assert_eq!(again.status, 409);
+}
