@@ -81,6 +81,20 @@ def treated(stack: ExitStack, place: Path) -> None:
         dropped = function.drops().get(f"{CORE} bearer_limit", 0) - before
     check(passed >= 3 and dropped > 0 and passed + dropped == 20, f"{passed} passed, and {dropped} were over the limit")
 
+    ue = str(function.ask("ue", "add", "to_radio.packets_per_second=1", "to_radio.burst_packets=5")["ue"])
+    other = function.add(core=f"{far(CORE)}/4712", radio=f"{far(RADIO)}/816", ue=ue)
+    have(f"ue={ue}")
+    before = function.drops().get(f"{CORE} user_limit", 0)
+    for at in range(20):
+        peers[CORE].send(message((teid, other["teids"]["core"])[at % 2], b"of one user %d" % at))
+    passed, dropped, deadline = [], 0, time.monotonic() + 10
+    while len(passed) + dropped < 20 and time.monotonic() < deadline:
+        passed += peers[RADIO].all()
+        dropped = function.drops().get(f"{CORE} user_limit", 0) - before
+    teids = {teid_and_body(one)[0] for one in passed}
+    check(len(passed) >= 5 and dropped > 0 and len(passed) + dropped == 20, f"{len(passed)} passed, {dropped} were over the limit")
+    check(teids == {815, 816}, f"what passed is of {teids}")
+
     function.ask("bearer", "set", number, "--end-markers", "2", ends[0], f"radio={far(RADIO)}/900")
     last = [peers[RADIO].receive(), peers[RADIO].receive()]
     check(all(came is not None and (came[1], came[4:8]) == (END_MARKER, struct.pack("!I", 815)) for came in last), f"what came is {last}")

@@ -80,12 +80,52 @@ impl Api {
                 let gone = gone.map_err(|error| Answer::error(507, &error.to_string()))?;
                 json(200, gone.first().ok_or_else(unknown)?)
             }
-            (_, ["status" | "neighbours" | "bearers"] | ["bearers", _]) => Err(Answer::error(
-                405,
-                "this can be asked in another way only: see /openapi.json",
-            )),
+            (_, ["ues"] | ["ues", _]) => self.ues(question, &words[1..]),
+            (_, ["status" | "neighbours" | "bearers"] | ["bearers", _]) => Err(otherwise()),
             ("GET", _) => self.document(&question.path),
             _ => Err(nothing_there()),
+        }
+    }
+
+    fn ues(&self, question: &Question, words: &[&str]) -> Answered {
+        let spec = || {
+            media(question)?;
+            let spec = serde_json::from_slice(&question.body);
+            spec.map_err(|error| Answer::error(400, &error.to_string()))
+        };
+        let ue = || {
+            words
+                .first()
+                .and_then(|word| word.parse().ok())
+                .ok_or_else(unknown)
+        };
+        let running = &self.running;
+        match (question.method.as_str(), words.len()) {
+            ("GET", 0) => {
+                let (from, limit) = page(question)?;
+                json(
+                    200,
+                    &running.ues(u32::try_from(from).unwrap_or(u32::MAX), limit),
+                )
+            }
+            ("POST", 0) => json(
+                201,
+                &running
+                    .add_ue(spec()?)
+                    .map_err(|error| refused(&error.into()))?,
+            ),
+            ("GET", 1) => json(200, &running.ue(ue()?).ok_or_else(unknown)?),
+            ("PUT", 1) => json(
+                200,
+                &running
+                    .change_ue(ue()?, spec()?)
+                    .map_err(|error| refused(&error))?,
+            ),
+            ("DELETE", 1) => json(
+                200,
+                &running.remove_ue(ue()?).map_err(|error| refused(&error))?,
+            ),
+            _ => Err(otherwise()),
         }
     }
 
@@ -106,15 +146,8 @@ impl Api {
     }
 
     fn list(&self, question: &Question) -> Answered {
-        let limit = number(question, "limit", LIMIT)?;
-        if !(1..=LIMIT_MAX).contains(&limit) {
-            let why = format!("limit is from 1 to {LIMIT_MAX}");
-            return Err(Answer::error(400, &why));
-        }
-        json(
-            200,
-            &self.running.bearers(number(question, "from", 0)?, limit),
-        )
+        let (from, limit) = page(question)?;
+        json(200, &self.running.bearers(from, limit))
     }
 
     fn add(&self, question: &Question) -> Answered {
@@ -194,16 +227,35 @@ impl Api {
         }
         // Of some.
         let changed = self.running.change(id, &spec, markers as u32);
-        let changed = changed.map_err(|error| {
-            let status = match error {
-                ChangeError::Unknown => 404,
-                ChangeError::Refused(_) => 409,
-                ChangeError::Store(_) => 507,
-            };
-            Answer::error(status, &error.to_string())
-        })?;
-        json(200, &changed)
+        json(200, &changed.map_err(|error| refused(&error))?)
     }
+}
+
+fn otherwise() -> Answer {
+    Answer::error(
+        405,
+        "this can be asked in another way only: see /openapi.json",
+    )
+}
+
+/// Why a change was not made.
+fn refused(error: &ChangeError) -> Answer {
+    let status = match error {
+        ChangeError::Unknown => 404,
+        ChangeError::Refused(_) => 409,
+        ChangeError::Store(_) => 507,
+    };
+    Answer::error(status, &error.to_string())
+}
+
+/// Which part of a list is asked for.
+fn page(question: &Question) -> Result<(usize, usize), Answer> {
+    let limit = number(question, "limit", LIMIT)?;
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        let why = format!("limit is from 1 to {LIMIT_MAX}");
+        return Err(Answer::error(400, &why));
+    }
+    Ok((number(question, "from", 0)?, limit))
 }
 
 /// A parameter that is a number.

@@ -89,6 +89,25 @@ impl<T> Slab<T> {
         self.places.push(Some(value)) as u32
     }
 
+    /// Has a value at a place of its own, which another slab's is.
+    pub(crate) fn put(&mut self, number: u32, value: T) {
+        while self.places.len() <= number as usize {
+            self.free.push(self.places.push(None) as u32);
+        }
+        if let Some(place) = self.places.get_mut(number as usize)
+            && place.replace(value).is_none()
+            && let Some(at) = self.free.iter().rposition(|free| *free == number)
+        {
+            self.free.remove(at);
+        }
+    }
+
+    /// What there is, with its number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let places = (0..).zip(self.places.iter());
+        places.filter_map(|(number, place)| Some((number, place.as_ref()?)))
+    }
+
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         let value = self.places.get_mut(number as usize)?.take()?;
         self.free.push(number);
@@ -133,5 +152,17 @@ mod tests {
             (None, None)
         );
         assert_eq!((slab.add(77), slab.len()), (numbers[3], 10));
+        let mut other = Slab::default();
+        for number in [4, 0, 4] {
+            other.put(number, number);
+        }
+        assert_eq!(
+            (other.len(), other.get(4), other.get(3)),
+            (2, Some(&4), None)
+        );
+        let mut rest: Vec<_> = (0..3).map(|_| other.add(9)).collect();
+        rest.sort_unstable();
+        assert_eq!((rest, other.add(9)), (vec![1, 2, 3], 5));
+        assert!(other.iter().map(|(number, _)| number).eq(0..6));
     }
 }

@@ -74,11 +74,11 @@ pub use reassembly::{Outcome, Reassembler, ReassemblyLimits};
 pub use registry::{ChangeError, Registry};
 pub use report::{
     Added, BearerList, BearerReport, CountReport, DropReport, NeighbourReport, PortReport, Refusal,
-    StatusReport, TeidReport, UsageReport, WorkerReport,
+    StatusReport, TeidReport, UeList, UeReport, UsageReport, WorkerReport,
 };
 pub use route::Prefix;
 pub use running::Running;
 pub use serve::{Options, ServeError, Server, own_socket};
-pub use spec::{BearerSpec, FarEnd, Gates, Treatment};
-pub use store::{Store, StoreError};
+pub use spec::{BearerSpec, FarEnd, Gates, Treatment, UeSpec};
+pub use store::{Loaded, Store, StoreError};
 pub use table::{Changing, Table};

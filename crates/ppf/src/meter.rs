@@ -21,6 +21,8 @@ const BURST_PARTS: u64 = 50;
 /// But so many packets of the longest kind at least: what TCP sends at once.
 const BURST_BYTES_MIN: u64 = 10 * 1_500;
 const BURST_PACKETS_MIN: u32 = 10;
+/// Rates are told in units of so many bytes in a second: 1 kbit, as in TS 29.244, 8.2.8.
+pub(crate) const KBIT_BYTES: u64 = 125;
 const SCALE: u64 = 1_000_000_000;
 
 impl Limit {
@@ -42,6 +44,12 @@ impl Limit {
             burst_packets: (per_second / BURST_PARTS as u32).max(BURST_PACKETS_MIN),
             ..Limit::default()
         }
+    }
+
+    /// Bytes in a second as they are told, in kilobits: 0 for any number.
+    #[must_use]
+    pub fn kbit_per_second(&self) -> u64 {
+        self.bytes_per_second / KBIT_BYTES
     }
 
     /// Whether nothing is limited.

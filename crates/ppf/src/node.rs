@@ -16,10 +16,11 @@ use std::net::IpAddr;
 
 use millrace_port::Burst;
 
-use crate::bearer::{BEARERS_MAX, Bearer, BearerId, Side};
+use crate::bearer::{BEARERS_MAX, Bearer, BearerId, MeterId, Side};
 use crate::ethernet::Mac;
 use crate::function::{Function, Settings};
 use crate::link::{LinkCause, LinkCounts};
+use crate::meter::Limit;
 use crate::neighbour::{Known, Neighbours};
 use crate::route::{Prefix, Route, Routes};
 use crate::table::users::{User, Users};
@@ -190,6 +191,16 @@ impl Node {
     #[must_use]
     pub fn owner(bearer: BearerId, workers: usize) -> usize {
         bearer.slot() % workers
+    }
+
+    /// Has all bearers of a user equipment be limited together from now on, or no more.
+    pub fn put_ue(&mut self, ue: MeterId, limits: Option<[Limit; 2]>) {
+        match limits {
+            Some(limits) => self.function.bearers.put_meter(ue, limits),
+            None => {
+                self.function.bearers.remove_meter(ue);
+            }
+        }
     }
 
     /// Has a bearer from now on, if it is this worker's, and knows its user in any case. One that is there already goes on with what it

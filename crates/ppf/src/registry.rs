@@ -5,16 +5,16 @@
 
 use std::fmt;
 
-use crate::bearer::{BEARERS_MAX, Bearer, BearerId};
+use crate::bearer::{BEARERS_MAX, Bearer, BearerId, MeterId};
 use crate::hold::HoldLimits;
-use crate::spec::BearerSpec;
+use crate::spec::{BearerSpec, UeSpec};
 use crate::store::{Store, StoreError};
-use crate::table::Table;
+use crate::table::{Class, Table};
 
 /// Why a change was not made.
 #[derive(Debug)]
 pub enum ChangeError {
-    /// There is no such bearer.
+    /// There is none of this number.
     Unknown,
     /// It cannot be; the text says why.
     Refused(String),
@@ -25,7 +25,7 @@ pub enum ChangeError {
 impl fmt::Display for ChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ChangeError::Unknown => write!(f, "there is no such bearer"),
+            ChangeError::Unknown => write!(f, "there is no such one"),
             ChangeError::Refused(why) => write!(f, "{why}"),
             ChangeError::Store(error) => write!(f, "{error}"),
         }
@@ -34,11 +34,19 @@ impl fmt::Display for ChangeError {
 
 impl std::error::Error for ChangeError {}
 
+impl From<StoreError> for ChangeError {
+    fn from(error: StoreError) -> ChangeError {
+        ChangeError::Store(error)
+    }
+}
+
 /// All bearers, as they were asked for.
 #[derive(Debug)]
 pub struct Registry {
     table: Table,
     store: Option<Store>,
+    /// Bearers of one user equipment are one worker's, of so many.
+    workers: usize,
 }
 
 impl Default for Registry {
@@ -60,6 +68,7 @@ impl Registry {
         Registry {
             table: Table::with_limits(limits),
             store: None,
+            workers: 1,
         }
     }
 
@@ -68,17 +77,25 @@ impl Registry {
     /// # Errors
     /// When the store says what cannot be.
     pub fn restored(mut store: Store) -> Result<Registry, StoreError> {
-        let (bearers, free) = store.take_loaded();
+        let loaded = store.take_loaded();
         let mut registry = Registry::new();
-        for (id, spec) in bearers {
+        for (ue, spec) in loaded.ues {
+            registry.table.put_meter(MeterId(ue), spec.limits());
+        }
+        for (id, spec) in loaded.bearers {
             // One number was read once, and so many far ends were there before.
             registry.table.restore(id, &spec.bearer());
         }
-        for id in free {
+        for id in loaded.free {
             registry.table.restore_free(id);
         }
         registry.store = Some(store);
         Ok(registry)
+    }
+
+    /// Says how many workers there are.
+    pub(crate) fn set_workers(&mut self, workers: usize) {
+        self.workers = workers;
     }
 
     /// How many there are.
@@ -139,8 +156,9 @@ impl Registry {
         spec.check()?;
         let bearer = spec.bearer();
         self.check_users(spec, None)?;
+        let class = self.class(spec.ue)?;
         let full = || format!("there are {BEARERS_MAX} bearers, and can be no more");
-        self.table.add(bearer).ok_or_else(full)
+        self.table.add_in(bearer, class).ok_or_else(full)
     }
 
     /// A user is one bearer's, but for that which is to be changed.
@@ -165,6 +183,12 @@ impl Registry {
         let before = self.table.get(id).ok_or(ChangeError::Unknown)?;
         self.check_users(spec, Some(id))
             .map_err(ChangeError::Refused)?;
+        let class = self.class(spec.ue).map_err(ChangeError::Refused)?;
+        if !class.has(id.slot()) {
+            let why =
+                "another worker has the bearers of this ue: add the bearer anew, as one of them";
+            return Err(ChangeError::Refused(why.to_owned()));
+        }
         if let Some(store) = &mut self.store {
             store.append([(id, spec)]).map_err(ChangeError::Store)?;
         }
@@ -195,6 +219,82 @@ impl Registry {
         Ok(gone)
     }
 
+    /// Where bearers of a user equipment are.
+    fn class(&self, ue: Option<u32>) -> Result<Class, String> {
+        let Some(ue) = ue else { return Ok(Class::ANY) };
+        if self.table.meter(MeterId(ue)).is_none() {
+            return Err(format!("there is no ue {ue}"));
+        }
+        Ok(Class {
+            rest: ue as usize % self.workers,
+            of: self.workers,
+        })
+    }
+
+    /// Adds a user equipment, with what limits all its bearers together; returns its number.
+    ///
+    /// # Errors
+    /// When it cannot be written down: then it was not added.
+    pub fn add_ue(&mut self, spec: UeSpec) -> Result<u32, StoreError> {
+        let MeterId(ue) = self.table.add_meter(spec.limits());
+        if let Some(store) = &mut self.store
+            && let Err(error) = store.append_ue(ue, Some(spec))
+        {
+            self.table.remove_meter(MeterId(ue));
+            return Err(error);
+        }
+        self.compact();
+        Ok(ue)
+    }
+
+    /// A user equipment: its limits, and how many bearers it has.
+    #[must_use]
+    pub fn ue(&self, ue: u32) -> Option<(UeSpec, u32)> {
+        let (limits, bearers) = self.table.meter(MeterId(ue))?;
+        Some((UeSpec::of(limits), bearers))
+    }
+
+    /// All of them.
+    pub fn ues(&self) -> impl Iterator<Item = (u32, UeSpec, u32)> {
+        let all = self.table.meters();
+        all.map(|(ue, limits, bearers)| (ue.0, UeSpec::of(limits), bearers))
+    }
+
+    /// Has one be limited otherwise.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be written down.
+    pub fn change_ue(&mut self, ue: u32, spec: UeSpec) -> Result<(), ChangeError> {
+        self.ue(ue).ok_or(ChangeError::Unknown)?;
+        if let Some(store) = &mut self.store {
+            store
+                .append_ue(ue, Some(spec))
+                .map_err(ChangeError::Store)?;
+        }
+        self.table.set_meter(MeterId(ue), spec.limits());
+        self.compact();
+        Ok(())
+    }
+
+    /// Takes one away; returns how it was limited.
+    ///
+    /// # Errors
+    /// When there is none, a bearer is of it, or it cannot be written down.
+    pub fn remove_ue(&mut self, ue: u32) -> Result<UeSpec, ChangeError> {
+        let (spec, bearers) = self.ue(ue).ok_or(ChangeError::Unknown)?;
+        if bearers > 0 {
+            return Err(ChangeError::Refused(format!(
+                "{bearers} bearers are of ue {ue}"
+            )));
+        }
+        if let Some(store) = &mut self.store {
+            store.append_ue(ue, None).map_err(ChangeError::Store)?;
+        }
+        self.table.remove_meter(MeterId(ue));
+        self.compact();
+        Ok(spec)
+    }
+
     /// Sees to it that what was written survives the machine as well.
     ///
     /// # Errors
@@ -212,7 +312,9 @@ impl Registry {
         let bearers = self.table.iter();
         let bearers = bearers.map(|(id, bearer)| (id, BearerSpec::of(&bearer)));
         // What cannot be written anew stays as it is, and is as good.
-        if let Err(error) = store.compact(bearers, self.table.free_ids()) {
+        let ues = self.table.meters();
+        let ues = ues.map(|(ue, limits, _)| (ue.0, UeSpec::of(limits)));
+        if let Err(error) = store.compact(bearers, self.table.free_ids(), ues) {
             tracing::warn!("the store stays long: {error}");
         }
     }

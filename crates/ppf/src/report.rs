@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bearer::{Bearer, BearerId, Side, Usage};
 use crate::link::{LinkCause, LinkCounts};
-use crate::spec::BearerSpec;
+use crate::spec::{BearerSpec, UeSpec};
 
 /// A function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,6 +168,26 @@ pub struct UsageReport {
 pub struct BearerList {
     /// Some of them, by their places.
     pub bearers: Vec<BearerReport>,
+    /// What to ask `from` for those that follow.
+    pub next: Option<u32>,
+}
+
+/// A user equipment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UeReport {
+    /// Its number.
+    pub ue: u32,
+    /// As it was asked for.
+    pub spec: UeSpec,
+    /// How many bearers it has.
+    pub bearers: u32,
+}
+
+/// A part of all user equipments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UeList {
+    /// Some of them, by their numbers.
+    pub ues: Vec<UeReport>,
     /// What to ask `from` for those that follow.
     pub next: Option<u32>,
 }

@@ -10,7 +10,7 @@ use millrace_switch::{Bell, open_port};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::bearer::{BEARERS_MAX, Bearer, BearerId};
+use crate::bearer::{BEARERS_MAX, Bearer, BearerId, MeterId};
 use crate::config::Config;
 use crate::lane::{Lane, lane};
 use crate::link::LinkCounts;
@@ -18,9 +18,9 @@ use crate::node::Node;
 use crate::registry::{ChangeError, Registry};
 use crate::report::{
     BearerList, BearerReport, CountReport, NeighbourReport, Passed, PortReport, StatusReport,
-    WorkerReport, add_drops,
+    UeList, UeReport, WorkerReport, add_drops,
 };
-use crate::spec::BearerSpec;
+use crate::spec::{BearerSpec, UeSpec};
 use crate::store::StoreError;
 use crate::worker::{Attached, Command, Parts, Report, Worker};
 
@@ -105,12 +105,16 @@ impl Running {
             .map(|_| Bell::new().map(Arc::new))
             .collect::<Result<_, _>>()
             .map_err(kernel)?;
+        running.registry().set_workers(workers);
         let (lanes, inlets) = lanes(&bells);
         let interfaces: Vec<_> = config.port.iter().map(|port| port.interface()).collect();
         let parts = bells.into_iter().zip(lanes).zip(inlets).zip(attached);
         for (number, (((bell, lanes), inlets), ports)) in parts.enumerate() {
             let mut node = Node::new(interfaces.clone(), number, workers);
             node.reserve();
+            for (ue, spec, _) in running.registry().ues() {
+                node.put_ue(MeterId(ue), Some(spec.limits()));
+            }
             for (id, bearer) in running.registry().iter() {
                 node.put(id, bearer);
             }
@@ -206,6 +210,74 @@ impl Running {
             }
         }
         self.bearer(id).ok_or(ChangeError::Unknown)
+    }
+
+    /// Adds a user equipment, with what limits all its bearers together.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn add_ue(&self, spec: UeSpec) -> Result<UeReport, StoreError> {
+        let mut registry = self.registry();
+        let ue = registry.add_ue(spec)?;
+        self.tell_of_ue(ue, Some(spec));
+        Ok(UeReport {
+            ue,
+            spec,
+            bearers: 0,
+        })
+    }
+
+    /// Has one be limited otherwise.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be kept.
+    pub fn change_ue(&self, ue: u32, spec: UeSpec) -> Result<UeReport, ChangeError> {
+        let mut registry = self.registry();
+        registry.change_ue(ue, spec)?;
+        self.tell_of_ue(ue, Some(spec));
+        let (spec, bearers) = registry.ue(ue).ok_or(ChangeError::Unknown)?;
+        Ok(UeReport { ue, spec, bearers })
+    }
+
+    /// Takes one away, which no bearer is of.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be away.
+    pub fn remove_ue(&self, ue: u32) -> Result<UeReport, ChangeError> {
+        let mut registry = self.registry();
+        let spec = registry.remove_ue(ue)?;
+        self.tell_of_ue(ue, None);
+        Ok(UeReport {
+            ue,
+            spec,
+            bearers: 0,
+        })
+    }
+
+    /// Workers are told while the registry is held: in the order of changes.
+    fn tell_of_ue(&self, ue: u32, spec: Option<UeSpec>) {
+        for worker in &self.workers {
+            let limits = spec.map(|spec| spec.limits());
+            worker.tell(Command::Ue(MeterId(ue), limits));
+        }
+    }
+
+    /// A user equipment.
+    #[must_use]
+    pub fn ue(&self, ue: u32) -> Option<UeReport> {
+        let (spec, bearers) = self.registry().ue(ue)?;
+        Some(UeReport { ue, spec, bearers })
+    }
+
+    /// Those whose numbers are from `from` on, at most so many.
+    #[must_use]
+    pub fn ues(&self, from: u32, most: usize) -> UeList {
+        let registry = self.registry();
+        let all = registry.ues().skip_while(|(ue, ..)| *ue < from);
+        let mut all = all.map(|(ue, spec, bearers)| UeReport { ue, spec, bearers });
+        let ues = all.by_ref().take(most).collect();
+        let next = all.next().map(|next| next.ue);
+        UeList { ues, next }
     }
 
     /// Takes bearers away; returns those that there were, with what passed by them.

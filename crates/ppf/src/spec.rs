@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::bearer::{Bearer, Flows, Peer, Side, Thresholds};
+use crate::bearer::{Bearer, Flows, MeterId, Peer, Side, Thresholds};
 use crate::mark::Marking;
 use crate::meter::Limit;
 
@@ -190,6 +190,31 @@ pub struct BearerSpec {
     /// What became of packets on the radio is followed (TS 38.425).
     #[serde(default, skip_serializing_if = "is_default")]
     pub follows_delivery: bool,
+    /// The user equipment whose bearers are limited together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ue: Option<u32>,
+}
+
+/// What limits all bearers of a user equipment together (UE-AMBR; TS 23.501, 5.7.1.6).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UeSpec {
+    /// Towards the core network.
+    #[serde(with = "written::limit", skip_serializing_if = "is_default")]
+    pub to_core: Limit,
+    /// Towards the radio network.
+    #[serde(with = "written::limit", skip_serializing_if = "is_default")]
+    pub to_radio: Limit,
+}
+
+impl UeSpec {
+    pub(crate) fn limits(&self) -> [Limit; 2] {
+        [self.to_core, self.to_radio]
+    }
+
+    pub(crate) fn of([to_core, to_radio]: [Limit; 2]) -> UeSpec {
+        UeSpec { to_core, to_radio }
+    }
 }
 
 impl BearerSpec {
@@ -206,6 +231,7 @@ impl BearerSpec {
             report: None,
             forwards_numbers: false,
             follows_delivery: false,
+            ue: None,
         }
     }
 
@@ -258,6 +284,7 @@ impl BearerSpec {
         bearer.thresholds = self.report.as_deref().copied().unwrap_or_default();
         bearer.forwards_numbers = self.forwards_numbers;
         bearer.follows_delivery = self.follows_delivery;
+        bearer.user = self.ue.map(MeterId);
         bearer
     }
 
@@ -286,6 +313,7 @@ impl BearerSpec {
             report: unless_default(bearer.thresholds),
             forwards_numbers: bearer.forwards_numbers,
             follows_delivery: bearer.follows_delivery,
+            ue: bearer.user.map(|user| user.0),
         }
     }
 
@@ -324,7 +352,7 @@ mod tests {
             r#"{"core":{"user":"10.0.0.1"},"radio":{"address":"192.0.2.9","teid":9},"user_v6":"2001:db8::","gates":{"core":true,"radio":false},"#,
             r#""to_core":{"paused":true,"flow":"removed","dscp":"copied","limit":{"kbit_per_second":8000,"burst_bytes":20000,"#,
             r#""packets_per_second":100,"burst_packets":10}},"to_radio":{"flow":{"1":9,"63":0},"dscp":46},"#,
-            r#""report":{"packets":7,"bytes":8,"seconds":9},"forwards_numbers":true,"follows_delivery":true}"#,
+            r#""report":{"packets":7,"bytes":8,"seconds":9},"forwards_numbers":true,"follows_delivery":true,"ue":7}"#,
         );
         let least = concat!(
             r#"{"core":{"user":"10.0.0.1"},"radio":{"address":"192.0.2.9","teid":9},"#,

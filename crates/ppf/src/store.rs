@@ -7,9 +7,12 @@
 //!   length u32 | CRC-32 u32 | kind u8 | number u32 …    each record; the checksum is of what follows it
 //!   kind 1   core | radio | gates u8 | more             a bearer is so from now on
 //!   kind 2                                              its place is free, and goes on with this number
+//!   kind 3   limit | limit                              a user equipment of this number is limited so from now on
+//!   kind 4                                              it is no more
 //!   side     4, 6, 0x84 or 0x86, u8 | address | TEID u32    0x80: of a user, and without a TEID
 //!   more     each thing by its byte, where it is not as it usually is: 1 the user's address of IPv6, 2 and 3 what is done with packets
-//!            towards either side (`treated.rs`), 4 thresholds of reports, 5 numbers are handed on, 6 delivery is followed
+//!            towards either side (`treated.rs`), 4 thresholds of reports, 5 numbers are handed on, 6 delivery is followed, 7 the
+//!            user equipment's number, u32
 //! ```
 //!
 //! in little endian. Changes are appended by one write for each question, before it is answered: a process that is killed at any
@@ -18,6 +21,7 @@
 //! number is written, synchronised, and given its name; then the old one is removed. So there is always one that is whole, and of two the
 //! one with the higher number counts.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -27,7 +31,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::bearer::BearerId;
-use crate::spec::BearerSpec;
+use crate::spec::{BearerSpec, UeSpec};
 use record::{Record, Records};
 
 mod record;
@@ -72,7 +76,16 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-type Loaded = (Vec<(BearerId, BearerSpec)>, Vec<BearerId>);
+/// What a journal says.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// Bearers.
+    pub bearers: Vec<(BearerId, BearerSpec)>,
+    /// The number that each free place goes on with.
+    pub free: Vec<BearerId>,
+    /// Limits of user equipments.
+    pub ues: BTreeMap<u32, UeSpec>,
+}
 
 /// A journal that is open.
 #[derive(Debug)]
@@ -153,7 +166,7 @@ impl Store {
     }
 
     /// What it has, once.
-    pub fn take_loaded(&mut self) -> (Vec<(BearerId, BearerSpec)>, Vec<BearerId>) {
+    pub fn take_loaded(&mut self) -> Loaded {
         std::mem::take(&mut self.loaded)
     }
 
@@ -175,7 +188,7 @@ impl Store {
 
     /// Bytes of a journal with what was loaded and nothing else, as far as one can tell without writing it.
     fn estimate(&self) -> u64 {
-        let (bearers, free) = &self.loaded;
+        let Loaded { bearers, free, ues } = &self.loaded;
         let mut buffer = Vec::new();
         let one = |(id, spec): &(BearerId, BearerSpec)| {
             buffer.clear();
@@ -183,7 +196,8 @@ impl Store {
             buffer.len() as u64
         };
         let bearers: u64 = bearers.iter().map(one).sum();
-        MAGIC.len() as u64 + bearers + (free.len() * record::FREE_BYTES) as u64
+        let others = free.len() * record::FREE_BYTES + ues.len() * record::UE_BYTES;
+        MAGIC.len() as u64 + bearers + others as u64
     }
 
     /// Writes down that bearers are so from now on.
@@ -216,6 +230,16 @@ impl Store {
         self.write()
     }
 
+    /// Writes down how a user equipment is limited from now on; none: it is no more.
+    ///
+    /// # Errors
+    /// As [`Store::append`].
+    pub fn append_ue(&mut self, ue: u32, spec: Option<UeSpec>) -> Result<(), StoreError> {
+        self.buffer.clear();
+        Record::<BearerSpec>::Ue(ue, spec).emit(&mut self.buffer);
+        self.write()
+    }
+
     fn write(&mut self) -> Result<(), StoreError> {
         let failed = |error| StoreError::Io(path_of(&self.directory, self.number), error);
         if self.is_broken {
@@ -241,7 +265,7 @@ impl Store {
         self.bytes > COMPACT_BYTES_MIN.max(2 * self.live_bytes)
     }
 
-    /// Writes a new journal, of bearers that there are, and of free places with the number that each goes on with.
+    /// Writes a new journal, of bearers and user equipments that there are, and of free places with the number that each goes on with.
     ///
     /// # Errors
     /// When it cannot be written: the old one goes on then.
@@ -249,6 +273,7 @@ impl Store {
         &mut self,
         bearers: impl IntoIterator<Item = (BearerId, BearerSpec)>,
         free: impl IntoIterator<Item = BearerId>,
+        ues: impl IntoIterator<Item = (u32, UeSpec)>,
     ) -> Result<(), StoreError> {
         let path = path_of(&self.directory, self.number + 1);
         // Not again before there is as much more.
@@ -257,7 +282,8 @@ impl Store {
             .into_iter()
             .map(|(id, spec)| Record::Bearer(id, spec));
         let free = free.into_iter().map(Record::Free);
-        let written = write_anew(&path, records.chain(free));
+        let ues = ues.into_iter().map(|(ue, spec)| Record::Ue(ue, Some(spec)));
+        let written = write_anew(&path, ues.chain(records).chain(free));
         let (journal, bytes) = written.map_err(|error| {
             // Unless its name is there, which is the last thing that is done.
             StoreError::Io(path.clone(), error)
@@ -355,25 +381,33 @@ fn write_anew(path: &Path, records: impl Iterator<Item = Record>) -> io::Result<
     Ok((journal, bytes))
 }
 
-/// What bearers there are after all records, and which numbers free places go on with.
+/// What there is after all records.
 fn replay(records: &mut Records<'_>) -> Loaded {
     let mut places: Vec<Option<(BearerId, Option<BearerSpec>)>> = Vec::new();
+    let mut loaded = Loaded::default();
     for record in records {
         let (id, spec) = match record {
             Record::Bearer(id, spec) => (id, Some(spec)),
             Record::Free(id) => (id, None),
+            Record::Ue(ue, Some(spec)) => {
+                loaded.ues.insert(ue, spec);
+                continue;
+            }
+            Record::Ue(ue, None) => {
+                loaded.ues.remove(&ue);
+                continue;
+            }
         };
         if places.len() <= id.slot() {
             places.resize(id.slot() + 1, None);
         }
         places[id.slot()] = Some((id, spec));
     }
-    let (mut bearers, mut free) = (Vec::new(), Vec::new());
     for (id, spec) in places.into_iter().flatten() {
         match spec {
-            Some(spec) => bearers.push((id, spec)),
-            None => free.push(id),
+            Some(spec) => loaded.bearers.push((id, spec)),
+            None => loaded.free.push(id),
         }
     }
-    (bearers, free)
+    loaded
 }

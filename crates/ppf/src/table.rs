@@ -27,6 +27,24 @@ pub(crate) mod users;
 /// So many slots rest at least, before one is used again.
 const REST_MIN: usize = 64;
 
+/// So many free slots are looked at for one of a class.
+const LOOK_MAX: usize = 64;
+
+/// Slots that leave one rest when they are divided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Class {
+    pub(crate) rest: usize,
+    pub(crate) of: usize,
+}
+
+impl Class {
+    pub(crate) const ANY: Class = Class { rest: 0, of: 1 };
+
+    pub(crate) fn has(self, slot: usize) -> bool {
+        slot % self.of == self.rest
+    }
+}
+
 /// All bearers.
 #[derive(Debug)]
 pub struct Table {
@@ -97,13 +115,18 @@ impl Table {
     /// Adds a bearer. None: there are [`BEARERS_MAX`], or 16 million peers. A user whose address another bearer has is this one's from now
     /// on.
     pub fn add(&mut self, bearer: Bearer) -> Option<BearerId> {
+        self.add_in(bearer, Class::ANY)
+    }
+
+    /// The same, with a slot of a class: whoever parts bearers by that has those together that belong together.
+    pub(crate) fn add_in(&mut self, bearer: Bearer, class: Class) -> Option<BearerId> {
         // Slots rest while there are others: late packets come to nobody then.
         let rest = (self.slots.len() / 8).max(REST_MIN);
-        let slot = if self.free.len() > rest || self.slots.len() == BEARERS_MAX {
-            self.free_slot()?
-        } else {
-            self.slots.push(Hot::empty(1))
+        let slot = match self.free.len() > rest || self.slots.len() == BEARERS_MAX {
+            true => self.free_slot(class),
+            false => None,
         };
+        let slot = slot.or_else(|| self.new_slot(class))?;
         let hot = self.slots.get(slot)?;
         let id = BearerId::new(slot, hot.generation.into());
         self.put(id, &bearer).then_some(id)
@@ -165,13 +188,36 @@ impl Table {
         self.free = free;
     }
 
-    fn free_slot(&mut self) -> Option<usize> {
-        loop {
-            let slot = self.free.pop_front()? as usize;
-            if self.slots.get(slot).is_some_and(|hot| !hot.is_there()) {
+    /// A slot that is free: of the first few, if there can be others.
+    fn free_slot(&mut self, class: Class) -> Option<usize> {
+        let most = match self.slots.len() {
+            BEARERS_MAX => usize::MAX,
+            _ => LOOK_MAX,
+        };
+        let mut at = 0;
+        while at < most {
+            let slot = *self.free.get(at)? as usize;
+            if self.slots.get(slot).is_none_or(Hot::is_there) {
+                self.free.remove(at);
+            } else if class.has(slot) {
+                self.free.remove(at);
                 return Some(slot);
+            } else {
+                at += 1;
             }
         }
+        None
+    }
+
+    fn new_slot(&mut self, class: Class) -> Option<usize> {
+        while self.slots.len() < BEARERS_MAX {
+            let slot = self.slots.push(Hot::empty(1));
+            if class.has(slot) {
+                return Some(slot);
+            }
+            self.free.push_back(slot as u32);
+        }
+        None
     }
 
     /// Puts a bearer into a slot that is free and has its generation.
@@ -263,6 +309,37 @@ impl Table {
             buckets: limits.map(Bucket::new),
             bearers: 0,
         }))
+    }
+
+    /// The same by the number that it has in another table; one that is there is changed.
+    pub(crate) fn put_meter(&mut self, meter: MeterId, limits: [Limit; 2]) {
+        if !self.set_meter(meter, limits) {
+            let buckets = limits.map(Bucket::new);
+            self.meters.put(
+                meter.0,
+                Meter {
+                    buckets,
+                    bearers: 0,
+                },
+            );
+        }
+    }
+
+    /// What limits users' bearers together, and how many bearers each has.
+    pub(crate) fn meters(&self) -> impl Iterator<Item = (MeterId, [Limit; 2], u32)> {
+        let meters = self.meters.iter();
+        meters.map(|(number, meter)| {
+            (
+                MeterId(number),
+                meter.buckets.map(|bucket| bucket.limit()),
+                meter.bearers,
+            )
+        })
+    }
+
+    pub(crate) fn meter(&self, meter: MeterId) -> Option<([Limit; 2], u32)> {
+        let meter = self.meters.get(meter.0)?;
+        Some((meter.buckets.map(|bucket| bucket.limit()), meter.bearers))
     }
 
     /// Changes it; whether there is one.

@@ -13,9 +13,10 @@ use millrace_port::{Counters, Port, State};
 use millrace_switch::Bell;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use crate::bearer::{Bearer, BearerId};
+use crate::bearer::{Bearer, BearerId, MeterId};
 use crate::lane::{Inlet, Lane, Mail};
 use crate::link::LinkCounts;
+use crate::meter::Limit;
 use crate::node::{BURST, Node, Outs};
 use crate::report::{NeighbourReport, Passed, drops_of};
 use crate::{Cause, DropReport, Side};
@@ -34,6 +35,8 @@ pub(crate) enum Command {
     Put(Vec<(BearerId, Bearer)>),
     /// Have one be otherwise than it was, and send so many end markers to where its tunnels led.
     Change(BearerId, Box<(Bearer, Bearer)>, u32),
+    /// Limit all bearers of a user equipment together, or no more.
+    Ue(MeterId, Option<[Limit; 2]>),
     /// Have these no more, and say what passed by those that were here.
     Remove(Vec<(BearerId, Bearer)>, Sender<Vec<(BearerId, Passed)>>),
     /// Say what passed by these, as far as they are here.
@@ -301,6 +304,7 @@ impl Worker {
                 let (before, after) = *change;
                 node.change(id, &before, after, markers);
             }
+            Command::Ue(ue, limits) => node.put_ue(ue, limits),
             Command::Remove(bearers, answer) => {
                 let gone = bearers.iter().filter_map(|(id, known)| {
                     let bearer = node.remove(*id, known)?;

@@ -130,7 +130,7 @@ fn every_answer_is_as_the_document_says() {
     // Removing it comes last.
     for methods in [&["get", "post", "put"][..], &["delete"]] {
         for (path, item) in document["paths"].as_object().unwrap() {
-            let target = path.replace("{id}", &id);
+            let target = path.replace("{id}", &id).replace("{ue}", "0");
             for method in methods {
                 let operation = &item[method];
                 if operation.is_null() {
@@ -169,7 +169,59 @@ fn every_answer_is_as_the_document_says() {
             }
         }
     }
-    assert_eq!(asked_ways, 10, "the document has other ways");
+    assert_eq!(asked_ways, 15, "the document has other ways");
+}
+
+#[test]
+fn a_ue_has_bearers_and_goes_after_them() {
+    let place = tempfile::tempdir().unwrap();
+    let first = api(place.path());
+    let kind = "application/json";
+    let bearer = |ue: u32| json!({ "core": { "user": "10.0.0.1" }, "radio": { "address": "192.0.2.8", "teid": 2 }, "ue": ue });
+    let limit = json!({ "to_radio": { "kbit_per_second": 8, "burst_bytes": 99 } });
+    let ways = [
+        ("POST", "/v1/bearers", bearer(0), 409),
+        (
+            "POST",
+            "/v1/ues",
+            json!({ "to_core": { "kbit_per_second": 0 } }),
+            400,
+        ),
+        ("POST", "/v1/ues", limit.clone(), 201),
+        ("POST", "/v1/ues", json!({}), 201),
+        ("POST", "/v1/bearers", bearer(0), 201),
+        ("DELETE", "/v1/ues/0", Value::Null, 409),
+        ("DELETE", "/v1/ues/1", Value::Null, 200),
+        ("DELETE", "/v1/ues/1", Value::Null, 404),
+        ("PUT", "/v1/ues/1", json!({}), 404),
+        ("PATCH", "/v1/ues", json!({}), 405),
+    ];
+    for (method, target, body, status) in ways {
+        let answer = asked(&first, method, target, kind, &body);
+        assert_eq!(
+            answer.status,
+            status,
+            "{method} {target}: {}",
+            said(&answer)
+        );
+    }
+    drop(first);
+    let second = api(place.path());
+    let there = said(&asked(&second, "GET", "/v1/ues", "", &Value::Null));
+    assert_eq!(
+        there,
+        json!({ "ues": [{ "ue": 0, "spec": limit, "bearers": 1 }], "next": null })
+    );
+    // Its bearers go with it to the same worker, and can leave it.
+    let page = said(&asked(&second, "GET", "/v1/bearers", "", &Value::Null));
+    let target = format!("/v1/bearers/{}", page["bearers"][0]["id"]);
+    let mut spec = page["bearers"][0]["spec"].clone();
+    spec.as_object_mut().unwrap().remove("ue");
+    assert_eq!(asked(&second, "PUT", &target, kind, &spec).status, 200);
+    assert_eq!(
+        asked(&second, "DELETE", "/v1/ues/0", "", &Value::Null).status,
+        200
+    );
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod bulk;
 mod show;
+mod ue;
 mod words;
 
 use std::io::{IsTerminal, Write};
@@ -55,6 +56,7 @@ enum Command {
     Stats(StatsArguments),
     Neighbours(ShowArguments),
     Bearer(BearerArguments),
+    Ue(ue::UeArguments),
 }
 
 /// Run a function, in the foreground with logs.
@@ -224,6 +226,7 @@ pub(crate) fn run(arguments: &PpfArguments) -> anyhow::Result<u8> {
             tell(&said, show.json, shown)?;
         }
         Command::Bearer(bearer) => return bearers(control, &bearer.command),
+        Command::Ue(arguments) => ue::run(control, arguments)?,
     }
     Ok(0)
 }

@@ -19,6 +19,7 @@ What is done with what goes towards the radio network; to_core has the same towa
   report.bytes, .packets, .seconds    from how much on usage is reported
   forwards_numbers        true: sequence and N-PDU numbers are handed on
   follows_delivery        true: what became of packets on the radio is followed
+  ue                      NUMBER: limited with all others of this user equipment; `millrace ppf ue` adds them
 
 Examples:
   millrace ppf bearer add core=192.0.2.10/4711 radio=198.51.100.20/815
@@ -29,12 +30,17 @@ Examples:
 pub(super) fn bearer(words: &[String]) -> anyhow::Result<BearerSpec> {
     let mut said = Map::new();
     for word in words {
-        let (key, value) = word
-            .split_once('=')
-            .with_context(|| format!("{word:?} is not KEY=VALUE"))?;
-        put(&mut said, key, value)?;
+        put_word(&mut said, word)?;
     }
     spec(said)
+}
+
+/// Adds what a word says.
+pub(super) fn put_word(said: &mut Map<String, Value>, word: &str) -> anyhow::Result<()> {
+    let (key, value) = word
+        .split_once('=')
+        .with_context(|| format!("{word:?} is not KEY=VALUE"))?;
+    put(said, key, value)
 }
 
 /// What was said, as a bearer.

@@ -6,12 +6,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bearer::Flows;
 use crate::mark::Marking;
-use crate::meter::Limit;
+use crate::meter::{KBIT_BYTES, Limit};
 
 /// QoS flows and DSCPs have six bits.
 const SIX_BITS: u8 = 63;
-/// Rates are told in units of so many bytes in a second: 1 kbit, as in TS 29.244, 8.2.8.
-const KBIT_BYTES: u64 = 125;
 
 macro_rules! written {
     ($name:ident, $type:ty, $raw:ty) => {
@@ -189,7 +187,7 @@ impl From<Limit> for RawLimit {
         let bytes = limit.bytes_per_second > 0;
         let packets = limit.packets_per_second > 0;
         RawLimit {
-            kbit_per_second: bytes.then_some(limit.bytes_per_second / KBIT_BYTES),
+            kbit_per_second: bytes.then_some(limit.kbit_per_second()),
             burst_bytes: bytes.then_some(limit.burst_bytes),
             packets_per_second: packets.then_some(limit.packets_per_second),
             burst_packets: packets.then_some(limit.burst_packets),

@@ -5,16 +5,20 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::treated;
 use crate::bearer::{BearerId, Side, Thresholds};
-use crate::spec::{BearerSpec, FarEnd, Gates};
+use crate::spec::{BearerSpec, FarEnd, Gates, UeSpec};
 
 const BEARER: u8 = 1;
 const FREE: u8 = 2;
+const UE: u8 = 3;
+const NO_UE: u8 = 4;
 /// Of a side: it has no tunnel.
 const USER: u8 = 0x80;
 /// Bytes before what a record says.
 const LEAD_BYTES: usize = 8;
 /// Bytes of a record about a free place.
 pub(super) const FREE_BYTES: usize = LEAD_BYTES + 5;
+/// Bytes of a record about a user equipment.
+pub(super) const UE_BYTES: usize = LEAD_BYTES + 5 + 2 * 24;
 /// What a record says is not longer.
 const RECORD_BYTES_MAX: usize = 4096;
 
@@ -24,6 +28,7 @@ const TREATMENT: u8 = 2;
 const REPORT: u8 = 4;
 const NUMBERS: u8 = 5;
 const DELIVERY: u8 = 6;
+const OF_UE: u8 = 7;
 
 /// A record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +37,8 @@ pub(super) enum Record<Spec = BearerSpec> {
     Bearer(BearerId, Spec),
     /// A place is free, and goes on with this number.
     Free(BearerId),
+    /// A user equipment is limited so from now on; none: it is no more.
+    Ue(u32, Option<UeSpec>),
 }
 
 impl<Spec: Borrow<BearerSpec>> Record<Spec> {
@@ -49,6 +56,13 @@ impl<Spec: Borrow<BearerSpec>> Record<Spec> {
                 to.push(FREE);
                 to.extend_from_slice(&id.number().to_le_bytes());
             }
+            Record::Ue(ue, spec) => {
+                to.push(if spec.is_some() { UE } else { NO_UE });
+                to.extend_from_slice(&ue.to_le_bytes());
+                for limit in spec.iter().flat_map(UeSpec::limits) {
+                    treated::emit_limit(&limit, to);
+                }
+            }
         }
         let said = &to[begin + LEAD_BYTES..];
         // Some hundreds of bytes at most.
@@ -64,10 +78,18 @@ impl Record {
     fn parse(said: &[u8]) -> Option<Record> {
         let (&kind, rest) = said.split_first()?;
         let (number, mut rest) = rest.split_first_chunk::<4>()?;
-        let id = BearerId::checked(u32::from_le_bytes(*number))?;
+        let number = u32::from_le_bytes(*number);
         match kind {
-            BEARER => Some(Record::Bearer(id, parse_spec(&mut rest)?)),
-            FREE => Some(Record::Free(id)),
+            BEARER => Some(Record::Bearer(
+                BearerId::checked(number)?,
+                parse_spec(&mut rest)?,
+            )),
+            FREE => Some(Record::Free(BearerId::checked(number)?)),
+            UE => {
+                let (to_core, to_radio) = (treated::limit(&mut rest)?, treated::limit(&mut rest)?);
+                Some(Record::Ue(number, Some(UeSpec { to_core, to_radio })))
+            }
+            NO_UE => Some(Record::Ue(number, None)),
             _ => None,
         }
     }
@@ -99,6 +121,10 @@ fn emit_spec(spec: &BearerSpec, to: &mut Vec<u8>) {
     if spec.follows_delivery {
         to.push(DELIVERY);
     }
+    if let Some(ue) = spec.ue {
+        to.push(OF_UE);
+        to.extend_from_slice(&ue.to_le_bytes());
+    }
 }
 
 fn parse_spec(bytes: &mut &[u8]) -> Option<BearerSpec> {
@@ -124,6 +150,7 @@ fn parse_spec(bytes: &mut &[u8]) -> Option<BearerSpec> {
             }
             NUMBERS => spec.forwards_numbers = true,
             DELIVERY => spec.follows_delivery = true,
+            OF_UE => spec.ue = Some(u32::from_le_bytes(*treated::chunk(bytes)?)),
             _ => return None,
         }
     }

@@ -57,12 +57,15 @@ pub(super) fn emit(treatment: &Treatment, to: &mut Vec<u8>) {
         to.push(treatment.dscp.to_byte());
     }
     if treatment.limit != usual.limit {
-        let limit = &treatment.limit;
-        to.extend_from_slice(&limit.bytes_per_second.to_le_bytes());
-        to.extend_from_slice(&limit.burst_bytes.to_le_bytes());
-        to.extend_from_slice(&limit.packets_per_second.to_le_bytes());
-        to.extend_from_slice(&limit.burst_packets.to_le_bytes());
+        emit_limit(&treatment.limit, to);
     }
+}
+
+pub(super) fn emit_limit(limit: &Limit, to: &mut Vec<u8>) {
+    to.extend_from_slice(&limit.bytes_per_second.to_le_bytes());
+    to.extend_from_slice(&limit.burst_bytes.to_le_bytes());
+    to.extend_from_slice(&limit.packets_per_second.to_le_bytes());
+    to.extend_from_slice(&limit.burst_packets.to_le_bytes());
 }
 
 pub(super) fn parse(bytes: &mut &[u8]) -> Option<Treatment> {
@@ -89,12 +92,16 @@ pub(super) fn parse(bytes: &mut &[u8]) -> Option<Treatment> {
         treatment.dscp = Marking::of_byte(byte(bytes)?);
     }
     if bits & LIMIT != 0 {
-        treatment.limit = Limit {
-            bytes_per_second: u64::from_le_bytes(*chunk(bytes)?),
-            burst_bytes: u64::from_le_bytes(*chunk(bytes)?),
-            packets_per_second: u32::from_le_bytes(*chunk(bytes)?),
-            burst_packets: u32::from_le_bytes(*chunk(bytes)?),
-        };
+        treatment.limit = limit(bytes)?;
     }
     Some(treatment)
+}
+
+pub(super) fn limit(bytes: &mut &[u8]) -> Option<Limit> {
+    Some(Limit {
+        bytes_per_second: u64::from_le_bytes(*chunk(bytes)?),
+        burst_bytes: u64::from_le_bytes(*chunk(bytes)?),
+        packets_per_second: u32::from_le_bytes(*chunk(bytes)?),
+        burst_packets: u32::from_le_bytes(*chunk(bytes)?),
+    })
 }
