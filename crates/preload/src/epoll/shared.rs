@@ -6,7 +6,7 @@
 //! becomes another program, changes nothing.
 
 use std::sync::atomic::{
-    AtomicPtr, AtomicU32,
+    AtomicBool, AtomicPtr, AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
@@ -20,6 +20,9 @@ use crate::table::{self, Entry};
 const PAGE_BYTES: usize = 4096;
 /// Where the next place is, and where the page ends. A place that has been handed out is never used again: a shared set is rare.
 static PLACES: Guarded<(usize, usize)> = Guarded::new((0, 0));
+
+/// Whether this process ever had a set with another one: most never have.
+static IS_ANY_SHARED: AtomicBool = AtomicBool::new(false);
 
 /// What all processes know of a set.
 #[derive(Debug)]
@@ -82,6 +85,8 @@ impl Changes {
             let Some(place) = new_place() else {
                 return false;
             };
+            // Before the fork: the child has it, too.
+            IS_ANY_SHARED.store(true, Relaxed);
             self.common.store(place, Release);
             self.hold(1);
         }
@@ -144,10 +149,11 @@ impl Changes {
 
 /// Whether others have changed a set that this process has, too.
 pub(crate) fn is_any_changed_by_others() -> bool {
-    table::all().any(|fd| match table::get(fd) {
+    let is_changed = |fd| match table::get(fd) {
         Entry::Set(set) => !set.changes.are_known(),
         _ => false,
-    })
+    };
+    IS_ANY_SHARED.load(Relaxed) && table::all().any(is_changed)
 }
 
 impl EpollSet {
