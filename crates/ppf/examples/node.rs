@@ -1,7 +1,7 @@
 //! How many packets a second a node deals with, from bursts in memory to bursts in memory: relay, and into and out of tunnels, by number of
 //! bearers. Ports are not in it, and neither is time that others had the processor for.
 //!
-//!     cargo run --release --package millrace-ppf --example node [BEARERS…]
+//!     cargo run --release --package millrace-ppf --example node [BEARERS…] [relay|decapsulate|encapsulate…]
 
 #![forbid(unsafe_code)]
 
@@ -52,17 +52,17 @@ fn meet(node: &mut Node, outs: &mut Outs) {
 }
 
 fn main() {
-    let counts: Vec<u32> = std::env::args()
-        .skip(1)
-        .filter_map(|word| word.parse().ok())
-        .collect();
-    let counts = if counts.is_empty() {
-        vec![1, 1000, 100_000, 1_000_000]
-    } else {
-        counts
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let counts: Vec<u32> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    let is_wanted =
+        |what: &str| counts.len() == words.len() || words.iter().any(|word| word == what);
+    let counts = match counts.as_slice() {
+        [] => &[1, 1000, 100_000, 1_000_000],
+        counts => counts,
     };
-    for count in counts {
-        for what in ["relay", "decapsulate", "encapsulate"] {
+    for &count in counts {
+        let all = ["relay", "decapsulate", "encapsulate"].into_iter();
+        for what in all.filter(|what| is_wanted(what)) {
             let (rate, bytes) = measure(what, count);
             println!(
                 "{count:>8} bearers  {what:<12} {:6.2} M packets/s  {bytes} bytes of memory for each bearer",

@@ -1,9 +1,10 @@
 //! A packet's way through the function: frames of ports come in by the burst, and go out by bursts for ports. There is no I/O here, and no
 //! clock.
 //!
-//! A burst is gone through three times: what is each packet (`meet`), reading what its bearer has (so that what is not in the processor's
-//! cache is waited for together), and what becomes of it. A message's header is written anew and its body goes on where it lies, by
-//! [`Burst::append_part`]; nothing is allocated, but for a packet that waits for its next station's address.
+//! A burst is gone through several times: what is each packet (`meet`), whose is it, and what becomes of it. What a time needs of a bearer
+//! or a user is read just before, by loops that do nothing else, so that what is not in the processor's cache is waited for together. A
+//! message's header is written anew and its body goes on where it lies, by [`Burst::append_part`]; nothing is allocated, but for a packet
+//! that waits for its next station's address.
 //!
 //! A function with several workers has a node for each. All of them know all users, stations and ways; a bearer's state is one node's
 //! ([`Node::owner`]), and what is of another's bearer is copied to it. What stations say is copied to all.
@@ -16,7 +17,7 @@ use std::net::IpAddr;
 
 use millrace_port::Burst;
 
-use crate::bearer::{BEARERS_MAX, Bearer, BearerId, MeterId, Side};
+use crate::bearer::{Bearer, BearerId, MeterId, Side};
 use crate::ethernet::Mac;
 use crate::function::{Function, Settings};
 use crate::link::{LinkCause, LinkCounts};
@@ -34,6 +35,7 @@ mod send;
 mod tests;
 
 use meet::Met;
+use send::Towards;
 
 /// Packets that are handled together.
 pub const BURST: usize = 32;
@@ -98,13 +100,14 @@ impl Outs {
     }
 }
 
-/// What was found once of a bearer's far end.
-#[derive(Debug, Clone, Copy, Default)]
+/// What was found once of a path. Its number may be another path's by now.
+#[derive(Debug, Clone, Copy)]
 struct Hop {
-    /// Of the neighbours then; 0: nothing was found yet.
+    side: Side,
+    to: IpAddr,
+    /// Of the neighbours then.
     generation: u32,
-    place: u32,
-    port: u16,
+    towards: Towards,
 }
 
 /// The function of one worker.
@@ -117,8 +120,10 @@ pub struct Node {
     neighbours: Neighbours,
     /// Of all workers' bearers, where there are several: of one's own the function knows them.
     users: [Users; 2],
-    /// By a bearer's place, and side.
-    hops: Vec<[Hop; 2]>,
+    /// By a path's number.
+    hops: Vec<Option<Hop>>,
+    /// Of what left last without a path: the next is mostly for the same gateway.
+    last: Option<Hop>,
     counts: Vec<LinkCounts>,
     /// What the function is shown where a message is longer than what is private of it: a copy.
     shown: Box<[u8]>,
@@ -163,6 +168,7 @@ impl Node {
             neighbours: Neighbours::default(),
             users: [Users::default(), Users::default()],
             hops: Vec::new(),
+            last: None,
             counts: vec![LinkCounts::default(); ports],
             shown: vec![0; MESSAGE_BYTES_MAX].into_boxed_slice(),
             summed: vec![0; MESSAGE_BYTES_MAX].into_boxed_slice(),
@@ -178,12 +184,6 @@ impl Node {
             lost: 0,
             alive: 0,
         }
-    }
-
-    /// Makes room for what is beside bearers, which is not taken before it is used: growing would move all of it while packets wait.
-    pub fn reserve(&mut self) {
-        // Where there is no such room it is done without.
-        let _ = self.hops.try_reserve(BEARERS_MAX - self.hops.len());
     }
 
     /// Which worker has a bearer's state.
@@ -222,10 +222,6 @@ impl Node {
             // Whoever says numbers gives none twice; and far ends are as many as the registry could take.
             bearers.restore(id, &bearer);
         }
-        if self.hops.len() <= id.slot() {
-            self.hops.resize(id.slot() + 1, [Hop::default(); 2]);
-        }
-        self.hops[id.slot()] = [Hop::default(); 2];
     }
 
     /// Has a bearer be otherwise than it was. Whoever was at a tunnel's far end until now gets so many end markers behind the last packet
@@ -255,12 +251,12 @@ impl Node {
         }
     }
 
-    /// Whose bearer a user's address is.
+    /// Whose bearers users' addresses are.
     #[inline]
-    fn find_user(&self, side: Side, user: IpAddr) -> Option<BearerId> {
+    fn users(&self, side: Side) -> &Users {
         match self.workers {
-            1 => self.function.bearers.find_user(side, user),
-            _ => self.users[side as usize].find(User::of(user)),
+            1 => self.function.bearers.users(side),
+            _ => &self.users[side as usize],
         }
     }
 
@@ -312,12 +308,27 @@ impl Node {
         let mut met = std::mem::take(&mut self.met);
         met.clear();
         let mut read = 0;
+        let side = self.interfaces[usize::from(port)].side;
         for packet in burst.iter() {
             let what = match self.meet(usize::from(port), packet) {
                 Ok(what) => what,
                 Err(cause) => Met::Drop(cause),
             };
             met.push(what);
+        }
+        // Loops that do little else have many of their reads under way at once.
+        for what in &met {
+            if let Met::Plain { user, .. } = what {
+                read ^= self.users(side).touch(*user);
+            }
+        }
+        for what in &mut met {
+            if let Met::Plain { user, at, length } = *what {
+                *what = match self.users(side).find(user) {
+                    Some(bearer) => Met::User { bearer, at, length },
+                    None => Met::Drop(LinkCause::Destination),
+                };
+            }
         }
         for what in &met {
             read ^= what.bearer().map_or(0, |bearer| {

@@ -111,7 +111,6 @@ impl Running {
         let parts = bells.into_iter().zip(lanes).zip(inlets).zip(attached);
         for (number, (((bell, lanes), inlets), ports)) in parts.enumerate() {
             let mut node = Node::new(interfaces.clone(), number, workers);
-            node.reserve();
             for (ue, spec, _) in running.registry().ues() {
                 node.put_ue(MeterId(ue), Some(spec.limits()));
             }

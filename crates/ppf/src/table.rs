@@ -294,6 +294,12 @@ impl Table {
         self.users[side as usize].find(User::of(address))
     }
 
+    /// All users of a side without tunnels.
+    #[inline]
+    pub(crate) fn users(&self, side: Side) -> &Users {
+        &self.users[side as usize]
+    }
+
     /// Reads the bearer's line of a TEID, and nothing else. Whoever does so for each packet of a burst first has all of them on their way
     /// from memory at once, and not one after another.
     #[inline]

@@ -10,6 +10,7 @@ use crate::bearer::{BearerId, Side};
 use crate::ethernet::{ARP, Frame, IPV4, IPV6, Mac};
 use crate::ip::{Header, ICMP, ICMPV6, UDP, UDP_BYTES, Udp};
 use crate::link::LinkCause;
+use crate::table::users::User;
 
 /// Of GTP-U's header, where the kind and the number of the tunnel are.
 const KIND_AT: usize = 1;
@@ -48,6 +49,12 @@ pub(super) struct Internet {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Met {
     Message(Datagram),
+    /// Of a user without a tunnel, whose bearer is to be looked for.
+    Plain {
+        user: User,
+        at: usize,
+        length: usize,
+    },
     /// Of a user, without a tunnel, of this bearer; from where in the frame, how many bytes.
     User {
         bearer: BearerId,
@@ -148,9 +155,11 @@ impl Node {
             Side::Core => header.destination,
             Side::Radio => header.source,
         };
-        let bearer = self.find_user(side, user).filter(|_| !is_group);
-        Ok(Met::User {
-            bearer: bearer.ok_or(LinkCause::Destination)?,
+        if is_group {
+            return Err(LinkCause::Destination);
+        }
+        Ok(Met::Plain {
+            user: User::of(user),
             at,
             length: header.bytes + header.payload,
         })

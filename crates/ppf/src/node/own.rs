@@ -85,9 +85,9 @@ impl Node {
         let too_long = Err(LinkCause::TooLong);
         match self.function.poll_released(self.now_ns)? {
             Verdict::Relay {
-                bearer,
                 side,
                 to,
+                path,
                 class,
                 header: (header, header_bytes),
                 body,
@@ -97,7 +97,7 @@ impl Node {
                     return Some((side.other(), too_long));
                 };
                 let header = &header[..header_bytes];
-                let sent = self.send(part, (bearer, side), to, header, class, outs);
+                let sent = self.send(part, (path, side), to, header, class, outs);
                 Some((side.other(), sent))
             }
             Verdict::Plain {

@@ -7,13 +7,14 @@ use millrace_wire::gtpu::{ECHO_REQUEST, HEADER_BYTES, PORT};
 
 use super::meet::{Datagram, Met};
 use super::{Hop, Node, Outs};
-use crate::bearer::{BearerId, Peer, Side};
+use crate::bearer::{Peer, Side};
 use crate::checksum::Sum;
 use crate::ethernet::{Frame, IPV4, IPV6, Mac};
 use crate::function::{HEADER_BYTES_MAX, Outer, Reply, Verdict};
 use crate::ip::{IPV6_BYTES, UDP, UDP_BYTES, Udp, Written, addresses, pseudo_sum};
 use crate::link::LinkCause;
 use crate::neighbour::Way;
+use crate::paths::PathId;
 
 /// A part of a packet: what goes on, of what came.
 #[derive(Clone, Copy)]
@@ -108,6 +109,8 @@ impl Node {
             Met::Arp { at } => self.handle_arp(port, packet, *at, outs),
             Met::Icmp(internet) => self.handle_icmp(port, packet, internet, outs),
             Met::Drop(cause) => Err(*cause),
+            // Whose it is was looked for.
+            Met::Plain { .. } => Err(LinkCause::Destination),
         }
     }
 
@@ -138,9 +141,9 @@ impl Node {
             .handle_at(&outer, datagram.class, shown, self.now_ns);
         match verdict {
             Verdict::Relay {
-                bearer,
                 side,
                 to,
+                path,
                 class,
                 header: (header, header_bytes),
                 body,
@@ -152,7 +155,7 @@ impl Node {
                     length: body.len(),
                 };
                 let header = &header[..header_bytes];
-                self.send(part, (bearer, side), to, header, class, outs)
+                self.send(part, (path, side), to, header, class, outs)
             }
             Verdict::Plain {
                 side, header, body, ..
@@ -194,9 +197,9 @@ impl Node {
         let shown = part.shown(&mut self.shown);
         match self.function.handle_plain(side, shown, self.now_ns) {
             Verdict::Relay {
-                bearer,
                 side,
                 to,
+                path,
                 class,
                 header: (header, header_bytes),
                 body,
@@ -208,7 +211,7 @@ impl Node {
                     length: body.len(),
                 };
                 let header = &header[..header_bytes];
-                self.send(part, (bearer, side), to, header, class, outs)
+                self.send(part, (path, side), to, header, class, outs)
             }
             Verdict::Plain {
                 side, header, body, ..
@@ -269,41 +272,47 @@ impl Node {
         sum.add(bytes);
     }
 
-    /// The way to a bearer's far end, which is found once, and again when neighbours have changed.
+    /// The way that a path takes, which is found once, and again when neighbours have changed.
     #[inline]
-    fn towards(
-        &mut self,
-        (bearer, side): (BearerId, Side),
-        to: IpAddr,
-    ) -> Result<Towards, LinkCause> {
-        let generation = self.neighbours.generation().wrapping_add(1);
-        if let Some(hops) = self.hops.get(bearer.slot()) {
-            let hop = hops[side as usize];
-            if hop.generation == generation {
-                return Ok(Towards {
-                    port: hop.port,
-                    place: hop.place,
-                });
-            }
+    fn towards(&mut self, path: PathId, side: Side, to: IpAddr) -> Result<Towards, LinkCause> {
+        let generation = self.neighbours.generation();
+        if let Some(Some(hop)) = self.hops.get(path.index())
+            && (hop.generation, hop.side, hop.to) == (generation, side, to)
+        {
+            return Ok(hop.towards);
         }
         let towards = self.find_way(side, to)?;
-        // Looking may have made room, and so another generation.
-        let generation = self.neighbours.generation().wrapping_add(1);
-        if let Some(hops) = self.hops.get_mut(bearer.slot()) {
-            hops[side as usize] = Hop {
-                generation,
-                place: towards.place,
-                port: towards.port,
-            };
+        if self.hops.len() <= path.index() {
+            self.hops.resize(path.index() + 1, None);
         }
+        self.hops[path.index()] = Some(Hop {
+            side,
+            to,
+            generation: self.neighbours.generation(),
+            towards,
+        });
         Ok(towards)
     }
 
     pub(super) fn find_way(&mut self, side: Side, to: IpAddr) -> Result<Towards, LinkCause> {
         let (port, next) = self.routes.find(side, to).ok_or(LinkCause::NoRoute)?;
+        if let Some(last) = &self.last
+            && (last.generation, last.to, last.towards.port)
+                == (self.neighbours.generation(), next, port)
+        {
+            return Ok(last.towards);
+        }
         let place = self.neighbours.find(port, next, self.now_ns);
         let place = place.ok_or(LinkCause::Neighbours)?;
-        Ok(Towards { port, place })
+        let towards = Towards { port, place };
+        self.last = Some(Hop {
+            side,
+            to: next,
+            // Looking may have made room, and so another one.
+            generation: self.neighbours.generation(),
+            towards,
+        });
+        Ok(towards)
     }
 
     /// Sends a message's header and body to a tunnel's far end.
@@ -311,13 +320,13 @@ impl Node {
     pub(super) fn send(
         &mut self,
         body: Part<'_>,
-        bearer: (BearerId, Side),
+        (path, side): (PathId, Side),
         to: Peer,
         header: &[u8],
         class: u8,
         outs: &mut Outs,
     ) -> Result<(), LinkCause> {
-        let towards = self.towards(bearer, to.address)?;
+        let towards = self.towards(path, side, to.address)?;
         self.send_towards(body, towards, (None, to.address), header, class, outs)
     }
 

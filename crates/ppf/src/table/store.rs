@@ -16,7 +16,7 @@ impl Table {
     }
 
     /// Addresses that a user has.
-    fn users(&self, hot: &Hot, side: Side) -> [Option<User>; 2] {
+    fn addresses(&self, hot: &Hot, side: Side) -> [Option<User>; 2] {
         [
             hot.user_v4(side).map(User::V4),
             self.prefix(hot, side).map(User::V6),
@@ -134,7 +134,7 @@ impl Table {
             }
             (v6 @ IpAddr::V6(_), _) => [None, Some(User::of(v6))],
         };
-        if hot.is_plain(side) && self.users(hot, side) == wanted {
+        if hot.is_plain(side) && self.addresses(hot, side) == wanted {
             return;
         }
         self.clear_peer(id, side);
@@ -156,7 +156,7 @@ impl Table {
             return;
         };
         if hot.is_plain(side) {
-            for user in self.users(&hot, side).into_iter().flatten() {
+            for user in self.addresses(&hot, side).into_iter().flatten() {
                 self.users[side as usize].remove(user, id);
             }
             if let Some(prefix) = hot.user_v6(side) {

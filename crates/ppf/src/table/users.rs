@@ -75,6 +75,16 @@ impl Addresses {
         (word != 0).then(|| BearerId::from_number(word as u32))
     }
 
+    /// Reads what [`Addresses::get`] would read first.
+    #[inline]
+    fn touch(&self, address: u32) -> u32 {
+        if self.words.is_empty() {
+            return 0;
+        }
+        let word = self.words.get(self.home(address));
+        word.map_or(0, |word| *word as u32)
+    }
+
     fn insert(&mut self, address: u32, bearer: BearerId) {
         if (self.count + 1) * 2 > self.words.len() {
             let words = vec![0; (self.words.len() * 2).max(16)];
@@ -147,6 +157,16 @@ impl Users {
         match user {
             User::V4(address) => self.v4.get(address),
             User::V6(prefix) => self.v6.get(&prefix).copied(),
+        }
+    }
+
+    /// Reads what a search for a user begins with, and nothing else: as for [`crate::Table::touch`].
+    #[inline]
+    pub(crate) fn touch(&self, user: User) -> u32 {
+        match user {
+            User::V4(address) => self.v4.touch(address),
+            // The map shows no places, and has read the user's when it has found it.
+            User::V6(_) => self.find(user).map_or(0, BearerId::number),
         }
     }
 
