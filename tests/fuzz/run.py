@@ -32,6 +32,7 @@ LONGEST = {
     "subscriber": 1024,
     "agent": 1024,
     "user_plane": 1024,
+    "node": 1024,
     "captures": 4096,
     "filter": 256,
     "offloads": 256,
@@ -43,7 +44,7 @@ LONGEST = {
 """The targets, and how many bytes an input of each has at most."""
 TARGETS = tuple(LONGEST)
 PORTS = ("captures", "filter", "offloads", "memif-control", "memif-rings", "vhost-control", "virtio-rings")
-SHARES = {"gtpu": 0.2, "user_plane": 0.2, **dict.fromkeys(PORTS, 0.5)}
+SHARES = {"gtpu": 0.2, "user_plane": 0.2, "node": 0.12, **dict.fromkeys(PORTS, 0.5)}
 """Of the seconds that are asked for. GTP-U needs no processes, and does ten times as much in a second as others; ports are many targets."""
 COUNTERS = (
     "-Cpasses=sancov-module",

@@ -27,13 +27,23 @@ sys.path[1:1] = [str(TESTS), str(TESTS / "switch")]
 import exchange  # noqa: E402
 import kept  # noqa: E402
 import kernel  # noqa: E402
+import long  # noqa: E402
+import told  # noqa: E402
 import treated  # noqa: E402
 from harness import isolate, road  # noqa: E402
 from rig import Skipped, Wrong  # noqa: E402
 
 Case = Callable[[ExitStack, Path], None]
 
-FULL = {"idle: it sleeps", "relay: IPv6", "wrong: 20 000 frames", "kernel: the device gtp", "guest: its device gtp"}
+FULL = {
+    "idle: it sleeps",
+    "relay: IPv6",
+    "long: first parts alone",
+    "traced: two workers",
+    "wrong: 20 000 frames",
+    "kernel: the device gtp",
+    "guest: its device gtp",
+}
 """What is left to the full run."""
 
 
@@ -46,6 +56,12 @@ def cases(thorough: bool) -> dict[str, Case]:
     found["data network: a user talks UDP"] = exchange.data_network
     found["dissected: scapy and tshark"] = exchange.dissected
     found["treated: flows, marks, limits, pauses"] = treated.treated
+    found["long: parts between tunnels"] = long.relayed
+    found["long: users and the data network"] = long.users
+    found["long: first parts alone"] = long.flood
+    found["told: peers that answer, and do not"] = told.supervised
+    found["traced: a bearer's frames"] = told.traced
+    found["traced: two workers"] = told.traced_by_two
     found["wrong: 20 000 frames"] = exchange.wrong
     count, kills = (200_000, 100) if thorough else (5_000, 3)
     found["changed: while packets pass"] = lambda stack, place: kept.changed(stack, place, count)

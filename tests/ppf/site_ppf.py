@@ -68,23 +68,24 @@ def links(stack: ExitStack) -> None:
     ip("route", "add", USERS, "via", own(CORE), inside=CORE)
 
 
-def config(place: Path, more: str = "") -> str:
+def config(place: Path, more: str = "", mtus: dict[str, int] | None = None) -> str:
     """The function's, with a port of AF_XDP on either side."""
     text = f'store = "{place}/store"\n{more}\n'
     for side in (RADIO, CORE):
         addresses = ", ".join(f'"{mine}/{bits}"' for mine, _, bits in SIDES[side].values())
         text += f'[[port]]\nname = "{side}"\nside = "{side}"\naf_xdp.interface = "{side}"\naddresses = [{addresses}]\n'
+        text += f"mtu = {(mtus or {}).get(side, 1500)}\n"
     return text + f'routes = [{{ to = "0.0.0.0/0", via = "{far(CORE)}" }}]\n'
 
 
 class Function(Programs):
     """`millrace ppf run`, and who asks it."""
 
-    def __init__(self, stack: ExitStack, place: Path, more: str = "") -> None:
+    def __init__(self, stack: ExitStack, place: Path, more: str = "", mtus: dict[str, int] | None = None) -> None:
         super().__init__(stack, place)
         links(stack)
         self.file = place / "ppf.toml"
-        self.file.write_text(config(place, more))
+        self.file.write_text(config(place, more, mtus))
         self.socket = place / "ppf.sock"
         self.launch()
 

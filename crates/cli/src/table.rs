@@ -7,14 +7,14 @@ use std::fmt::Write;
 pub(crate) struct Table {
     lines: Vec<Vec<String>>,
     /// Columns whose cells end at the same place.
-    numeric: &'static [usize],
+    numeric: Vec<usize>,
 }
 
 impl Table {
-    pub(crate) fn new(heading: &[&str], numeric: &'static [usize]) -> Table {
+    pub(crate) fn new(heading: &[&str], numeric: &[usize]) -> Table {
         Table {
             lines: vec![heading.iter().map(|cell| (*cell).to_owned()).collect()],
-            numeric,
+            numeric: numeric.to_vec(),
         }
     }
 

@@ -235,6 +235,12 @@ fn it_shows_itself_to_people_programs_and_prometheus() {
         (&["stats"], &["RX", "CONSUMED", "radio"]),
         (&["stats", "n6"], &["n6"]),
         (&["neighbours"], &["ADDRESS"]),
+        (&["paths"], &["PEER", "TUNNELS", "RESTARTS"]),
+        (&["events"], &["NUMBER", "EVENT"]),
+        (
+            &["top", "--once", "--interval", "0.1"],
+            &["RX/s", "n6", "BEARERS", "BUSY"],
+        ),
         (&["bearer", "list"], &["BEARER"]),
     ] {
         let said = room.said(words);
@@ -243,6 +249,15 @@ fn it_shows_itself_to_people_programs_and_prometheus() {
         }
     }
     assert!(room.refused(&["stats", "n9"]).contains("no port"));
+    assert!(room.refused(&["top", "--once", "n9"]).contains("no port"));
+    let top = room.json(&["top", "--once", "--interval", "0.1", "n3"]);
+    assert_eq!(
+        (&top["bearers"], &top["ports"][0]["side"]),
+        (&json!(0), &json!("radio"))
+    );
+    assert_eq!(top["workers"].as_array().unwrap().len(), 1);
+    assert_eq!(room.json(&["events"])["events"], json!([]));
+    assert_eq!(room.json(&["paths"])["paths"], json!([]));
     let ports = &room.json(&["show"])["ports"];
     assert_eq!(
         (&ports[0]["kind"], &ports[1]["side"]),
@@ -269,4 +284,64 @@ fn a_file_that_is_not_right_is_told_and_nothing_is_started() {
     fs::write(room.path("ppf.toml"), room.config("")).unwrap();
     assert_eq!(room.said(&["run", "--check", &room.shown("ppf.toml")]), "");
     assert!(!room.path("control.sock").exists() && !room.path("store").exists());
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_told_of_and_followed() {
+    let room = Room::new();
+    let _function = room.start("[supervision]\ninterval_s = 60\nresponse_ms = 10\nrequests = 2");
+    let mut follows = room.command(&["events", "--follow", "--json"]);
+    let mut follows = follows.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follows.stdout.take().unwrap());
+    let bearer = ["bearer", "add", "core.user=10.0.0.1", "radio=192.0.2.8/7"];
+    room.json(&bearer);
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    follows.kill().unwrap();
+    follows.wait().unwrap();
+    let event: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(
+        (&event["event"], &event["peer"], &event["number"]),
+        (&json!("path_down"), &json!("192.0.2.8"), &json!(0))
+    );
+    let said = room.said(&["events"]);
+    assert!(
+        said.contains("path_down") && said.contains("192.0.2.8"),
+        "{said}"
+    );
+    let paths = room.said(&["paths"]);
+    assert!(
+        paths.contains("down") && paths.contains("192.0.2.8"),
+        "{paths}"
+    );
+}
+
+#[test]
+fn a_bearer_is_traced_by_its_number_or_a_tunnel_s() {
+    let room = Room::new();
+    let _function = room.start("");
+    let bearer = room.json(&["bearer", "add", "core.user=10.0.0.1", "radio=192.0.2.8/7"]);
+    let (id, teid) = (
+        bearer["id"].to_string(),
+        bearer["teids"]["radio"].to_string(),
+    );
+    let file = room.shown("bearer.pcapng");
+    for words in [
+        &["trace", &id, "--seconds", "0", "-w", &file][..],
+        &["trace", &teid, "--teid", "--seconds", "0", "-w", &file],
+        &["trace", &teid, "--seconds", "0", "-w", &file],
+    ] {
+        let output = room.output(words);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{words:?}: {said}");
+        assert!(said.contains("0 frames were written"), "{said}");
+        let bytes = fs::read(&file).unwrap();
+        assert_eq!(bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
+        fs::remove_file(&file).unwrap();
+    }
+    let refused = room.refused(&["trace", "7", "-w", &file]);
+    assert!(refused.contains("neither"), "{refused}");
+    assert!(!room.path("bearer.pcapng").exists());
+    let output = room.output(&["trace", &id, "--seconds", "0", "-w", "-"]);
+    assert_eq!(output.stdout[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
 }

@@ -1,16 +1,21 @@
 //! What can be asked of a function, and changed: `docs/ppf-openapi.json` describes it, and is tested against the answers.
 
+use std::fmt::Display;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::bearer::BearerId;
-use crate::http::{Answer, JSON, JSON_LINES, Question, TEXT};
+use crate::http::{Answer, JSON, JSON_LINES, Question, Said, TEXT};
 use crate::metrics;
 use crate::registry::ChangeError;
 use crate::report::{Added, BearerList, Refusal};
 use crate::running::Running;
 use crate::spec::BearerSpec;
+
+mod observe;
 
 /// The document that describes the API, as it is served.
 pub const OPENAPI: &str = include_str!("../../../docs/ppf-openapi.json");
@@ -19,7 +24,7 @@ pub const OPENAPI: &str = include_str!("../../../docs/ppf-openapi.json");
 const LIMIT: usize = 1000;
 const LIMIT_MAX: usize = 100_000;
 /// One may be lost, and more than some say nothing more.
-const END_MARKERS_MAX: usize = 8;
+const END_MARKERS_MAX: u32 = 8;
 /// Of so many refusals the reason is told.
 const REFUSALS_MAX: usize = 100;
 
@@ -51,22 +56,40 @@ impl Api {
         &self.running
     }
 
-    /// Answers a question.
+    /// Answers a question; what comes piece by piece when all of it has come.
     #[must_use]
     pub fn answer(&self, question: &Question) -> Answer {
-        self.route(question).unwrap_or_else(|refused| refused)
+        match self.say(question) {
+            Said::Whole(answer) => answer,
+            Said::Pieces(content_type, pieces) => Answer {
+                status: 200,
+                content_type,
+                body: pieces.flatten().collect(),
+            },
+        }
     }
 
-    fn route(&self, question: &Question) -> Answered {
+    /// Answers a question.
+    pub(crate) fn say(&self, question: &Question) -> Said {
         if !is_own_host(&question.host) {
             // A page in somebody's browser, whose name leads to this machine.
-            return Err(Answer::error(403, "this host is asked by another name"));
+            return Said::Whole(Answer::error(403, "this host is asked by another name"));
         }
         let path = question.path.strip_prefix("/v1/");
         let words: Vec<&str> = path.unwrap_or_default().split('/').collect();
-        match (question.method.as_str(), words.as_slice()) {
+        if let ("GET", ["bearers", id, "trace"]) = (question.method.as_str(), words.as_slice()) {
+            return self.trace(id, question).unwrap_or_else(Said::Whole);
+        }
+        let answer = self.route(question, &words);
+        Said::Whole(answer.unwrap_or_else(|refused| refused))
+    }
+
+    fn route(&self, question: &Question, words: &[&str]) -> Answered {
+        match (question.method.as_str(), words) {
             ("GET", ["status"]) => json(200, &self.running.status()),
             ("GET", ["neighbours"]) => json(200, &self.running.neighbours()),
+            ("GET", ["events"]) => self.events(question),
+            ("GET", ["paths"]) => self.paths(question),
             ("GET", ["bearers"]) => self.list(question),
             ("POST", ["bearers"]) => self.add(question),
             ("POST", ["bearers", "remove"]) => self.remove(question),
@@ -81,7 +104,12 @@ impl Api {
                 json(200, gone.first().ok_or_else(unknown)?)
             }
             (_, ["ues"] | ["ues", _]) => self.ues(question, &words[1..]),
-            (_, ["status" | "neighbours" | "bearers"] | ["bearers", _]) => Err(otherwise()),
+            (
+                _,
+                ["status" | "neighbours" | "events" | "paths" | "bearers"]
+                | ["bearers", _]
+                | ["bearers", _, "trace"],
+            ) => Err(otherwise()),
             ("GET", _) => self.document(&question.path),
             _ => Err(nothing_there()),
         }
@@ -169,10 +197,13 @@ impl Api {
     }
 
     fn add_lines(&self, body: &[u8]) -> Answered {
-        let lines = body.split(|byte| *byte == b'\n');
-        let lines = lines.filter(|line| !line.trim_ascii().is_empty());
-        let parsed: Vec<_> = lines.map(BearerSpec::parse).collect();
-        let specs: Vec<BearerSpec> = parsed.iter().flatten().cloned().collect();
+        let lines = (1..).zip(body.split(|byte| *byte == b'\n'));
+        let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
+        let parsed: Vec<_> = lines
+            .map(|(number, line)| (number, BearerSpec::parse(line)))
+            .collect();
+        let specs = parsed.iter().flat_map(|(_, spec)| spec);
+        let specs: Vec<BearerSpec> = specs.cloned().collect();
         let added = self.running.add(&specs);
         let added = added.map_err(|error| Answer::error(507, &error.to_string()))?;
         let mut added = added.into_iter();
@@ -182,7 +213,7 @@ impl Api {
             ids: Vec::with_capacity(parsed.len()),
             refusals: Vec::new(),
         };
-        for (line, parsed) in (1..).zip(parsed) {
+        for (line, parsed) in parsed {
             let outcome = match parsed {
                 Ok(_) => added.next(),
                 Err(why) => Some(Err(why)),
@@ -220,13 +251,8 @@ impl Api {
     fn change(&self, id: BearerId, question: &Question) -> Answered {
         media(question)?;
         let spec = spec_of(&question.body)?;
-        let markers = number(question, "end_markers", 0)?;
-        if markers > END_MARKERS_MAX {
-            let why = format!("end_markers is at most {END_MARKERS_MAX}");
-            return Err(Answer::error(400, &why));
-        }
-        // Of some.
-        let changed = self.running.change(id, &spec, markers as u32);
+        let markers = number_of(question, "end_markers", 0..=END_MARKERS_MAX)?.unwrap_or(0);
+        let changed = self.running.change(id, &spec, markers);
         json(200, &changed.map_err(|error| refused(&error))?)
     }
 }
@@ -250,20 +276,9 @@ fn refused(error: &ChangeError) -> Answer {
 
 /// Which part of a list is asked for.
 fn page(question: &Question) -> Result<(usize, usize), Answer> {
-    let limit = number(question, "limit", LIMIT)?;
-    if !(1..=LIMIT_MAX).contains(&limit) {
-        let why = format!("limit is from 1 to {LIMIT_MAX}");
-        return Err(Answer::error(400, &why));
-    }
-    Ok((number(question, "from", 0)?, limit))
-}
-
-/// A parameter that is a number.
-fn number(question: &Question, name: &str, usual: usize) -> Result<usize, Answer> {
-    let wrong = || Answer::error(400, &format!("{name} is a number"));
-    question
-        .parameter(name)
-        .map_or(Ok(usual), |text| text.parse().map_err(|_| wrong()))
+    let limit = number_of(question, "limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT);
+    let from = number_of(question, "from", 0..=usize::MAX)?.unwrap_or(0);
+    Ok((from, limit))
 }
 
 enum Media {
@@ -303,6 +318,25 @@ fn is_own_host(host: &str) -> bool {
     name.is_empty()
         || name.eq_ignore_ascii_case("localhost")
         || address.parse().is_ok_and(is_loopback)
+}
+
+/// What a question's parameter says, if it is there.
+fn number_of<N: FromStr + PartialOrd + Display>(
+    question: &Question,
+    name: &str,
+    range: RangeInclusive<N>,
+) -> Result<Option<N>, Answer> {
+    let Some(text) = question.parameter(name) else {
+        return Ok(None);
+    };
+    match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(Some(number)),
+        Ok(_) => {
+            let why = format!("{name} is from {} to {}", range.start(), range.end());
+            Err(Answer::error(400, &why))
+        }
+        Err(_) => Err(Answer::error(400, &format!("{name} is a number"))),
+    }
 }
 
 fn id_of(word: &str) -> Result<BearerId, Answer> {

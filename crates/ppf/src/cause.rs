@@ -70,7 +70,7 @@ causes! {
     Spoofed, "spoofed", "TS 29.244, 5.2.1";
     /// For a user that there is not.
     UnknownUser, "unknown_user", "TS 29.244, 5.2.1";
-    /// Longer than the tunnel's path takes; the sender is told.
+    /// Longer than the path takes; the sender is told.
     TooBig, "too_big", "RFC 1191, RFC 4443 3.2";
     /// The tunnel met congestion, and the packet's sender would not understand it.
     Congestion, "congestion", "RFC 6040, 4.2";
@@ -94,6 +94,15 @@ causes! {
     FragmentMemory, "fragment_memory", "RFC 8900, 3.6";
     /// The rest did not come.
     FragmentAge, "fragment_age", "RFC 1122, 3.3.2; RFC 8200, 4.5";
+}
+
+impl Cause {
+    /// The clause that demands the cause of this name; none, if there is no such cause.
+    pub(crate) fn clause_of(name: &str) -> Option<&'static str> {
+        let mut all = Cause::ALL.into_iter();
+        let cause = all.find(|cause| cause.name() == name)?;
+        Some(cause.clause())
+    }
 }
 
 impl From<ParseError> for Cause {
@@ -129,6 +138,13 @@ impl Drops {
     #[inline]
     pub fn add_many(&mut self, cause: Cause, count: u64) {
         self.0[cause as usize] += count;
+    }
+
+    /// Counts what another has counted.
+    pub fn add_all(&mut self, others: &Drops) {
+        for (own, more) in self.0.iter_mut().zip(others.0) {
+            *own += more;
+        }
     }
 
     /// How many of a cause.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use millrace_switch::{
@@ -10,10 +10,13 @@ use millrace_switch::{
 };
 use serde::Deserialize;
 
-use crate::bearer::{BEARERS_MAX, Side};
+use crate::bearer::Side;
 use crate::ethernet::Mac;
 use crate::node::Interface;
 use crate::route::Prefix;
+pub use settings::{HoldConfig, ReassemblyConfig, SupervisionConfig};
+
+mod settings;
 
 /// Longest time that a worker may look for packets before it sleeps.
 const SPIN_US_MAX: u32 = 10_000;
@@ -35,14 +38,24 @@ pub struct Config {
     pub processors: Vec<usize>,
     /// How long a worker looks for packets before it sleeps, in microseconds.
     pub spin_us: u32,
-    /// Bearers that room is made for at the start.
-    pub bearers: usize,
     /// The control socket.
     pub control: Option<PathBuf>,
     /// `ADDRESS:PORT` of the loopback interface, where it is asked as by the control socket.
     pub http: Option<SocketAddr>,
     /// The directory that bearers are kept in. Otherwise they are gone with the process.
     pub store: Option<PathBuf>,
+    /// Outer packets that come in parts.
+    pub reassembly: ReassemblyConfig,
+    /// Error indications and lists of extension headers that are sent in a second, and as many of ICMP, at most.
+    pub errors_per_second: u32,
+    /// In whose name users are told that a packet is too long; otherwise in that of an address of the function's.
+    pub gateway_v4: Option<Ipv4Addr>,
+    /// The same in IPv6.
+    pub gateway_v6: Option<Ipv6Addr>,
+    /// Whether peers are asked if they live, and how.
+    pub supervision: Option<SupervisionConfig>,
+    /// What paused bearers hold.
+    pub hold: HoldConfig,
     /// Ports.
     pub port: Vec<PortConfig>,
 }
@@ -52,10 +65,15 @@ impl Default for Config {
         Config {
             processors: Vec::new(),
             spin_us: 50,
-            bearers: 65_536,
             control: None,
             http: None,
             store: None,
+            reassembly: ReassemblyConfig::default(),
+            errors_per_second: crate::function::ERRORS_PER_SECOND,
+            gateway_v4: None,
+            gateway_v6: None,
+            supervision: None,
+            hold: HoldConfig::default(),
             port: Vec::new(),
         }
     }
@@ -189,14 +207,13 @@ impl Config {
                 "spin_us is {spin}; it must be at most {SPIN_US_MAX}"
             ));
         }
-        if self.bearers > BEARERS_MAX {
-            return Err(format!("bearers is at most {BEARERS_MAX}"));
-        }
         if let Some(http) = self.http.filter(|http| !http.ip().is_loopback()) {
             return Err(format!(
                 "http is {http}: whoever can ask can change everything, so that it is an address of the loopback interface"
             ));
         }
+        self.reassembly.check()?;
+        self.check_settings()?;
         if self.port.is_empty() || self.port.len() > PORTS_MAX {
             let count = self.port.len();
             return Err(format!(
@@ -217,6 +234,7 @@ impl Config {
 impl PortConfig {
     fn check(&self, workers: usize) -> Result<(), String> {
         let named = |what: String| Err(format!("port {:?}: {what}", self.name));
+        self.opened().check()?;
         if self.worker.is_some_and(|worker| worker >= workers) {
             return named(format!("worker is from 0 to {}", workers - 1));
         }
@@ -257,16 +275,21 @@ impl PortConfig {
         Ok(())
     }
 
+    /// Which side is there.
+    fn on(&self) -> Side {
+        match self.side {
+            SideName::Core => Side::Core,
+            SideName::Radio => Side::Radio,
+        }
+    }
+
     /// As the function sees it. It has been checked.
     #[must_use]
     pub fn interface(&self) -> Interface {
         let mac = self.mac.as_ref().and_then(|mac| mac.parse().ok());
         Interface {
             name: self.name.clone(),
-            side: match self.side {
-                SideName::Core => Side::Core,
-                SideName::Radio => Side::Radio,
-            },
+            side: self.on(),
             mac: mac.unwrap_or_else(|| Mac::of_name(&self.name)),
             vlan: self.vlan,
             addresses: self.addresses.clone(),
@@ -276,7 +299,7 @@ impl PortConfig {
         }
     }
 
-    /// What it is of. The function does nobody's checksums and cuts nothing, so that peers are told to do so themselves.
+    /// What it is of. The function does nobody's checksums and segments, so that peers are told to do so themselves.
     pub(crate) fn opened(&self) -> millrace_switch::PortConfig {
         let mut port = millrace_switch::PortConfig {
             name: self.name.clone(),
@@ -379,6 +402,26 @@ mod tests {
             ),
             ("[[port]]", "http = \"0.0.0.0:80\"\n[[port]]", "loopback"),
             ("[[port]]", "processors = [1, 1]\n[[port]]", "twice"),
+            (
+                "[[port]]",
+                "[reassembly]\npackets = 65537\n[[port]]",
+                "packets is at most",
+            ),
+            (
+                "[[port]]",
+                "[reassembly]\nbytes = 65535\n[[port]]",
+                "bytes is from",
+            ),
+            (
+                "[[port]]",
+                "[reassembly]\nseconds = 0\n[[port]]",
+                "seconds is from",
+            ),
+            (
+                "[[port]]",
+                "[reassembly]\nages = 1\n[[port]]",
+                "unknown field",
+            ),
         ] {
             let error = Config::parse(&PORT.replacen(old, new, 1)).unwrap_err();
             assert!(error.contains(why), "{new}: {error}");
@@ -393,5 +436,10 @@ mod tests {
         let text = include_str!("../ppf.toml");
         let config = Config::parse(text).unwrap();
         assert!(config.port.len() >= 2);
+        assert_eq!(config.reassembly, ReassemblyConfig::default());
+        assert_eq!(
+            config.reassembly.limits(),
+            crate::ReassemblyLimits::default()
+        );
     }
 }

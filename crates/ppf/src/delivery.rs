@@ -107,7 +107,9 @@ impl Delivery {
             (false, false) => {
                 self.lost[at].1 = before(sequence);
                 self.lost.insert(at + 1, (after(sequence), last));
-                self.lost.truncate(LOST_MAX);
+                if self.lost.len() > LOST_MAX {
+                    self.lost.remove(0);
+                }
             }
         }
         Came::Late

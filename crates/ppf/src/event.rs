@@ -96,6 +96,11 @@ impl Events {
         }
     }
 
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     pub(crate) fn pop(&mut self) -> Option<Event> {
         self.waiting.pop_front()
     }

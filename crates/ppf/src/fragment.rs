@@ -7,7 +7,7 @@ use crate::cause::Cause;
 const V4_HEADER_BYTES: usize = 20;
 const V6_HEADER_BYTES: usize = 40;
 /// IPv6's header of a fragment.
-const FRAGMENT_HEADER_BYTES: usize = 8;
+pub(crate) const FRAGMENT_HEADER_BYTES: usize = 8;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -17,7 +17,7 @@ const HEADERS_MAX: usize = 4;
 /// What a packet that is put together may have behind its header.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 65_535;
 /// Places are told in units of so many bytes.
-const UNIT: usize = 8;
+pub(crate) const UNIT: usize = 8;
 
 /// A part of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +74,10 @@ impl<'a> Fragment<'a> {
         let (has_more, at) = (two(6) & 0x2000 != 0, usize::from(two(6) & 0x1fff) * UNIT);
         if !has_more && at == 0 {
             return Ok(None);
+        }
+        // The whole has its header's bytes in its length as well.
+        if V4_HEADER_BYTES + at + payload.len() > PAYLOAD_BYTES_MAX {
+            return Err(Cause::Fragment);
         }
         let address =
             |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);

@@ -33,7 +33,7 @@ mod too_big;
 /// Bytes of a header that is written, with its extension headers, at most.
 pub const HEADER_BYTES_MAX: usize = 128;
 /// Messages about errors in a second, at most: whoever sends to tunnels that there are not is not to be answered for each packet.
-const ERRORS_PER_SECOND: u32 = 100;
+pub(crate) const ERRORS_PER_SECOND: u32 = 100;
 /// Bytes of a message of this function's own, at most.
 const REPLY_BYTES_MAX: usize = 64;
 /// Messages that wait for somebody who sends them, at most.
@@ -44,8 +44,8 @@ const SENDINGS_MAX: usize = 1024;
 pub struct Settings {
     /// Error indications and lists of extension headers, in a second, and as many of ICMP.
     pub errors_per_second: u32,
-    /// The longest outer packet towards either side; 0: of any length. What is longer and may not be cut up is not sent, and its sender is
-    /// told.
+    /// The longest packet towards either side, in a tunnel with its headers; 0: of any length. What is longer and may not be cut up is not
+    /// sent, and its sender is told.
     pub mtu: [usize; 2],
     /// In whose name senders are told so, by IPv4 and IPv6; none: in that of the packet's receiver.
     pub gateways: [Option<IpAddr>; 2],
@@ -122,7 +122,7 @@ pub enum Verdict<'a> {
         /// What follows it, where it came.
         body: &'a [u8],
     },
-    /// Send a user's packet as it is: these bytes and the body behind them.
+    /// Send a user's packet as it is: these bytes and the body behind them. What is longer than the path takes is to be cut up outside.
     Plain {
         /// Of which bearer.
         bearer: BearerId,
@@ -387,18 +387,22 @@ impl Function {
                 Err(error) => (Err(error.into()), 0),
             }
         };
-        Some(match way {
-            Ok(way) => {
-                if bytes > 0 {
-                    self.bearers.account(id, to, bytes, now_ns);
+        // The gate may have been shut since a user's packet came.
+        let is_open = bytes == 0 || self.bearers.hot(id).is_some_and(|hot| hot.is_open(to));
+        Some(
+            match way.and_then(|way| is_open.then_some(way).ok_or(Cause::Gate)) {
+                Ok(way) => {
+                    if bytes > 0 {
+                        self.bearers.account(id, to, bytes, now_ns);
+                    }
+                    way.verdict(id, room)
                 }
-                way.verdict(id, room)
-            }
-            Err(cause) => {
-                self.bearers.drops[from as usize].add(cause);
-                Verdict::Drop(cause)
-            }
-        })
+                Err(cause) => {
+                    self.bearers.drops[from as usize].add(cause);
+                    Verdict::Drop(cause)
+                }
+            },
+        )
     }
 
     /// Something that whoever controls the function should know.

@@ -37,6 +37,19 @@ impl Default for HoldLimits {
     }
 }
 
+/// What is held now, and what was so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HeldCounts {
+    /// Packets that wait.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that were taken in.
+    pub taken: u64,
+    /// Packets that were given out. Those that were neither, and wait no more, were dropped, and are counted as such.
+    pub released: u64,
+}
+
 /// What a bearer has here, in one direction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Queue {
@@ -100,6 +113,7 @@ pub(crate) struct Pool {
     free_record: u32,
     oldest: u32,
     newest: u32,
+    pub(crate) counts: HeldCounts,
 }
 
 impl Pool {
@@ -118,6 +132,7 @@ impl Pool {
             free_record: NONE,
             oldest: NONE,
             newest: NONE,
+            counts: HeldCounts::default(),
         }
     }
 
@@ -162,6 +177,9 @@ impl Pool {
         queue.last = number;
         queue.packets += 1;
         queue.bytes += length;
+        self.counts.packets += 1;
+        self.counts.bytes += u64::from(length);
+        self.counts.taken += 1;
         Ok(())
     }
 
@@ -258,6 +276,8 @@ impl Pool {
         }
         queue.packets -= 1;
         queue.bytes -= record.length;
+        self.counts.packets -= 1;
+        self.counts.bytes -= u64::from(record.length);
         self.records[number as usize].next = self.free_record;
         self.free_record = number;
         Some(record.held)
@@ -359,6 +379,12 @@ mod tests {
                     .map(|one| one.0)
                     .min();
                 assert_eq!(pool.next_timeout_ns(), oldest.map(|at| at + limits.age_ns));
+                let waiting = model.iter().flatten().map(|one| one.1.len() as u64);
+                let counted = (pool.counts.packets, pool.counts.bytes);
+                assert_eq!(
+                    counted,
+                    (waiting.clone().count() as u64, waiting.sum::<u64>())
+                );
                 while let Some(old) = pool.too_old(now_ns) {
                     let which = old.bearer.number() as usize;
                     assert_eq!(pool.pop(&mut queues[which], &mut out), Some(old));

@@ -3,27 +3,21 @@
 //!
 //! Own code: a server that knows sockets of the file system brings an asynchronous runtime, and threads that wait are what is wanted here.
 
-use std::fmt;
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use nix::sys::socket::{getsockopt, sockopt};
-use nix::unistd::geteuid;
+pub use client::{AskError, Client, Pieces};
+
+mod client;
 
 /// Bytes of a question before its body, and of its body, at most: bearers come in pieces.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 const BODY_BYTES_MAX: usize = 64 << 20;
-/// Bytes of an answer that is read, at most.
-const ANSWER_BYTES_MAX: usize = 1 << 30;
-/// A function that does not answer within this time is not going to.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// JSON, and several values of it, each a line.
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const JSON_LINES: &str = "application/x-ndjson";
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4";
+pub(crate) const PCAPNG: &str = "application/x-pcapng";
 
 /// What is asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,6 +36,8 @@ pub struct Question {
     pub body: Vec<u8>,
     /// Nothing follows.
     pub is_last: bool,
+    /// Its asker speaks HTTP/1.0, which knows no answers in pieces.
+    pub(crate) is_old: bool,
 }
 
 impl Question {
@@ -57,6 +53,7 @@ impl Question {
             content_type: content_type.to_owned(),
             body,
             is_last: false,
+            is_old: false,
         }
     }
 
@@ -81,6 +78,13 @@ pub struct Answer {
     pub content_type: &'static str,
     /// The body.
     pub body: Vec<u8>,
+}
+
+/// An answer, or one that comes piece by piece, whose end is not known.
+pub(crate) enum Said {
+    Whole(Answer),
+    /// What it is, and its pieces, of which none is empty.
+    Pieces(&'static str, Box<dyn Iterator<Item = Vec<u8>>>),
 }
 
 /// Why a question is not understood: the answer to it ends the connection.
@@ -112,6 +116,7 @@ fn reason(status: u16) -> &'static str {
         415 => "Unsupported Media Type",
         431 => "Request Header Fields Too Large",
         501 => "Not Implemented",
+        503 => "Service Unavailable",
         505 => "HTTP Version Not Supported",
         507 => "Insufficient Storage",
         _ => "Internal Server Error",
@@ -121,15 +126,20 @@ fn reason(status: u16) -> &'static str {
 /// Serves one who asks until it has nothing more to say, or goes on too long for the stream's own patience.
 pub(crate) fn serve(
     stream: &mut (impl Read + Write),
-    answer: impl Fn(&Question) -> Answer,
+    answer: impl Fn(&Question) -> Said,
 ) -> io::Result<()> {
     let mut read = Vec::new();
     loop {
-        let (answer, is_last) = match next(stream, &mut read) {
-            Ok(question) => (answer(&question), question.is_last),
+        let (said, is_last, is_old) = match next(stream, &mut read) {
+            Ok(question) => (answer(&question), question.is_last, question.is_old),
             Err(Bad::End) => return Ok(()),
             Err(Bad::Io(error)) => return Err(error),
-            Err(Bad::Status(status, why)) => (Answer::error(status, why), true),
+            Err(Bad::Status(status, why)) => (Said::Whole(Answer::error(status, why)), true, false),
+        };
+        let answer = match said {
+            Said::Whole(answer) => answer,
+            Said::Pieces(..) if is_old => Answer::error(505, "HTTP/1.1 has answers in pieces"),
+            Said::Pieces(kind, pieces) => return write_pieces(stream, kind, pieces),
         };
         let Answer {
             status,
@@ -147,6 +157,23 @@ pub(crate) fn serve(
             return Ok(());
         }
     }
+}
+
+/// Writes an answer whose end is not known (RFC 9112, 7.1), which is a connection's last.
+fn write_pieces(
+    stream: &mut impl Write,
+    kind: &str,
+    pieces: impl Iterator<Item = Vec<u8>>,
+) -> io::Result<()> {
+    let header = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(header.as_bytes())?;
+    for piece in pieces.filter(|piece| !piece.is_empty()) {
+        let length = format!("{:x}\r\n", piece.len());
+        stream.write_all(&[length.as_bytes(), &piece, b"\r\n"].concat())?;
+    }
+    stream.write_all(b"0\r\n\r\n")
 }
 
 impl Answer {
@@ -257,231 +284,12 @@ fn parse_line(line: &str) -> Result<Question, Bad> {
         "HTTP/1.1" => Ok(question),
         "HTTP/1.0" => {
             question.is_last = true;
+            question.is_old = true;
             Ok(question)
         }
         _ => Err(Bad::Status(505, "HTTP/1.1 is spoken here")),
     }
 }
 
-/// Why there is no answer.
-#[derive(Debug)]
-pub enum AskError {
-    /// Nobody listens there.
-    NoFunction(PathBuf, io::Error),
-    /// Somebody does, but it is neither root nor this user.
-    Stranger(u32),
-    /// It hung up or did not answer in time.
-    NoAnswer(io::Error),
-    /// What it says is not understood.
-    Nonsense(String),
-    /// It does not do what it was asked to; the text says why.
-    Refused(u16, String),
-}
-
-impl fmt::Display for AskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AskError::NoFunction(path, error) => write!(
-                f,
-                "no packet processing function answers at {}: {error} (start one by `millrace ppf run`, or say where it is by --control)",
-                path.display()
-            ),
-            AskError::Stranger(uid) => write!(
-                f,
-                "a function of user {uid} listens there, which is not trusted"
-            ),
-            AskError::NoAnswer(error) => write!(f, "the function does not answer: {error}"),
-            AskError::Nonsense(what) => {
-                write!(f, "the function's answer is not understood: {what}")
-            }
-            AskError::Refused(_, why) => write!(f, "{why}"),
-        }
-    }
-}
-
-impl std::error::Error for AskError {}
-
-/// Somebody who asks, one question after another.
-#[derive(Debug)]
-pub struct Client {
-    stream: UnixStream,
-    read: Vec<u8>,
-}
-
-impl Client {
-    /// One of the function with this control socket.
-    ///
-    /// # Errors
-    /// When nobody listens there, or somebody who is not trusted.
-    pub fn connect(path: &Path) -> Result<Client, AskError> {
-        let failed = |error| AskError::NoFunction(path.to_owned(), error);
-        let stream = UnixStream::connect(path).map_err(failed)?;
-        let peer = getsockopt(&stream, sockopt::PeerCredentials);
-        let uid = peer.map_err(|errno| failed(errno.into()))?.uid();
-        if uid != 0 && uid != geteuid().as_raw() {
-            return Err(AskError::Stranger(uid));
-        }
-        let timeout = Some(ANSWER_PATIENCE);
-        stream.set_read_timeout(timeout).map_err(failed)?;
-        stream.set_write_timeout(timeout).map_err(failed)?;
-        Ok(Client {
-            stream,
-            read: Vec::new(),
-        })
-    }
-
-    /// Asks; returns the body of an answer that says that it was done.
-    ///
-    /// # Errors
-    /// When there is no answer, or it says that it was not.
-    pub fn ask(
-        &mut self,
-        method: &str,
-        target: &str,
-        content_type: &str,
-        body: &[u8],
-    ) -> Result<Vec<u8>, AskError> {
-        let header = format!(
-            "{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        let sent = self.stream.write_all(&[header.as_bytes(), body].concat());
-        sent.map_err(AskError::NoAnswer)?;
-        let (status, body) = self.answer().map_err(|bad| match bad {
-            Bad::Io(error) => AskError::NoAnswer(error),
-            Bad::End => AskError::NoAnswer(io::ErrorKind::UnexpectedEof.into()),
-            Bad::Status(_, what) => AskError::Nonsense(what.to_owned()),
-        })?;
-        if status < 300 {
-            return Ok(body);
-        }
-        let said: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
-        let why = said
-            .as_ref()
-            .and_then(|said| said.get("error")?.as_str())
-            .map_or_else(|| format!("status {status}"), str::to_owned);
-        Err(AskError::Refused(status, why))
-    }
-
-    fn answer(&mut self) -> Result<(u16, Vec<u8>), Bad> {
-        let whole = |read: &[u8]| end_of_header(read).is_some();
-        fill(&mut self.stream, &mut self.read, whole, HEADER_BYTES_MAX)?;
-        let end = end_of_header(&self.read).unwrap_or(self.read.len());
-        let header: Vec<u8> = self.read.drain(..end).collect();
-        let header = String::from_utf8_lossy(&header).to_ascii_lowercase();
-        let mut lines = header.split("\r\n");
-        let status = lines.next().and_then(|line| line.split(' ').nth(1));
-        let status = status.and_then(|status| status.parse().ok());
-        let status = status.ok_or(Bad::Status(0, "the first line of the answer"))?;
-        let mut lengths = lines.filter_map(|line| line.strip_prefix("content-length:"));
-        let length = lengths.find_map(|length| length.trim().parse().ok());
-        let length: usize = length.ok_or(Bad::Status(0, "an answer without a length"))?;
-        if length > ANSWER_BYTES_MAX {
-            return Err(Bad::Status(0, "an answer of more than a gibibyte"));
-        }
-        let is_there = |read: &[u8]| read.len() >= length;
-        fill(&mut self.stream, &mut self.read, is_there, usize::MAX)?;
-        Ok((status, self.read.drain(..length).collect()))
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A connection by which these bytes come, so many at a time.
-    struct Line {
-        comes: Vec<u8>,
-        step: usize,
-        goes: Vec<u8>,
-    }
-
-    impl Read for Line {
-        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-            let count = self.step.min(self.comes.len()).min(to.len());
-            to[..count].copy_from_slice(&self.comes[..count]);
-            self.comes.drain(..count);
-            Ok(count)
-        }
-    }
-
-    impl Write for Line {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.goes.extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    fn said(text: &str, step: usize) -> String {
-        let mut line = Line {
-            comes: text.as_bytes().to_vec(),
-            step,
-            goes: Vec::new(),
-        };
-        let _ = serve(&mut line, |question| Answer {
-            status: 200,
-            content_type: JSON,
-            body: format!(
-                "{} {} {:?} {}",
-                question.method,
-                question.path,
-                question.parameter("limit"),
-                String::from_utf8_lossy(&question.body)
-            )
-            .into_bytes(),
-        });
-        String::from_utf8(line.goes).unwrap()
-    }
-
-    #[test]
-    fn questions_are_answered_one_after_another_however_they_come() {
-        let text = "GET /a?limit=7 HTTP/1.1\r\nHost: x\r\n\r\nPOST /b HTTP/1.1\r\ncontent-LENGTH: 5\r\n\r\nhello";
-        for step in [1, 7, 1000] {
-            let said = said(text, step);
-            assert_eq!(said.matches("HTTP/1.1 200 OK").count(), 2, "{said}");
-            assert!(said.contains("GET /a Some(\"7\") ") && said.ends_with("POST /b None hello"));
-        }
-    }
-
-    #[test]
-    fn what_is_not_understood_ends_the_connection_with_a_reason() {
-        for (text, status) in [
-            ("GET\r\n\r\n", 400),
-            ("GET a HTTP/1.1\r\n\r\n", 400),
-            ("GET / HTTP/2\r\n\r\n", 505),
-            ("GET / HTTP/1.1\r\nnothing\r\n\r\n", 400),
-            ("POST / HTTP/1.1\r\n\r\n", 411),
-            ("POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
-            (
-                "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-                400,
-            ),
-            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 501),
-            (
-                "POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
-                413,
-            ),
-        ] {
-            let said = said(&format!("{text}GET / HTTP/1.1\r\n\r\n"), 1000);
-            let wanted = format!("HTTP/1.1 {status} ");
-            assert!(
-                said.starts_with(&wanted) && said.contains("Connection: close"),
-                "{said}"
-            );
-            assert_eq!(said.matches("Content-Length: ").count(), 1, "{said}");
-            assert_eq!(said.matches("Connection: ").count(), 1, "{said}");
-        }
-        let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(HEADER_BYTES_MAX * 2));
-        assert!(said(&long, 1000).starts_with("HTTP/1.1 431 "));
-    }
-
-    #[test]
-    fn who_waits_to_be_told_to_go_on_is_told() {
-        let text = "PUT / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
-        assert!(said(text, 1000).starts_with("HTTP/1.1 100 Continue\r\n\r\n"));
-    }
-}
+mod tests;

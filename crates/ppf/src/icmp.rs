@@ -52,6 +52,8 @@ pub(crate) struct Neighbour {
     pub(crate) mac: Option<Mac>,
     /// Of an answer: it was asked for.
     pub(crate) is_solicited: bool,
+    /// Of an answer: it is right also where another station was known.
+    pub(crate) overrides: bool,
 }
 
 impl Neighbour {
@@ -85,12 +87,14 @@ impl Neighbour {
         let is_solicited = !is_solicitation && fixed[4] & SOLICITED != 0;
         let is_wrong = target.is_multicast()
             || is_solicitation && is_unspecified && mac.is_some()
+            || is_solicitation && is_unspecified && destination != solicited_group(target)
             || is_solicited && destination.is_multicast();
         (!is_wrong).then_some(Neighbour {
             is_solicitation,
             target,
             mac,
             is_solicited,
+            overrides: !is_solicitation && fixed[4] & OVERRIDE != 0,
         })
     }
 
@@ -103,7 +107,8 @@ impl Neighbour {
             bytes[0] = SOLICITATION;
             bytes[24] = SOURCE_MAC;
         } else {
-            bytes[4] = OVERRIDE | if self.is_solicited { SOLICITED } else { 0 };
+            let bit = |bit: u8, is_set: bool| if is_set { bit } else { 0 };
+            bytes[4] = bit(OVERRIDE, self.overrides) | bit(SOLICITED, self.is_solicited);
         }
         bytes[8..24].copy_from_slice(&self.target.octets());
         bytes[25] = 1;
@@ -180,6 +185,7 @@ mod tests {
                 target: other(),
                 mac: Some(Mac([2, 0, 0, 0, 0, 9])),
                 is_solicited: !is_solicitation,
+                overrides: !is_solicitation,
             };
             let bytes = message.emit(own(), other());
             let parse = |bytes: &[u8], hops| Neighbour::parse(bytes, own(), other(), hops);

@@ -10,7 +10,7 @@ pub(crate) const UDP: u8 = 17;
 pub(crate) const ICMPV6: u8 = 58;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
+pub(crate) const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
 
 pub(crate) const IPV4_BYTES: usize = 20;
@@ -22,9 +22,9 @@ const HOPS: u8 = 64;
 /// Extension headers of an IPv6 packet that are looked through, at most.
 const EXTENSIONS_MAX: usize = 4;
 /// Of IPv4's third word: the packet must not be cut; others follow; where a fragment belongs.
-const DONT_FRAGMENT: u16 = 0x4000;
-const MORE_FRAGMENTS: u16 = 0x2000;
-const OFFSET_MASK: u16 = 0x1fff;
+pub(crate) const DONT_FRAGMENT: u16 = 0x4000;
+pub(crate) const MORE_FRAGMENTS: u16 = 0x2000;
+pub(crate) const OFFSET_MASK: u16 = 0x1fff;
 
 /// What a packet's header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -238,7 +238,7 @@ impl Written {
                 to[0] = 0x45;
                 to[1] = self.class;
                 to[2..4].copy_from_slice(&total.to_be_bytes());
-                // It is never cut, so that its number says nothing (RFC 6864, 4.1).
+                // What is cut gets another number; otherwise it says nothing (RFC 6864, 4.1).
                 to[4..6].fill(0);
                 to[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
                 to[8] = self.hops;

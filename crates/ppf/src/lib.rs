@@ -10,8 +10,8 @@
 //!
 //! Then `ethernet`, `ip`, `arp`, `icmp`, `checksum` (what is around messages), `link` (why a frame is dropped), `neighbour` and `route`
 //! (where things go), `node` (a packet's way through all of it). The shell: `config`, `spec` (a bearer as it is asked for), `store` (what
-//! outlives the process), `registry` (which bearers there are), `lane` and `worker` (threads with ports), `running` (all of them), `report`
-//! and `metrics`, `api` and `http` (how it is asked), `serve`.
+//! outlives the process), `registry` (which bearers there are), `lane` and `worker` (threads with ports), `told` (events of all of them),
+//! `trace` (a bearer's frames), `running` (all of it), `report`, `observed` and `metrics`, `api` and `http` (how it is asked), `serve`.
 
 #![forbid(unsafe_code)]
 
@@ -39,6 +39,7 @@ mod meter;
 mod metrics;
 mod neighbour;
 mod node;
+mod observed;
 mod paths;
 #[cfg(test)]
 mod random;
@@ -51,24 +52,31 @@ mod serve;
 mod spec;
 mod store;
 mod table;
+mod told;
+mod trace;
 mod worker;
 
 pub use api::{Api, OPENAPI};
 pub use bearer::{BEARERS_MAX, Bearer, BearerId, Flows, MeterId, Peer, Side, Thresholds, Usage};
 pub use cause::{Cause, Drops};
-pub use config::{Config, ConfigError, PortConfig};
+pub use config::{
+    Config, ConfigError, HoldConfig, PortConfig, ReassemblyConfig, SupervisionConfig,
+};
 pub use delivery::{Came, Delivery, State, Told};
 pub use ethernet::Mac;
 pub use event::{Due, Event, Report, Sending};
 pub use fragment::{Fragment, Piece, emit_v4_fragment_place, emit_v6_fragment_header, pieces};
 pub use function::{Function, HEADER_BYTES_MAX, Outer, Reply, Settings, Verdict};
-pub use hold::HoldLimits;
-pub use http::{Answer, AskError, Client, Question};
+pub use hold::{HeldCounts, HoldLimits};
+pub use http::{Answer, AskError, Client, Pieces, Question};
 pub use link::{LinkCause, LinkCounts};
 pub use mark::Marking;
 pub use meter::Limit;
 pub use neighbour::Known;
 pub use node::{BURST, Interface, Node, Outs};
+pub use observed::{
+    EventCounts, EventList, EventReport, HeldReport, PathCounts, PathList, PathReport,
+};
 pub use paths::{PathId, PathState, Supervision};
 pub use reassembly::{Outcome, Reassembler, ReassemblyLimits};
 pub use registry::{ChangeError, Registry};

@@ -15,7 +15,7 @@ pub enum LinkCause {
     IpHeader,
     /// The IPv4 header's checksum is wrong (RFC 1812, 5.2.2).
     IpChecksum,
-    /// A fragment of an outer packet.
+    /// A fragment of an outer packet that is not of UDP.
     Fragment,
     /// For an address that is neither ours nor a user's.
     Destination,
@@ -43,7 +43,7 @@ pub enum LinkCause {
     Unresolved,
     /// There are as many neighbours as there can be.
     Neighbours,
-    /// It is longer than the port that it is for takes.
+    /// It is longer than the port that it is for takes, and may not be cut, or would be too many pieces.
     TooLong,
     /// Its headers are longer than is written.
     Headers,
@@ -116,9 +116,10 @@ impl LinkCause {
 pub struct LinkCounts {
     /// Packets that came to the function by it.
     pub received: u64,
-    /// Packets that were made because of what came by it, or to be sent by it: questions and answers.
+    /// Packets that were made because of what came by it, or to be sent by it: questions and answers, packets that were put together, and
+    /// pieces of one that was cut, but for one of them.
     pub made: u64,
-    /// Packets that were meant for this function itself, and are at their end.
+    /// Packets that were meant for this function itself, and are at their end: parts of one that is whole as well.
     pub consumed: u64,
     drops: [u64; LinkCause::ALL.len()],
 }

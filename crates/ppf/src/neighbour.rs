@@ -30,7 +30,8 @@ const ASK_NS: u64 = SECOND_NS;
 const ASKS: u32 = 3;
 /// Entries, at most.
 pub(crate) const NEIGHBOURS_MAX: usize = 4096;
-/// Of those, so many are being looked for, at most: the others are not displaced by addresses that there are not.
+/// Of those, so many are being looked for, at most: the others are not displaced by addresses that there are not. Of one more, the port
+/// that looks for most gives up its oldest.
 const UNKNOWN_MAX: usize = 512;
 /// Packets that wait for a station, of each.
 pub(crate) const HELD_MAX: usize = 4;
@@ -71,6 +72,7 @@ struct Entry {
     at_ns: u64,
     asked: u32,
     used_ns: u64,
+    made_ns: u64,
     port: u16,
     address: IpAddr,
     held: Option<Box<Burst>>,
@@ -96,6 +98,17 @@ pub(crate) struct Ask {
     pub(crate) mac: Option<Mac>,
 }
 
+/// What somebody says of an address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Said {
+    /// The station.
+    pub(crate) mac: Mac,
+    /// It was asked for.
+    pub(crate) is_answer: bool,
+    /// It is right also where another station was known.
+    pub(crate) overrides: bool,
+}
+
 /// All stations that something was sent to.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
@@ -107,6 +120,7 @@ pub(crate) struct Neighbours {
     /// When `poll` has something to do.
     due_ns: Option<u64>,
     swept_ns: u64,
+    crowded: Vec<(u16, u64)>,
 }
 
 impl Neighbours {
@@ -129,7 +143,10 @@ impl Neighbours {
         }
         if self.unknown >= UNKNOWN_MAX || self.places.len() >= NEIGHBOURS_MAX {
             self.sweep(now_ns);
-            if self.unknown >= UNKNOWN_MAX || self.places.len() >= NEIGHBOURS_MAX {
+            if self.unknown >= UNKNOWN_MAX {
+                self.crowd_out(port);
+            }
+            if self.places.len() >= NEIGHBOURS_MAX {
                 return None;
             }
         }
@@ -139,6 +156,7 @@ impl Neighbours {
             at_ns: now_ns,
             asked: 0,
             used_ns: now_ns,
+            made_ns: now_ns,
             port,
             address,
             held: None,
@@ -194,29 +212,42 @@ impl Neighbours {
         held.append_copy(packet)
     }
 
-    /// Somebody says at which station an address is. `is_answer`: because it was asked. Returns what has waited for that.
+    /// For how many more packets there is room at an entry.
+    pub(crate) fn held_room(&self, place: u32) -> usize {
+        match self.entries.get(place as usize) {
+            Some(Some(entry)) => HELD_MAX - entry.held.as_ref().map_or(0, |held| held.len()),
+            _ => 0,
+        }
+    }
+
+    /// Somebody says at which station an address is. Returns what has waited for that.
     pub(crate) fn hear(
         &mut self,
         (port, address): (u16, IpAddr),
-        mac: Mac,
-        is_answer: bool,
+        said: Said,
         now_ns: u64,
     ) -> Option<Box<Burst>> {
         let place = *self.places.get(&(port, address))?;
         let entry = self.entries[place as usize].as_mut()?;
+        let is_other = entry.mac != said.mac;
         match entry.known {
             Known::Incomplete => self.unknown -= 1,
-            // What was not asked for changes where it is, and proves nothing (RFC 4861, 7.2.5).
-            Known::Reachable | Known::Probing if !is_answer => {
-                if entry.mac != mac {
+            // What is said of another one without certainty, or was not asked for, is asked about (RFC 4861, 7.2.5).
+            Known::Reachable | Known::Probing if is_other && !said.overrides || !said.is_answer => {
+                if is_other {
+                    if said.overrides {
+                        entry.mac = said.mac;
+                    } else if entry.known == Known::Probing {
+                        return None;
+                    }
                     (entry.known, entry.asked, entry.at_ns) = (Known::Probing, 0, now_ns);
-                    entry.mac = mac;
                     self.be_due(now_ns);
                 }
                 return None;
             }
             Known::Reachable | Known::Probing | Known::Failed => {}
         }
+        let mac = said.mac;
         (entry.mac, entry.known) = (mac, Known::Reachable);
         entry.at_ns = now_ns + REACHABLE_NS;
         entry.held.take()
@@ -277,6 +308,39 @@ impl Neighbours {
         self.due_ns = Some(self.due_ns.map_or(at_ns, |due| due.min(at_ns)));
     }
 
+    /// Forgets one of those that are looked for: of the port where most are, or of this one, if that has as many, the one that was wanted
+    /// first. So whoever asks for ever more addresses at one port keeps nobody of another one from being found.
+    fn crowd_out(&mut self, port: u16) {
+        let unknown = || {
+            let entries = self.entries.iter().enumerate();
+            let entries = entries.filter_map(|(place, entry)| Some((place, entry.as_ref()?)));
+            entries.filter(|(_, entry)| entry.known == Known::Incomplete)
+        };
+        let mut counts: HashMap<u16, usize> = HashMap::new();
+        for (_, entry) in unknown() {
+            *counts.entry(entry.port).or_default() += 1;
+        }
+        let most = counts
+            .into_iter()
+            .max_by_key(|(of, count)| (*count, *of == port));
+        let crowd = unknown().filter(|(_, entry)| most.is_some_and(|(of, _)| of == entry.port));
+        let Some((place, _)) = crowd.min_by_key(|(_, entry)| entry.made_ns) else {
+            return;
+        };
+        if let Some(entry) = self.entries[place].take() {
+            self.places.remove(&(entry.port, entry.address));
+            self.unknown -= 1;
+            self.generation = self.generation.wrapping_add(1);
+            let held = entry.held.map_or(0, |held| held.len() as u64);
+            self.crowded.push((entry.port, held));
+        }
+    }
+
+    /// By port, packets that waited for a station that was forgotten since the last question.
+    pub(crate) fn take_crowded(&mut self) -> Vec<(u16, u64)> {
+        std::mem::take(&mut self.crowded)
+    }
+
     /// Forgets whom nobody has used for long, and who does not answer; at most once in a second.
     fn sweep(&mut self, now_ns: u64) {
         if now_ns < self.swept_ns + SECOND_NS && self.swept_ns != 0 {
@@ -307,6 +371,14 @@ mod tests {
         Mac([2, 0, 0, 0, 0, last])
     }
 
+    fn said(last: u8, is_answer: bool) -> Said {
+        Said {
+            mac: mac(last),
+            is_answer,
+            overrides: true,
+        }
+    }
+
     fn asked(neighbours: &mut Neighbours, now_ns: u64) -> (Vec<Ask>, usize) {
         let (mut asks, mut lost) = (Vec::new(), 0);
         neighbours.poll(now_ns, |ask| asks.push(ask), |_, held| lost += held.len());
@@ -333,9 +405,9 @@ mod tests {
         };
         assert_eq!(asked(&mut neighbours, 5), (vec![ask], 0));
         assert_eq!(asked(&mut neighbours, 6), (vec![], 0), "once in a second");
-        assert!(neighbours.hear((3, address(2)), mac(1), true, 7).is_none());
-        assert!(neighbours.hear((4, address(1)), mac(1), true, 7).is_none());
-        let held = neighbours.hear((3, address(1)), mac(1), true, 7).unwrap();
+        assert!(neighbours.hear((3, address(2)), said(1, true), 7).is_none());
+        assert!(neighbours.hear((4, address(1)), said(1, true), 7).is_none());
+        let held = neighbours.hear((3, address(1)), said(1, true), 7).unwrap();
         assert_eq!(held.len(), HELD_MAX);
         assert_eq!(neighbours.way(place, 8), Way::To(mac(1)));
         asked(&mut neighbours, SECOND_NS + 5);
@@ -364,7 +436,7 @@ mod tests {
     fn who_is_used_after_its_time_is_probed_and_used_meanwhile() {
         let mut neighbours = Neighbours::default();
         let place = neighbours.find(0, address(1), 0).unwrap();
-        neighbours.hear((0, address(1)), mac(1), true, 0);
+        neighbours.hear((0, address(1)), said(1, true), 0);
         asked(&mut neighbours, 0);
         let late = REACHABLE_NS + 1;
         assert_eq!(neighbours.way(place, late), Way::To(mac(1)));
@@ -377,14 +449,23 @@ mod tests {
         let (asks, _) = asked(&mut neighbours, late + 3 * SECOND_NS);
         assert_eq!((asks.len(), asks[0].mac), (1, None));
         assert_eq!(neighbours.way(place, late), Way::Wait);
-        neighbours.hear((0, address(1)), mac(2), true, late);
+        neighbours.hear((0, address(1)), said(2, true), late);
         assert_eq!(neighbours.way(place, late), Way::To(mac(2)));
-        neighbours.hear((0, address(1)), mac(3), false, late);
+        neighbours.hear((0, address(1)), said(3, false), late);
         assert_eq!(neighbours.way(place, late), Way::To(mac(3)));
         assert_eq!(
             asked(&mut neighbours, late + 9 * SECOND_NS).0[0].mac,
             Some(mac(3))
         );
+        // Nor is somebody believed who says himself that it may be otherwise.
+        neighbours.hear((0, address(1)), said(3, true), late);
+        let unsure = Said {
+            overrides: false,
+            ..said(4, true)
+        };
+        neighbours.hear((0, address(1)), unsure, late);
+        assert_eq!(neighbours.way(place, late), Way::To(mac(3)));
+        assert_eq!(asked(&mut neighbours, late).0[0].mac, Some(mac(3)));
         assert_eq!(neighbours.unknown, 0);
     }
 
@@ -393,15 +474,23 @@ mod tests {
         let mut neighbours = Neighbours::default();
         let mut now_ns = 1;
         let known = neighbours.find(0, address(1), now_ns).unwrap();
-        neighbours.hear((0, address(1)), mac(1), true, now_ns);
-        let mut refused = 0;
+        neighbours.hear((0, address(1)), said(1, true), now_ns);
+        let mut gone = 0;
         for number in 2..20_000 {
             now_ns += SECOND_NS / 1000;
-            refused += u64::from(neighbours.find(0, address(number), now_ns).is_none());
+            assert!(neighbours.find(0, address(number), now_ns).is_some());
             neighbours.way(known, now_ns);
             asked(&mut neighbours, now_ns);
+            gone += neighbours.take_crowded().len();
+            if number == 10_000 {
+                neighbours.find(1, address(1), now_ns).unwrap();
+            }
+            // Somebody else's, at another port, is looked for as long as is usual.
+            let other = neighbours.iter().find(|(port, ..)| *port == 1);
+            let is_asked = other.is_some_and(|(.., known)| known == Known::Incomplete);
+            assert_eq!(is_asked, (10_000..13_001).contains(&number), "{number}");
         }
-        assert!(refused > 0 && neighbours.entries.len() <= 4 * UNKNOWN_MAX);
+        assert!(gone > 0 && neighbours.entries.len() <= NEIGHBOURS_MAX);
         assert!(neighbours.generation() > 0);
         assert!(matches!(neighbours.way(known, now_ns), Way::To(_)));
         assert_eq!(neighbours.find(0, address(1), now_ns), Some(known));

@@ -9,8 +9,8 @@
 //! A function with several workers has a node for each. All of them know all users, stations and ways; a bearer's state is one node's
 //! ([`Node::owner`]), and what is of another's bearer is copied to it. What stations say is copied to all.
 //!
-//! In reading order: this file (who gets what), `meet` (what a packet is), `send` (messages and users' packets leave), `own` (what the
-//! function
+//! In reading order: this file (who gets what), `meet` (what a packet is), `share` (which worker deals with it), `send` (messages and
+//! users' packets leave), `cut` (those that are too long for their port), `whole` (those that came in parts), `own` (what the function
 //! sends by itself), `local` (what is for the function itself).
 
 use std::net::IpAddr;
@@ -23,17 +23,22 @@ use crate::function::{Function, Settings};
 use crate::link::{LinkCause, LinkCounts};
 use crate::meter::Limit;
 use crate::neighbour::{Known, Neighbours};
+use crate::reassembly::{Reassembler, ReassemblyLimits};
 use crate::route::{Prefix, Route, Routes};
 use crate::table::users::{User, Users};
 
+mod cut;
 mod local;
 mod meet;
 mod own;
 mod send;
+mod share;
+mod whole;
 
 #[cfg(test)]
 mod tests;
 
+use cut::{Numbers, PIECES_MAX};
 use meet::Met;
 use send::Towards;
 
@@ -41,8 +46,8 @@ use send::Towards;
 pub const BURST: usize = 32;
 /// Packets that leave by one port at once: those of a burst, what the function sends by itself, and what has waited for a station.
 pub(crate) const OUT_BURST: usize = 2 * BURST + crate::neighbour::HELD_MAX * 8;
-/// Bytes of the longest message.
-const MESSAGE_BYTES_MAX: usize = 65_536;
+/// Bytes of the longest packet of IP: of version 6, whose length does not have its header's.
+const PACKET_BYTES_MAX: usize = crate::ip::IPV6_BYTES + crate::fragment::PAYLOAD_BYTES_MAX;
 
 /// A port, as the function sees it.
 #[derive(Debug, Clone)]
@@ -134,6 +139,12 @@ pub struct Node {
     own: Option<Burst>,
     /// Answers of a port in a second.
     answers: Vec<(u64, u32)>,
+    /// By side, outer packets that come in parts.
+    reassemblers: [Reassembler; 2],
+    /// Of outer packets that leave in parts.
+    numbers: Numbers,
+    /// Something was cut for the bursts that are filled now: they may become full.
+    has_cut: bool,
     worker: usize,
     workers: usize,
     /// What is handled now came from another worker.
@@ -145,9 +156,24 @@ pub struct Node {
 }
 
 impl Node {
-    /// One of `workers` nodes, of functions with these ports.
+    /// One of `workers` nodes, of functions with these ports, as functions usually are.
     #[must_use]
     pub fn new(interfaces: Vec<Interface>, worker: usize, workers: usize) -> Node {
+        Node::with_settings(interfaces, Settings::default(), worker, workers)
+    }
+
+    /// One of `workers` nodes, of functions with these ports, that are as they are said to be, but for what ports say: no packet is longer
+    /// than every port of its side takes.
+    #[must_use]
+    pub fn with_settings(
+        interfaces: Vec<Interface>,
+        mut settings: Settings,
+        worker: usize,
+        workers: usize,
+    ) -> Node {
+        settings.mtu = Side::BOTH.map(|side| mtu_of(&interfaces, side));
+        let mut function = Function::with_settings(settings);
+        function.bearers.paths.share(worker, workers);
         let mut routes = Vec::new();
         for (port, interface) in (0..).zip(&interfaces) {
             let side = interface.side;
@@ -163,18 +189,21 @@ impl Node {
         }
         let ports = interfaces.len();
         Node {
-            function: Function::with_settings(settings_of(&interfaces)),
+            function,
             routes: Routes::new(routes),
             neighbours: Neighbours::default(),
             users: [Users::default(), Users::default()],
             hops: Vec::new(),
             last: None,
             counts: vec![LinkCounts::default(); ports],
-            shown: vec![0; MESSAGE_BYTES_MAX].into_boxed_slice(),
-            summed: vec![0; MESSAGE_BYTES_MAX].into_boxed_slice(),
+            shown: vec![0; PACKET_BYTES_MAX].into_boxed_slice(),
+            summed: vec![0; PACKET_BYTES_MAX].into_boxed_slice(),
             met: Vec::with_capacity(BURST),
             own: Some(Burst::new(1)),
             answers: vec![(0, 0); ports],
+            reassemblers: Side::BOTH.map(|_| Reassembler::new(ReassemblyLimits::default())),
+            numbers: Numbers::new(worker, workers),
+            has_cut: false,
             interfaces,
             worker,
             workers,
@@ -212,6 +241,7 @@ impl Node {
             }
         }
         if Node::owner(id, self.workers) != self.worker {
+            self.know_peers(&bearer);
             return;
         }
         let bearers = &mut self.function.bearers;
@@ -244,8 +274,12 @@ impl Node {
         self.function.bearers.remove(id)
     }
 
-    /// Forgets whose packets come to a bearer without a tunnel; before its far ends become others.
+    /// Forgets whose packets come to a bearer without a tunnel, and that another worker's has these peers; before its far ends become
+    /// others.
     pub fn forget_users(&mut self, id: BearerId, bearer: &Bearer) {
+        if Node::owner(id, self.workers) != self.worker {
+            self.forget_peers(bearer);
+        }
         for (side, user) in users_of(bearer) {
             self.users[side as usize].remove(user, id);
         }
@@ -298,18 +332,29 @@ impl Node {
     }
 
     /// Deals with the packets that came by a port; `outs` are empty. `is_work`: they were handed over by another worker, who has counted
-    /// them.
+    /// them. Returns how many it has dealt with: what is cut may need more room than there is, and the others are left to
+    /// [`Node::receive_from`] then.
     #[inline]
-    pub fn receive(&mut self, port: u16, burst: &Burst, is_work: bool, outs: &mut Outs) {
-        self.is_work = is_work;
-        if !is_work {
-            self.counts[usize::from(port)].received += burst.len() as u64;
-        }
+    pub fn receive(&mut self, port: u16, burst: &Burst, is_work: bool, outs: &mut Outs) -> usize {
+        self.receive_from(0, port, burst, is_work, outs)
+    }
+
+    /// The same without the first packets of a burst, which are `from`.
+    #[inline]
+    pub fn receive_from(
+        &mut self,
+        from: usize,
+        port: u16,
+        burst: &Burst,
+        is_work: bool,
+        outs: &mut Outs,
+    ) -> usize {
+        (self.is_work, self.has_cut) = (is_work, false);
         let mut met = std::mem::take(&mut self.met);
         met.clear();
         let mut read = 0;
         let side = self.interfaces[usize::from(port)].side;
-        for packet in burst.iter() {
+        for packet in burst.iter().skip(from) {
             let what = match self.meet(usize::from(port), packet) {
                 Ok(what) => what,
                 Err(cause) => Met::Drop(cause),
@@ -336,25 +381,40 @@ impl Node {
             });
         }
         std::hint::black_box(read);
-        for (packet, what) in burst.iter().zip(&met) {
-            if let Err(cause) = self.deal(port, packet, what, outs) {
+        let mut done = from;
+        for (packet, what) in burst.iter().skip(from).zip(&met) {
+            if !self.has_room(outs) {
+                break;
+            }
+            if let Err(cause) = self.share_or_deal(port, packet, what, outs) {
                 self.counts[usize::from(port)].drop(cause);
             }
+            done += 1;
+        }
+        if !is_work {
+            self.counts[usize::from(port)].received += (done - from) as u64;
         }
         self.met = met;
+        done
+    }
+
+    /// Whether there is room for whatever becomes of one packet more. Where nothing is cut there is.
+    #[inline]
+    fn has_room(&self, outs: &Outs) -> bool {
+        !self.has_cut
+            || outs
+                .ports
+                .iter()
+                .all(|out| out.len() + PIECES_MAX <= OUT_BURST)
     }
 }
 
-/// A function's settings: no packet is longer than every port of its side takes.
-fn settings_of(interfaces: &[Interface]) -> Settings {
-    let mtu = |side| {
-        let own = interfaces.iter().filter(|own| own.side == side);
-        own.map(|own| own.mtu).min().unwrap_or(0)
-    };
-    Settings {
-        mtu: Side::BOTH.map(mtu),
-        ..Settings::default()
-    }
+const _: () = assert!(BURST + PIECES_MAX <= OUT_BURST);
+
+/// The longest packet that every port of a side takes.
+fn mtu_of(interfaces: &[Interface], side: Side) -> usize {
+    let own = interfaces.iter().filter(|own| own.side == side);
+    own.map(|own| own.mtu).min().unwrap_or(0)
 }
 
 /// A bearer's user, on a side without a tunnel, by each of its addresses.

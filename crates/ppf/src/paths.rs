@@ -9,7 +9,10 @@
 //!
 //! Forbidden: an answer with another number, or while resting, changes nothing, since anybody can send one, and a late one says nothing of
 //! now. No request begins earlier than the interval after the one before it began, whatever happens (7.2.1: 60 s, repetitions aside); so
-//! what is down is asked again at the same pace. The restart counter in answers is not looked at (8.2).
+//! what is down is asked again at the same pace. The restart counter in answers is shown to people, and nothing follows from it (8.2).
+//!
+//! Of several workers each knows all paths, and one asks by each ([`asker`]): a peer is not asked more often because there are more of
+//! them, and whether it lives is said once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -50,6 +53,25 @@ impl PathId {
     }
 }
 
+/// So many requests are sent at a time, and so many new paths begun, at most; the next ones the next time, which is at once.
+const ASKS_MAX: usize = 32;
+
+/// Which of so many workers asks the peer of this address.
+#[inline]
+pub(crate) fn asker(address: IpAddr, workers: usize) -> usize {
+    if workers <= 1 {
+        return 0;
+    }
+    let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    // FNV-1a: addresses that follow each other are different workers'.
+    let hash = match address {
+        IpAddr::V4(address) => address.octets().iter().fold(0xcbf2_9ce4_8422_2325, add),
+        IpAddr::V6(address) => address.octets().iter().fold(0xcbf2_9ce4_8422_2325, add),
+    };
+    // Less than there are workers.
+    (hash % workers as u64) as usize
+}
+
 /// Paths, at most: so many bits there are for their numbers.
 pub(crate) const PATHS_MAX: usize = 1 << 24;
 /// So many numbers rest before one is used again.
@@ -77,6 +99,9 @@ struct Path {
     asking: Asking,
     /// Of the last request.
     sequence: u16,
+    requests: u64,
+    responses: u64,
+    restart_counter: Option<u8>,
 }
 
 /// A path, as others see it.
@@ -90,6 +115,12 @@ pub struct PathState {
     pub tunnels: u32,
     /// Whether the peer answers; nobody knows, if it was not asked.
     pub is_up: Option<bool>,
+    /// How often it was asked, repetitions among them.
+    pub requests: u64,
+    /// How often it answered in time.
+    pub responses: u64,
+    /// What it said last of its restarts.
+    pub restart_counter: Option<u8>,
 }
 
 /// All of them.
@@ -99,6 +130,9 @@ pub(crate) struct Paths {
     numbers: HashMap<(Side, IpAddr), u32>,
     free: std::collections::VecDeque<u32>,
     supervision: Option<Supervision>,
+    /// Which worker this is, and of how many.
+    worker: usize,
+    workers: usize,
     /// When each that is supervised has something to do.
     due: BTreeSet<(u64, u32)>,
     /// Those that are new.
@@ -109,7 +143,21 @@ impl Paths {
     pub(crate) fn supervise(&mut self, supervision: Option<Supervision>) {
         self.supervision = supervision;
         self.due.clear();
-        self.fresh = (0..self.places.len() as u32).collect();
+        self.fresh.clear();
+        if supervision.is_some() {
+            let numbers = 0..self.places.len() as u32;
+            self.fresh = numbers.filter(|number| self.is_own(*number)).collect();
+        }
+    }
+
+    /// Has only those be asked that are this worker's, of so many workers. Before there are any.
+    pub(crate) fn share(&mut self, worker: usize, workers: usize) {
+        (self.worker, self.workers) = (worker, workers);
+    }
+
+    /// Whether this worker asks by a path.
+    fn is_own(&self, number: u32) -> bool {
+        asker(self.places[number as usize].address, self.workers) == self.worker
     }
 
     /// The path to an address, with one tunnel more. None: there are too many.
@@ -125,6 +173,9 @@ impl Paths {
             is_up: None,
             asking: Asking::Resting(0),
             sequence: 0,
+            requests: 0,
+            responses: 0,
+            restart_counter: None,
         };
         let number = if self.free.len() > REST || self.places.len() == PATHS_MAX {
             let number = self.free.pop_front()?;
@@ -135,7 +186,9 @@ impl Paths {
             (self.places.len() - 1) as u32
         };
         self.numbers.insert((side, address), number);
-        self.fresh.push(number);
+        if self.supervision.is_some() && self.is_own(number) {
+            self.fresh.push(number);
+        }
         Some(PathId(number))
     }
 
@@ -160,24 +213,37 @@ impl Paths {
         self.numbers.get(&(side, address)).copied().map(PathId)
     }
 
+    /// Those that this worker asks by.
     pub(crate) fn iter(&self) -> impl Iterator<Item = PathState> {
-        self.places
-            .iter()
-            .filter(|path| path.tunnels > 0)
-            .map(|path| PathState {
+        self.iter_from(0).map(|(_, path)| path)
+    }
+
+    /// The same from a number on, with their numbers.
+    pub(crate) fn iter_from(&self, number: usize) -> impl Iterator<Item = (usize, PathState)> {
+        let places = self.places.iter().enumerate().skip(number);
+        let own = places.filter(|(_, path)| {
+            path.tunnels > 0 && asker(path.address, self.workers) == self.worker
+        });
+        own.map(|(number, path)| {
+            let state = PathState {
                 side: path.side,
                 address: path.address,
                 tunnels: path.tunnels,
                 is_up: path.is_up,
-            })
+                requests: path.requests,
+                responses: path.responses,
+                restart_counter: path.restart_counter,
+            };
+            (number, state)
+        })
     }
 
-    /// An answer came.
+    /// An answer came, with such a restart counter.
     pub(crate) fn handle_response(
         &mut self,
         side: Side,
         address: IpAddr,
-        sequence: Option<u16>,
+        (sequence, restart_counter): (Option<u16>, Option<u8>),
         events: &mut Events,
     ) {
         let (Some(number), Some(supervision)) =
@@ -195,12 +261,14 @@ impl Paths {
         self.due.remove(&(path.asking.due_ns(), number));
         path.asking = Asking::Resting(began_ns.saturating_add(supervision.interval_ns));
         self.due.insert((path.asking.due_ns(), number));
+        path.responses += 1;
+        path.restart_counter = restart_counter.or(path.restart_counter);
         if path.is_up.replace(true) != Some(true) {
             events.push(Event::PathUp(side, address));
         }
     }
 
-    /// What is due: sends requests, each to a side's address with a number.
+    /// What is due: sends requests, each to a side's address with a number; so many that whoever sends them has room.
     pub(crate) fn handle_timeout(
         &mut self,
         now_ns: u64,
@@ -211,18 +279,20 @@ impl Paths {
             self.fresh.clear();
             return;
         };
-        for number in std::mem::take(&mut self.fresh) {
+        let rest = self.fresh.len().saturating_sub(ASKS_MAX);
+        for number in self.fresh.drain(rest..) {
             let path = &mut self.places[number as usize];
-            if path.tunnels > 0 {
+            // The number may be another path's by now, of another worker's peer.
+            if path.tunnels > 0 && asker(path.address, self.workers) == self.worker {
                 path.asking = Asking::Resting(now_ns);
                 self.due.insert((now_ns, number));
             }
         }
-        while let Some(&(due_ns, number)) = self.due.first() {
-            if due_ns > now_ns {
+        for _ in 0..ASKS_MAX {
+            let Some(&(due_ns, number)) = self.due.first().filter(|due| due.0 <= now_ns) else {
                 break;
-            }
-            self.due.pop_first();
+            };
+            self.due.remove(&(due_ns, number));
             let path = &mut self.places[number as usize];
             let asks = match path.asking {
                 Asking::Resting(_) => path.ask(now_ns, &supervision),
@@ -230,6 +300,7 @@ impl Paths {
             };
             self.due.insert((path.asking.due_ns(), number));
             if asks {
+                path.requests += 1;
                 send(path.side, path.address, path.sequence);
             }
         }
@@ -315,8 +386,12 @@ mod tests {
         }
 
         fn answer(&mut self, sequence: u16) {
-            self.paths
-                .handle_response(Side::Radio, peer(), Some(sequence), &mut self.events);
+            self.paths.handle_response(
+                Side::Radio,
+                peer(),
+                (Some(sequence), Some(7)),
+                &mut self.events,
+            );
         }
     }
 
@@ -345,6 +420,46 @@ mod tests {
         assert_eq!(rig.sent, [(0, 1), (60, 2), (120, 3), (180, 4)]);
         assert_eq!(rig.events.pop(), Some(Event::PathUp(Side::Radio, peer())));
         assert_eq!(rig.events.pop(), None);
+        let path = rig.paths.iter().next().unwrap();
+        assert_eq!((path.requests, path.responses), (4, 4));
+        assert_eq!(path.restart_counter, Some(7));
+    }
+
+    #[test]
+    fn many_peers_are_asked_a_few_at_a_time_and_each_by_one_worker() {
+        let mut asked = std::collections::HashMap::new();
+        for worker in 0..3 {
+            let mut paths = Paths::default();
+            paths.share(worker, 3);
+            paths.supervise(Some(Supervision::default()));
+            for number in 0..1000 {
+                let address = Ipv4Addr::from_bits(0xc000_0200 + number);
+                paths.acquire(Side::Core, address.into()).unwrap();
+            }
+            let mut events = Events::default();
+            while paths.next_timeout_ns().is_some_and(|due| due <= SECOND) {
+                let mut sent = 0;
+                paths.handle_timeout(SECOND, &mut events, |_, address, _| {
+                    *asked.entry(address).or_insert(0) += 1;
+                    sent += 1;
+                });
+                assert!(sent <= ASKS_MAX);
+            }
+            let own = paths.iter().count();
+            assert!((250..420).contains(&own), "{own} of 1000");
+        }
+        assert_eq!(asked.len(), 1000);
+        assert!(asked.values().all(|count| *count == 1));
+    }
+
+    #[test]
+    fn without_supervision_nothing_is_kept_to_be_asked() {
+        let mut paths = Paths::default();
+        for _ in 0..10 {
+            let path = paths.acquire(Side::Radio, peer()).unwrap();
+            paths.release(path);
+        }
+        assert!(paths.fresh.is_empty() && paths.next_timeout_ns().is_none());
     }
 
     #[test]

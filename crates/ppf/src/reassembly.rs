@@ -20,7 +20,11 @@ pub struct ReassemblyLimits {
     pub bytes: usize,
     /// Parts of one packet.
     pub parts: usize,
-    /// None is waited for longer; 60 s is what RFC 8200 has, 4.5.
+    /// None is waited for longer.
+    ///
+    /// RFC 8200 (4.5) has 60 s, which is from slower times: parts follow each other within milliseconds, and the number of a packet of IPv4
+    /// comes again after 65 536 of them, in less than a second at 100 000 packets a second. Whoever still waits then puts together what are
+    /// parts of two packets (RFC 4963), and messages in IPv4 mostly have no checksum that would tell.
     pub age_ns: u64,
 }
 
@@ -30,7 +34,7 @@ impl Default for ReassemblyLimits {
             packets: 1024,
             bytes: 4 << 20,
             parts: 64,
-            age_ns: 60_000_000_000,
+            age_ns: 1_000_000_000,
         }
     }
 }
@@ -44,6 +48,8 @@ pub enum Outcome<'a> {
         protocol: u8,
         /// The traffic class, of which ECN is that of all parts (RFC 3168, 5.3).
         class: u8,
+        /// Of how many parts it is.
+        parts: usize,
         /// The bytes.
         bytes: &'a [u8],
     },
@@ -64,7 +70,6 @@ struct Key {
 
 #[derive(Debug)]
 struct Packet {
-    expires_ns: u64,
     /// Tells it from others that had its key before.
     number: u64,
     /// Parts in the order in which they came.
@@ -87,8 +92,8 @@ struct Packet {
 pub struct Reassembler {
     limits: ReassemblyLimits,
     packets: HashMap<Key, Packet>,
-    /// The oldest first; those that have gone are still in it.
-    order: VecDeque<(Key, u64)>,
+    /// The oldest first, with its number and its end. Some have gone and are still in it, but never the first.
+    order: VecDeque<(Key, u64, u64)>,
     numbers: u64,
     bytes: usize,
     whole: Vec<u8>,
@@ -128,6 +133,17 @@ impl Reassembler {
         self.packets.len()
     }
 
+    /// Parts that have come of those packets.
+    #[must_use]
+    pub fn waiting_parts(&self) -> usize {
+        self.packets.values().map(|packet| packet.parts.len()).sum()
+    }
+
+    /// Counts a part that cannot be one.
+    pub(crate) fn refuse(&mut self, cause: Cause) {
+        self.drops.add(cause);
+    }
+
     /// Takes a fragment.
     pub fn handle_fragment(&mut self, fragment: &Fragment<'_>, now_ns: u64) -> Outcome<'_> {
         self.handle_timeout(now_ns);
@@ -138,6 +154,7 @@ impl Reassembler {
             return Outcome::Whole {
                 protocol: fragment.protocol,
                 class: fragment.class,
+                parts: 1,
                 bytes: &self.whole,
             };
         }
@@ -183,30 +200,27 @@ impl Reassembler {
 
     /// Forgets what has waited for too long.
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        while let Some((key, number)) = self.order.front().copied() {
-            let packet = self
-                .packets
-                .get(&key)
-                .filter(|packet| packet.number == number);
-            if packet.is_some_and(|packet| packet.expires_ns > now_ns) {
+        while let Some((key, number, expires_ns)) = self.order.front().copied() {
+            if expires_ns > now_ns && self.is_there(&key, number) {
                 break;
             }
-            let is_there = packet.is_some();
             self.order.pop_front();
-            if is_there {
+            if self.is_there(&key, number) {
                 self.forget(&key, Cause::FragmentAge);
             }
         }
     }
 
+    /// Whether the packet of this number is still the one with this key.
+    fn is_there(&self, key: &Key, number: u64) -> bool {
+        let packet = self.packets.get(key);
+        packet.is_some_and(|packet| packet.number == number)
+    }
+
     /// When that has something to do.
     #[must_use]
     pub fn next_timeout_ns(&self) -> Option<u64> {
-        let mut order = self.order.iter();
-        order.find_map(|(key, number)| {
-            let packet = self.packets.get(key)?;
-            (packet.number == *number).then_some(packet.expires_ns)
-        })
+        self.order.front().map(|(.., expires_ns)| *expires_ns)
     }
 
     /// Lets the oldest go until there is a place for a packet and room for a part of it; all the same if it is that packet.
@@ -214,16 +228,23 @@ impl Reassembler {
         while self.bytes + bytes > self.limits.bytes
             || (self.packets.len() >= self.limits.packets && !self.packets.contains_key(key))
         {
-            let Some((oldest, number)) = self.order.pop_front() else {
+            let Some((oldest, number, _)) = self.order.pop_front() else {
                 return;
             };
-            if self
-                .packets
-                .get(&oldest)
-                .is_some_and(|packet| packet.number == number)
-            {
+            if self.is_there(&oldest, number) {
                 self.forget(&oldest, Cause::FragmentMemory);
             }
+        }
+        self.pass_gone();
+    }
+
+    /// Has the first one in the order be one that there is.
+    fn pass_gone(&mut self) {
+        while let Some((key, number, _)) = self.order.front() {
+            if self.is_there(key, *number) {
+                break;
+            }
+            self.order.pop_front();
         }
     }
 
@@ -232,8 +253,8 @@ impl Reassembler {
             return;
         }
         self.numbers += 1;
+        let expires_ns = now_ns.saturating_add(self.limits.age_ns);
         let packet = Packet {
-            expires_ns: now_ns.saturating_add(self.limits.age_ns),
             number: self.numbers,
             bytes: Vec::new(),
             parts: Vec::new(),
@@ -244,11 +265,11 @@ impl Reassembler {
             is_dead: false,
         };
         self.packets.insert(key, packet);
-        self.order.push_back((key, self.numbers));
+        self.order.push_back((key, self.numbers, expires_ns));
         // Those that have gone do not gather.
         if self.order.len() > 2 * self.limits.packets {
             let packets = &self.packets;
-            self.order.retain(|(key, number)| {
+            self.order.retain(|(key, number, _)| {
                 packets
                     .get(key)
                     .is_some_and(|packet| packet.number == *number)
@@ -279,6 +300,7 @@ impl Reassembler {
             return Outcome::Waits;
         };
         self.bytes -= packet.bytes.len();
+        self.pass_gone();
         let Some(ecn) = packet.ecn() else {
             self.drops
                 .add_many(Cause::Congestion, packet.parts.len() as u64);
@@ -292,6 +314,7 @@ impl Reassembler {
         Outcome::Whole {
             protocol: packet.protocol,
             class: packet.class & !ECN_MASK | ecn,
+            parts: packet.parts.len(),
             bytes: &self.whole,
         }
     }

@@ -184,7 +184,9 @@ impl Registry {
         self.check_users(spec, Some(id))
             .map_err(ChangeError::Refused)?;
         let class = self.class(spec.ue).map_err(ChangeError::Refused)?;
-        if !class.has(id.slot()) {
+        // One that it is of already may be several workers' since a restart with another number of them.
+        let is_other = before.user != spec.ue.map(MeterId);
+        if is_other && !class.has(id.slot()) {
             let why =
                 "another worker has the bearers of this ue: add the bearer anew, as one of them";
             return Err(ChangeError::Refused(why.to_owned()));

@@ -6,7 +6,9 @@ use millrace_port::{Cause as PortCause, Counters, Tally};
 use serde::{Deserialize, Serialize};
 
 use crate::bearer::{Bearer, BearerId, Side, Usage};
+use crate::cause::Cause;
 use crate::link::{LinkCause, LinkCounts};
+use crate::observed::{EventCounts, HeldReport, PathCounts};
 use crate::spec::{BearerSpec, UeSpec};
 
 /// A function.
@@ -34,6 +36,14 @@ pub struct StatusReport {
     pub lost_tunnels: u64,
     /// How often a peer answered an echo.
     pub echo_responses: u64,
+    /// Messages of the function's own that nobody sent, as too many waited.
+    pub unsent: u64,
+    /// Whether peers answer.
+    pub paths: PathCounts,
+    /// What paused bearers hold.
+    pub held: HeldReport,
+    /// What was told.
+    pub events: EventCounts,
     /// Workers.
     pub workers: Vec<WorkerReport>,
 }
@@ -64,7 +74,7 @@ pub struct PortReport {
 }
 
 /// What was counted of a port. Over all ports, `received` and `made` together are what was transmitted, consumed and dropped, the drops of
-/// both sides among it, but for what waits for a station.
+/// both sides among it, but for what waits: for a station, for its bearer, or for the rest of its packet.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CountReport {
     /// Packets that came by it.
@@ -75,9 +85,9 @@ pub struct CountReport {
     pub transmitted_packets: u64,
     /// Their bytes.
     pub transmitted_bytes: u64,
-    /// Questions and answers of the function's own.
+    /// Questions and answers of the function's own, packets that were put together, and what cutting made more.
     pub made: u64,
-    /// Packets that were for the function itself.
+    /// Packets that were for the function itself, and parts of those that were put together.
     pub consumed: u64,
     /// Connections that were made.
     pub connections: u64,
@@ -94,6 +104,9 @@ pub struct DropReport {
     pub at: String,
     /// Why.
     pub cause: String,
+    /// What demands it, where a standard does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clause: Option<String>,
     /// How many.
     pub packets: u64,
 }
@@ -109,6 +122,8 @@ pub struct WorkerReport {
     pub busy_turns: u64,
     /// Times that it went to sleep.
     pub sleeps: u64,
+    /// Processor time that its thread has used.
+    pub processor_ns: u64,
 }
 
 /// A station that something was sent to.
@@ -259,9 +274,11 @@ pub(crate) fn drops_of(
     causes: impl IntoIterator<Item = (&'static str, u64)>,
 ) -> Vec<DropReport> {
     let some = causes.into_iter().filter(|(_, packets)| *packets > 0);
+    let clause = |cause| Cause::clause_of(cause).filter(|_| at == "function");
     let report = some.map(|(cause, packets)| DropReport {
         at: at.to_owned(),
         cause: cause.to_owned(),
+        clause: clause(cause).map(str::to_owned),
         packets,
     });
     report.collect()

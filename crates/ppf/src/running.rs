@@ -1,28 +1,27 @@
 //! A function that runs: its workers, and its registry, which is changed and told to them.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use millrace_port::Counters;
 use millrace_switch::{Bell, open_port};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::bearer::{BEARERS_MAX, Bearer, BearerId, MeterId};
+use crate::bearer::{Bearer, BearerId, MeterId};
 use crate::config::Config;
 use crate::lane::{Lane, lane};
-use crate::link::LinkCounts;
-use crate::node::Node;
+use crate::node::{Interface, Node};
 use crate::registry::{ChangeError, Registry};
-use crate::report::{
-    BearerList, BearerReport, CountReport, NeighbourReport, Passed, PortReport, StatusReport,
-    UeList, UeReport, WorkerReport, add_drops,
-};
+use crate::report::{BearerList, BearerReport, CountReport, Passed, PortReport, UeList, UeReport};
 use crate::spec::{BearerSpec, UeSpec};
 use crate::store::StoreError;
-use crate::worker::{Attached, Command, Parts, Report, Worker};
+use crate::told::EventLog;
+use crate::worker::{Attached, Command, Parts, Worker};
+
+mod observe;
 
 /// A worker answers between two bursts. One that does not within this time never will.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -55,6 +54,9 @@ pub struct Running {
     ports: Vec<(PortReport, usize)>,
     workers: Vec<Handle>,
     registry: Mutex<Registry>,
+    events: Arc<EventLog>,
+    /// How many look at bearers now.
+    traces: Arc<AtomicUsize>,
 }
 
 /// Takes what came of workers' answers.
@@ -85,6 +87,8 @@ impl Running {
             ports: Vec::new(),
             workers: Vec::new(),
             registry: Mutex::new(registry),
+            events: Arc::default(),
+            traces: Arc::default(),
         };
         let mut attached: Vec<Vec<Attached>> = (0..workers).map(|_| Vec::new()).collect();
         let mut owners = Vec::new();
@@ -110,13 +114,7 @@ impl Running {
         let interfaces: Vec<_> = config.port.iter().map(|port| port.interface()).collect();
         let parts = bells.into_iter().zip(lanes).zip(inlets).zip(attached);
         for (number, (((bell, lanes), inlets), ports)) in parts.enumerate() {
-            let mut node = Node::new(interfaces.clone(), number, workers);
-            for (ue, spec, _) in running.registry().ues() {
-                node.put_ue(MeterId(ue), Some(spec.limits()));
-            }
-            for (id, bearer) in running.registry().iter() {
-                node.put(id, bearer);
-            }
+            let node = running.node(number, interfaces.clone());
             let (commands, received) = channel();
             let parts = Parts {
                 node,
@@ -130,6 +128,7 @@ impl Running {
                 inlets,
                 ports,
                 owners: owners.clone(),
+                events: running.events.clone(),
             };
             let worker = Worker::new(parts).map_err(kernel)?;
             let processor = config.processors.get(number).copied();
@@ -142,6 +141,21 @@ impl Running {
             });
         }
         Ok(running)
+    }
+
+    /// A worker's node, which has what there is.
+    fn node(&self, number: usize, interfaces: Vec<Interface>) -> Node {
+        let settings = self.config.settings();
+        let node = Node::with_settings(interfaces, settings, number, self.config.workers());
+        let mut node = node.with_reassembly(self.config.reassembly.limits());
+        let registry = self.registry();
+        for (ue, spec, _) in registry.ues() {
+            node.put_ue(MeterId(ue), Some(spec.limits()));
+        }
+        for (id, bearer) in registry.iter() {
+            node.put(id, bearer);
+        }
+        node
     }
 
     fn describe(&self, number: u16) -> PortReport {
@@ -176,17 +190,23 @@ impl Running {
     /// # Errors
     /// When they cannot be kept: then none was added.
     pub fn add(&self, specs: &[BearerSpec]) -> Result<Vec<Result<BearerId, String>>, StoreError> {
-        // Workers are told in the order of changes.
-        let mut registry = self.registry();
-        let added = registry.add(specs)?;
-        let bearers = added.iter().zip(specs);
-        let bearers = bearers.filter_map(|(id, spec)| Some((*id.as_ref().ok()?, spec.bearer())));
-        let bearers: Vec<(BearerId, Bearer)> = bearers.collect();
-        for piece in bearers.chunks(PIECE) {
-            for worker in &self.workers {
-                worker.tell(Command::Put(piece.to_vec()));
+        let added = {
+            // Workers are told in the order of changes.
+            let mut registry = self.registry();
+            let added = registry.add(specs)?;
+            let bearers = added.iter().zip(specs);
+            let bearers =
+                bearers.filter_map(|(id, spec)| Some((*id.as_ref().ok()?, spec.bearer())));
+            let bearers: Vec<(BearerId, Bearer)> = bearers.collect();
+            for piece in bearers.chunks(PIECE) {
+                for worker in &self.workers {
+                    worker.tell(Command::Put(piece.to_vec()));
+                }
             }
-        }
+            added
+        };
+        // Peers that are told of their tunnels may send at once: workers have them by then.
+        self.reports(Vec::new());
         Ok(added)
     }
 
@@ -200,15 +220,18 @@ impl Running {
         spec: &BearerSpec,
         markers: u32,
     ) -> Result<BearerReport, ChangeError> {
-        {
+        let after = {
             let mut registry = self.registry();
             let before = registry.change(id, spec)?;
             for worker in &self.workers {
                 let change = Box::new((before.clone(), spec.bearer()));
                 worker.tell(Command::Change(id, change, markers));
             }
-        }
-        self.bearer(id).ok_or(ChangeError::Unknown)
+            registry.get(id)
+        };
+        let after = after.ok_or(ChangeError::Unknown)?;
+        let report = self.reports(vec![(id, after)]).pop();
+        report.ok_or(ChangeError::Unknown)
     }
 
     /// Adds a user equipment, with what limits all its bearers together.
@@ -324,80 +347,15 @@ impl Running {
     fn reports(&self, bearers: Vec<(BearerId, Bearer)>) -> Vec<BearerReport> {
         let (answer, answers) = channel();
         let ids: Vec<BearerId> = bearers.iter().map(|(id, _)| *id).collect();
-        for worker in &self.workers {
-            worker.tell(Command::Usage(ids.clone(), answer.clone()));
-        }
-        with_usage(bearers, gather(&answers, self.workers.len()))
-    }
-
-    fn asked(&self) -> Vec<Report> {
-        let (answer, answers) = channel();
-        for worker in &self.workers {
-            worker.tell(Command::Report(answer.clone()));
-        }
-        let mut reports = gather(&answers, self.workers.len());
-        reports.sort_by_key(|report| report.worker);
-        reports
-    }
-
-    /// Stations that workers know.
-    #[must_use]
-    pub fn neighbours(&self) -> Vec<NeighbourReport> {
-        let reports = self.asked().into_iter();
-        reports.flat_map(|report| report.neighbours).collect()
-    }
-
-    /// What it is, does and counts.
-    #[must_use]
-    pub fn status(&self) -> StatusReport {
-        let mut reports = self.asked();
-        let mut ports = Vec::new();
-        for (number, (port, owner)) in self.ports.iter().enumerate() {
-            let mut port = port.clone();
-            port.worker = *owner;
-            let (mut counters, mut link) = (Counters::default(), LinkCounts::default());
-            for report in &reports {
-                link.add(&report.counts[number]);
-                let own = report.ports.iter();
-                let mut own = own.filter(|(own, ..)| usize::from(*own) == number);
-                if let Some((_, counted, state)) = own.next() {
-                    counters = *counted;
-                    port.state.clone_from(state);
-                }
-            }
-            port.counters = CountReport::new(&counters, &link);
-            ports.push(port);
-        }
-        let mut drops = [Vec::new(), Vec::new()];
-        for report in &mut reports {
-            let more = std::mem::take(&mut report.drops);
-            for (to, more) in drops.iter_mut().zip(more) {
-                add_drops(to, more);
+        let mut pieces = 0;
+        // Also of none: whoever waits for an answer has waited for what was told before.
+        for piece in ids.chunks(PIECE).chain(ids.is_empty().then_some(&ids[..])) {
+            for worker in &self.workers {
+                worker.tell(Command::Usage(piece.to_vec(), answer.clone()));
+                pieces += 1;
             }
         }
-        let [core_drops, radio_drops] = drops;
-        let workers = self.workers.iter().zip(&reports);
-        let workers = workers.map(|(worker, report)| WorkerReport {
-            processor: worker.processor,
-            turns: report.work.turns,
-            busy_turns: report.work.busy_turns,
-            sleeps: report.work.sleeps,
-        });
-        let store = self.config.store.as_ref();
-        StatusReport {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            uptime_ns: u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX),
-            bearers: self.registry().len() as u64,
-            bearers_max: BEARERS_MAX as u64,
-            store: store.map(|path| path.display().to_string()),
-            ports,
-            core_drops,
-            radio_drops,
-            lost_tunnels: reports.iter().map(|report| report.lost).sum(),
-            echo_responses: reports.iter().map(|report| report.alive).sum(),
-            workers: workers.collect(),
-        }
+        with_usage(bearers, gather(&answers, pieces))
     }
 
     /// Sees to it that what was written survives the machine as well.
@@ -410,6 +368,7 @@ impl Running {
 
     /// Ends the workers: no packet passes any more.
     pub fn stop(&self) {
+        self.events.end();
         for worker in &self.workers {
             worker.tell(Command::Stop);
         }
@@ -470,6 +429,7 @@ fn start(
         // Whoever started this waits for it.
         let _ = placed.send(outcome);
         if is_good {
+            let _ends = EndsAll(number);
             worker.run();
         }
     };
@@ -481,6 +441,22 @@ fn start(
             "processors: no thread can run on processor {processor}: {error}"
         )),
         _ => Ok(thread),
+    }
+}
+
+/// Ends the process with a worker that panics: bearers and ports of one that is no more would be nobody's. Whoever started the process
+/// starts it again, and what was answered is kept.
+struct EndsAll(usize);
+
+impl Drop for EndsAll {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!(
+                worker = self.0,
+                "a worker has ended, and with it the function"
+            );
+            std::process::exit(1);
+        }
     }
 }
 

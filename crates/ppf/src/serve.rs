@@ -10,7 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -20,7 +20,7 @@ use nix::unistd::geteuid;
 use tracing::{info, warn};
 
 use crate::api::Api;
-use crate::config::Config;
+use crate::config::{Config, SupervisionConfig};
 use crate::http;
 use crate::registry::Registry;
 use crate::running::Running;
@@ -31,7 +31,7 @@ const ASKERS_MAX: usize = 32;
 /// One that is silent for so long is left.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often what was written is synchronised: a machine that loses power loses the changes of so long at most.
-const SYNC_MS: u16 = 1000;
+const SYNC: Duration = Duration::from_secs(1);
 
 /// How to run a function.
 #[derive(Debug, Clone)]
@@ -203,6 +203,11 @@ impl Server {
             bearers,
             "the function works"
         );
+        if config.supervision.is_some_and(SupervisionConfig::is_hasty) {
+            warn!(
+                "supervision.interval_s is less than the 60 s that TS 29.281 (7.2.1) has at least"
+            );
+        }
         Ok(Server {
             api: Arc::new(Api::new(running)),
             control,
@@ -216,6 +221,7 @@ impl Server {
     /// # Errors
     /// When the kernel does not let it wait.
     pub fn serve(self, stop: BorrowedFd<'_>) -> Result<(), ServeError> {
+        let mut synced = Instant::now();
         loop {
             let mut fds = vec![
                 PollFd::new(stop, PollFlags::POLLIN),
@@ -224,14 +230,17 @@ impl Server {
             if let Some(http) = &self.http {
                 fds.push(PollFd::new(http.as_fd(), PollFlags::POLLIN));
             }
-            match poll(&mut fds, PollTimeout::from(SYNC_MS)) {
+            match poll(&mut fds, PollTimeout::from(SYNC.as_millis() as u16)) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(ServeError::Kernel("to wait for events", errno.into())),
             }
             let is_ready = |at: usize| fds.get(at).is_some_and(|fd| fd.any().unwrap_or(false));
             let (is_over, has_control, has_http) = (is_ready(0), is_ready(1), is_ready(2));
-            if let Err(error) = self.api.running().sync() {
-                warn!("what was changed may be lost with the machine: {error}");
+            if is_over || synced.elapsed() >= SYNC {
+                synced = Instant::now();
+                if let Err(error) = self.api.running().sync() {
+                    warn!("what was changed may be lost with the machine: {error}");
+                }
             }
             if is_over {
                 // Those who still ask hold on to it.
@@ -282,7 +291,7 @@ impl Server {
         let api = self.api.clone();
         let body = move || {
             // Whoever goes away in the middle has had what it wanted.
-            let _ = http::serve(&mut stream, |question| api.answer(question));
+            let _ = http::serve(&mut stream, |question| api.say(question));
             drop(askers);
         };
         if let Err(error) = std::thread::Builder::new()

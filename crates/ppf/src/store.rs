@@ -373,10 +373,14 @@ fn write_anew(path: &Path, records: impl Iterator<Item = Record>) -> io::Result<
     journal.write_all(&buffer)?;
     bytes += buffer.len() as u64;
     journal.sync_all()?;
+    let directory = path.parent().map(File::open).transpose()?;
     fs::rename(&unfinished, path)?;
-    // The name is to survive the machine as well.
-    if let Some(directory) = path.parent() {
-        File::open(directory)?.sync_all()?;
+    // From now on this journal counts, whatever comes.
+    if let Some(Err(error)) = directory.map(|directory| directory.sync_all()) {
+        tracing::warn!(
+            "the name {} may not survive the machine: {error}",
+            path.display()
+        );
     }
     Ok((journal, bytes))
 }

@@ -9,7 +9,7 @@ use crate::blocks::{Blocks, Slab};
 use crate::cause::Drops;
 use crate::delivery::Delivery;
 use crate::event::Events;
-use crate::hold::{HoldLimits, Pool};
+use crate::hold::{HeldCounts, HoldLimits, Pool};
 use crate::meter::{Bucket, Limit};
 use crate::paths::{PathState, Paths};
 use hot::{Extra, Hot, Meter, OCCUPIED};
@@ -194,17 +194,16 @@ impl Table {
             BEARERS_MAX => usize::MAX,
             _ => LOOK_MAX,
         };
-        let mut at = 0;
-        while at < most {
-            let slot = *self.free.get(at)? as usize;
+        // Those that are passed over go behind the others: the next look is at others.
+        for _ in 0..most.min(self.free.len()) {
+            let slot = self.free.pop_front()? as usize;
             if self.slots.get(slot).is_none_or(Hot::is_there) {
-                self.free.remove(at);
-            } else if class.has(slot) {
-                self.free.remove(at);
-                return Some(slot);
-            } else {
-                at += 1;
+                continue;
             }
+            if class.has(slot) {
+                return Some(slot);
+            }
+            self.free.push_back(slot as u32);
         }
         None
     }
@@ -352,7 +351,12 @@ impl Table {
     pub fn set_meter(&mut self, meter: MeterId, limits: [Limit; 2]) -> bool {
         let found = self.meters.get_mut(meter.0);
         found.is_some_and(|meter| {
-            meter.buckets = limits.map(Bucket::new);
+            for (bucket, limit) in meter.buckets.iter_mut().zip(limits) {
+                // What is as it was goes on with what it has.
+                if bucket.limit() != limit {
+                    *bucket = Bucket::new(limit);
+                }
+            }
             true
         })
     }
@@ -385,7 +389,13 @@ impl Table {
             .map_or(0, |extra| extra.queues[to as usize].packets)
     }
 
-    /// The paths that tunnels go by.
+    /// What is held of all bearers, and was.
+    #[must_use]
+    pub fn held_counts(&self) -> HeldCounts {
+        self.pool.counts
+    }
+
+    /// The paths that tunnels go by; of several workers' functions those that this one asks by.
     pub fn paths(&self) -> impl Iterator<Item = PathState> {
         self.paths.iter()
     }

@@ -9,23 +9,33 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use millrace_port::{Counters, Port, State};
+use millrace_port::{Counters, Port};
 use millrace_switch::Bell;
+use millrace_wire::pcap::Direction;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
+use crate::DropReport;
 use crate::bearer::{Bearer, BearerId, MeterId};
+use crate::hold::HeldCounts;
 use crate::lane::{Inlet, Lane, Mail};
 use crate::link::LinkCounts;
 use crate::meter::Limit;
 use crate::node::{BURST, Node, Outs};
-use crate::report::{NeighbourReport, Passed, drops_of};
-use crate::{Cause, DropReport, Side};
+use crate::observed::PathCounts;
+use crate::paths::PathState;
+use crate::report::{NeighbourReport, Passed};
+use crate::told::EventLog;
+use crate::trace::{self, Tap};
+
+mod tell;
 
 /// How often a busy worker asks which ports want to be polled.
 const TICK: Duration = Duration::from_millis(1);
 /// A worker looks for packets so long at least before it sleeps, unless it is told to look less: or it would never find out that looking is
 /// worth it.
 const SPIN_MIN: Duration = Duration::from_micros(5);
+/// Bursts of another worker that are dealt with in a turn.
+const MAILS: usize = 8;
 /// The bell's token in the epoll set; others are numbers of ports.
 const BELL: u64 = u64::MAX;
 
@@ -43,6 +53,10 @@ pub(crate) enum Command {
     Usage(Vec<BearerId>, Sender<Vec<(BearerId, Passed)>>),
     /// Say what was counted.
     Report(Sender<Report>),
+    /// Say which paths it asks by, from a number on, so many at most.
+    Paths(usize, usize, Sender<Vec<(usize, usize, PathState)>>),
+    /// Show a bearer's frames to somebody.
+    Trace(Box<Tap>),
     /// End.
     Stop,
 }
@@ -61,6 +75,10 @@ pub(crate) struct Report {
     pub(crate) lost: u64,
     pub(crate) alive: u64,
     pub(crate) work: Work,
+    pub(crate) paths: PathCounts,
+    pub(crate) held: HeldCounts,
+    /// Events that there was no room for, and messages of the function's own.
+    pub(crate) overflows: (u64, u64),
 }
 
 /// What a worker did with its time.
@@ -69,6 +87,8 @@ pub(crate) struct Work {
     pub(crate) turns: u64,
     pub(crate) busy_turns: u64,
     pub(crate) sleeps: u64,
+    /// What its thread has used of processors.
+    pub(crate) processor_ns: u64,
 }
 
 /// A port that a worker has.
@@ -94,6 +114,7 @@ pub(crate) struct Parts {
     pub(crate) ports: Vec<Attached>,
     /// By number of port, who has it.
     pub(crate) owners: Vec<usize>,
+    pub(crate) events: Arc<EventLog>,
 }
 
 /// A worker.
@@ -110,6 +131,8 @@ pub(crate) struct Worker {
     has_commands: bool,
     work: Work,
     is_stopped: bool,
+    /// Who looks at a bearer.
+    taps: Vec<Tap>,
 }
 
 impl Worker {
@@ -141,6 +164,7 @@ impl Worker {
             has_commands: false,
             work: Work::default(),
             is_stopped: false,
+            taps: Vec::new(),
             parts,
         })
     }
@@ -194,6 +218,8 @@ impl Worker {
         if self.parts.node.poll_at_ns().is_some_and(|at| at <= now_ns) {
             self.parts.node.poll(&mut self.outs);
             self.flush(0, 0, now);
+            // What waits goes on burst by burst, and nobody sleeps meanwhile.
+            is_busy |= self.parts.node.has_more();
         }
         self.work.turns += 1;
         self.work.busy_turns += u64::from(is_busy);
@@ -216,10 +242,15 @@ impl Worker {
                 attached.port.poll(now);
             }
             let number = attached.number;
-            if attached.port.receive(queue, &mut self.burst) > 0 {
-                is_busy = true;
-                let node = &mut self.parts.node;
-                node.receive(number, &self.burst, false, &mut self.outs);
+            let (count, mut done) = (attached.port.receive(queue, &mut self.burst), 0);
+            is_busy |= count > 0;
+            if !self.taps.is_empty() {
+                let frames = self.burst.iter();
+                trace::see(&mut self.taps, number, frames, now, Direction::In);
+            }
+            while done < count {
+                let (node, outs) = (&mut self.parts.node, &mut self.outs);
+                done = node.receive_from(done, number, &self.burst, false, outs);
                 self.flush(number, queue, now);
             }
             queue += 1;
@@ -237,7 +268,13 @@ impl Worker {
             // Of a configuration's 64 ports at most.
             let port = number as u16;
             match self.places[number] {
-                Some(place) => transmit(&mut self.parts.ports[place], out, queue, now),
+                Some(place) => {
+                    let taken = transmit(&mut self.parts.ports[place], out, queue, now);
+                    if !self.taps.is_empty() {
+                        let frames = out.iter().take(taken);
+                        trace::see(&mut self.taps, port, frames, now, Direction::Out);
+                    }
+                }
                 None => {
                     let lane = &mut self.parts.lanes[self.parts.owners[number]];
                     let lost = lane.as_mut().map_or(out.len(), |lane| {
@@ -264,20 +301,31 @@ impl Worker {
         }
     }
 
+    /// Some of what another worker has handed over. It gets its bursts back meanwhile, and could fill them for ever.
     fn read_mail(&mut self, place: usize, now: Instant) -> bool {
         let mut is_busy = false;
-        while let Some(mail) = self.parts.inlets[place].next() {
+        for _ in 0..MAILS {
+            let Some(mail) = self.parts.inlets[place].next() else {
+                break;
+            };
             is_busy = true;
             let burst = match mail {
                 Mail::Work(from, burst) => {
-                    let node = &mut self.parts.node;
-                    node.receive(from, &burst, true, &mut self.outs);
-                    self.flush(from, 0, now);
+                    let mut done = 0;
+                    while done < burst.len() {
+                        let (node, outs) = (&mut self.parts.node, &mut self.outs);
+                        done = node.receive_from(done, from, &burst, true, outs);
+                        self.flush(from, 0, now);
+                    }
                     burst
                 }
                 Mail::Frames(port, burst) => {
                     if let Some(place) = self.places[usize::from(port)] {
-                        transmit(&mut self.parts.ports[place], &burst, 0, now);
+                        let taken = transmit(&mut self.parts.ports[place], &burst, 0, now);
+                        if !self.taps.is_empty() {
+                            let frames = burst.iter().take(taken);
+                            trace::see(&mut self.taps, port, frames, now, Direction::Out);
+                        }
                     }
                     burst
                 }
@@ -302,6 +350,9 @@ impl Worker {
             }
             Command::Change(id, change, markers) => {
                 let (before, after) = *change;
+                for tap in &mut self.taps {
+                    tap.follow(id, &after);
+                }
                 node.change(id, &before, after, markers);
             }
             Command::Ue(ue, limits) => node.put_ue(ue, limits),
@@ -322,52 +373,23 @@ impl Worker {
             Command::Report(answer) => {
                 let _ = answer.send(self.report());
             }
+            Command::Paths(from, most, answer) => {
+                let paths = node.function.bearers.paths.iter_from(from).take(most);
+                let worker = self.parts.number;
+                let paths = paths.map(|(number, path)| (number, worker, path));
+                let _ = answer.send(paths.collect());
+            }
+            Command::Trace(tap) => self.taps.push(*tap),
             Command::Stop => self.is_stopped = true,
         }
         true
     }
 
-    fn report(&self) -> Report {
-        let node = &self.parts.node;
-        let ports = self.parts.ports.iter().map(|attached| {
-            let port = &attached.port;
-            (attached.number, port.counters(), said(port.state()))
-        });
-        let drops = |side| {
-            let drops = node.function.drops(side);
-            drops_of(
-                "function",
-                Cause::ALL.map(|cause| (cause.name(), drops.of(cause))),
-            )
-        };
-        let names = node.interfaces();
-        let neighbours = node.neighbours();
-        let neighbours = neighbours.map(|(port, address, mac, known)| NeighbourReport {
-            port: names[usize::from(port)].name.clone(),
-            address,
-            mac: mac.to_string(),
-            state: known.name().to_owned(),
-            worker: self.parts.number,
-        });
-        let (lost, alive) = node.heard();
-        Report {
-            worker: self.parts.number,
-            ports: ports.collect(),
-            counts: node.counts().to_vec(),
-            drops: [drops(Side::Core), drops(Side::Radio)],
-            neighbours: neighbours.collect(),
-            lost,
-            alive,
-            work: self.work,
-        }
-    }
-
     /// Lets ports do what they must.
     fn tick(&mut self, now: Instant) {
         self.tick_at = now + TICK;
-        while let Some(event) = self.parts.node.poll_event() {
-            tracing::debug!(worker = self.parts.number, "{event:?}");
-        }
+        self.tell(false);
+        trace::mind(&mut self.taps, now, false);
         let mut events = [EpollEvent::empty(); 32];
         let waited = self.epoll.wait(&mut events, EpollTimeout::ZERO);
         self.attend(&events[..waited.unwrap_or(0)], now);
@@ -400,6 +422,8 @@ impl Worker {
     /// Waits until there is something to do.
     fn sleep(&mut self) {
         let now = Instant::now();
+        self.tell(true);
+        trace::mind(&mut self.taps, now, true);
         if !self.parts.bell.is_to_sleep() {
             return;
         }
@@ -432,9 +456,14 @@ impl Worker {
     }
 }
 
-/// Sends a burst by a port; what the port does not take is dropped, and counted by it.
+/// Sends a burst by a port; what the port does not take is dropped, and counted by it. Returns how many it took.
 #[inline]
-fn transmit(attached: &mut Attached, burst: &millrace_port::Burst, queue: usize, now: Instant) {
+fn transmit(
+    attached: &mut Attached,
+    burst: &millrace_port::Burst,
+    queue: usize,
+    now: Instant,
+) -> usize {
     let port = &mut attached.port;
     if attached.is_file {
         port.poll(now);
@@ -448,15 +477,7 @@ fn transmit(attached: &mut Attached, burst: &millrace_port::Burst, queue: usize,
     if taken < burst.len() {
         port.give_up(queue, burst, taken);
     }
-}
-
-fn said(state: &State) -> String {
-    match state {
-        State::Connected => "connected".to_owned(),
-        State::Connecting(None) => "connecting".to_owned(),
-        State::Connecting(Some(why)) => format!("connecting: {why}"),
-        State::Closed(why) => format!("closed: {why}"),
-    }
+    taken
 }
 
 /// To the deadline, rounded up so that it has passed when the wait ends.

@@ -4,12 +4,19 @@
 #![forbid(unsafe_code)]
 
 use millrace_ppf::{Answer, Api, Config, OPENAPI, Question, Registry, Running, Store};
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 fn api(place: &std::path::Path) -> Api {
+    api_with(place, "")
+}
+
+fn api_with(place: &std::path::Path, more: &str) -> Api {
     let path = place.display();
     let config = format!(
         r#"
+        {more}
         [[port]]
         name = "n3"
         side = "radio"
@@ -113,6 +120,17 @@ fn check_answer(document: &Value, operation: &Value, answer: &Answer, at: &str) 
     }
 }
 
+/// The parameters that the document has examples of.
+fn queried(item: &Value) -> String {
+    let parameters = item["get"]["parameters"].as_array().into_iter().flatten();
+    let examples = parameters.filter_map(|one| Some((one["name"].as_str()?, one.get("example")?)));
+    let examples = examples.map(|(name, example)| format!("{name}={example}"));
+    match examples.collect::<Vec<_>>().join("&") {
+        none if none.is_empty() => none,
+        some => format!("?{some}"),
+    }
+}
+
 #[test]
 fn every_answer_is_as_the_document_says() {
     let place = tempfile::tempdir().unwrap();
@@ -130,7 +148,8 @@ fn every_answer_is_as_the_document_says() {
     // Removing it comes last.
     for methods in [&["get", "post", "put"][..], &["delete"]] {
         for (path, item) in document["paths"].as_object().unwrap() {
-            let target = path.replace("{id}", &id).replace("{ue}", "0");
+            let query = queried(item);
+            let target = path.replace("{id}", &id).replace("{ue}", "0") + &query;
             for method in methods {
                 let operation = &item[method];
                 if operation.is_null() {
@@ -169,7 +188,7 @@ fn every_answer_is_as_the_document_says() {
             }
         }
     }
-    assert_eq!(asked_ways, 15, "the document has other ways");
+    assert_eq!(asked_ways, 18, "the document has other ways");
 }
 
 #[test]
@@ -299,6 +318,13 @@ fn what_is_refused_has_a_reason_and_changes_nothing() {
         ("GET", "/v1/bearers/x", Value::Null, 404),
         ("GET", "/v1/bearers?limit=0", Value::Null, 400),
         ("GET", "/v1/bearers?limit=x", Value::Null, 400),
+        ("GET", "/v1/events?wait=21", Value::Null, 400),
+        ("GET", "/v1/events?from=-1", Value::Null, 400),
+        ("GET", "/v1/paths?limit=0", Value::Null, 400),
+        ("POST", "/v1/events", json!({}), 405),
+        ("GET", "/v1/bearers/0/trace", Value::Null, 404),
+        ("GET", "/v1/bearers/513/trace?count=0", Value::Null, 400),
+        ("DELETE", "/v1/bearers/513/trace", Value::Null, 405),
         ("POST", "/v1/bearers", json!({}), 400),
         ("POST", "/v1/bearers/remove", json!({ "ids": "all" }), 400),
     ] {
@@ -335,4 +361,76 @@ fn bearers_are_there_again_after_a_restart() {
     );
     let again = asked(&second, "POST", "/v1/bearers", "application/json", &body);
     assert_eq!(again.status, 409);
+}
+
+#[test]
+fn peers_that_do_not_answer_are_events_and_paths_that_are_down() {
+    let place = tempfile::tempdir().unwrap();
+    // Nobody is at the ports' other ends. Two workers, where there are processors for them.
+    let own = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let processors = (0..CpuSet::count()).filter(|one| own.is_set(*one).unwrap());
+    let processors: Vec<usize> = processors.take(2).collect();
+    let supervision = "[supervision]\ninterval_s = 60\nresponse_ms = 10\nrequests = 2";
+    let api = api_with(
+        place.path(),
+        &format!("processors = {processors:?}\n{supervision}"),
+    );
+    let get = |target: &str, of: &str| {
+        let answer = asked(&api, "GET", target, "", &Value::Null);
+        assert_eq!(answer.status, 200, "{target}");
+        let document = document();
+        let schema = &document["components"]["schemas"][of];
+        let said = said(&answer);
+        check(&document, schema, &said, target);
+        said
+    };
+    let none = get("/v1/events", "EventList");
+    assert_eq!((&none["events"], &none["next"]), (&json!([]), &json!(0)));
+    let lines: Vec<String> = (1..=20)
+        .map(|teid| {
+            let core = json!({ "address": format!("203.0.113.{}", 10 + teid % 5), "teid": teid });
+            json!({ "core": core, "radio": { "address": "192.0.2.8", "teid": teid } }).to_string()
+        })
+        .collect();
+    let kind = "application/x-ndjson";
+    let added = asked(&api, "POST", "/v1/bearers", kind, &json!(lines.join("\n")));
+    assert_eq!(said(&added)["added"], json!(20));
+    let (mut from, mut down) = (json!(0), std::collections::HashSet::new());
+    while down.len() < 6 {
+        let list = get(
+            &format!("/v1/events?from={from}&wait=20&limit=2"),
+            "EventList",
+        );
+        assert_eq!(list["missed"], json!(0));
+        for event in list["events"].as_array().unwrap() {
+            assert_eq!(event["event"], json!("path_down"), "{event}");
+            assert!(down.insert(event["peer"].to_string()), "{event}");
+        }
+        from = list["next"].clone();
+    }
+    let (mut place, mut seen) = (json!(0), Vec::new());
+    while !place.is_null() {
+        let page = get(&format!("/v1/paths?limit=2&from={place}"), "PathList");
+        seen.extend(page["paths"].as_array().unwrap().clone());
+        place = page["next"].clone();
+    }
+    assert_eq!(seen.len(), 6);
+    for path in &seen {
+        let wanted = if path["side"] == json!("radio") {
+            20
+        } else {
+            4
+        };
+        assert_eq!(
+            (&path["state"], &path["tunnels"], &path["requests"]),
+            (&json!("down"), &json!(wanted), &json!(2)),
+            "{path}"
+        );
+        assert!(down.contains(&path["peer"].to_string()));
+    }
+    let status = get("/v1/status", "Status");
+    assert_eq!(
+        (&status["paths"]["down"], &status["events"]["told"]),
+        (&json!(6), &json!(6))
+    );
 }

@@ -11,7 +11,8 @@ mod live;
 
 pub use live::{
     Direction, INTRODUCTION_BYTES_MAX, Interface, LIVE_TRAIL_BYTES_MAX, STATISTICS_BYTES,
-    Statistics, emit_around_live, emit_introduction, emit_statistics,
+    Statistics, emit_around_live, emit_interface, emit_introduction, emit_statistics,
+    parse_statistics, set_interface,
 };
 
 /// Ethernet frames.

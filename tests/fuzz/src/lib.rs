@@ -8,6 +8,7 @@ pub mod frames;
 pub mod gtpu;
 pub mod memif;
 mod messages;
+pub mod node;
 pub mod offloads;
 mod peer;
 pub mod publisher;

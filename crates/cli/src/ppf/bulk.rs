@@ -32,6 +32,8 @@ struct Loading<'a> {
     piece: Vec<u8>,
     /// By line of the piece, the line of the file.
     lines: Vec<u64>,
+    /// Of each row since the last piece, whether it is in this one; otherwise it was refused here.
+    rows: Vec<bool>,
     total: Added,
     began: Instant,
     told: Option<Instant>,
@@ -50,6 +52,7 @@ pub(super) fn load(control: Option<&Path>, path: &Path, json: bool) -> anyhow::R
         control,
         piece: Vec::new(),
         lines: Vec::new(),
+        rows: Vec::new(),
         total: Added {
             added: 0,
             refused: 0,
@@ -84,6 +87,7 @@ impl Loading<'_> {
         self.piece.extend_from_slice(line);
         self.piece.push(b'\n');
         self.lines.push(number);
+        self.rows.push(true);
         if self.lines.len() == PIECE {
             self.send()?;
         }
@@ -91,6 +95,7 @@ impl Loading<'_> {
     }
 
     fn refuse(&mut self, line: u64, why: &str) {
+        self.rows.push(false);
         self.total.refused += 1;
         self.total.refusals.push(Refusal {
             line,
@@ -99,15 +104,30 @@ impl Loading<'_> {
     }
 
     fn send(&mut self) -> anyhow::Result<()> {
-        if self.lines.is_empty() {
-            return Ok(());
-        }
+        let added = match self.lines.is_empty() {
+            true => Vec::new(),
+            false => self.ask()?,
+        };
+        let mut added = added.into_iter();
+        let ids = self.rows.drain(..);
+        let ids = ids.map(|is_sent| is_sent.then(|| added.next().flatten()).flatten());
+        self.total.ids.extend(ids);
+        self.tell();
+        Ok(())
+    }
+
+    /// Has the function add the piece; returns the number of each line, if it was.
+    fn ask(&mut self) -> anyhow::Result<Vec<Option<u32>>> {
         let kind = "application/x-ndjson";
-        let said = super::client(self.control)?.ask("POST", "/v1/bearers", kind, &self.piece)?;
-        let added: Added = super::parsed(&said)?;
+        let ask = || {
+            let said =
+                super::client(self.control)?.ask("POST", "/v1/bearers", kind, &self.piece)?;
+            super::parsed(&said)
+        };
+        let before = self.total.added;
+        let added: Added = ask().with_context(|| format!("after {before} bearers were added"))?;
         self.total.added += added.added;
         self.total.refused += added.refused;
-        self.total.ids.extend(added.ids);
         for refusal in added.refusals {
             let place = usize::try_from(refusal.line).unwrap_or(0).saturating_sub(1);
             let line = self.lines.get(place).copied().unwrap_or(refusal.line);
@@ -116,8 +136,7 @@ impl Loading<'_> {
         }
         self.piece.clear();
         self.lines.clear();
-        self.tell();
-        Ok(())
+        Ok(added.ids)
     }
 
     /// Says how far it is, to people who have waited for some time.

@@ -1,7 +1,9 @@
 //! `millrace ppf`: runs the packet processing function, and asks and changes one that runs.
 
 mod bulk;
+mod observe;
 mod show;
+mod top;
 mod ue;
 mod words;
 
@@ -43,18 +45,27 @@ const EXAMPLES: &str = "Examples:
   millrace ppf bearer load bearers.csv                                     as many as there are
   millrace ppf show                                                        ports, how they are, and how many bearers there are
   millrace ppf stats                                                       packets, bytes, and what was dropped and why
+  millrace ppf top                                                         the same, live, with rates
+  millrace ppf events --follow                                             what it meets, as it comes
+  millrace ppf paths                                                       which peers answer
+  millrace ppf trace 513 -w bearer.pcapng                                  a bearer's frames, for Wireshark
 
 Environment:
   MILLRACE_PPF        the control socket, when --control is not given
 
-Exit status: 0; 1 when no function answers, or it does not do what it is asked to: nothing has changed then.";
+Exit status: 0; 1 when no function answers, or it does not do what it is asked to. Nothing has changed then, but for what `bearer load` and
+`bearer remove` say that they have added and removed.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(RunArguments),
     Show(ShowArguments),
     Stats(StatsArguments),
+    Top(top::TopArguments),
     Neighbours(ShowArguments),
+    Paths(observe::PathsArguments),
+    Events(observe::EventsArguments),
+    Trace(observe::TraceArguments),
     Bearer(BearerArguments),
     Ue(ue::UeArguments),
 }
@@ -225,6 +236,10 @@ pub(crate) fn run(arguments: &PpfArguments) -> anyhow::Result<u8> {
                 |report: &Vec<NeighbourReport>, terminal| show::neighbours(report, terminal);
             tell(&said, show.json, shown)?;
         }
+        Command::Top(top) => return top::run(control, top),
+        Command::Paths(paths) => observe::paths(control, paths)?,
+        Command::Events(events) => observe::events(control, events)?,
+        Command::Trace(trace) => observe::trace(control, trace)?,
         Command::Bearer(bearer) => return bearers(control, &bearer.command),
         Command::Ue(arguments) => ue::run(control, arguments)?,
     }

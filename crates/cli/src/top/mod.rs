@@ -1,5 +1,6 @@
 //! `millrace top`: what `millrace ps` shows, live, with rates.
 
+pub(crate) mod board;
 mod channels;
 mod rates;
 mod screen;

@@ -101,6 +101,7 @@ fn datagrams(file: &str, mut each: impl FnMut(frames::Datagram<'_>) -> Result<()
                     protocol: 17,
                     class,
                     bytes,
+                    ..
                 } = reassembler.handle_fragment(&fragment, 0)
                     && let Some(datagram) = frames::udp(ends, class, bytes)
                     && datagram.to_port == PORT

@@ -54,7 +54,9 @@ impl Function {
                 let (side, source) = (outer.side, outer.source);
                 let events = &mut self.bearers.events;
                 let paths = &mut self.bearers.paths;
-                paths.handle_response(side, source, message.sequence, events);
+                let restarts = path::parse_restart_counter(message.body);
+                let said = (message.sequence, restarts);
+                paths.handle_response(side, source, said, events);
                 Verdict::Alive(message.sequence)
             }
             ERROR_INDICATION => self.handle_error(outer, message),

@@ -9,10 +9,10 @@ use crate::cause::Cause;
 use crate::inner;
 
 impl Function {
-    /// Whether a message is longer than its path takes.
+    /// Whether a message, or a user's packet that leaves as it is, is longer than its path takes.
     #[inline]
     pub(super) fn is_too_big(&self, way: &Way<'_>) -> bool {
-        let Way::Tunnel { side, .. } = way else {
+        let (Way::Tunnel { side, .. } | Way::Plain { side, .. }) = way else {
             return false;
         };
         let mtu = self.settings.mtu[*side as usize];
@@ -43,7 +43,7 @@ impl Function {
     }
 }
 
-/// Bytes of an outer packet.
+/// Bytes of the packet that leaves.
 fn outer_bytes(way: &Way<'_>) -> usize {
     match way {
         Way::Tunnel {
@@ -55,6 +55,9 @@ fn outer_bytes(way: &Way<'_>) -> usize {
             let internet = if to.address.is_ipv4() { 20 } else { 40 };
             internet + 8 + header_bytes + body.len()
         }
-        _ => 0,
+        Way::Plain {
+            header_bytes, body, ..
+        } => header_bytes + body.len(),
+        Way::Ends => 0,
     }
 }

@@ -13,7 +13,8 @@ use crate::icmp::{
 };
 use crate::ip::{ICMPV6, Written};
 use crate::link::LinkCause;
-use crate::neighbour::Ask;
+use crate::neighbour::{Ask, Said};
+use crate::reassembly::Reassembler;
 
 /// Answers to stations and echoes in a second, of each port: more are asked by nobody who means well.
 const ANSWERS_PER_SECOND: u32 = 1000;
@@ -34,7 +35,12 @@ impl Node {
         let own = self.interfaces[usize::from(port)].has(arp.target.into());
         let is_answer = !arp.is_request && own;
         if !arp.address.is_unspecified() {
-            self.hear(port, packet, arp.address.into(), (arp.mac, is_answer), outs);
+            let said = Said {
+                mac: arp.mac,
+                is_answer,
+                overrides: true,
+            };
+            self.hear(port, packet, arp.address.into(), said, outs);
         }
         if !own {
             return Err(LinkCause::Destination);
@@ -66,17 +72,15 @@ impl Node {
         port: u16,
         packet: Packet<'_>,
         address: IpAddr,
-        (mac, is_answer): (Mac, bool),
+        said: Said,
         outs: &mut Outs,
     ) {
-        let held = self
-            .neighbours
-            .hear((port, address), mac, is_answer, self.now_ns);
+        let held = self.neighbours.hear((port, address), said, self.now_ns);
         if let Some(held) = held {
-            self.release(port, mac, *held, outs);
+            self.release(port, said.mac, *held, outs);
         }
         // Each worker looks for stations by itself, and whoever has the port gets the answers.
-        if is_answer && !self.is_work {
+        if said.is_answer && !self.is_work {
             for (worker, work) in outs.works.iter_mut().enumerate() {
                 if worker == self.worker {
                     continue;
@@ -166,13 +170,22 @@ impl Node {
     ) -> Result<(), LinkCause> {
         let mac = message.mac.unwrap_or(internet.mac);
         if !message.is_solicitation {
-            let told = (mac, message.is_solicited);
-            self.hear(port, packet, message.target.into(), told, outs);
+            let said = Said {
+                mac,
+                is_answer: message.is_solicited,
+                overrides: message.overrides,
+            };
+            self.hear(port, packet, message.target.into(), said, outs);
             self.consume(port);
             return Ok(());
         }
         if !source.is_unspecified() {
-            self.hear(port, packet, source.into(), (mac, false), outs);
+            let said = Said {
+                mac,
+                is_answer: false,
+                overrides: true,
+            };
+            self.hear(port, packet, source.into(), said, outs);
         }
         let interface = &self.interfaces[usize::from(port)];
         if !interface.has(message.target.into()) {
@@ -191,6 +204,7 @@ impl Node {
             target: message.target,
             mac: Some(interface.mac),
             is_solicited: !source.is_unspecified(),
+            overrides: true,
         };
         let mut lead = [0; HEAD_BYTES];
         let begin = Frame::emit(&mut lead, to_mac, interface.mac, interface.vlan, IPV6);
@@ -211,6 +225,11 @@ impl Node {
         Ok(())
     }
 
+    /// Whether packets or messages of its own wait for nothing but [`Node::poll`].
+    pub(crate) fn has_more(&self) -> bool {
+        self.function.has_more()
+    }
+
     /// When [`Node::poll`] has something to do, by the time of [`Node::set_time`].
     #[inline]
     #[must_use]
@@ -222,7 +241,9 @@ impl Node {
             self.neighbours.poll_at_ns(),
             self.function.next_timeout_ns(),
         ];
-        due.into_iter().flatten().min()
+        let parts = self.reassemblers.iter();
+        let parts = parts.map(Reassembler::next_timeout_ns);
+        due.into_iter().chain(parts).flatten().min()
     }
 
     /// Does what is due: asks for stations, and has the function do what it must, and sends what waited; `outs` are empty.
@@ -234,6 +255,10 @@ impl Node {
         {
             self.function.handle_timeout(self.now_ns);
         }
+        for reassembler in &mut self.reassemblers {
+            reassembler.handle_timeout(self.now_ns);
+        }
+        self.has_cut = false;
         self.send_own(outs);
         let mut asks: Vec<Ask> = Vec::new();
         let counts = &mut self.counts;
@@ -244,6 +269,9 @@ impl Node {
                 counts[usize::from(port)].drop_many(LinkCause::Unresolved, held.len() as u64);
             },
         );
+        for (port, held) in self.neighbours.take_crowded() {
+            self.counts[usize::from(port)].drop_many(LinkCause::Unresolved, held);
+        }
         for ask in asks {
             let mut frame = [0; HEAD_BYTES];
             // An address of this family is needed to ask; packets have none to come from either.
@@ -288,6 +316,7 @@ impl Node {
                     target,
                     mac: Some(interface.mac),
                     is_solicited: false,
+                    overrides: false,
                 };
                 Some(emit_neighbour(frame, begin, &request, source, to))
             }

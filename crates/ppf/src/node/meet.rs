@@ -45,6 +45,16 @@ pub(super) struct Internet {
     pub(super) mac: Mac,
 }
 
+/// A fragment of a packet for ourselves.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parted {
+    /// Where its header of IP begins in the frame, and bytes from there on.
+    pub(super) at: usize,
+    pub(super) length: usize,
+    /// The station that it came from.
+    pub(super) mac: Mac,
+}
+
 /// What a packet is.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Met {
@@ -65,6 +75,7 @@ pub(super) enum Met {
         at: usize,
     },
     Icmp(Internet),
+    Part(Parted),
     Drop(LinkCause),
 }
 
@@ -116,7 +127,16 @@ impl Node {
         if is_group {
             return Err(LinkCause::Station);
         }
-        let header = header.at_its_end(bytes)?;
+        let header = match header.at_its_end(bytes) {
+            Err(LinkCause::Fragment) => {
+                return Ok(Met::Part(Parted {
+                    at,
+                    length: header.bytes + header.payload,
+                    mac: frame.source,
+                }));
+            }
+            header => header?,
+        };
         let behind = at + header.bytes;
         let internet = Internet {
             header,

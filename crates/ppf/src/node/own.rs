@@ -15,12 +15,22 @@ impl Node {
         self.function.poll_event()
     }
 
+    /// Whether there is.
+    #[inline]
+    #[must_use]
+    pub fn has_event(&self) -> bool {
+        !self.function.bearers.events.is_empty()
+    }
+
     /// Sends so much of it as there is room for.
     pub(super) fn send_own(&mut self, outs: &mut Outs) {
         let Some(mut own) = self.own.take() else {
             return;
         };
         for _ in 0..BURST {
+            if !self.has_room(outs) {
+                break;
+            }
             let (from, sent) = match self.function.poll_sending() {
                 Some(Sending::Datagram { side, .. } | Sending::Plain { side, .. })
                     if self.port_of(side).is_none() =>

@@ -51,13 +51,13 @@ impl<'a> Part<'a> {
 /// Where something goes: by which port, and whose place among the neighbours is next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Towards {
-    port: u16,
-    place: u32,
+    pub(super) port: u16,
+    pub(super) place: u32,
 }
 
 /// What a frame has as its station: nobody yet, when it has to wait.
 #[inline]
-fn station(way: Way) -> Result<Mac, LinkCause> {
+pub(super) fn station(way: Way) -> Result<Mac, LinkCause> {
     match way {
         Way::To(mac) => Ok(mac),
         Way::Wait => Ok(Mac::default()),
@@ -90,6 +90,10 @@ impl Node {
             && let Some(bearer) = what.bearer()
             && Node::owner(bearer, self.workers) != self.worker
         {
+            // Who sent it here knows another bearer for its user: it does not go round.
+            if self.is_work {
+                return Err(LinkCause::Destination);
+            }
             let work = &mut outs.works[Node::owner(bearer, self.workers)];
             return match work.append_copy(packet) {
                 true => Ok(()),
@@ -108,6 +112,7 @@ impl Node {
             }
             Met::Arp { at } => self.handle_arp(port, packet, *at, outs),
             Met::Icmp(internet) => self.handle_icmp(port, packet, internet, outs),
+            Met::Part(parted) => self.handle_part(port, packet, parted, outs),
             Met::Drop(cause) => Err(*cause),
             // Whose it is was looked for.
             Met::Plain { .. } => Err(LinkCause::Destination),
@@ -262,7 +267,7 @@ impl Node {
     }
 
     /// Adds a part's bytes to a sum.
-    fn add_part(&mut self, part: Part<'_>, sum: &mut Sum) {
+    pub(super) fn add_part(&mut self, part: Part<'_>, sum: &mut Sum) {
         let Part { packet, at, length } = part;
         if let Some(bytes) = packet.head().get(at..at + length) {
             return sum.add(bytes);
@@ -349,7 +354,7 @@ impl Node {
         let mut ip = Written::new(source, to, UDP, payload);
         ip.class = class;
         if ip.bytes() + payload > interface.mtu {
-            return Err(LinkCause::TooLong);
+            return self.send_cut(body, (towards, way), &ip, header, outs);
         }
         let mac = station(way)?;
         let mut lead = [0; HEAD_BYTES];
@@ -390,7 +395,7 @@ impl Node {
         let way = self.neighbours.way(towards.place, self.now_ns);
         let interface = &self.interfaces[usize::from(towards.port)];
         if beginning.len() + body.length > interface.mtu {
-            return Err(LinkCause::TooLong);
+            return self.send_user_cut(body, (towards, way), beginning, outs);
         }
         let mac = station(way)?;
         let mut lead = [0; HEAD_BYTES];
@@ -405,7 +410,7 @@ impl Node {
 
     /// Puts headers and a body where packets leave, or where they wait for a station.
     #[inline]
-    fn leave(
+    pub(super) fn leave(
         &mut self,
         body: Part<'_>,
         lead: &[u8],

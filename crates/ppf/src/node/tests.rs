@@ -9,7 +9,10 @@ use crate::ethernet::{ARP, Frame, IPV4, IPV6};
 use crate::icmp::Neighbour;
 use crate::ip::{Header, ICMPV6, UDP, UDP_BYTES, Udp, Written, pseudo_sum};
 
+mod cut;
 mod local;
+mod parts;
+mod paths;
 mod tunnels;
 mod wrong;
 
@@ -74,6 +77,18 @@ impl World {
         }
     }
 
+    /// With ports that take no longer packets: the radio network's, and the core network's.
+    fn with_mtus(mtus: [usize; 2]) -> World {
+        let mut interfaces = interfaces();
+        for (interface, mtu) in interfaces.iter_mut().zip(mtus) {
+            interface.mtu = mtu;
+        }
+        World {
+            node: Node::new(interfaces, 0, 1),
+            ..World::new()
+        }
+    }
+
     fn collect(&mut self) {
         for (port, out) in (0..).zip(&mut self.outs.ports) {
             self.sent
@@ -89,10 +104,20 @@ impl World {
 
     /// A frame comes; returns those that leave.
     fn come(&mut self, port: u16, frame: &[u8]) -> Vec<(u16, Vec<u8>)> {
-        let mut burst = Burst::new(1);
-        assert!(burst.push(frame));
-        self.node.receive(port, &burst, false, &mut self.outs);
-        self.collect();
+        self.come_together(port, &[frame.to_vec()])
+    }
+
+    /// The same of several, that come in one burst.
+    fn come_together(&mut self, port: u16, frames: &[Vec<u8>]) -> Vec<(u16, Vec<u8>)> {
+        let mut burst = Burst::new(frames.len());
+        assert!(frames.iter().all(|frame| burst.push(frame)));
+        let mut done = 0;
+        while done < frames.len() {
+            done = self
+                .node
+                .receive_from(done, port, &burst, false, &mut self.outs);
+            self.collect();
+        }
         std::mem::take(&mut self.sent)
     }
 
@@ -102,12 +127,30 @@ impl World {
         std::mem::take(&mut self.sent)
     }
 
+    /// What came and was made, and what became of it but for what left and what waits.
+    fn books(&self) -> (u64, u64) {
+        let counts = self.node.counts().iter();
+        let (mut given, mut taken) = (0, 0);
+        for count in counts {
+            given += count.received + count.made;
+            let dropped = LinkCause::ALL.map(|cause| count.dropped(cause));
+            taken += count.consumed + dropped.iter().sum::<u64>();
+        }
+        let of_function = Side::BOTH.map(|side| self.node.drops(side).total());
+        (given, taken + of_function.iter().sum::<u64>())
+    }
+
     fn dropped(&self, port: u16, cause: LinkCause) -> u64 {
         self.node.counts()[usize::from(port)].dropped(cause)
     }
 
-    /// A station of a port is known.
+    /// A station of a port is known, for which nothing has waited.
     fn meet(&mut self, port: u16, at: &str) {
+        assert!(self.hear(port, at).is_empty());
+    }
+
+    /// A station of a port is known; returns what leaves by that.
+    fn hear(&mut self, port: u16, at: &str) -> Vec<(u16, Vec<u8>)> {
         let interface = self.node.interfaces[usize::from(port)].clone();
         self.node
             .neighbours
@@ -125,8 +168,7 @@ impl World {
                     target_mac: interface.mac,
                     target,
                 };
-                let frame = framed(port, ARP, &told.emit());
-                assert!(self.come(port, &frame).is_empty());
+                self.come(port, &framed(port, ARP, &told.emit()))
             }
             IpAddr::V6(at) => {
                 let told = Neighbour {
@@ -134,12 +176,13 @@ impl World {
                     target: at,
                     mac: Some(station(port)),
                     is_solicited: true,
+                    overrides: true,
                 };
                 let IpAddr::V6(own) = interface.source(at.into()).unwrap() else {
                     unreachable!()
                 };
                 let frame = packet(port, at.into(), own.into(), ICMPV6, &told.emit(at, own));
-                assert!(self.come(port, &frame).is_empty());
+                self.come(port, &frame)
             }
         }
     }

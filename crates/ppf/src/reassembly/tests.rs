@@ -80,6 +80,7 @@ fn what_is_cut_comes_together_in_any_order() {
                     Outcome::Whole {
                         protocol: 17,
                         class: 0,
+                        parts: parts.len(),
                         bytes: &payload,
                     }
                 );

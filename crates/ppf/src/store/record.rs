@@ -19,7 +19,9 @@ const LEAD_BYTES: usize = 8;
 pub(super) const FREE_BYTES: usize = LEAD_BYTES + 5;
 /// Bytes of a record about a user equipment.
 pub(super) const UE_BYTES: usize = LEAD_BYTES + 5 + 2 * 24;
-/// What a record says is not longer.
+/// What a record says is not shorter…
+const RECORD_BYTES_MIN: usize = 5;
+/// …and not longer.
 const RECORD_BYTES_MAX: usize = 4096;
 
 /// What else is said of a bearer, each thing by a byte that says which: only what is not as it usually is.
@@ -227,7 +229,8 @@ impl Iterator for Records<'_> {
         let rest = self.bytes.get(self.at..)?;
         let (&[l0, l1, l2, l3, c0, c1, c2, c3], rest) = rest.split_first_chunk::<LEAD_BYTES>()?;
         let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
-        if length > RECORD_BYTES_MAX {
+        // Nothing has a right checksum, too: zeros that a machine without power has left are no record.
+        if !(RECORD_BYTES_MIN..=RECORD_BYTES_MAX).contains(&length) {
             return None;
         }
         let said = rest.get(..length)?;

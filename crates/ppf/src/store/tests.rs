@@ -153,6 +153,20 @@ fn a_journal_is_written_anew_and_says_the_same() {
 }
 
 #[test]
+fn zeros_that_a_machine_without_power_has_left_are_cut_off() {
+    let place = tempfile::tempdir().unwrap();
+    let mut registry = open(place.path());
+    assert!(registry.add(&[spec(1)]).unwrap()[0].is_ok());
+    let before = seen(&registry);
+    drop(registry);
+    let file = OpenOptions::new().append(true).open(journal(place.path()));
+    file.unwrap().write_all(&[0; 4096]).unwrap();
+    let store = Store::open(place.path()).unwrap();
+    assert_eq!(store.cut_bytes(), 4096);
+    assert_eq!(seen(&Registry::restored(store).unwrap()), before);
+}
+
+#[test]
 fn what_a_killed_one_has_begun_is_removed() {
     let place = tempfile::tempdir().unwrap();
     let mut registry = open(place.path());

@@ -138,6 +138,7 @@ impl Table {
             if let Some(extra) = extra.filter(|extra| !extra.paused[side as usize])
                 && let Some(held) = self.pool.pop(&mut extra.queues[side as usize], to)
             {
+                self.pool.counts.released += 1;
                 return Some(held);
             }
             self.releasing.pop_front();

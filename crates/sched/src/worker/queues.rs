@@ -20,8 +20,9 @@ pub(super) struct Queues {
     /// Of each priority: events, and the stages that have some, by bits.
     counts: [usize; 4],
     used: [u64; 4],
-    /// Batches since the last one of the lowest priority that waits.
+    /// Batches since the last one of another priority than the most urgent that waits, and which one that was of.
     passed_over: usize,
+    last_other: usize,
 }
 
 impl Queues {
@@ -32,6 +33,7 @@ impl Queues {
             counts: [0; 4],
             used: [0; 4],
             passed_over: 0,
+            last_other: 0,
         }
     }
 
@@ -71,20 +73,27 @@ impl Queues {
         Priority::ALL.iter().map(of).sum()
     }
 
-    /// Whose turn it is: the most urgent, but once in a while the least; and of those, the stage that is nearest to the way out.
+    /// Whose turn it is: the most urgent, but once in a while one of the others, which take it in turns; and of those, the stage that is
+    /// nearest to the way out.
     #[inline]
     pub(super) fn choose(&mut self) -> Option<Queue> {
         let urgent = self.used.iter().position(|used| *used != 0)?;
-        let least = self.used.iter().rposition(|used| *used != 0)?;
-        let priority = if urgent == least {
-            self.passed_over = 0;
-            urgent
-        } else if self.passed_over + 1 >= STARVATION_BATCHES {
-            self.passed_over = 0;
-            least
-        } else {
-            self.passed_over += 1;
-            urgent
+        let mut others = (urgent + 1..self.used.len()).filter(|other| self.used[*other] != 0);
+        let priority = match others.clone().next() {
+            None => {
+                self.passed_over = 0;
+                urgent
+            }
+            Some(first) if self.passed_over + 1 >= STARVATION_BATCHES => {
+                self.passed_over = 0;
+                let next = others.find(|other| *other > self.last_other);
+                self.last_other = next.unwrap_or(first);
+                self.last_other
+            }
+            Some(_) => {
+                self.passed_over += 1;
+                urgent
+            }
         };
         let stage = self.used[priority].ilog2() as u8;
         Some((Priority::ALL[priority], StageId(stage)))
@@ -186,6 +195,24 @@ mod tests {
         let of_high: Vec<_> = turns.iter().filter(|turn| turn.0 == high).collect();
         let last = |turn: &&Queue| turn.1 == StageId(63);
         assert!(of_high[..100].iter().all(last) && !of_high[100..].iter().any(last));
+    }
+
+    #[test]
+    fn those_between_the_most_and_the_least_urgent_are_not_starved_either() {
+        let mut queues = Queues::new(2);
+        for priority in Priority::ALL {
+            for _ in 0..1000 {
+                queues.push(event(priority, 0));
+            }
+        }
+        let mut batch = Vec::new();
+        let mut counts = [0; 4];
+        for _ in 0..3 * STARVATION_BATCHES * 10 {
+            let queue = queues.choose().unwrap();
+            queues.take(queue, 1, &mut batch);
+            counts[queue.0 as usize] += 1;
+        }
+        assert_eq!(counts, [450, 10, 10, 10]);
     }
 
     #[test]

@@ -144,7 +144,10 @@ impl PortConfig {
     }
 
     /// Checks what can be seen in it alone.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
         check_name("port", &self.name)?;
         let named = |what: String| format!("port {:?}: {what}", self.name);
         self.kind()?.check().map_err(named)?;

@@ -82,6 +82,13 @@ pub fn emit_echo_response() -> [u8; ECHO_RESPONSE_BYTES] {
     [RECOVERY, 0]
 }
 
+/// The restart counter of an echo's answer, for who wants to see it: nobody is to act on it (clause 8.2).
+#[must_use]
+pub fn parse_restart_counter(body: &[u8]) -> Option<u8> {
+    let counter = Elements::new(body).find(RECOVERY).ok()?;
+    counter.first().copied()
+}
+
 /// A packet came for a tunnel that there is not (clause 7.3.1): whoever sent it is to end the tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErrorIndication {

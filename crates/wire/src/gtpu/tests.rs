@@ -1,7 +1,8 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::path::{
-    ErrorIndication, emit_echo_response, emit_supported_extensions, parse_supported_extensions,
+    ErrorIndication, emit_echo_response, emit_supported_extensions, parse_restart_counter,
+    parse_supported_extensions,
 };
 use super::pdu_session::{Direction, Frame};
 use super::*;
@@ -188,4 +189,9 @@ fn error_indications_and_lists_go_there_and_back() {
         Ok(&[0x85, 0x84][..])
     );
     assert_eq!(emit_echo_response(), [14, 0]);
+    assert_eq!(parse_restart_counter(&emit_echo_response()), Some(0));
+    assert_eq!(parse_restart_counter(&[255, 0, 1, 7, 14, 9]), Some(9));
+    for none in [&[][..], &[14], &[255, 0, 9, 14, 1], &[3, 14, 1]] {
+        assert_eq!(parse_restart_counter(none), None);
+    }
 }

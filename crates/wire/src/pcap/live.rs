@@ -25,7 +25,7 @@ pub const LIVE_TRAIL_BYTES_MAX: usize = 3 + 8 + 4 + 4;
 /// Bytes of statistics.
 pub const STATISTICS_BYTES: usize = 112;
 
-/// The one interface of a capture.
+/// An interface of a capture.
 #[derive(Debug, Clone, Copy)]
 pub struct Interface<'a> {
     /// [`super::LINK_ETHERNET`] or another.
@@ -117,7 +117,7 @@ fn cut(text: &str, bytes: usize) -> &str {
     &text[..end]
 }
 
-/// What a capture begins with; returns its length.
+/// What a capture begins with that has one interface; returns its length.
 #[must_use]
 pub fn emit_introduction(
     interface: &Interface<'_>,
@@ -128,6 +128,22 @@ pub fn emit_introduction(
     for word in [SECTION, 28, BYTE_ORDER, 1, u32::MAX, u32::MAX, 28] {
         out.word(word);
     }
+    put_interface(interface, &mut out);
+    out.at
+}
+
+/// A further interface, behind the introduction and before packets; returns its length. They have numbers in their order, the first 0.
+#[must_use]
+pub fn emit_interface(
+    interface: &Interface<'_>,
+    buffer: &mut [u8; INTRODUCTION_BYTES_MAX],
+) -> usize {
+    let mut out = Out { buffer, at: 0 };
+    put_interface(interface, &mut out);
+    out.at
+}
+
+fn put_interface(interface: &Interface<'_>, out: &mut Out<'_>) {
     let start = out.at;
     for word in [INTERFACE, 0, interface.link.into(), interface.snap_bytes] {
         out.word(word);
@@ -145,7 +161,6 @@ pub fn emit_introduction(
     out.option(OPTION_TIME_UNIT, &[&[9]]);
     out.option(OPTION_END, &[]);
     out.end(start);
-    out.at
 }
 
 /// What is written before and behind so many bytes of a longer packet; returns the length of what is behind.
@@ -191,7 +206,40 @@ pub fn emit_around_live(
     out.at
 }
 
-/// Statistics of the one interface.
+/// Has what is written before a packet, of the first interface, be of another one.
+pub fn set_interface(lead: &mut [u8; LEAD_BYTES_MAX], number: u32) {
+    lead[8..12].copy_from_slice(&number.to_le_bytes());
+}
+
+/// Reads statistics as [`emit_statistics`] writes them. None: it is another block.
+#[must_use]
+pub fn parse_statistics(block: &[u8; STATISTICS_BYTES]) -> Option<Statistics> {
+    let word = |at: usize| {
+        let bytes = block.get(at..)?.first_chunk()?;
+        Some(u32::from_le_bytes(*bytes))
+    };
+    let long = |at: usize| {
+        let bytes = block.get(at..)?.first_chunk()?;
+        Some(u64::from_le_bytes(*bytes))
+    };
+    let time = |at: usize| Some(u64::from(word(at)?) << 32 | u64::from(word(at + 4)?));
+    let is_it = word(0)? == STATISTICS && word(4)? == STATISTICS_BYTES as u32;
+    // Behind the block's head are options of eight bytes, with four before each.
+    let option = |number: usize| 20 + 12 * number + 4;
+    let count = |number: usize| long(option(2 + number));
+    let statistics = Statistics {
+        start_ns: time(option(0))?,
+        end_ns: time(option(1))?,
+        received: count(0)?,
+        lost: count(1)?,
+        accepted: count(2)?,
+        dropped: count(3)?,
+        delivered: count(4)?,
+    };
+    is_it.then_some(statistics)
+}
+
+/// Statistics of the first interface.
 pub fn emit_statistics(statistics: &Statistics, buffer: &mut [u8; STATISTICS_BYTES]) {
     let mut out = Out { buffer, at: 0 };
     let end_ns = statistics.end_ns;
@@ -264,6 +312,59 @@ mod tests {
             }
         }
         assert_eq!((at, found), (file.len(), 9));
+    }
+
+    #[test]
+    fn packets_of_several_interfaces_are_read_back() {
+        let mut file = introduction("n3", "");
+        let second = Interface {
+            link: super::super::LINK_RAW,
+            snap_bytes: 96,
+            name: "n6",
+            filter: "",
+        };
+        let mut buffer = [0; INTRODUCTION_BYTES_MAX];
+        let length = emit_interface(&second, &mut buffer);
+        file.extend_from_slice(&buffer[..length]);
+        for number in [1, 0] {
+            let (mut lead, mut trail) = ([0; LEAD_BYTES_MAX], [0; LIVE_TRAIL_BYTES_MAX]);
+            let behind = emit_around_live((4, 4), 7, Direction::In, &mut lead, &mut trail);
+            set_interface(&mut lead, number);
+            file.extend_from_slice(&lead);
+            file.extend_from_slice(&[1; 4]);
+            file.extend_from_slice(&trail[..behind]);
+        }
+        let mut decoder = Decoder::default();
+        let (mut at, mut links) = (0, Vec::new());
+        while at < file.len() {
+            match decoder.next(&file[at..]).unwrap() {
+                Item::Need(bytes) => panic!("{bytes} are needed at {at}"),
+                Item::Other(bytes) => at += bytes,
+                Item::Packet(packet, bytes) => {
+                    links.push(packet.link);
+                    at += bytes;
+                }
+            }
+        }
+        assert_eq!(links, [super::super::LINK_RAW, LINK_ETHERNET]);
+    }
+
+    #[test]
+    fn statistics_are_read_as_they_are_written() {
+        let written = Statistics {
+            start_ns: 5 << 32 | 1,
+            end_ns: 6 << 32 | 2,
+            received: 3,
+            lost: 4,
+            accepted: u64::MAX,
+            dropped: 6,
+            delivered: 1 << 40,
+        };
+        let mut block = [0; STATISTICS_BYTES];
+        emit_statistics(&written, &mut block);
+        assert_eq!(parse_statistics(&block), Some(written));
+        block[0] += 1;
+        assert_eq!(parse_statistics(&block), None);
     }
 
     #[test]

@@ -8,9 +8,9 @@ use ratatui::Frame;
 use ratatui::crossterm::event::KeyEvent;
 
 use super::SwitchArguments;
+use crate::top::board::{Choice, Sort};
 use crate::top::terminal::{self, Live, Pace, Wish};
-use rates::{Rates, Sort, View};
-use screen::Choice;
+use rates::{Rates, View};
 
 /// Watch what passes by each port, and what is dropped and why; tunnels, flows, and how much the workers have to do; every second.
 ///
@@ -85,8 +85,7 @@ impl Live for Watch<'_> {
     }
 
     fn arrange(&mut self) {
-        let Choice { sort, reversed, .. } = self.choice;
-        self.view = self.rates.view(&self.top.ports, sort, reversed);
+        self.view = self.rates.view(&self.top.ports, &self.choice);
     }
 
     fn is_paused(&self) -> bool {

@@ -3,55 +3,10 @@
 use millrace_switch::{CountersReport, DropReport, PortReport, SwitchReport};
 use serde_json::{Value, json};
 
-use crate::rates::per_second;
-
-/// What ports and flows are ordered by.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Sort {
-    /// Packets per second, both ways
-    #[default]
-    Packets,
-    /// Bytes per second, both ways
-    Bytes,
-    /// Drops per second
-    Drops,
-    /// Name
-    Name,
-    /// As the switch has them
-    None,
-}
-
-impl Sort {
-    const ALL: [Sort; 5] = [
-        Sort::Packets,
-        Sort::Bytes,
-        Sort::Drops,
-        Sort::Name,
-        Sort::None,
-    ];
-
-    pub(super) fn next(self) -> Sort {
-        let at = Sort::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
-        Sort::ALL[(at + 1) % Sort::ALL.len()]
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Sort::Packets => "packets",
-            Sort::Bytes => "bytes",
-            Sort::Drops => "drops",
-            Sort::Name => "name",
-            Sort::None => "nothing",
-        }
-    }
-}
-
-/// What passes in a second.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Rate {
-    pub(super) packets: u64,
-    pub(super) bytes: u64,
-}
+use crate::top::board::{
+    Choice, Dropped, PortRates, Rate, Sort, WorkerCounts, WorkerRow, drop_rates, rate, worker_rows,
+    workers_json,
+};
 
 /// A port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,23 +18,15 @@ pub(super) struct PortRow {
     pub(super) vlan: String,
     pub(super) mtu: Option<u16>,
     pub(super) stations: u64,
-    pub(super) received: Rate,
-    pub(super) transmitted: Rate,
+    pub(super) rates: PortRates,
     /// Frames that went to all ports, per second.
     pub(super) flooded: u64,
-    /// Dropped per second, by where and why; the most frequent first.
-    pub(super) drops: Vec<DropReport>,
 }
 
 impl PortRow {
     /// Whether it is a way to another host.
     pub(super) fn is_tunnel(&self) -> bool {
         self.kind == "vxlan"
-    }
-
-    /// Packets dropped in a second.
-    pub(super) fn dropped(&self) -> u64 {
-        self.drops.iter().map(|drop| drop.packets).sum()
     }
 }
 
@@ -92,22 +39,6 @@ pub(super) struct FlowRow {
     pub(super) wanted: Vec<String>,
     pub(super) out: Vec<String>,
     pub(super) rate: Rate,
-}
-
-/// A worker.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct WorkerRow {
-    pub(super) number: usize,
-    pub(super) processor: Option<usize>,
-    pub(super) ports: usize,
-    /// What it uses of a processor, in thousandths. None: that is not known yet.
-    pub(super) used: Option<u64>,
-    /// Of its looks at all ports, those that found packets, in thousandths. None: there were none.
-    pub(super) busy: Option<u64>,
-    /// Looks per second.
-    pub(super) turns: u64,
-    /// How often it goes to sleep in a second.
-    pub(super) sleeps: u64,
 }
 
 /// Everything that is shown of one moment.
@@ -138,7 +69,7 @@ impl Rates {
     }
 
     /// What there is to show of these ports, or of all. What is new has no rates, and nothing has where no time has passed.
-    pub(super) fn view(&self, names: &[String], sort: Sort, reversed: bool) -> View {
+    pub(super) fn view(&self, names: &[String], choice: &Choice) -> View {
         let Some(now) = &self.now else {
             return View::default();
         };
@@ -169,22 +100,21 @@ impl Rates {
             }
         });
         let mut flows: Vec<FlowRow> = flows.collect();
-        arrange(&mut ports, &mut flows, sort, reversed);
+        arrange(&mut ports, &mut flows, choice);
         View {
             pid: now.pid,
             uptime_s: now.uptime_ns / 1_000_000_000,
             ports,
             flows,
-            workers: worker_rows(now, before, passed_ns),
+            workers: worker_rows(
+                &workers(now),
+                &before.map(workers).unwrap_or_default(),
+                passed_ns,
+            ),
             stations: now.stations,
             stations_max: now.stations_max,
         }
     }
-}
-
-/// What a count grows by in a second. One that has gone back does not.
-fn rate(now: u64, then: u64, passed_ns: u64) -> u64 {
-    per_second(now.saturating_sub(then), passed_ns)
 }
 
 fn port_row(port: &PortReport, then: Option<&PortReport>, passed_ns: u64) -> PortRow {
@@ -199,84 +129,60 @@ fn port_row(port: &PortReport, then: Option<&PortReport>, passed_ns: u64) -> Por
         vlan: port.vlan.clone(),
         mtu: port.mtu,
         stations: port.stations,
-        received: Rate {
-            packets: rate(|counters| counters.received_packets),
-            bytes: rate(|counters| counters.received_bytes),
-        },
-        transmitted: Rate {
-            packets: rate(|counters| counters.transmitted_packets),
-            bytes: rate(|counters| counters.transmitted_bytes),
+        rates: PortRates {
+            received: Rate {
+                packets: rate(|counters| counters.received_packets),
+                bytes: rate(|counters| counters.received_bytes),
+            },
+            transmitted: Rate {
+                packets: rate(|counters| counters.transmitted_packets),
+                bytes: rate(|counters| counters.transmitted_bytes),
+            },
+            drops: drop_rates(drops(now), &drops(then).collect::<Vec<_>>(), passed_ns),
         },
         flooded: rate(|counters| counters.flooded),
-        drops: drops(now, then, passed_ns),
     }
 }
 
-fn drops(now: &CountersReport, then: &CountersReport, passed_ns: u64) -> Vec<DropReport> {
-    let drops = now.drops.iter().map(|drop| {
-        let is_it = |then: &&DropReport| then.at == drop.at && then.cause == drop.cause;
-        // Causes of none are left out of reports.
-        let then = then.drops.iter().find(is_it).map_or(0, |then| then.packets);
-        DropReport {
-            packets: rate(drop.packets, then, passed_ns),
-            ..drop.clone()
-        }
-    });
-    let mut drops: Vec<DropReport> = drops.filter(|drop| drop.packets > 0).collect();
-    drops.sort_by_key(|drop| std::cmp::Reverse(drop.packets));
-    drops
+fn drops(counters: &CountersReport) -> impl Iterator<Item = Dropped> {
+    let dropped = |drop: &DropReport| Dropped {
+        at: drop.at.clone(),
+        cause: drop.cause.clone(),
+        clause: None,
+        packets: drop.packets,
+    };
+    counters.drops.iter().map(dropped)
 }
 
-fn worker_rows(
-    now: &SwitchReport,
-    before: Option<&SwitchReport>,
-    passed_ns: u64,
-) -> Vec<WorkerRow> {
-    let thousandths = |part: u64, whole: u64| {
-        let share = (u128::from(part) * 1000).checked_div(u128::from(whole))?;
-        u64::try_from(share).ok()
-    };
-    let row = |(number, worker): (usize, &millrace_switch::WorkerReport)| {
-        let then = before.and_then(|before| before.workers.get(number));
-        let then = then.unwrap_or(worker);
-        let turns = worker.turns.saturating_sub(then.turns);
-        let busy = worker.busy_turns.saturating_sub(then.busy_turns);
-        let used_ns = worker.processor_ns.saturating_sub(then.processor_ns);
-        WorkerRow {
-            number,
-            processor: worker.processor,
-            ports: now
-                .ports
-                .iter()
-                .filter(|port| port.worker == number)
-                .count(),
-            // A switch that is older does not say it.
-            used: thousandths(used_ns, passed_ns).filter(|_| worker.processor_ns > 0),
-            busy: thousandths(busy, turns),
-            turns: per_second(turns, passed_ns),
-            sleeps: rate(worker.sleeps, then.sleeps, passed_ns),
-        }
-    };
-    now.workers.iter().enumerate().map(row).collect()
+fn workers(report: &SwitchReport) -> Vec<WorkerCounts> {
+    let workers = report.workers.iter().enumerate();
+    let counts = workers.map(|(number, worker)| WorkerCounts {
+        processor: worker.processor,
+        ports: report
+            .ports
+            .iter()
+            .filter(|port| port.worker == number)
+            .count(),
+        turns: worker.turns,
+        busy_turns: worker.busy_turns,
+        sleeps: worker.sleeps,
+        processor_ns: worker.processor_ns,
+    });
+    counts.collect()
 }
 
 /// The most, or the first of the alphabet, comes first; equals stay as the switch has them. Flows drop nothing that they count.
-fn arrange(ports: &mut [PortRow], flows: &mut [FlowRow], sort: Sort, reversed: bool) {
-    let both = |port: &PortRow, count: fn(Rate) -> u64| {
-        count(port.received).saturating_add(count(port.transmitted))
-    };
-    let turned = |order: std::cmp::Ordering| if reversed { order.reverse() } else { order };
+fn arrange(ports: &mut [PortRow], flows: &mut [FlowRow], choice: &Choice) {
+    let sort = choice.sort;
     ports.sort_by(|a, b| {
-        turned(match sort {
-            Sort::Packets => both(b, |rate| rate.packets).cmp(&both(a, |rate| rate.packets)),
-            Sort::Bytes => both(b, |rate| rate.bytes).cmp(&both(a, |rate| rate.bytes)),
-            Sort::Drops => b.dropped().cmp(&a.dropped()),
-            Sort::Name => a.name.cmp(&b.name),
-            Sort::None => std::cmp::Ordering::Equal,
-        })
+        choice.turned(PortRates::order(
+            (&a.name, &a.rates),
+            (&b.name, &b.rates),
+            sort,
+        ))
     });
     flows.sort_by(|a, b| {
-        turned(match sort {
+        choice.turned(match sort {
             Sort::Packets => b.rate.packets.cmp(&a.rate.packets),
             Sort::Bytes => b.rate.bytes.cmp(&a.rate.bytes),
             Sort::Name => a.name.cmp(&b.name),
@@ -288,12 +194,11 @@ fn arrange(ports: &mut [PortRow], flows: &mut [FlowRow], sort: Sort, reversed: b
 impl View {
     /// For programs: everything of it is per second, but for what is there now.
     pub(super) fn json(&self) -> Value {
-        let rate = |rate: Rate| json!({ "packets": rate.packets, "bytes": rate.bytes });
         let ports = self.ports.iter().map(|port| {
             json!({
                 "name": port.name, "kind": port.kind, "worker": port.worker, "state": port.state, "vlan": port.vlan,
-                "mtu": port.mtu, "stations": port.stations, "received": rate(port.received),
-                "transmitted": rate(port.transmitted), "flooded": port.flooded, "drops": port.drops,
+                "mtu": port.mtu, "stations": port.stations, "received": port.rates.received,
+                "transmitted": port.rates.transmitted, "flooded": port.flooded, "drops": port.rates.drops,
             })
         });
         let flows = self.flows.iter().map(|flow| {
@@ -302,16 +207,9 @@ impl View {
                 "packets": flow.rate.packets, "bytes": flow.rate.bytes,
             })
         });
-        let share = |thousandths: Option<u64>| thousandths.map(|share| share as f64 / 1000.0);
-        let workers = self.workers.iter().map(|worker| {
-            json!({
-                "processor": worker.processor, "ports": worker.ports, "processor_share": share(worker.used),
-                "busy_share": share(worker.busy), "turns": worker.turns, "sleeps": worker.sleeps,
-            })
-        });
         json!({
             "pid": self.pid, "uptime_s": self.uptime_s, "stations": self.stations, "stations_max": self.stations_max,
-            "ports": ports.collect::<Vec<_>>(), "flows": flows.collect::<Vec<_>>(), "workers": workers.collect::<Vec<_>>(),
+            "ports": ports.collect::<Vec<_>>(), "flows": flows.collect::<Vec<_>>(), "workers": workers_json(&self.workers),
         })
     }
 }
@@ -387,7 +285,7 @@ pub(super) mod tests {
         for report in reports {
             rates.update(report.clone());
         }
-        rates.view(&[], sort, reversed)
+        rates.view(&[], &Choice::new(sort, reversed))
     }
 
     #[test]
@@ -397,7 +295,7 @@ pub(super) mod tests {
             first
                 .ports
                 .iter()
-                .all(|port| port.received == Rate::default() && port.drops.is_empty())
+                .all(|port| port.rates == PortRates::default())
         );
         assert_eq!(first.workers[0].used, None);
         let view = view_of(&[report(5, 2, 1000), report(7, 3, 5000)], Sort::None, false);
@@ -408,11 +306,14 @@ pub(super) mod tests {
             packets: 2000,
             bytes: 200_000,
         };
-        assert_eq!((second.received, second.transmitted), (expected, expected));
+        assert_eq!(
+            (second.rates.received, second.rates.transmitted),
+            (expected, expected)
+        );
         // What it had dropped before is no rate.
-        assert_eq!((second.dropped(), second.drops.len()), (200, 1));
-        assert_eq!(second.drops[0].cause, "policed");
-        assert_eq!(new.received, Rate::default(), "it was not there");
+        assert_eq!((second.rates.dropped(), second.rates.drops.len()), (200, 1));
+        assert_eq!(second.rates.drops[0].cause, "policed");
+        assert_eq!(new.rates.received, Rate::default(), "it was not there");
         assert!(tunnel.is_tunnel() && !second.is_tunnel());
         assert_eq!(view.flows[0].rate, expected);
         let worker = &view.workers[0];
@@ -440,7 +341,7 @@ pub(super) mod tests {
             assert!(
                 view.ports
                     .iter()
-                    .all(|port| port.received == Rate::default()),
+                    .all(|port| port.rates.received == Rate::default()),
                 "{view:?}"
             );
             assert_eq!(view.flows[0].rate, Rate::default());
@@ -468,7 +369,7 @@ pub(super) mod tests {
         assert_eq!(sort, Sort::default());
         let mut rates = Rates::default();
         rates.update(reports[1].clone());
-        let chosen = rates.view(&["a1".to_owned()], Sort::None, false);
+        let chosen = rates.view(&["a1".to_owned()], &Choice::new(Sort::None, false));
         assert_eq!((chosen.ports.len(), chosen.workers[0].ports), (1, 4));
     }
 }

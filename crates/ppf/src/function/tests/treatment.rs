@@ -58,6 +58,30 @@ fn packets_wait_while_a_bearer_is_paused_and_come_in_order() {
 }
 
 #[test]
+fn what_waits_does_not_pass_a_gate_that_is_shut_meanwhile() {
+    let mut made = bearer();
+    made.paused = [false, true];
+    let (mut function, id) = with(made);
+    let teid = id.teid(Side::Core);
+    for (kind, body) in [(G_PDU, &b"late"[..]), (END_MARKER, b"")] {
+        let message = message(kind, teid, &[], body);
+        assert_eq!(
+            function.handle(&from(Side::Core), &message, 0),
+            Verdict::Held
+        );
+    }
+    {
+        let mut bearer = function.bearers.get_mut(id).unwrap();
+        (bearer.paused, bearer.gates) = ([false; 2], [true, false]);
+    }
+    assert_eq!(function.poll_released(0), Some(Verdict::Drop(Cause::Gate)));
+    let sent = relayed(function.poll_released(0).unwrap()).3;
+    assert_eq!(Message::parse(&sent).unwrap().kind, END_MARKER);
+    assert_eq!(function.bearers.get(id).unwrap().usage[1].packets, 0);
+    assert_eq!(function.drops(Side::Core).of(Cause::Gate), 1);
+}
+
+#[test]
 fn what_is_held_for_too_long_or_of_nobody_is_dropped() {
     let mut made = bearer();
     made.paused = [false, true];

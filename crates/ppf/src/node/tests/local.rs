@@ -47,6 +47,7 @@ fn stations_that_ask_are_answered() {
         target: own,
         mac: Some(station(RADIO)),
         is_solicited: false,
+        overrides: false,
     };
     for to in [own, solicited_group(own)] {
         let frame = packet(RADIO, from.into(), to.into(), ICMPV6, &ask.emit(from, to));

@@ -1,0 +1,204 @@
+//! What a function that runs says of itself: its state, events, paths, and bearers' frames.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use millrace_port::Counters;
+
+use super::{Running, gather};
+use crate::bearer::{BEARERS_MAX, BearerId};
+use crate::link::LinkCounts;
+use crate::observed::{EventCounts, EventList, HeldReport, PathCounts, PathList, PathReport};
+use crate::report::{CountReport, NeighbourReport, StatusReport, WorkerReport, add_drops};
+use crate::told::Crowded;
+use crate::trace::{self, Capture, Wish};
+use crate::worker::{Command, Report};
+
+/// Traces at a time: each takes a megabyte for each worker.
+const TRACES_MAX: usize = 4;
+
+/// A trace, as long as somebody looks.
+#[derive(Debug)]
+pub(crate) struct Looking {
+    capture: Capture,
+    traces: Arc<AtomicUsize>,
+}
+
+impl Iterator for Looking {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        self.capture.next()
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.traces.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Running {
+    fn asked(&self) -> Vec<Report> {
+        let (answer, answers) = channel();
+        for worker in &self.workers {
+            worker.tell(Command::Report(answer.clone()));
+        }
+        let mut reports = gather(&answers, self.workers.len());
+        reports.sort_by_key(|report| report.worker);
+        reports
+    }
+
+    /// Stations that workers know.
+    #[must_use]
+    pub fn neighbours(&self) -> Vec<NeighbourReport> {
+        let reports = self.asked().into_iter();
+        reports.flat_map(|report| report.neighbours).collect()
+    }
+
+    /// What it is, does and counts.
+    #[must_use]
+    pub fn status(&self) -> StatusReport {
+        let mut reports = self.asked();
+        let mut ports = Vec::new();
+        for (number, (port, owner)) in self.ports.iter().enumerate() {
+            let mut port = port.clone();
+            port.worker = *owner;
+            let (mut counters, mut link) = (Counters::default(), LinkCounts::default());
+            for report in &reports {
+                link.add(&report.counts[number]);
+                let own = report.ports.iter();
+                let mut own = own.filter(|(own, ..)| usize::from(*own) == number);
+                if let Some((_, counted, state)) = own.next() {
+                    counters = *counted;
+                    port.state.clone_from(state);
+                }
+            }
+            port.counters = CountReport::new(&counters, &link);
+            ports.push(port);
+        }
+        let mut drops = [Vec::new(), Vec::new()];
+        for report in &mut reports {
+            let more = std::mem::take(&mut report.drops);
+            for (to, more) in drops.iter_mut().zip(more) {
+                add_drops(to, more);
+            }
+        }
+        let [core_drops, radio_drops] = drops;
+        let (mut paths, mut held) = (PathCounts::default(), HeldReport::default());
+        for report in &reports {
+            paths.add(report.paths);
+            held.add(report.held);
+        }
+        let (told, gone) = self.events.counts();
+        let workers = self.workers.iter().enumerate().map(|(number, worker)| {
+            // One that does not answer in time has nothing to say.
+            let report = reports.iter().find(|report| report.worker == number);
+            let work = report.map(|report| report.work).unwrap_or_default();
+            WorkerReport {
+                processor: worker.processor,
+                turns: work.turns,
+                busy_turns: work.busy_turns,
+                sleeps: work.sleeps,
+                processor_ns: work.processor_ns,
+            }
+        });
+        let store = self.config.store.as_ref();
+        StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_ns: u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            bearers: self.registry().len() as u64,
+            bearers_max: BEARERS_MAX as u64,
+            store: store.map(|path| path.display().to_string()),
+            ports,
+            core_drops,
+            radio_drops,
+            lost_tunnels: reports.iter().map(|report| report.lost).sum(),
+            echo_responses: reports.iter().map(|report| report.alive).sum(),
+            unsent: reports.iter().map(|report| report.overflows.1).sum(),
+            paths,
+            held,
+            events: EventCounts {
+                told,
+                gone,
+                lost: reports.iter().map(|report| report.overflows.0).sum(),
+            },
+            workers: workers.collect(),
+        }
+    }
+
+    /// Events from a number on, or from the oldest that is kept, at most so many. Where there is none yet it is waited for, so long.
+    pub(crate) fn events(
+        &self,
+        from: Option<u64>,
+        most: usize,
+        wait: Duration,
+    ) -> Result<EventList, Crowded> {
+        self.events.read(from, most, wait)
+    }
+
+    /// Paths from a place on, at most so many.
+    #[must_use]
+    pub fn paths(&self, place: u64, most: usize) -> PathList {
+        let workers = self.workers.len() as u64;
+        let (answer, answers) = channel();
+        for worker in &self.workers {
+            // Those of all workers take turns, each with its own numbers.
+            let from = usize::try_from(place / workers).unwrap_or(usize::MAX);
+            worker.tell(Command::Paths(from, most.saturating_add(1), answer.clone()));
+        }
+        let found = gather(&answers, self.workers.len()).into_iter().flatten();
+        let places = found.map(|(number, worker, path)| {
+            let place = number as u64 * workers + worker as u64;
+            (place, PathReport::new(worker, &path))
+        });
+        let mut paths: Vec<(u64, PathReport)> = places.filter(|(own, _)| *own >= place).collect();
+        paths.sort_by_key(|(place, _)| *place);
+        let is_all = paths.len() <= most;
+        paths.truncate(most);
+        let last = paths.last().map(|(place, _)| place + 1);
+        PathList {
+            next: last.filter(|_| !is_all),
+            paths: paths.into_iter().map(|(_, path)| path).collect(),
+        }
+    }
+
+    /// Begins to show a bearer's frames, so many, and for so long. None: there is no such bearer.
+    ///
+    /// # Errors
+    /// When as many look as may.
+    pub(crate) fn trace(
+        &self,
+        id: BearerId,
+        count: u64,
+        time: Duration,
+    ) -> Option<Result<Looking, Crowded>> {
+        // Whoever changes it waits, and tells workers after this.
+        let registry = self.registry();
+        let bearer = registry.get(id)?;
+        if self.traces.fetch_add(1, Ordering::Relaxed) >= TRACES_MAX {
+            self.traces.fetch_sub(1, Ordering::Relaxed);
+            return Some(Err(Crowded));
+        }
+        let interfaces = self.config.port.iter().map(|port| port.interface());
+        let wish = Wish {
+            id,
+            bearer: &bearer,
+            ports: interfaces.map(|one| (one.name, one.side)).collect(),
+            count,
+            time,
+        };
+        let bells = self.workers.iter().map(|worker| worker.bell.clone());
+        let (capture, taps) = trace::begin(&wish, bells.collect());
+        for (worker, tap) in self.workers.iter().zip(taps) {
+            worker.tell(Command::Trace(Box::new(tap)));
+        }
+        Some(Ok(Looking {
+            capture,
+            traces: self.traces.clone(),
+        }))
+    }
+}

@@ -1,0 +1,88 @@
+//! What a worker says of itself, and hands over of what others should know.
+
+use std::time::Duration;
+
+use millrace_port::State;
+use nix::time::{ClockId, clock_gettime};
+
+use super::{Report, Work, Worker};
+use crate::bearer::Side;
+use crate::cause::Cause;
+use crate::observed::PathCounts;
+use crate::report::{NeighbourReport, drops_of};
+
+impl Worker {
+    pub(super) fn report(&self) -> Report {
+        let node = &self.parts.node;
+        let ports = self.parts.ports.iter().map(|attached| {
+            let port = &attached.port;
+            (attached.number, port.counters(), said(port.state()))
+        });
+        let drops = |side| {
+            let drops = node.drops(side);
+            drops_of(
+                "function",
+                Cause::ALL.map(|cause| (cause.name(), drops.of(cause))),
+            )
+        };
+        let names = node.interfaces();
+        let neighbours = node.neighbours();
+        let neighbours = neighbours.map(|(port, address, mac, known)| NeighbourReport {
+            port: names[usize::from(port)].name.clone(),
+            address,
+            mac: mac.to_string(),
+            state: known.name().to_owned(),
+            worker: self.parts.number,
+        });
+        let (lost, alive) = node.heard();
+        let mut paths = PathCounts::default();
+        for path in node.function.bearers.paths() {
+            paths.count(path.is_up);
+        }
+        Report {
+            worker: self.parts.number,
+            ports: ports.collect(),
+            counts: node.counts().to_vec(),
+            drops: [drops(Side::Core), drops(Side::Radio)],
+            neighbours: neighbours.collect(),
+            lost,
+            alive,
+            work: Work {
+                processor_ns: processor_ns(),
+                ..self.work
+            },
+            paths,
+            held: node.function.bearers.held_counts(),
+            overflows: node.function.overflows(),
+        }
+    }
+
+    /// Hands over what others should know; a patient worker all of it.
+    #[inline]
+    pub(super) fn tell(&mut self, is_patient: bool) {
+        while self.parts.node.has_event() {
+            let (events, node) = (&self.parts.events, &mut self.parts.node);
+            events.put(self.parts.number, is_patient, || node.poll_event());
+            if !is_patient {
+                break;
+            }
+        }
+    }
+}
+
+fn said(state: &State) -> String {
+    match state {
+        State::Connected => "connected".to_owned(),
+        State::Connecting(None) => "connecting".to_owned(),
+        State::Connecting(Some(why)) => format!("connecting: {why}"),
+        State::Closed(why) => format!("closed: {why}"),
+    }
+}
+
+/// What this thread has used of processors.
+fn processor_ns() -> u64 {
+    let used = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    let used = used.map(Duration::from).unwrap_or_default();
+    // In 584 years.
+    used.as_nanos() as u64
+}
