@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Ports against the programs whose protocols they speak: Debian's `dpdk-testpmd` with `net_memif`, in both roles, `net_virtio_user`,
-`net_vhost`, and `net_pcap`; against the kernel (`kernel.py`), and in namespaces of their own (`containers.py`).
+`net_vhost`, and `net_pcap`; Open vSwitch (`ovs.py`); the kernel (`kernel.py`, `guest.py`); in namespaces of their own (`containers.py`).
 
     tests/packets/run.py [--full] [CASE ...]
 
@@ -32,6 +32,7 @@ import containers  # noqa: E402
 import deaths  # noqa: E402
 import guest  # noqa: E402
 import kernel  # noqa: E402
+import ovs  # noqa: E402
 import virtio  # noqa: E402
 from harness import isolate, road  # noqa: E402
 from wrong import Wrong, check  # noqa: E402
@@ -336,7 +337,7 @@ def cases(thorough: bool) -> dict[str, Callable[[Run], None]]:
 def _left() -> set[str]:
     """The cases that are played in the full run only."""
     some = (virtio.cases(False).keys() - virtio.SAMPLE) | deaths.cases(False).keys()
-    return some | guest.cases("").keys()
+    return some | guest.cases("").keys() | (ovs.cases(False).keys() - ovs.SAMPLE)
 
 
 def main() -> int:
@@ -347,7 +348,8 @@ def main() -> int:
     options = parser.parse_args()
     ours = {**kernel.cases(), **containers.cases()}
     theirs = cases(options.full)
-    every = {**ours, **deaths.cases(options.full), **theirs}
+    vswitch = ovs.cases(options.full)
+    every = {**ours, **deaths.cases(options.full), **theirs, **vswitch}
     if options.cases:
         wanted = {name: case for name, case in every.items() if any(part in name for part in options.cases)}
     else:
@@ -366,6 +368,8 @@ def main() -> int:
     lacking = []
     if absent := kernel.missing():
         lacking.append((f"there is no {', no '.join(absent)} here", ours))
+    if absent := ovs.missing():
+        lacking.append((absent, vswitch))
     if shutil.which("dpdk-testpmd") is None:
         lacking.append(("there is no dpdk-testpmd here (Debian's package is dpdk-dev)", theirs))
     elif (os.cpu_count() or 1) < 2:
