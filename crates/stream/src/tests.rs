@@ -87,11 +87,11 @@ impl Pipe {
                 ReceivePlan::Ring { head, bytes, .. } => {
                     let bytes = chaos.cut(bytes);
                     assert!(half.commit(head, bytes));
-                    RINGS.with_borrow_mut(|ring| out.extend(ring.drain(..bytes as usize)));
+                    RINGS.with_borrow_mut(|ring| take(ring, bytes as usize, &mut out));
                 }
                 ReceivePlan::KernelUpTo { limit } => {
                     let count = chaos.cut(limit as u32) as usize;
-                    out.extend(self.kernel.drain(..count));
+                    take(&mut self.kernel, count, &mut out);
                     self.receiver
                         .0
                         .receive
@@ -110,7 +110,7 @@ impl Pipe {
                 }
                 ReceivePlan::Kernel => {
                     let count = self.kernel.len();
-                    out.extend(self.kernel.drain(..));
+                    take(&mut self.kernel, count, &mut out);
                     self.receiver
                         .0
                         .receive
@@ -126,6 +126,12 @@ impl Pipe {
     }
 }
 
+/// Moves the first `count` bytes, all at once: one by one they take Miri a hundred times as long as all that is tested.
+fn take(from: &mut VecDeque<u8>, count: usize, to: &mut Vec<u8>) {
+    to.extend_from_slice(&from.make_contiguous()[..count]);
+    from.drain(..count);
+}
+
 thread_local! {
     /// The ring's bytes, in order: the cursors under test say how many are where.
     static RINGS: std::cell::RefCell<VecDeque<u8>> = const { std::cell::RefCell::new(VecDeque::new()) };
@@ -133,17 +139,16 @@ thread_local! {
 
 #[test]
 fn any_sequence_of_switches_keeps_the_stream() {
+    let bytes: Vec<u8> = (0..9100_u32).map(|index| (index * 7) as u8).collect();
     for seed in 1..if cfg!(miri) { 3 } else { 300 } {
         RINGS.with_borrow_mut(VecDeque::clear);
         let chaos = Chaos::new(seed);
         let mut pipe = Pipe::new();
         let (mut sent, mut received) = (Vec::new(), Vec::new());
-        for round in 0..if cfg!(miri) { 6u32 } else { 60 } {
-            let message: Vec<u8> = (0..chaos.cut(9000))
-                .map(|index| (index * 7 + round) as u8)
-                .collect();
-            pipe.send(&message, &chaos);
-            sent.extend(message);
+        for round in 0..if cfg!(miri) { 6 } else { 60 } {
+            let message = &bytes[round..][..chaos.cut(9000) as usize];
+            pipe.send(message, &chaos);
+            sent.extend_from_slice(message);
             if !chaos.strikes(3) {
                 received.extend(pipe.receive(&chaos));
             }
