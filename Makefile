@@ -12,7 +12,7 @@ ROADS  ?= loopback,unix,bridge,millrace-loopback,millrace-bridge
 # What was measured of another commit is not gone on with.
 MEASURED = target/bench/$(or $(shell git describe --always --dirty 2>/dev/null),here)$(if $(strip $(GRID)),,-all)
 
-.PHONY: help demo test test-all test-kubernetes check bench bench-sockets peers build install uninstall deb image
+.PHONY: help demo test test-all test-kubernetes check check-rest bench bench-sockets peers build install uninstall deb image
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -29,7 +29,11 @@ test-all: build ## every test suite in full; goes on where it stopped, and write
 test-kubernetes: build ## a real cluster of one node, with deploy/kubernetes; builds the cluster's programs the first time, a quarter of an hour
 	tests/kubernetes/run.py
 
-check: ## format, lints, documentation, house rules, unit tests
+check: check-rest ## format, lints, documentation, house rules, unit tests
+	$(CARGO) test --workspace --lib --bin xtask --quiet
+
+# What of `check` is in no test suite: who runs both, as continuous integration does, need not run unit tests twice.
+check-rest:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --quiet
@@ -39,7 +43,6 @@ check: ## format, lints, documentation, house rules, unit tests
 	$(CARGO) clippy --manifest-path tests/channels/participant/Cargo.toml $(BESIDE) --all-targets --quiet -- -D warnings
 	$(CARGO) clippy --manifest-path tests/fuzz/Cargo.toml $(BESIDE) --all-targets --quiet -- -D warnings
 	$(CARGO) clippy --manifest-path crates/bench/peers/Cargo.toml $(BESIDE) --all-targets --quiet -- -D warnings
-	$(CARGO) test --workspace --lib --bin xtask --quiet
 	$(CARGO) test --package millrace-preload --lib --features coverage --quiet
 	$(CARGO) test --package millrace-wire --lib --features ahead --quiet
 	if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; fi
