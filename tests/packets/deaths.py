@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 MEMIF = road.REPOSITORY / "target/xtask/examples/memif"
 VIRTIO = road.REPOSITORY / "target/xtask/examples/virtio"
 ENDLESS = str(1 << 60)
-PROOF = "200000"
+PROOF = "20000"
 """So many packets are more than any ring has: they have gone only where somebody takes them."""
-WAIT_S = 30.0
+WAIT_S = 120.0
+"""After which somebody is stuck: where both sides share a busy processor, they pass a ring's packets in each of their turns."""
 SETTLED = 25
 """After so many deaths everything has been once, and what is held is compared with what is held at the end."""
 ANON_KB = 2048
