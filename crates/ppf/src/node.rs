@@ -15,7 +15,7 @@
 
 use std::net::IpAddr;
 
-use millrace_port::Burst;
+use millrace_port::{Burst, Packet};
 
 use crate::bearer::{Bearer, BearerId, MeterId, Side};
 use crate::ethernet::Mac;
@@ -354,7 +354,7 @@ impl Node {
         met.clear();
         let mut read = 0;
         let side = self.interfaces[usize::from(port)].side;
-        for packet in burst.iter().skip(from) {
+        for packet in rest(burst, from) {
             let what = match self.meet(usize::from(port), packet) {
                 Ok(what) => what,
                 Err(cause) => Met::Drop(cause),
@@ -382,7 +382,7 @@ impl Node {
         }
         std::hint::black_box(read);
         let mut done = from;
-        for (packet, what) in burst.iter().skip(from).zip(&met) {
+        for (packet, what) in rest(burst, from).zip(&met) {
             if !self.has_room(outs) {
                 break;
             }
@@ -410,6 +410,16 @@ impl Node {
 }
 
 const _: () = assert!(BURST + PIECES_MAX <= OUT_BURST);
+
+/// A burst's packets without the first ones: passed over once, and not looked for with each.
+#[inline]
+fn rest(burst: &Burst, from: usize) -> impl Iterator<Item = Packet<'_>> {
+    let mut packets = burst.iter();
+    if from > 0 {
+        packets.nth(from - 1);
+    }
+    packets
+}
 
 /// The longest packet that every port of a side takes.
 fn mtu_of(interfaces: &[Interface], side: Side) -> usize {

@@ -168,13 +168,14 @@ fn put_word(header: &mut [u8; IPV4_BYTES], at: usize, word: u16) {
 }
 
 impl Node {
-    /// Sends a message that is longer than its port takes; `ip`: the header that it would have whole.
+    /// Sends a message that is longer than its port takes; `ip`: the header that it would have whole, by value, so that it need not be in
+    /// memory for those that are not cut.
     #[cold]
     pub(super) fn send_cut(
         &mut self,
         body: Part<'_>,
         towards: (Towards, Way),
-        ip: &Written,
+        ip: Written,
         header: &[u8],
         outs: &mut Outs,
     ) -> Result<(), LinkCause> {
@@ -198,7 +199,7 @@ impl Node {
         front[UDP_BYTES - 2..UDP_BYTES].copy_from_slice(&sum.to_be_bytes());
         let number = self.numbers.next(ip.source, ip.destination);
         let cut = Cut {
-            head: Head::Message(*ip, number),
+            head: Head::Message(ip, number),
             front: &front[..end],
             body,
         };

@@ -354,7 +354,7 @@ impl Node {
         let mut ip = Written::new(source, to, UDP, payload);
         ip.class = class;
         if ip.bytes() + payload > interface.mtu {
-            return self.send_cut(body, (towards, way), &ip, header, outs);
+            return self.send_cut(body, (towards, way), ip, header, outs);
         }
         let mac = station(way)?;
         let mut lead = [0; HEAD_BYTES];
