@@ -1,4 +1,4 @@
-"""`millrace bench run packets`: devices that forward packets, in a short run each."""
+"""`millrace bench run packets` and `ppf`: devices that forward packets, in a short run each."""
 
 from __future__ import annotations
 
@@ -71,3 +71,42 @@ def ports_are_measured_alone(stage: Stage) -> None:
         assert sends <= set(said["device"]) and "--receive" in said["client"], said
     settings = {road["name"]: " ".join(road["settings"]) for road in results["roads"]}
     assert all("who takes its packets:" in text for text in settings.values()), settings
+
+
+def functions_are_measured(stage: Stage) -> None:
+    """The packet processing function: bearers are added, and every packet comes as the function has to send it."""
+    functions_on(stage, ["ppf-memif"], "ppf/relay", "ppf/encapsulation")
+
+
+def functions_and_their_peers_are_measured(stage: Stage) -> None:
+    """All ways, and testpmd with the same frames."""
+    peers = ["testpmd-5tswap", "testpmd-macswap"] if shutil.which("dpdk-testpmd") else []
+    if not peers:
+        print("functions are measured: without testpmd: there is no dpdk-testpmd here (Debian's package is dpdk-dev)")
+    functions_on(stage, [*peers, "ppf-memif"], "ppf")
+
+
+def functions_on(stage: Stage, roads: list[str], *what: str) -> None:
+    """Measures these roads in a short run."""
+    if len(os.sched_getaffinity(0)) < 2:
+        raise unittest.SkipTest("generator and device have a processor each")
+    # Not pinned, as above.
+    words = ["--quick", "--repeat", "1", "--time", "0.1", "--pin", "none", "--roads", ",".join(roads)]
+    done = stage.bench("run", *what, *words, *stage.out("functions"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = stage.results("functions")
+    cells = {(cell["scenario"], cell["road"]): cell for cell in results["cells"]}
+    ways = what if len(what) > 1 else ("ppf/relay", "ppf/decapsulation", "ppf/encapsulation")
+    on = [(way, road) for way in ways for road in roads if way == "ppf/relay" or road == "ppf-memif"]
+    assert sorted(cells) == sorted(on), cells.keys()
+    for (way, road), cell in cells.items():
+        assert cell["figure"] == "packets without loss per second" and cell["parameters"] == {"bearers": 1000, "bytes": 90}, cell
+        trial = next(trial for trial in cell["trials"] if trial["outcome"] == "counts")
+        found = trial["packets"]
+        assert found["most"] > 1_000 < found["own"] and found["runs"] > 0 and found["sizes"] == "90", (way, road, found)
+        command = shlex.split(trial["commands"]["client"])
+        assert ("--function" in command) == (road == "ppf-memif") and ("--turned" in command) == (road == "testpmd-5tswap"), command
+        ports = [word for word in command if word.startswith("memif-server:")]
+        assert "radio.sock" in ports[way == "ppf/encapsulation"] if road == "ppf-memif" else "in.sock" in ports[0], ports
+    settings = {road["name"]: " ".join(road["settings"]) for road in results["roads"]}
+    assert all("{generator}: --" in text for text in settings.values()), settings

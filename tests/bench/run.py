@@ -30,7 +30,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench_stage import ANSWER, LIMIT_S, MEASURED, QUICK, Stage, alive, counted, limited, splicing_programs  # noqa: E402
 from clocks import both_ends_of_a_host_have_one_clock, the_clocks_of_two_hosts_are_held_against_each_other  # noqa: E402
-from devices import packets_are_measured, ports_are_measured_alone  # noqa: E402
+from devices import (  # noqa: E402
+    functions_and_their_peers_are_measured,
+    functions_are_measured,
+    packets_are_measured,
+    ports_are_measured_alone,
+)
 from harness import isolate, road as roads  # noqa: E402
 from judged import equal_roads_are_equal_and_a_slowed_one_is_slower, two_groups_of_trials_are_told  # noqa: E402
 
@@ -702,6 +707,8 @@ ALONE: list[Case] = [
     ("messages are measured", messages_are_measured),
     ("packets are measured", packets_are_measured),
     ("ports are measured alone", ports_are_measured_alone),
+    ("functions are measured", functions_are_measured),
+    ("all functions and their peers are measured", functions_and_their_peers_are_measured),
     ("a stranger on its processors makes a trial void", a_stranger_on_its_processors_makes_a_trial_void),
     ("equal builds have no difference", equal_builds_have_no_difference),
     ("a slower build is found", a_slower_build_is_found),
@@ -710,6 +717,7 @@ ALONE: list[Case] = [
 FULL = {
     "cases that quick runs leave out have figures",
     "messages are measured",
+    "all functions and their peers are measured",
     "the clocks of two hosts are held against each other",
 }
 

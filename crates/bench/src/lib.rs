@@ -7,8 +7,8 @@
 //! Reading order: `roads`, `builds`, `scenario` and `suites` (what is measured, as data), `begin`, `groups`, `run`, `lab` and `trial`
 //! (how), `account` (the kernel's, of its processors), `line` (how far these are apart), `disturbance` (what makes a trial void),
 //! `closing` (what is told at the end), `readers` (what tools print), `carried` (where the bytes went), `results` (what is kept of a run,
-//! and the file's schema), `stats` and `compare` (what figures say), `report` (what people look at), `load` and `packets` (our own load
-//! generators and servers).
+//! and the file's schema), `stats` and `compare` (what figures say), `report` (what people look at), `load`, `packets` and `events` (our
+//! own load generators and servers).
 
 #![deny(unsafe_code)]
 
@@ -19,6 +19,7 @@ pub mod carried;
 mod closing;
 pub mod compare;
 mod disturbance;
+pub mod events;
 pub mod figures;
 mod groups;
 pub mod isolate;

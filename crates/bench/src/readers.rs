@@ -6,6 +6,7 @@ use serde::Deserialize;
 use crate::load::Outcome;
 use crate::results::{self, Clocks, Idle, Packets};
 
+mod events;
 mod names;
 mod packets;
 

@@ -1,17 +1,18 @@
 //! Roads: ways for the bytes of two programs, each one a file in `roads/` or of the user's own.
 
+mod device;
 mod file;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
 
 use crate::builds::Build;
 use crate::machine;
 use crate::programs::find_program;
 use crate::sockmap;
+pub use device::Device;
 
 const FILES: &[(&str, &str)] = &[
     ("loopback", include_str!("../roads/loopback.toml")),
@@ -66,6 +67,37 @@ const FILES: &[(&str, &str)] = &[
         "virtio-to-millrace",
         include_str!("../roads/virtio-to-millrace.toml"),
     ),
+    (
+        "testpmd-5tswap",
+        include_str!("../roads/testpmd-5tswap.toml"),
+    ),
+    (
+        "testpmd-macswap",
+        include_str!("../roads/testpmd-macswap.toml"),
+    ),
+    ("ppf-memif", include_str!("../roads/ppf-memif.toml")),
+    ("event-dsw", include_str!("../roads/event-dsw.toml")),
+    ("scheduler", include_str!("../roads/scheduler.toml")),
+    (
+        "scheduler-fused",
+        include_str!("../roads/scheduler-fused.toml"),
+    ),
+    (
+        "scheduler-apart",
+        include_str!("../roads/scheduler-apart.toml"),
+    ),
+    (
+        "scheduler-naive",
+        include_str!("../roads/scheduler-naive.toml"),
+    ),
+    (
+        "scheduler-tables",
+        include_str!("../roads/scheduler-tables.toml"),
+    ),
+    (
+        "scheduler-virtual",
+        include_str!("../roads/scheduler-virtual.toml"),
+    ),
     ("ring", include_str!("../roads/ring.toml")),
     ("echo-kernel", include_str!("../roads/echo-kernel.toml")),
     ("echo-af-xdp", include_str!("../roads/echo-af-xdp.toml")),
@@ -74,22 +106,6 @@ const FILES: &[(&str, &str)] = &[
 pub const DEFAULT: [&str; 2] = ["loopback", "millrace-loopback"];
 /// What the name of a road begins with that is another one with Millrace above it.
 const ABOVE: &str = "millrace-";
-
-/// A program that forwards packets, and is what a scenario measures. It is started for each trial, when the generator listens. Or one that
-/// only sends them, and is the same on roads that differ in who takes them.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Device {
-    /// How it is started, and stays in the foreground until SIGTERM.
-    pub command: String,
-    /// Where the generator sends packets, and where they come back, if elsewhere, as `millrace load packets` has it. It listens there.
-    pub ports: Vec<String>,
-    /// Of one that only sends, who takes the packets, by the one port: the client of a case that has `{receiver}` for it.
-    pub receiver: Option<String>,
-    /// Files in the trial's directory.
-    #[serde(default)]
-    pub files: BTreeMap<String, String>,
-}
 
 /// A way for bytes.
 #[derive(Clone, Debug)]
@@ -257,7 +273,8 @@ impl Road {
     #[must_use]
     pub fn missing(&self) -> Option<String> {
         let between = self.rest.iter().chain(&self.wake);
-        let device = self.device.iter().map(|device| &device.command);
+        let device = self.device.iter();
+        let device = device.flat_map(|device| device.command.iter().chain(&device.needs));
         let commands = self.set_up.iter().chain(&self.run_by).chain(between);
         let mut programs = commands
             .chain(device)
@@ -327,23 +344,6 @@ impl Road {
             accelerated: true,
             ..self.clone()
         }
-    }
-}
-
-impl Device {
-    /// What it is, for a person.
-    fn settings(&self) -> Vec<String> {
-        let files = self.files.iter().map(|(name, text)| {
-            let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
-            format!("{name}: {}", lines.join("; "))
-        });
-        let ports = match (&self.receiver, &self.ports[..]) {
-            (Some(receiver), _) => format!("who takes its packets: {receiver}"),
-            (None, [from, to]) => format!("the generator sends by {from}, and takes by {to}"),
-            (None, ports) => format!("the generator sends and takes by {}", ports.join(", ")),
-        };
-        let own = [format!("the device: {}", self.command), ports];
-        own.into_iter().chain(files).collect()
     }
 }
 
@@ -449,7 +449,8 @@ mod tests {
     #[test]
     fn every_command_is_words() {
         for road in all() {
-            let device = road.device.iter().map(|device| &device.command);
+            let device = road.device.iter();
+            let device = device.flat_map(|device| device.command.iter().chain(&device.receiver));
             let between = road.rest.iter().chain(&road.wake);
             for command in road.set_up.iter().chain(between).chain(device) {
                 assert!(

@@ -39,6 +39,8 @@ const FILES: &[(&str, &str)] = &[
     ("proxy", include_str!("../scenarios/proxy.toml")),
     ("channels", include_str!("../scenarios/channels.toml")),
     ("packets", include_str!("../scenarios/packets.toml")),
+    ("ppf", include_str!("../scenarios/ppf.toml")),
+    ("scheduler", include_str!("../scenarios/scheduler.toml")),
 ];
 
 /// A set of values of parameters: every combination of them is measured.

@@ -327,7 +327,13 @@ impl Client<'_> {
         let (mut program, line) = start_client(self.lab, self.road, self.template, words)?;
         let device = self.start_device(words, &mut program)?;
         let begun = Instant::now();
-        let limit = Duration::from_secs_f64(20.0 + 10.0 * self.seconds);
+        // A device may have to be told of a million bearers first.
+        let start = if self.road.device.is_some() {
+            60.0
+        } else {
+            20.0
+        };
+        let limit = Duration::from_secs_f64(start + 10.0 * self.seconds);
         if let Some((watch, carried)) = looks {
             let agent = self.lab.socket(self.road);
             let pause = Duration::from_secs_f64(self.seconds / LOOKS);

@@ -283,9 +283,11 @@ fn packets(rate: f64) -> Packets {
         loss: 0.0,
         latency: Latency {
             count: 1_000_000,
+            min_ns: 2_300,
             max_ns: 77_000,
+            mean_ns: 4_600.0,
+            deviation_ns: 1_900.0,
             percentiles: vec![(50.0, 4_000), (99.0, p99), (99.9, 31_000)],
-            ..Latency::default()
         },
     };
     Packets {
@@ -337,6 +339,9 @@ fn packets_have_rates_by_the_share_that_is_lost_and_latencies_by_the_share_of_th
         "21.5\u{a0}M/s",
         "50\u{a0}%",
         "4.12\u{a0}M/s",
+        "2.30\u{a0}µs",
+        "4.60\u{a0}µs",
+        "1.90\u{a0}µs",
         "7.30\u{a0}µs",
         "15.7\u{a0}µs",
         "31.0\u{a0}µs",

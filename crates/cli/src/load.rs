@@ -12,6 +12,8 @@ use millrace_bench::load::{
 };
 use millrace_bench::packets::echo_udp;
 
+mod events;
+mod gtpu;
 mod packets;
 
 /// Load a server and tell its throughput and latencies, or be a minimal server.
@@ -134,6 +136,11 @@ enum Command {
     /// virtio-user-server:PATH or virtio-user-client:PATH (ring=N, buffer=N, packed=1), vhost-user-server:PATH or vhost-user-client:PATH;
     /// ring-first:NAME or ring-second:NAME, which an agent brings together, or af-xdp:INTERFACE, which has UDP come here (ring=N).
     Packets(Box<packets::PacketsArguments>),
+    /// Let events through stages of the scheduler, and tell how many passed
+    ///
+    /// One thread lets them in, as fast as they go; workers on processors of their own bring them through, flow by flow in their order.
+    /// What came in has to have gone out at the end.
+    Events(events::EventsArguments),
     /// Be a minimal server: one thread, many connections
     ///
     /// The address is printed when it listens; with Ctrl-C it ends and tells what it has done.
@@ -293,6 +300,7 @@ pub(crate) fn run(arguments: LoadArguments) -> Result<u8> {
             return idle(&address, connections, speech, json);
         }
         Command::Packets(packets) => return packets.load(),
+        Command::Events(events) => return events.load(),
         Command::Serve { kind } => return serve(kind),
     };
     run.load(&workload)

@@ -8,6 +8,7 @@ use hdrhistogram::Histogram;
 use millrace_port::{Burst, Port, State};
 
 use super::device::Switches;
+use super::gtpu::{self, Gtpu};
 use super::outcome::Outcome;
 use super::pattern::{BURST_MAX, Made, Pattern};
 use super::place::Place;
@@ -55,6 +56,8 @@ pub struct Generator {
     to: Option<Box<dyn Port>>,
     pattern: Pattern,
     runs: u32,
+    /// Packets of the runs so far: the next one begins with the flow that follows.
+    packets: u64,
     /// Packets of the runs so far that were sent, and have not come.
     owed: u64,
     latency: Option<Histogram<u64>>,
@@ -129,6 +132,7 @@ impl Generator {
             to: to.map(Place::open).transpose()?,
             pattern,
             runs: 0,
+            packets: 0,
             owed: 0,
             latency: None,
             announces: false,
@@ -150,7 +154,14 @@ impl Generator {
         let Some([from, to]) = from.with_itself() else {
             return Ok(None);
         };
-        Generator::open(&from, Some(&to), pattern, stop).map(Some)
+        Generator::open(&from, Some(&to), pattern.unprocessed(), stop).map(Some)
+    }
+
+    /// From now on users' packets are sent, of these flows. By what numbers a function knows their tunnels it says when it runs, and so
+    /// when its ports are connected.
+    pub fn carry(&mut self, gtpu: Gtpu) {
+        self.pattern.flows = gtpu.flows();
+        self.pattern.gtpu = Some(gtpu);
     }
 
     /// Sends, before each run, a packet from where the others go to: a switch that learns finds out so, and need not flood them.
@@ -279,6 +290,7 @@ impl Generator {
         }
         let switches = preempted() - switches;
         let of_device = self.switches().taken_since(of_device);
+        self.packets += run.sent;
         let stolen = Reading::now(None).since(&before).steal_s / (run.clock.now() as f64 / 1e9);
         let missing = (run.sent - run.refused).saturating_sub(run.sink.received);
         self.owed = (self.owed + missing).saturating_sub(run.sink.late);
@@ -301,10 +313,14 @@ impl Generator {
             }
         }
         self.runs += 1;
-        let made = self.pattern.make(together)?;
-        let latency = options.latency.then(histogram).transpose()?;
+        let mut made = self.pattern.make(together)?;
+        made.begin(self.packets, options.rate.map(|rate| 1e9 / rate));
+        // Users' packets have no room for the time at which they were sent.
+        let is_timed = options.rate.is_some() || self.pattern.gtpu.is_none();
+        let latency = (options.latency && is_timed).then(histogram).transpose()?;
         // Not the number alone: packets of another generator are strangers, too.
         let number = std::process::id() << RUN_BITS | self.runs & ((1 << RUN_BITS) - 1);
+        let number = made.run(number);
         Ok(Run {
             sink: Sink::new((number, self.owed), made.flows(), options.checks, latency),
             made,
@@ -361,6 +377,13 @@ impl Generator {
             let now_ns = run.clock.now();
             for packet in run.received.iter() {
                 run.sink.take(&run.made, packet, run.sent, now_ns);
+            }
+            for question in run.sink.questions.drain(..) {
+                let mut answer = Burst::new(1);
+                let fits = answer.push(&gtpu::answer(&question, self.pattern.macs[0]));
+                if fits && port.transmit(0, &answer, 0) == 0 {
+                    port.give_up(0, &answer, 0);
+                }
             }
         }
         Ok(())

@@ -52,9 +52,10 @@ pub fn idle(
     generator: &mut Generator,
     device: u32,
     seconds: f64,
+    checks: Checks,
     stop: &AtomicBool,
 ) -> Result<Quiet> {
-    generator.wait_until_it_passes(Checks::default(), stop)?;
+    generator.wait_until_it_passes(checks, stop)?;
     wait(generator, SETTLE, stop)?;
     let used = || {
         let pid = i32::try_from(device).ok();

@@ -11,13 +11,15 @@
 //! Where there is somebody else at the other end, half of it is enough: `receive` only counts what comes, `send` only sends, and `echo`
 //! sends back what comes; `udp` does that by the kernel's own stack, to hold it against.
 //!
-//! In reading order: `place` (where ports are), `pattern` (what is sent), `stamp` (what tells one packet from another), `sink` (what is
-//! found of what comes), `device` (who else had its processor), `drive` (the loop), `outcome` (what is told), `search` (the highest rates),
-//! `idle` (what a device uses that has nothing to do), `receive`, `send`, `echo`, `udp`.
+//! In reading order: `place` (where ports are), `pattern` (what is sent), `gtpu` (the same for a packet processing function), `stamp` (what
+//! tells one packet from another), `sink` (what is found of what comes), `device` (who else had its processor), `drive` (the loop),
+//! `outcome` (what is told), `search` (the highest rates), `idle` (what a device uses that has nothing to do), `receive`, `send`, `echo`,
+//! `udp`.
 
 mod device;
 mod drive;
 mod echo;
+mod gtpu;
 mod idle;
 mod outcome;
 mod pattern;
@@ -33,6 +35,7 @@ mod udp;
 
 pub use drive::{Generator, Options};
 pub use echo::{Echoed, echo};
+pub use gtpu::{Gtpu, Way};
 pub use idle::{Quiet, idle};
 pub use outcome::{Faults, Outcome};
 pub use pattern::{Pattern, Sizes};

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use anyhow::{Result, bail, ensure};
 use millrace_port::{Burst, HEAD_BYTES};
 
+use super::gtpu::{Gtpu, Users};
 use super::sink::Checks;
 use super::stamp::{STAMP_BYTES, Stamp};
 
@@ -36,15 +37,18 @@ pub enum Sizes {
     Fixed(usize),
     /// Seven of 64, four of 570, one of 1518 bytes: the "simple IMIX" of RFC 6985, section 4.
     Imix,
+    /// Seven of 86, four of 592, one of 1522 bytes: frames with users' packets in tunnels.
+    Mix,
 }
 
 impl Sizes {
     /// Of one packet after the other, again and again.
-    fn cycle(&self) -> Vec<usize> {
+    pub(super) fn cycle(&self) -> Vec<usize> {
         match self {
             Sizes::Fixed(bytes) => vec![*bytes],
             // The short ones between the others, as they would be in traffic.
             Sizes::Imix => vec![64, 570, 64, 64, 570, 64, 1518, 64, 570, 64, 570, 64],
+            Sizes::Mix => vec![86, 592, 86, 86, 592, 86, 1522, 86, 592, 86, 592, 86],
         }
     }
 
@@ -63,10 +67,13 @@ impl FromStr for Sizes {
         if text.eq_ignore_ascii_case("imix") {
             return Ok(Sizes::Imix);
         }
+        if text.eq_ignore_ascii_case("mix") {
+            return Ok(Sizes::Mix);
+        }
         match text.parse() {
             Ok(bytes) if (SHORTEST..=LONGEST).contains(&bytes) => Ok(Sizes::Fixed(bytes)),
             _ => bail!(
-                "{text:?} is no length: a packet has {SHORTEST} to {LONGEST} bytes, or the lengths are imix"
+                "{text:?} is no length: a packet has {SHORTEST} to {LONGEST} bytes, or the lengths are imix or mix"
             ),
         }
     }
@@ -77,6 +84,7 @@ impl fmt::Display for Sizes {
         match self {
             Sizes::Fixed(bytes) => write!(f, "{bytes}"),
             Sizes::Imix => write!(f, "imix"),
+            Sizes::Mix => write!(f, "mix"),
         }
     }
 }
@@ -90,6 +98,8 @@ pub struct Pattern {
     pub flows: usize,
     /// Where they come from, and where they go to.
     pub macs: [[u8; 6]; 2],
+    /// They are users' packets, of these flows; lengths are those of frames in a tunnel.
+    pub gtpu: Option<Gtpu>,
 }
 
 /// Packets that were made before the run; to send them, their stamps are written.
@@ -101,12 +111,43 @@ pub(super) struct Made {
     heads: Vec<[u8; HEAD_BYTES]>,
     lengths: Vec<usize>,
     flows: usize,
+    /// Users' packets, which have none of those.
+    users: Option<Users>,
+    /// The flow of the first packet of those.
+    first_flow: u64,
+    /// Packets are due so far apart, if they are.
+    interval_ns: f64,
+    /// What packets are filled with: bytes that show where they are.
+    filling: Vec<u8>,
 }
 
 impl Pattern {
+    /// The same packets, which come as they were sent.
+    pub(super) fn unprocessed(&self) -> Pattern {
+        Pattern {
+            gtpu: self.gtpu.as_ref().map(Gtpu::unprocessed),
+            ..self.clone()
+        }
+    }
+
     /// Makes all packets, enough that each flow and each length has its turn, in bursts of `together` of them: a power of two, at most
     /// [`BURST_MAX`].
     pub(super) fn make(&self, together: usize) -> Result<Made> {
+        let filling = (0..LONGEST + usize::from(u8::MAX)).map(|place| place as u8);
+        if let Some(gtpu) = &self.gtpu {
+            let (users, bursts) = gtpu.make(self, together)?;
+            return Ok(Made {
+                together,
+                bursts,
+                heads: Vec::new(),
+                lengths: Vec::new(),
+                flows: users.flows(),
+                users: Some(users),
+                first_flow: 0,
+                interval_ns: 0.0,
+                filling: filling.collect(),
+            });
+        }
         ensure!(
             (1..=FLOWS_MAX).contains(&self.flows),
             "there are 1 to {FLOWS_MAX} flows, not {}",
@@ -122,6 +163,10 @@ impl Pattern {
             heads: Vec::with_capacity(count),
             lengths: Vec::with_capacity(count),
             flows: self.flows,
+            users: None,
+            first_flow: 0,
+            interval_ns: 0.0,
+            filling: filling.collect(),
         };
         for index in 0..count {
             let bytes = cycle[index % cycle.len()];
@@ -191,7 +236,7 @@ fn ipv4(flow: usize, bytes: usize) -> [u8; 20] {
 impl Made {
     /// How many packets there are; packet `number` of a run is the one of that number modulo this.
     pub(super) fn len(&self) -> usize {
-        self.heads.len()
+        self.bursts.len() * self.together
     }
 
     /// How many flows.
@@ -199,10 +244,27 @@ impl Made {
         self.flows
     }
 
-    /// The flow that a packet is of.
+    /// The flow that packet `index` is of, when it has this number.
     #[inline]
-    pub(super) fn flow(&self, index: usize) -> usize {
-        index % self.flows
+    pub(super) fn flow(&self, index: usize, number: u64) -> usize {
+        match self.users {
+            None => index % self.flows,
+            Some(_) => ((self.first_flow + number) % self.flows as u64) as usize,
+        }
+    }
+
+    /// The first packet is of this flow, as far as the others do not depend on it; and packets are due so far apart, if they are.
+    pub(super) fn begin(&mut self, first_flow: u64, interval_ns: Option<f64>) {
+        self.first_flow = first_flow;
+        self.interval_ns = interval_ns.unwrap_or_default();
+    }
+
+    /// As much of a run's number as packets have room for.
+    pub(super) fn run(&self, run: u32) -> u32 {
+        match self.users {
+            None => run,
+            Some(_) => Users::run(run),
+        }
     }
 
     /// How many packets a burst has.
@@ -221,6 +283,15 @@ impl Made {
         let first = (number % self.together as u64) as usize;
         let index = (number / self.together as u64) as usize % self.bursts.len();
         let burst = &mut self.bursts[index];
+        if let Some(users) = &self.users {
+            let mut flow = ((self.first_flow + number) % self.flows as u64) as usize;
+            for (number, place) in (number..).zip(first..self.together) {
+                let packet = index * self.together + place;
+                users.write(packet, flow, run, number, burst.head_mut(place));
+                flow = if flow + 1 == self.flows { 0 } else { flow + 1 };
+            }
+            return (burst, first);
+        }
         for (number, place) in (number..).zip(first..self.together) {
             let time_ns = time_ns(number);
             let stamp = Stamp {
@@ -233,9 +304,30 @@ impl Made {
         (burst, first)
     }
 
-    /// Whether this is how packet `index` begins, and how long it is. MAC addresses that whoever forwards may write are left out.
+    /// Reads which packet this is, of `sent`. None: it is none of these.
     #[inline]
-    pub(super) fn is_like(&self, index: usize, head: &[u8], bytes: usize, checks: Checks) -> bool {
+    pub(super) fn stamp(&self, head: &[u8], sent: u64) -> Option<Stamp> {
+        let Some(users) = &self.users else {
+            return head.get(STAMP_AT..).and_then(Stamp::read);
+        };
+        let mut stamp = users.read(head, sent)?;
+        stamp.time_ns = (stamp.number as f64 * self.interval_ns) as u64;
+        Some(stamp)
+    }
+
+    /// Whether this is how packet `index` of a flow begins, and how long it is. MAC addresses that whoever forwards may write are left out.
+    #[inline]
+    pub(super) fn is_like(
+        &self,
+        (index, flow): (usize, usize),
+        stamp: &Stamp,
+        head: &[u8],
+        bytes: usize,
+        checks: Checks,
+    ) -> bool {
+        if let Some(users) = &self.users {
+            return users.is_like((index, flow), stamp, head, bytes, checks);
+        }
         let from = if checks.skips_macs { MACS_END } else { 0 };
         let known = &self.heads[index];
         let end = bytes.min(HEAD_BYTES);
@@ -247,6 +339,24 @@ impl Made {
             false => head[from..STAMP_AT] == known[from..STAMP_AT],
         };
         begins && head[STAMP_AT + STAMP_BYTES..] == known[STAMP_AT + STAMP_BYTES..end]
+    }
+}
+
+impl Made {
+    /// Whether what is behind a packet's head is as it was sent.
+    pub(super) fn is_filled(&self, packet: &[u8]) -> bool {
+        let Some(rest) = packet.get(HEAD_BYTES..) else {
+            return true;
+        };
+        let from = HEAD_BYTES - self.users.as_ref().map_or(0, Users::filled_from);
+        *rest == self.filling[from..from + rest.len()]
+    }
+
+    /// Whether somebody asks for a station, which is here.
+    pub(super) fn is_question(&self, head: &[u8]) -> bool {
+        self.users
+            .as_ref()
+            .is_some_and(|users| users.is_question(head))
     }
 }
 

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::drive::{Generator, Options};
 use super::outcome::Outcome;
 use super::place::Place;
+use super::sink::Checks;
 
 /// A disturbed run is repeated so often before it counts all the same, and in a whole search so many are: on a busy machine it is to end.
 const REPEATS: u32 = 5;
@@ -186,8 +187,16 @@ pub fn search(
         rate: None,
         ..options.clone()
     };
+    // To itself they come as they were sent.
+    let straight = Options {
+        checks: Checks {
+            is_turned: false,
+            ..options.checks
+        },
+        ..at_most.clone()
+    };
     let own = match Generator::of_itself(from, generator.what().1.clone(), stop)? {
-        Some(mut itself) => itself.run(&at_most, stop)?.rate,
+        Some(mut itself) => itself.run(&straight, stop)?.rate,
         None => 0.0,
     };
     generator.wait_until_it_passes(options.checks, stop)?;

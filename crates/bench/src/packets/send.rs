@@ -47,7 +47,7 @@ pub fn send(place: &Place, pattern: &Pattern, stop: &AtomicBool) -> Result<Sent>
     let made = pattern.make(BURST_MAX)?;
     let lent = match pattern.sizes {
         Sizes::Fixed(bytes) if bytes > HEAD_BYTES => place.open_ring()?.zip(Some(bytes)),
-        Sizes::Fixed(_) | Sizes::Imix => None,
+        Sizes::Fixed(_) | Sizes::Imix | Sizes::Mix => None,
     };
     let in_place = lent.is_some();
     let Tally { packets, bytes, .. } = match lent {

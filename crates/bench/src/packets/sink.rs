@@ -4,8 +4,8 @@ use hdrhistogram::Histogram;
 use millrace_port::Packet;
 
 use super::outcome::Faults;
-use super::pattern::{Made, STAMP_AT};
-use super::stamp::{STAMP_BYTES, Stamp};
+use super::pattern::Made;
+use super::stamp::Stamp;
 
 /// A packet that comes more than so many others later than it was sent, or would have been had there been room, is not told from one that
 /// comes twice. That is more than half a second at 30 million packets a second: a device that stands still for so long has a full ring.
@@ -40,6 +40,10 @@ pub(super) struct Sink {
     pub(super) bytes: u64,
     pub(super) faults: Faults,
     pub(super) latency: Option<Histogram<u64>>,
+    /// Who has asked for a station.
+    pub(super) questions: Vec<Vec<u8>>,
+    /// Room for a packet that is looked at as a whole.
+    room: Vec<u8>,
 }
 
 impl Sink {
@@ -60,6 +64,8 @@ impl Sink {
             bytes: 0,
             faults: Faults::default(),
             latency,
+            questions: Vec::new(),
+            room: Vec::new(),
         }
     }
 
@@ -76,14 +82,15 @@ impl Sink {
     #[inline]
     pub(super) fn take(&mut self, made: &Made, packet: Packet<'_>, sent: u64, now_ns: u64) {
         let head = packet.head();
-        let stamp = head.get(STAMP_AT..).and_then(Stamp::read);
+        let stamp = made.stamp(head, sent);
         let Some(stamp) = stamp.filter(|stamp| stamp.run == self.run && stamp.number < sent) else {
-            self.take_other(stamp);
+            self.take_other(made, head, stamp);
             return;
         };
         let index = (stamp.number % made.len() as u64) as usize;
-        let is_like = made.is_like(index, head, packet.len(), self.checks);
-        if !is_like || self.checks.whole && !is_whole(&packet) {
+        let flow = made.flow(index, stamp.number);
+        let is_like = made.is_like((index, flow), &stamp, head, packet.len(), self.checks);
+        if !is_like || self.checks.whole && !self.is_whole(made, packet) {
             self.faults.changed += 1;
             return;
         }
@@ -95,7 +102,7 @@ impl Sink {
         self.came[word] |= bit;
         self.received += 1;
         self.bytes += packet.len() as u64;
-        let next = &mut self.next[made.flow(index)];
+        let next = &mut self.next[flow];
         if stamp.number < *next {
             self.faults.overtaken += 1;
         } else {
@@ -110,7 +117,11 @@ impl Sink {
 impl Sink {
     /// A packet that is none of this run's.
     #[cold]
-    fn take_other(&mut self, stamp: Option<Stamp>) {
+    fn take_other(&mut self, made: &Made, head: &[u8], stamp: Option<Stamp>) {
+        if made.is_question(head) {
+            self.questions.push(head.to_vec());
+            return;
+        }
         let is_earlier = stamp.is_some_and(|stamp| {
             stamp.run >> RUN_BITS == self.run >> RUN_BITS && stamp.run < self.run
         });
@@ -120,18 +131,13 @@ impl Sink {
             self.faults.strange += 1;
         }
     }
-}
 
-/// Whether all bytes behind the stamp are as they were sent.
-fn is_whole(packet: &Packet<'_>) -> bool {
-    let bytes = packet.to_vec();
-    let sent = (0..).map(|place: usize| place as u8);
-    let behind = STAMP_AT + STAMP_BYTES;
-    bytes
-        .iter()
-        .zip(sent)
-        .skip(behind)
-        .all(|(byte, sent)| *byte == sent)
+    /// Whether all bytes behind the head are as they were sent.
+    fn is_whole(&mut self, made: &Made, packet: Packet<'_>) -> bool {
+        self.room.clear();
+        packet.append_to(&mut self.room);
+        made.is_filled(&self.room)
+    }
 }
 
 #[inline]

@@ -59,7 +59,12 @@ impl Returner {
         let place: Place = format!("memif-client:{}", path.display()).parse().unwrap();
         let stop = AtomicBool::new(false);
         let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-        let pattern = Pattern { sizes, flows, macs };
+        let pattern = Pattern {
+            sizes,
+            flows,
+            macs,
+            gtpu: None,
+        };
         let mut generator = Generator::open(&place, None, pattern, &stop).unwrap();
         let checks = Checks {
             whole,
@@ -71,8 +76,16 @@ impl Returner {
             checks,
             latency: true,
         };
-        generator.run(&options, &stop).unwrap()
+        some(&mut generator, &options)
     }
+}
+
+/// A run in which something came: on a machine that has no time for the other side a short one has nothing.
+fn some(generator: &mut Generator, options: &Options) -> Outcome {
+    let stop = AtomicBool::new(false);
+    let mut runs = (0..50).map(|_| generator.run(options, &stop).unwrap());
+    let is_some = |run: &Outcome| run.received > 0 || run.faults != Faults::default();
+    runs.find(is_some).expect("nothing came in fifty runs")
 }
 
 impl Drop for Returner {
@@ -169,6 +182,7 @@ fn what_comes_in_a_later_run_was_lost_before_and_is_no_stranger() {
         sizes: Sizes::Fixed(64),
         flows: 1,
         macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
+        gtpu: None,
     };
     let stop = AtomicBool::new(false);
     let mut generator = Generator::open(&place, None, pattern, &stop).unwrap();
@@ -223,6 +237,7 @@ fn the_generator_sends_to_itself_by_a_port_of_the_same_kind() {
             sizes: Sizes::Imix,
             flows: 3,
             macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
+            gtpu: None,
         };
         let generator = Generator::of_itself(&place, pattern, &stop).unwrap();
         let mut generator = generator.unwrap();
@@ -236,7 +251,7 @@ fn the_generator_sends_to_itself_by_a_port_of_the_same_kind() {
             checks: Checks::default(),
             latency: false,
         };
-        let outcome = generator.run(&options, &stop).unwrap();
+        let outcome = some(&mut generator, &options);
         assert!(outcome.is_sound() && outcome.received > 0, "{outcome}");
     }
     let left = directory.path().read_dir().unwrap().count();
@@ -256,6 +271,7 @@ fn plain(bytes: usize) -> Pattern {
         sizes: Sizes::Fixed(bytes),
         flows: 3,
         macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
+        gtpu: None,
     }
 }
 
@@ -266,7 +282,7 @@ fn one_side_counts_what_the_other_sends_and_each_can_be_ended() {
     let over = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&over);
     let sender = std::thread::spawn(move || send(&from, &plain(100), &stop).unwrap());
-    let received = receive(&to, 0.1, &AtomicBool::new(false)).unwrap();
+    let received = receive(&to, 0.5, &AtomicBool::new(false)).unwrap();
     over.store(true, Ordering::Relaxed);
     let sent = sender.join().unwrap();
     assert!(received.packets > 0 && received.drops == 0, "{received}");
@@ -299,9 +315,9 @@ fn an_echo_is_recognised_by_its_headers_and_idles_when_nothing_comes() {
         },
         latency: false,
     };
-    let turned = generator.run(&options(true), &stop).unwrap();
+    let turned = some(&mut generator, &options(true));
     assert!(turned.is_sound() && turned.received > 0, "{turned}");
-    let not = generator.run(&options(false), &stop).unwrap();
+    let not = some(&mut generator, &options(false));
     assert_eq!(not.received, 0, "{not}");
     assert!(not.faults.changed > 0, "{not}");
     over.store(true, Ordering::Relaxed);
@@ -311,9 +327,16 @@ fn an_echo_is_recognised_by_its_headers_and_idles_when_nothing_comes() {
     let path = returner.directory.path().join("port");
     let place: Place = format!("memif-client:{}", path.display()).parse().unwrap();
     let mut generator = Generator::open(&place, None, plain(64), &stop).unwrap();
-    let quiet = idle(&mut generator, std::process::id(), 0.05, &stop).unwrap();
+    let quiet = idle(
+        &mut generator,
+        std::process::id(),
+        0.05,
+        Checks::default(),
+        &stop,
+    )
+    .unwrap();
     assert!(quiet.seconds >= 0.05 && quiet.share() > 0.0, "{quiet}");
-    let nobody = idle(&mut generator, u32::MAX, 0.05, &stop).unwrap_err();
+    let nobody = idle(&mut generator, u32::MAX, 0.05, Checks::default(), &stop).unwrap_err();
     assert!(nobody.to_string().contains("no process"), "{nobody}");
 }
 
@@ -349,6 +372,7 @@ fn where_the_destination_is_is_announced_before_each_run() {
         sizes: Sizes::Fixed(64),
         flows: 1,
         macs,
+        gtpu: None,
     };
     let stop = AtomicBool::new(false);
     let mut generator = Generator::open(&from, Some(&to), pattern, &stop).unwrap();

@@ -1,9 +1,9 @@
 //! Where figures come from, by the names that scenarios have for it.
 
 use super::{
-    Idle, Reader, idle_memory, idle_processor, iperf3, millrace_load, millrace_load_first_byte,
-    millrace_load_median, millrace_peers, millrace_peers_median, packets, pgbench, redis_benchmark,
-    result_line, sockperf_ping_pong, sockperf_throughput,
+    Idle, Reader, events, idle_memory, idle_processor, iperf3, millrace_load,
+    millrace_load_first_byte, millrace_load_median, millrace_peers, millrace_peers_median, packets,
+    pgbench, redis_benchmark, result_line, sockperf_ping_pong, sockperf_throughput,
 };
 
 /// Where a case's figure comes from.
@@ -80,6 +80,11 @@ const BY_NAME: &[Named] = &[
         "millrace-load-packets-idle",
         Figure::Printed(packets::idle),
         "share of one processor, of the device",
+    ),
+    (
+        "events-passed",
+        Figure::Printed(events::passed),
+        "events per second",
     ),
     (
         "result-line",

@@ -101,7 +101,7 @@ pub(super) fn rates(scenario: &Scenario<'_>, cell: &Cell) -> Option<Vec<String>>
 
 /// Names of what [`latencies`] tells.
 pub(super) fn latency_names() -> Vec<String> {
-    let before = ["share", "rate"].map(str::to_owned);
+    let before = ["share", "rate", "min", "mean", "deviation"].map(str::to_owned);
     let percentiles = PERCENTILES.map(|percentile| format!("{percentile}\u{a0}%"));
     let after = ["max", "lost"].map(str::to_owned);
     before.into_iter().chain(percentiles).chain(after).collect()
@@ -117,6 +117,9 @@ pub(super) fn latencies(cell: &Cell) -> Vec<Vec<String>> {
         let mut figures = vec![
             percent(share),
             shown(Unit::OperationsPerSecond, &|at| Some(at.rate)),
+            shown(Unit::Nanoseconds, &|at| Some(to_float(at.latency.min_ns))),
+            shown(Unit::Nanoseconds, &|at| Some(at.latency.mean_ns)),
+            shown(Unit::Nanoseconds, &|at| Some(at.latency.deviation_ns)),
         ];
         figures.extend(
             PERCENTILES

@@ -111,7 +111,7 @@ pub(super) fn read(name: &str, place: &str, text: &str) -> Result<Road> {
         }
     }
     if file.device.as_ref().is_some_and(has_wrong_ports) {
-        let what = "`ports` of a device are one or two, and one where there is a `receiver`";
+        let what = "`ports` of a device are one or two, and one where there is a `receiver`, which alone has none";
         return Err(wrong(0..0, what.to_owned()));
     }
     let host = file.host.map(Spanned::into_inner).unwrap_or_default();
@@ -142,7 +142,11 @@ pub(super) fn read(name: &str, place: &str, text: &str) -> Result<Road> {
 }
 
 fn has_wrong_ports(device: &Device) -> bool {
-    let most = if device.receiver.is_some() { 1 } else { 2 };
+    let most = match (&device.command, &device.receiver) {
+        (None, receiver) => return receiver.is_none() || !device.ports.is_empty(),
+        (Some(_), Some(_)) => 1,
+        (Some(_), None) => 2,
+    };
     !(1..=most).contains(&device.ports.len())
 }
 
@@ -204,6 +208,16 @@ set_up = [
             (
                 "host = \"127.0.0.1\"\n",
                 "device = { command = \"true\", ports = [\"a\", \"b\"], receiver = \"true\" }\n",
+                "mine.toml:1: `ports` of a device",
+            ),
+            (
+                "host = \"127.0.0.1\"\n",
+                "device = { ports = [\"a\"], receiver = \"true\" }\n",
+                "mine.toml:1: `ports` of a device",
+            ),
+            (
+                "host = \"127.0.0.1\"\n",
+                "device = { }\n",
                 "mine.toml:1: `ports` of a device",
             ),
         ] {

@@ -167,30 +167,48 @@ fn cases_of_messages_take_the_roads_of_messages_and_no_others() {
 
 #[test]
 fn cases_of_packets_take_the_devices_that_have_their_ports() {
-    let packets = &choose(&["packets".to_owned()]).unwrap()[0];
+    let scenarios =
+        ["packets", "ppf", "scheduler"].map(|name| choose(&[name.to_owned()]).unwrap().remove(0));
     let roads = crate::roads::all();
     for road in &roads {
-        let is_named = packets.roads.contains(&road.name);
-        assert_eq!(road.device.is_some(), is_named, "{}", road.name);
-        assert_eq!(packets.takes(road), is_named, "{}", road.name);
-        for case in &packets.cases {
-            let takes = case.roads.contains(&road.name);
-            let command = case.on(road);
-            assert_eq!(command.is_some(), takes, "{} {}", case.name, road.name);
-            let device = road.device.iter().map(|device| device.command.as_str());
-            let commands: Vec<&str> = device.chain(command).collect();
-            // Parameters that a road's commands have to be told.
-            let told = |name: &String| {
-                let word = format!("{{{name}}}");
-                commands.iter().any(|command| command.contains(&word))
-            };
-            assert!(!takes || case.grid[0].keys().all(told), "{}", road.name);
+        let mut named = scenarios
+            .iter()
+            .filter(|scenario| scenario.roads.contains(&road.name));
+        assert_eq!(
+            road.device.is_some(),
+            named.next().is_some(),
+            "{}",
+            road.name
+        );
+        assert!(named.next().is_none(), "{}", road.name);
+    }
+    for scenario in &scenarios {
+        for road in &roads {
+            let is_named = scenario.roads.contains(&road.name);
+            assert_eq!(scenario.takes(road), is_named, "{}", road.name);
+        }
+        for case in &scenario.cases {
+            let mut named = case.roads.iter();
+            let is_there = |name: &String| roads.iter().any(|road| road.name == *name);
+            assert!(named.all(is_there), "{}", case.name);
+            roads.iter().for_each(|road| check_command(case, road));
         }
     }
-    let named = packets.cases.iter().flat_map(|case| &case.roads);
-    for name in named {
-        assert!(roads.iter().any(|road| road.name == *name), "{name}");
-    }
+}
+
+/// A case has a command on the roads that it names, and these tell of all its parameters.
+fn check_command(case: &Case, road: &Road) {
+    let takes = case.roads.contains(&road.name);
+    let command = case.on(road);
+    assert_eq!(command.is_some(), takes, "{} {}", case.name, road.name);
+    let device = road.device.iter();
+    let device = device.filter_map(|device| device.command.as_deref());
+    let commands: Vec<&str> = device.chain(command).collect();
+    let told = |name: &String| {
+        let word = format!("{{{name}}}");
+        commands.iter().any(|command| command.contains(&word))
+    };
+    assert!(!takes || case.grid[0].keys().all(told), "{}", road.name);
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //! | `{from}`, `{to}` | the generator's ports at such a device, as `millrace load packets` has them |
 //! | `{receiver}` | as a client's command: of a road whose device sends by itself, who takes its packets, by `{from}` |
 //! | `{device_number}` | a file with the device's process number |
+//! | what a device's road has in `words` | as that says: `{generator}`, options of the generator for it; a parameter goes before |
 //! | `{dir}` | a directory of the server's own, with the scenario's files |
 //! | `{processor}`, `{client_processor}` | the numbers of the server's processor, and of the client's |
 //! | `{seconds}`, `{whole_seconds}`, `{count}` | the length of a trial, and operations that take as long |

@@ -23,7 +23,11 @@ pub(super) fn words(road: &Road, words: &BTreeMap<String, String>) -> Vec<(Strin
     let ports = device.ports.iter().map(|port| fill(port, words));
     let all = ["from", "to"].into_iter().zip(ports);
     let all = all.chain([("device_number", number.display().to_string())]);
-    all.map(|(name, value)| (name.to_owned(), value)).collect()
+    let own = device.words.iter();
+    let own = own.map(|(name, value)| (name.clone(), fill(value, words)));
+    all.map(|(name, value)| (name.to_owned(), value))
+        .chain(own)
+        .collect()
 }
 
 /// A client that was run to its end.
@@ -77,16 +81,15 @@ impl Client<'_> {
         words: &BTreeMap<String, String>,
         generator: &mut Program,
     ) -> Result<Option<(Program, String)>> {
-        let Some(device) = &self.road.device else {
+        let device = self.road.device.as_ref();
+        let Some(command) = device.and_then(|device| device.command.as_deref()) else {
             return Ok(None);
         };
         let sockets = self.sockets(words);
         let listens = |_: &Program| sockets.iter().all(|socket| lab::is_socket(socket));
         let waited = generator.wait_until(SERVER_LIMIT, listens);
         waited.context("the generator has to listen for the device")?;
-        let command = self
-            .lab
-            .command(self.road, End::Server, &device.command, words)?;
+        let command = self.lab.command(self.road, End::Server, command, words)?;
         let line = lab::line_of(&command);
         let output = Path::new(&words["dir"]).join("device.txt");
         let program = Program::start(&line, command, output)?;

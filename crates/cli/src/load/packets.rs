@@ -12,6 +12,8 @@ use millrace_bench::packets::{
     self, Checks, Generator, Goal, Limit, Options, Pattern, Place, Sizes, Step, Verdict,
 };
 
+use super::gtpu::GtpuArguments;
+
 /// Whoever starts a device says its number soon after.
 const NUMBER_LIMIT: Duration = Duration::from_secs(5);
 
@@ -30,6 +32,8 @@ pub(super) struct PacketsArguments {
     /// How many flows there are
     #[arg(long, value_name = "N", default_value_t = 1)]
     flows: usize,
+    #[command(flatten)]
+    gtpu: GtpuArguments,
     /// Packets a second
     #[arg(long, short, value_name = "R", conflicts_with = "search")]
     rate: Option<f64>,
@@ -65,8 +69,8 @@ pub(super) struct PacketsArguments {
     /// Only send back what comes by FROM, with source and destination exchanged, until ended
     #[arg(long, group = "half", conflicts_with_all = WHOLE)]
     echo: bool,
-    /// Packets come back with source and destination exchanged, as from --echo and from servers of UDP
-    #[arg(long, conflicts_with = "to")]
+    /// Packets come with source and destination exchanged, as from --echo and from servers of UDP
+    #[arg(long)]
     turned: bool,
     /// Seconds to send, or to count
     #[arg(long, short, value_name = "S", default_value_t = 1.0)]
@@ -143,6 +147,7 @@ impl PacketsArguments {
             sizes: self.size.clone(),
             flows: self.flows,
             macs: [self.from_mac, self.to_mac],
+            gtpu: None,
         };
         let options = Options {
             rate: self.rate,
@@ -158,12 +163,15 @@ impl PacketsArguments {
             return self.half(&pattern, &stop);
         }
         let mut generator = Generator::open(&self.from, self.to.as_ref(), pattern, &stop)?;
+        if let Some(gtpu) = self.gtpu.flows(self.flows)? {
+            generator.carry(gtpu);
+        }
         if self.announce {
             generator.announce();
         }
         let device = self.device.as_deref().map(process_in).transpose()?;
         if let (true, Some(device)) = (self.idle, device) {
-            let quiet = packets::idle(&mut generator, device, self.time, &stop)?;
+            let quiet = packets::idle(&mut generator, device, self.time, options.checks, &stop)?;
             return super::print(&quiet, self.json);
         }
         if let Some(device) = device {
@@ -209,8 +217,8 @@ impl PacketsArguments {
             "shares that may be lost are given rising"
         );
         ensure!(
-            (0.0001..=0.5).contains(&self.width),
-            "the width is from 0.0001 to 0.5, not {}",
+            (0.000_001..=0.5).contains(&self.width),
+            "the width is from 0.000001 to 0.5, not {}",
             self.width
         );
         ensure!(

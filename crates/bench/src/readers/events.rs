@@ -1,0 +1,54 @@
+//! What is told of events that passed stages of a scheduler.
+
+use anyhow::{Result, ensure};
+
+use super::Reading;
+use crate::events::Passed;
+
+/// Seconds in which DPDK's program comes up to its rate.
+const BEGINNING: usize = 2;
+
+/// `millrace load events --json`, or `dpdk-test-eventdev`, which prints a rate each second: events a second, of DPDK's the median of its
+/// seconds. Processor time is of the whole run, and not that of so many events.
+pub(super) fn passed(text: &str) -> Result<Reading> {
+    let value = match serde_json::from_str::<Passed>(text) {
+        Ok(passed) => passed.rate,
+        Err(_) => {
+            let mut rates: Vec<f64> = rates(text).skip(BEGINNING).collect();
+            ensure!(!rates.is_empty(), "nobody has counted events");
+            rates.sort_by(f64::total_cmp);
+            let middle = rates.len() / 2;
+            f64::midpoint(rates[(rates.len() - 1) / 2], rates[middle]) * 1e6
+        }
+    };
+    Ok(Reading {
+        value,
+        ..Reading::default()
+    })
+}
+
+/// Millions a second, as `5.123 mpps avg 5.000 mpps`.
+fn rates(text: &str) -> impl Iterator<Item = f64> {
+    let lines = text.split(['\n', '\r']);
+    lines.filter_map(|line| {
+        let (before, _) = line.split_once(" mpps avg ")?;
+        before.split_whitespace().next_back()?.parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_counted_alike_whoever_brought_them_through() {
+        let ours = r#"{"rate":2.5e7,"events":75000000,"refused":3,"seconds":3.0,"stages":[],"hand_over_ns":30}"#;
+        assert_eq!(passed(ours).unwrap().value, 2.5e7);
+        let theirs = "EAL: detected\n\r0.100 mpps avg 0.100 mpps\n\r3.000 mpps avg 1.5 mpps\n\r5.000 mpps avg 2.7 mpps\n\
+                      6.000 mpps avg 3.0 mpps\nnothing more";
+        assert_eq!(passed(theirs).unwrap().value, 5.5e6);
+        for nothing in ["", "1 mpps avg 1 mpps\n2 mpps avg 2 mpps", "nothing"] {
+            assert!(passed(nothing).is_err(), "{nothing}");
+        }
+    }
+}
