@@ -37,9 +37,9 @@ pub(super) struct EventsArguments {
 
 /// Show the paths to peers, and whether these answer.
 ///
-/// Peers are asked only where the configuration has [supervision]; STATE is up, down, or unknown. TUNNELS are those that go by the path.
-/// ASKED are echo requests, repetitions among them, and ANSWERED those that were answered in time. RESTARTS is what the peer said last of
-/// its restarts, which nobody is to act on (TS 29.281, 8.2).
+/// Peers are asked only where the configuration has a section `supervision`; STATE is up, down, or unknown. TUNNELS are those that go by
+/// the path. ASKED are echo requests, repetitions among them, and ANSWERED those that were answered in time. RESTARTS is what the peer said
+/// last of its restarts, which nobody is to act on (TS 29.281, 8.2).
 #[derive(Debug, Args)]
 pub(super) struct PathsArguments {
     /// The same, for programs.
