@@ -51,6 +51,8 @@ const NEWS_MAX: usize = 32;
 #[derive(Debug)]
 struct Held {
     peer: u64,
+    /// How many came before it.
+    order: u64,
     bell: Arc<WithheldFd>,
     /// Among those that messages go to.
     out: Option<PeerIndex>,
@@ -76,6 +78,8 @@ pub(crate) struct Endpoint {
     /// Goes off when it is time to look for the agent again, for somebody who waits himself.
     alarm: Alarm,
     links: Vec<Option<Held>>,
+    /// Links so far.
+    links_ever: u64,
     /// Of a publisher or client.
     pub(crate) outbox: Option<Outbox>,
     pub(crate) inbox: Inbox,
@@ -116,12 +120,9 @@ impl Endpoint {
         let guard = ForkGuard::new().map_err(kernel("a page that children do not inherit"))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|errno| Error::Kernel("an epoll set", errno.into()))?;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, OWN);
         let own_bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-            .and_then(|bell| {
-                epoll
-                    .add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, OWN))
-                    .map(|()| bell)
-            })
+            .and_then(|bell| epoll.add(&bell, event).map(|()| bell))
             .map_err(|errno| Error::Kernel("an eventfd", errno.into()))?;
         let open = Open {
             version_min: VERSION_MIN,
@@ -161,6 +162,7 @@ impl Endpoint {
             own_bell,
             alarm: Alarm::default(),
             links: Vec::new(),
+            links_ever: 0,
             outbox,
             inbox: Inbox::default(),
             options,
@@ -306,6 +308,7 @@ impl Endpoint {
         let publishes = linked.end == LinkEnd::Publishes;
         let mut held = Held {
             peer: linked.peer,
+            order: self.links_ever,
             bell,
             out: None,
             source: None,
@@ -365,6 +368,7 @@ impl Endpoint {
             self.links.push(None);
         }
         self.links[index] = Some(held);
+        self.links_ever += 1;
         if watched.is_err() {
             // A link whose end would not be seen is none.
             self.leave(index);
@@ -414,9 +418,10 @@ impl Endpoint {
         self.peers().count()
     }
 
-    /// The one with the lowest of the agent's numbers, which is the one that came first.
+    /// The one that came first; the agent's numbers are in no order.
     pub(crate) fn first_peer(&self) -> Option<u64> {
-        self.peers().map(|held| held.peer).min()
+        let first = self.peers().min_by_key(|held| held.order);
+        first.map(|held| held.peer)
     }
 
     fn peers(&self) -> impl Iterator<Item = &Held> {

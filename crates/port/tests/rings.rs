@@ -195,23 +195,30 @@ fn a_reader_that_gives_nothing_back_costs_its_own_ring_and_nothing_when_it_goes(
 }
 
 #[test]
-fn a_third_program_is_not_heard() {
+fn third_programs_are_not_heard() {
     let place = Place::new();
     let (mut first, mut second) = (place.ring(Side::First), place.ring(Side::Second));
     settle(&mut [&mut first, &mut second]);
-    let (publisher, subscriber) = place.second();
-    assert!(publisher.wait_for_subscribers(1, PATIENCE));
-    publisher.send(&[9; 60]).unwrap();
     let mut burst = Burst::new(4);
+    // Several: the agent's numbers are in no order.
+    let thirds: Vec<_> = (1..=8u8)
+        .map(|number| {
+            let (publisher, subscriber) = place.second();
+            assert!(publisher.wait_for_subscribers(1, PATIENCE));
+            publisher.send(&[number; 60]).unwrap();
+            settle(&mut [&mut first, &mut second]);
+            (publisher, subscriber)
+        })
+        .collect();
     assert!(burst.push(&frame(3, 60)));
     assert_eq!(second.transmit(0, &burst, 0), 1);
     assert_eq!(received(&mut first, 1), [frame(3, 60)]);
     let begin = Instant::now();
-    while first.counters().received.dropped(Cause::NoPeer) == 0 {
+    while first.counters().received.dropped(Cause::NoPeer) < 8 {
         assert_eq!(first.receive(0, &mut burst), 0);
         assert!(begin.elapsed() < PATIENCE);
     }
-    drop((publisher, subscriber));
+    drop(thirds);
     settle(&mut [&mut first, &mut second]);
     assert_eq!(first.counters().connections, 1);
 }
