@@ -90,6 +90,35 @@ static void closed_by_system_call(void) {
     }
 }
 
+#ifdef __x86_64__
+/* Not by the C library, where a call by its number would be seen. */
+static void close_unseen(int fd) {
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(SYS_close), "D"((long)fd) : "rcx", "r11", "memory");
+    must(result == 0, "close");
+}
+
+/* Bytes that are unread then are the end of their own connection, and not of the next one of the same number. */
+static void closed_unseen(void) {
+    for (int i = 0; i < 5; i++) {
+        Pair pair = on_the_ring();
+        char bytes[64] = {0};
+        must(send(pair.near, bytes, 7, 0) == 7 && send(pair.far, bytes, 7, 0) == 7, "send");
+        close_unseen(pair.near);
+        close_unseen(pair.far);
+        Pair again = connected();
+        observe("same numbers %d", again.near == pair.near || again.near == pair.far);
+        talk(again.near, again.far);
+        must(send(again.near, bytes, 7, 0) == 7, "send");
+        close(again.near);
+        usleep(2000);
+        observe_result("last", recv(again.far, bytes, sizeof bytes, 0));
+        observe_result("end", recv(again.far, bytes, sizeof bytes, 0));
+        close(again.far);
+    }
+}
+#endif
+
 static void everything_is_closed(void) {
     Pair pair = on_the_ring();
     int closed = 0;
@@ -232,6 +261,9 @@ int main(int argc, char **argv) {
         CASE(replaced_under_a_sleeper),
         CASE(copies_of_every_kind),
         CASE(closed_by_system_call),
+#ifdef __x86_64__
+        CASE(closed_unseen),
+#endif
         CASE(everything_is_closed),
         CASE(descriptors_run_out),
         CASE(passed_to_another_process),

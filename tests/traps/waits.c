@@ -167,6 +167,33 @@ static void registered_twice(void) {
     observe_wait("gone", set, 0);
 }
 
+/* A descriptor by which a set has a connection becomes another connection's; the first one's registration stays, by no number. */
+static void registered_by_a_number_that_is_another_s(void) {
+    Pair pair = prompt_pair(), second = connected();
+    int set = epoll_create1(0), copy = dup(pair.far);
+    talk_until_on_ring(second, 2);
+    must(add(set, copy, EPOLLIN | EPOLLET) == 0 && add(set, second.far, EPOLLRDHUP) == 0, "add");
+    say(pair.near, 7);
+    observe_wait("by a copy", set, 1000);
+    observe_wait("an edge", set, 0);
+    must(dup2(second.far, copy) == copy, "dup2");
+    say(second.near, 7);
+    for (int i = 0; i < 3; i++)
+        observe_wait("of neither", set, 5);
+    observe("drained %zd and %zd", drain(pair.far), drain(copy));
+    must(add(set, copy, EPOLLIN) == 0, "add");
+    say(pair.near, 7);
+    observe_wait("of the first", set, 1000);
+    observe("drained %zd", drain(pair.far));
+    say(second.near, 7);
+    observe_wait("of the second", set, 1000);
+    observe("drained %zd", drain(copy));
+    for (int i = 0; i < 3; i++)
+        observe_wait("of neither", set, 5);
+    talk(second.near, second.far);
+    talk(pair.far, pair.near);
+}
+
 /* Another process keeps a connection that this one closes: its registration stays. */
 static void registered_and_kept_elsewhere(void) {
     Pair pair = prompt_pair();
@@ -504,6 +531,7 @@ int main(int argc, char **argv) {
                           CASE(a_set_in_a_set),
                           CASE(in_two_sets),
                           CASE(registered_twice),
+                          CASE(registered_by_a_number_that_is_another_s),
                           CASE(registered_and_kept_elsewhere),
                           CASE(closed_by_a_child_that_has_the_set),
                           CASE(registered_after_a_fork),

@@ -25,7 +25,7 @@ pub(crate) use link::{PR_SET_PTRACER, forget_tracer, keep_tracer};
 use recalls::RECALLING;
 pub(crate) use recalls::{answers, recall};
 use session::Client;
-pub(crate) use session::list;
+pub(crate) use session::{has_addresses, list};
 
 use crate::guarded::Guarded;
 use crate::kernel::{self, kernel};

@@ -459,6 +459,23 @@ pub(crate) fn list(row: &Row, fd: c_int, family: c_int, active: bool) {
     identity.state.store(state::KERNEL, Relaxed);
 }
 
+/// Whether the connection that `fd` is has the addresses of one that was offered.
+pub(crate) fn has_addresses(row: &Row, fd: c_int) -> bool {
+    let identity = &row.identity;
+    let ends = [
+        (&identity.local, &identity.local_port),
+        (&identity.remote, &identity.remote_port),
+    ];
+    kernel::addresses(fd).is_some_and(|(local, remote)| {
+        ends.iter()
+            .zip([local, remote])
+            .all(|((words, port), address)| {
+                let known = [0, 1].map(|half| words[half].load(Relaxed));
+                known == address_words(address.ip) && port.load(Relaxed) == address.port
+            })
+    })
+}
+
 /// Fills in what humans see of a connection that is offered.
 fn show(row: &Row, fd: c_int, offer: &Offer) {
     let identity = &row.identity;

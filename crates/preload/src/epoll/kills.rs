@@ -18,6 +18,8 @@ const COMMON_EVENTS: u32 = 0x3fff;
 /// A member of which the kernel reports something, behind which there may be a reset.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspect {
+    /// Its name as a member.
+    key: c_int,
     fd: c_int,
     socket: &'static Socket,
     registered: u32,
@@ -30,9 +32,11 @@ impl Inner {
     /// Those of which the kernel reports `events`. Members that share a data word cannot be told apart.
     pub(super) fn suspects(&self, events: &[epoll_event]) -> Suspects {
         let members = events.iter().filter_map(|event| {
-            let (fd, socket, registered) = self.only_one_of(event.u64)?;
+            let (key, member) = self.only_one_of(event.u64)?;
+            let (socket, registered) = (member.socket?, member.wanted?);
             socket.may_be_reset().then_some(Suspect {
-                fd,
+                key,
+                fd: member.by,
                 socket,
                 registered,
                 data: event.u64,
@@ -47,7 +51,9 @@ impl EpollSet {
     /// not locked.
     pub(super) fn show_kills(&self, suspects: &[Suspect], events: &mut [epoll_event]) {
         for suspect in suspects {
-            let Suspect { fd, socket, .. } = *suspect;
+            let Suspect {
+                key, fd, socket, ..
+            } = *suspect;
             let is_new = socket.look_for_kill(fd);
             if !is_new && socket.error() == 0 {
                 continue;
@@ -70,7 +76,10 @@ impl EpollSet {
                 && suspect.registered & EDGE != 0
                 && let Some(mut inner) = self.inner.lock()
             {
-                inner.repeats.push(Repeat { fd, received: None });
+                inner.repeats.push(Repeat {
+                    fd: key,
+                    received: None,
+                });
             }
         }
     }

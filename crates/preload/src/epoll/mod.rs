@@ -27,6 +27,7 @@ mod collect;
 mod early;
 mod interest;
 mod kills;
+mod outlived;
 mod repeats;
 mod rings;
 mod shared;
@@ -178,7 +179,7 @@ impl EpollSet {
         event: epoll_event,
         (sets, mut inner): Records<'_>,
     ) {
-        let mut member = Member::new(socket, event);
+        let mut member = Member::new(fd, socket, event);
         member.is_secret = self.changes.are_shared();
         let ambiguous =
             inner.add(fd, member) || socket.is_some_and(|socket| inner.has_by_another(fd, socket));

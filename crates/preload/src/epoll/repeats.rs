@@ -35,7 +35,7 @@ impl Inner {
             if active.events & EDGE != 0
                 && half.is_some_and(|half| half.arrived().is_some() && !half.is_open())
             {
-                active.received = kernel::received(active.fd).unwrap_or(0);
+                active.received = kernel::received(active.by).unwrap_or(0);
             }
         }
     }
@@ -57,15 +57,17 @@ impl Inner {
     }
 
     fn is_repeat(&mut self, event: epoll_event) -> bool {
-        let fd = self.only_one_of(event.u64).map(|(fd, ..)| fd);
-        let mut repeats = self.repeats.iter();
-        let Some(place) = repeats.position(|repeat| Some(repeat.fd) == fd) else {
+        let Some((fd, member)) = self.only_one_of(event.u64) else {
             return false;
         };
-        let Repeat { fd, received } = self.repeats[place];
+        let mut repeats = self.repeats.iter();
+        let Some(place) = repeats.position(|repeat| repeat.fd == fd) else {
+            return false;
+        };
+        let (received, by) = (self.repeats[place].received, member.by);
         let of_bytes = event.events & !READ_EVENTS == 0;
         let says_nothing = received.is_some_and(|total| {
-            of_bytes && kernel::received(fd).is_some_and(|received| received <= total)
+            of_bytes && kernel::received(by).is_some_and(|received| received <= total)
         });
         if !says_nothing {
             self.repeats.swap_remove(place);

@@ -12,12 +12,12 @@ use super::words::WordHasher;
 use super::{EDGE, ONE_SHOT, QUIET_LOOKS_MAX, READ_EVENTS, SPECIAL, WRITE_EVENTS};
 use crate::kernel::{self, kernel};
 use crate::socket::Socket;
-use crate::spin;
+use crate::{spin, table};
 
 #[derive(Debug, Default)]
 pub(super) struct Inner {
     pub(super) members: HashMap<c_int, Member, BuildHasherDefault<WordHasher>>,
-    by_data: HashMap<u64, Sharers, BuildHasherDefault<WordHasher>>,
+    pub(super) by_data: HashMap<u64, Sharers, BuildHasherDefault<WordHasher>>,
     pub(super) active: Vec<Active>,
     /// Connections that the last sleep closed and that were in use before it.
     pub(super) warm: Vec<(c_int, &'static Socket)>,
@@ -39,22 +39,26 @@ pub(super) struct Inner {
     pub(super) reported_at: u64,
     /// Of the last look, for the next one.
     pub(super) spare: [Reports; 2],
-    /// Some connection is a member by two descriptors, or was.
-    has_doubles: bool,
+    /// Some connection is a member by two descriptors, or was; or by one that is closed.
+    pub(super) has_doubles: bool,
+    /// So many members have been in the set by descriptors that were closed.
+    pub(super) outlived: c_int,
 }
 
 /// The members that carry the same data word.
 #[derive(Clone, Copy, Debug)]
-struct Sharers {
+pub(super) struct Sharers {
     count: u32,
     /// The one that came last.
-    fd: c_int,
+    pub(super) fd: c_int,
 }
 
 /// A registration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
     pub(super) socket: Option<&'static Socket>,
+    /// By which the kernel is asked of the connection: the descriptor that was registered, or, once that is closed, another.
+    pub(super) by: c_int,
     pub(super) data: u64,
     /// The events that the program registered; None: it has taken the registration back.
     pub(super) wanted: Option<u32>,
@@ -67,13 +71,14 @@ pub(super) struct Member {
     /// Registered while another process had the set, which does not know of it.
     pub(super) is_secret: bool,
     /// Its place among the active ones.
-    slot: Option<u32>,
+    pub(super) slot: Option<u32>,
 }
 
 impl Member {
-    pub(super) fn new(socket: Option<&'static Socket>, event: epoll_event) -> Member {
+    pub(super) fn new(fd: c_int, socket: Option<&'static Socket>, event: epoll_event) -> Member {
         Member {
             socket,
+            by: fd,
             data: event.u64,
             wanted: Some(event.events),
             told: event.events,
@@ -83,6 +88,10 @@ impl Member {
             slot: None,
         }
     }
+
+    pub(super) fn is_of(&self, socket: &'static Socket) -> bool {
+        self.socket.is_some_and(|found| std::ptr::eq(found, socket))
+    }
 }
 
 /// A member whose ring is looked at.
@@ -90,6 +99,8 @@ impl Member {
 pub(super) struct Active {
     pub(super) socket: &'static Socket,
     pub(super) fd: c_int,
+    /// As its member's.
+    pub(super) by: c_int,
     pub(super) events: u32,
     data: u64,
     /// Edge-triggered: the tail that has been reported.
@@ -146,12 +157,11 @@ impl Inner {
         sharers.is_some_and(|sharers| sharers.count > 1)
     }
 
-    /// The connection that alone carries this data word, its descriptor, and the events that the program registered.
-    pub(super) fn only_one_of(&self, data: u64) -> Option<(c_int, &'static Socket, u32)> {
+    /// The member that alone carries this data word, and its descriptor.
+    pub(super) fn only_one_of(&self, data: u64) -> Option<(c_int, &Member)> {
         let sharers = self.by_data.get(&data)?;
         let member = self.members.get(&sharers.fd)?;
-        let socket = member.socket.filter(|_| sharers.count == 1)?;
-        Some((sharers.fd, socket, member.wanted?))
+        (sharers.count == 1).then_some((sharers.fd, member))
     }
 
     /// The connection that carries this data word.
@@ -193,26 +203,27 @@ impl Inner {
 
     /// Whether `socket` is a member, and by which descriptor; `fd` is likely it.
     pub(super) fn descriptor_of(&self, fd: c_int, socket: &'static Socket) -> Option<c_int> {
-        let is_it = |member: &Member| {
-            member
-                .socket
-                .is_some_and(|found| std::ptr::eq(found, socket))
-        };
-        if self.members.get(&fd).is_some_and(is_it) {
+        if self.has_by(fd, socket) {
             return Some(fd);
         }
         let mut members = self.members.iter();
-        members.find(|(_, member)| is_it(member)).map(|(fd, _)| *fd)
+        let found = members.find(|(_, member)| member.is_of(socket));
+        found.map(|(fd, _)| *fd)
+    }
+
+    /// Whether `socket` is a member by this descriptor.
+    pub(super) fn has_by(&self, fd: c_int, socket: &'static Socket) -> bool {
+        let member = self.members.get(&fd);
+        member.is_some_and(|member| member.is_of(socket))
     }
 
     /// Whether `socket` is a member by another descriptor than `fd`, too, which has just become one.
     pub(super) fn has_by_another(&mut self, fd: c_int, socket: &'static Socket) -> bool {
-        let is_it = |found: &Socket| std::ptr::eq(found, socket);
         let found = socket.has_copies()
             && self
                 .members
                 .iter()
-                .any(|(other, member)| *other != fd && member.socket.is_some_and(is_it));
+                .any(|(other, member)| *other != fd && member.is_of(socket));
         self.has_doubles |= found;
         found
     }
@@ -232,6 +243,7 @@ impl Inner {
             self.active.push(Active {
                 socket,
                 fd,
+                by: member.by,
                 events: member.wanted.unwrap_or(0),
                 data: member.data,
                 reported: None,
@@ -367,8 +379,10 @@ impl Inner {
                     may_sleep = false;
                     return true;
                 }
-                // Of one that has been reset the kernel tells.
-                active.socket.is_restored_at(active.fd, now);
+                // Of one that has been reset the kernel tells. Whoever closes the descriptor says so in the table, and waits for the set.
+                if table::is(active.by, active.socket) {
+                    active.socket.is_restored_at(active.by, now);
+                }
                 if active.origin == Origin::Bytes || !half.was_idle(tail) {
                     warm.push((active.fd, active.socket));
                 }
@@ -463,7 +477,7 @@ impl Active {
         if !self.socket.sent_by_kernel.load(Acquire) {
             return true;
         }
-        let writable = kernel::events_now(self.fd, libc::POLLOUT) & libc::POLLOUT != 0;
+        let writable = kernel::events_now(self.by, libc::POLLOUT) & libc::POLLOUT != 0;
         if writable {
             self.socket.sent_by_kernel.store(false, Release);
         }

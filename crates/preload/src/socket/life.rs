@@ -137,6 +137,7 @@ impl Socket {
         self.settle_registrations(fd);
         if self.descriptors.fetch_sub(1, AcqRel) != 1 {
             self.show_another_descriptor(fd);
+            self.outlive_registrations(fd);
             return;
         }
         let was_new = self.stay();
@@ -213,7 +214,7 @@ impl Socket {
         send.announce_end();
         let half = ReceiveHalf::new(self.row(), segment, 1 - self.send_direction());
         half.leave();
-        if half.unread() != 0 {
+        if half.unread() != 0 && self.is_still(fd) {
             kernel::reset_on_close(fd);
         } else if !self.is_receive_pinned() {
             // What the peer has sent to another copy of the ring is unread, too.

@@ -4,10 +4,11 @@
 //! all the same, so bytes would be missing from the middle of a stream. Such a connection is reset before anything goes by the kernel
 //! that belongs behind what was lost.
 //!
-//! The socket is another one to the kernel, with another cookie. Asking for that is a system call, so it is asked where a segment's copy
-//! would do harm: before the kernel's bytes follow the ring's, and before a sleep that nobody would end. And not more often than a
-//! process can have been stopped and started in between: all its connections are copied with it, so what one answers holds for all that
-//! are of the same *life*.
+//! The socket is another one to the kernel, with another cookie, and the same addresses. One that has other addresses is another
+//! connection, which got the number when ours was closed past this library. Asking for the cookie is a system call, so it is asked where
+//! a segment's copy would do harm: before the kernel's bytes follow the ring's, and before a sleep that nobody would end. And not more
+//! often than a process can have been stopped and started in between: all its connections are copied with it, so what one answers holds
+//! for all that are of the same *life*.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -15,7 +16,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use libc::c_int;
 
 use super::Socket;
-use crate::{kernel, spin};
+use crate::{client, kernel, spin};
 
 /// Less than a process can be stopped, copied and started again in, in nanoseconds.
 const NS_OF_RESTORE: u64 = 5_000_000;
@@ -92,12 +93,22 @@ impl Socket {
             return false;
         };
         if cookie != known {
-            kernel::reset(fd);
-            return true;
+            let is_copy = client::has_addresses(self.row(), fd);
+            if is_copy {
+                kernel::reset(fd);
+            }
+            return is_copy;
         }
         let life = begin_or_join(self.life.load(Relaxed), now);
         self.life.store(life, Relaxed);
         false
+    }
+
+    /// Whether `fd` is this connection still, or a copy of it: of one that was closed past this library, the number may be anything.
+    pub(super) fn is_still(&self, fd: c_int) -> bool {
+        let known = self.row().identity.cookie.load(Relaxed);
+        let cookie = kernel::option::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
+        cookie.is_some_and(|cookie| cookie == known) || client::has_addresses(self.row(), fd)
     }
 }
 
