@@ -252,6 +252,7 @@ pub fn run(load: &Load, stop: &AtomicBool) -> Result<Passed> {
     let shown = control.snapshot().since(&before);
     let drained = Instant::now();
     while entry.inside() > 0 && drained.elapsed() < DRAIN {
+        entry.flush();
         std::thread::yield_now();
     }
     running.stop();
@@ -288,7 +289,7 @@ fn enter(entry: &mut Entry, first: StageId, load: &Load, stop: &AtomicBool) -> u
             }
             let mut left = &batch[..];
             while !left.is_empty() {
-                let now = entry.enter(left);
+                let now = entry.gather(left);
                 left = &left[now..];
                 entered += now as u64;
                 refused = if now == 0 { refused + 1 } else { 0 };

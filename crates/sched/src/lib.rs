@@ -13,7 +13,8 @@
 //! |---|---|
 //! | event device, port | scheduler, worker |
 //! | queue | stage |
-//! | `op` NEW | [`Entry::enter`] |
+//! | `op` NEW | [`Entry::enter`], or [`Entry::gather`] |
+//! | `rte_event_maintain` | [`Entry::flush`] |
 //! | FORWARD | [`Out::forward`]: never fails |
 //! | RELEASE | whatever a handler does not hand on; buckets are a worker's until they move, so there is no lock to release early |
 //! | `new_event_threshold` | the limit of an entry point |
@@ -209,15 +210,9 @@ fn build_with(
         Worker::new(index, shared, input, outbox(index), clock)
     });
     let made = made.collect();
-    let entries = (0..entries).map(|number| Entry {
-        shared: shared.clone(),
-        number: number as u8,
-        outbox: outbox(workers + number),
-        clock: clock.clone(),
-        came: 0,
-        gone: 0,
-        turn: 0,
-        refused: 0,
+    let entries = (0..entries).map(|number| {
+        let outbox = outbox(workers + number);
+        Entry::new(shared.clone(), number as u8, outbox, clock.clone())
     });
     let entries = entries.collect();
     Ok((made, entries))

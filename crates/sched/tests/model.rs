@@ -135,7 +135,12 @@ impl Play {
             event.priority = Priority::ALL[flow as usize / 3 % 4];
             batch.push(event);
         }
-        let entered = self.entries[at as usize].enter(&batch);
+        let is_gathered = self.below(2) == 0;
+        let entry = &mut self.entries[at as usize];
+        let entered = match is_gathered {
+            true => entry.gather(&batch),
+            false => entry.enter(&batch),
+        };
         for event in &batch[..entered] {
             self.came.get_mut(&event.flow).unwrap().push(event.value);
         }
@@ -161,7 +166,11 @@ impl Play {
 
     fn step(&mut self) {
         let worker = self.below(self.workers.len() as u64) as usize;
-        match self.below(20) {
+        match self.below(21) {
+            20 => {
+                let entry = self.below(self.entries.len() as u64) as usize;
+                self.entries[entry].flush();
+            }
             0..4 => self.enter(),
             4..6 => {
                 let stage = self.first.plus(self.below(self.stages + 1) as u8);
@@ -182,10 +191,11 @@ impl Play {
     fn drain(&mut self) {
         for _ in 0..3000 {
             self.now.fetch_add(10_000, Ordering::Relaxed);
+            let gathered: usize = self.entries.iter_mut().map(Entry::flush).sum();
             for worker in &mut self.workers {
                 worker.turn(64);
             }
-            if self.workers.iter().all(Worker::is_idle) {
+            if gathered == 0 && self.workers.iter().all(Worker::is_idle) {
                 return;
             }
         }

@@ -105,7 +105,11 @@ impl Play {
             let flow = self.random.below(FLOWS) as u32;
             let number = self.entered.entry(flow).or_default();
             let event = self.entry.event(self.first, flow, *number + 1);
-            if self.entry.enter(&[event]) == 1 {
+            let entered = match self.random.below(2) {
+                0 => self.entry.enter(&[event]),
+                _ => self.entry.gather(&[event]),
+            };
+            if entered == 1 {
                 *number += 1;
             }
         }
@@ -133,10 +137,11 @@ impl Play {
     /// Everything leaves.
     fn drain(&mut self) {
         for _ in 0..1000 {
+            let gathered = self.entry.flush();
             for worker in &mut self.workers {
                 worker.turn(64);
             }
-            if self.workers.iter().all(Worker::is_idle) {
+            if gathered == 0 && self.workers.iter().all(Worker::is_idle) {
                 return;
             }
         }
@@ -223,6 +228,49 @@ fn rings_that_are_full_change_nothing() {
         let second = [Kind::Atomic, Kind::Ordered][seed as usize / 2 % 2];
         play(seed, second, 2 + seed as usize % 4, 1 << (seed % 3), 1500);
     }
+}
+
+#[test]
+fn what_is_gathered_goes_in_when_there_is_much_of_it_or_when_told_and_before_what_comes_later() {
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let (graph, first) = graph(&seen, Kind::Atomic);
+    let now = Arc::new(AtomicU64::new(0));
+    let config = Config {
+        entries: vec![300],
+        ..Config::new(1)
+    };
+    let (mut workers, mut entries) = build_in_virtual_time(&graph, &config, &now).unwrap();
+    let entry = &mut entries[0];
+    let events: Vec<_> = (1..=700)
+        .map(|value| entry.event(first, 7, value))
+        .collect();
+    assert_eq!(entry.gather(&events[..3]), 3);
+    assert_eq!((workers[0].turn(8), entry.inside()), (0, 3));
+    assert_eq!(entry.flush(), 0);
+    assert!(workers[0].turn(8) > 0 && entry.inside() == 0);
+    // Those first, and then these.
+    assert_eq!(entry.gather(&events[3..5]), 2);
+    assert_eq!(entry.enter(&events[5..6]), 1);
+    assert!(workers[0].turn(8) > 0 && entry.inside() == 0);
+    // Many go at once. What the limit has no room for is refused, but for what may wait here.
+    assert_eq!(entry.gather(&events[6..206]), 200);
+    assert_eq!(
+        (entry.gather(&events[206..456]), entry.inside()),
+        (100, 300)
+    );
+    assert_eq!((entry.gather(&events[306..316]), entry.inside()), (10, 310));
+    assert_eq!(
+        (entry.gather(&events[316..516]), entry.inside()),
+        (118, 428)
+    );
+    assert_eq!((entry.flush(), entry.enter(&events[434..435])), (128, 0));
+    assert_eq!(entry.refused(), 150 + 82 + 1);
+    while entry.inside() > 0 {
+        workers[0].turn(64);
+        entry.flush();
+    }
+    let seen = seen.lock().unwrap();
+    assert!(seen.wrong.is_empty(), "{:?}", seen.wrong);
 }
 
 #[test]

@@ -81,12 +81,19 @@ fn enter_all(entry: &mut Entry, stage: StageId, events: u64) {
         // Half of all goes to eight flows.
         let flow = (sent % 2 * 8 + sent / 2 % (8 + sent % 2 * 48)) as usize % FLOWS;
         let event = entry.event(stage, flow as u32, numbers[flow] + 1);
-        if entry.enter(&[event]) == 1 {
+        let entered = match sent / 1000 % 2 {
+            0 => entry.enter(&[event]),
+            _ => entry.gather(&[event]),
+        };
+        if entered == 1 {
             numbers[flow] += 1;
             sent += 1;
         } else {
             std::thread::yield_now();
         }
+    }
+    while entry.flush() > 0 {
+        std::thread::yield_now();
     }
 }
 
