@@ -92,10 +92,10 @@ static void closed_by_system_call(void) {
 
 #ifdef __x86_64__
 /* Not by the C library, where a call by its number would be seen. */
-static void close_unseen(int fd) {
+static long close_unseen(int fd) {
     long result;
     __asm__ volatile("syscall" : "=a"(result) : "a"(SYS_close), "D"((long)fd) : "rcx", "r11", "memory");
-    must(result == 0, "close");
+    return result;
 }
 
 /* Bytes that are unread then are the end of their own connection, and not of the next one of the same number. */
@@ -104,8 +104,7 @@ static void closed_unseen(void) {
         Pair pair = on_the_ring();
         char bytes[64] = {0};
         must(send(pair.near, bytes, 7, 0) == 7 && send(pair.far, bytes, 7, 0) == 7, "send");
-        close_unseen(pair.near);
-        close_unseen(pair.far);
+        must(close_unseen(pair.near) == 0 && close_unseen(pair.far) == 0, "close");
         Pair again = connected();
         observe("same numbers %d", again.near == pair.near || again.near == pair.far);
         talk(again.near, again.far);
@@ -117,7 +116,71 @@ static void closed_unseen(void) {
         close(again.far);
     }
 }
+
+/* Whoever closes all that is open closes what the library has open, too; and the program's own gets these numbers. */
+static void all_are_closed_unseen(void) {
+    Pair pair = on_the_ring();
+    talk(pair.near, pair.far);
+    for (int fd = 900; fd < 1000; fd++)
+        close_unseen(fd);
+    int first = fcntl(pair.near, F_DUPFD, 900), second = fcntl(pair.far, F_DUPFD, 900);
+    for (int i = 0; i < 3; i++) {
+        Pair other = connected();
+        for (int j = 0; j < 5; j++) {
+            talk(other.near, other.far);
+            talk(first, second);
+            talk(second, first);
+        }
+        close(other.near);
+        close(other.far);
+    }
+    observe("closed %d %d", close(first), close(second));
+    talk(pair.far, pair.near);
+}
 #endif
+
+/* Two descriptors of a socket, or two processes with it, before it is connected by one of them. */
+static void copied_before_it_is_connected(void) {
+    for (int round = 0; round < 4; round++) {
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t length = sizeof address;
+        int listener = socket(AF_INET, SOCK_STREAM, 0), forks = round % 2;
+        must(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0, "listen");
+        must(getsockname(listener, (struct sockaddr *)&address, &length) == 0, "getsockname");
+        int fd = socket(AF_INET, SOCK_STREAM, 0), copy = forks ? -1 : dup(fd), ready[2], go_on[2];
+        char bytes[64] = {0};
+        must(pipe(ready) == 0 && pipe(go_on) == 0, "pipe");
+        pid_t child = forks ? fork() : -1;
+        if (child == 0) {
+            must(read(ready[0], bytes, 1) == 1, "ready");
+            observe_result("the child", recv(fd, bytes, sizeof bytes, 0));
+            must(write(go_on[1], "x", 1) == 1, "go on");
+            _exit(0);
+        }
+        must(connect(fd, (struct sockaddr *)&address, length) == 0, "connect");
+        int far = accept(listener, NULL, NULL);
+        for (int i = 0; i < 5; i++) {
+            talk(fd, far);
+            talk(far, fd);
+        }
+        must(send(far, bytes, 7, 0) == 7, "send");
+        if (round >= 2)
+            close(fd);
+        if (forks) {
+            must(write(ready[1], "x", 1) == 1 && read(go_on[0], bytes, 1) == 1, "the child");
+            must(waitpid(child, NULL, 0) == child, "waitpid");
+        } else {
+            observe_result("the copy", recv(copy, bytes, sizeof bytes, 0));
+            must(send(far, bytes, 7, 0) == 7, "send");
+            observe_result("the copy again", recv(copy, bytes, sizeof bytes, 0));
+            close(copy);
+        }
+        close(fd);
+        observe_result("end", recv(far, bytes, sizeof bytes, 0));
+        close(far);
+        close(listener);
+    }
+}
 
 static void everything_is_closed(void) {
     Pair pair = on_the_ring();
@@ -263,7 +326,9 @@ int main(int argc, char **argv) {
         CASE(closed_by_system_call),
 #ifdef __x86_64__
         CASE(closed_unseen),
+        CASE(all_are_closed_unseen),
 #endif
+        CASE(copied_before_it_is_connected),
         CASE(everything_is_closed),
         CASE(descriptors_run_out),
         CASE(passed_to_another_process),

@@ -194,6 +194,55 @@ static void registered_by_a_number_that_is_another_s(void) {
     talk(pair.far, pair.near);
 }
 
+/* The number comes back to the connection, and its registration with it: by a copy over a copy at once, or later. */
+static void registered_by_a_number_that_comes_back(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0), copy = dup(pair.far);
+    for (int round = 0; round < 3; round++) {
+        must(add(set, copy, EPOLLIN) == 0, "add");
+        if (round == 1)
+            must(dup2(pair.far, copy) == copy, "dup2");
+        if (round == 2) {
+            close(copy);
+            say(pair.near, 7);
+            observe_wait("by no number", set, 1000);
+            observe("drained %zd", drain(pair.far));
+            must(dup2(pair.far, copy) == copy, "dup2");
+        }
+        say(pair.near, 7);
+        observe_wait("by a copy", set, 1000);
+        observe_result("modify", change(set, copy, EPOLLIN | EPOLLET));
+        observe_wait("an edge", set, 0);
+        observe_wait("no edge", set, 0);
+        observe("drained %zd", drain(pair.far));
+        must(change(set, copy, EPOLLOUT) == 0 && change(set, copy, EPOLLRDHUP | EPOLLET) == 0, "modify");
+        say(pair.near, 7);
+        observe_wait("of nothing that it asks for", set, 5);
+        observe_result("delete", epoll_ctl(set, EPOLL_CTL_DEL, copy, NULL));
+        say(pair.near, 7);
+        observe_wait("gone", set, 5);
+        observe("drained %zd", drain(copy));
+    }
+}
+
+/* Two have the same word; then one of them goes, and its number is another connection's, with another word. */
+static void registered_with_the_same_word(void) {
+    Pair one = prompt_pair(), two = connected();
+    int set = epoll_create1(0), number = fcntl(two.far, F_DUPFD, 50);
+    struct epoll_event event = {EPOLLIN | EPOLLET, {.fd = 1}}, other = {EPOLLIN, {.fd = 2}};
+    must(epoll_ctl(set, EPOLL_CTL_ADD, one.far, &event) == 0 && epoll_ctl(set, EPOLL_CTL_ADD, number, &event) == 0, "add");
+    must(epoll_ctl(set, EPOLL_CTL_DEL, number, NULL) == 0 && epoll_ctl(set, EPOLL_CTL_ADD, number, &other) == 0, "add");
+    for (int round = 0; round < 5; round++) {
+        say(one.near, 7);
+        struct epoll_event found[3];
+        int count = epoll_wait(set, found, 3, 1000);
+        observe("%d, of %d: %x", count, count > 0 ? found[0].data.fd : 0, count > 0 ? found[0].events : 0);
+        observe_wait("an edge", set, 0);
+        observe("drained %zd", drain(one.far));
+    }
+    talk(two.far, two.near);
+}
+
 /* Another process keeps a connection that this one closes: its registration stays. */
 static void registered_and_kept_elsewhere(void) {
     Pair pair = prompt_pair();
@@ -532,6 +581,8 @@ int main(int argc, char **argv) {
                           CASE(in_two_sets),
                           CASE(registered_twice),
                           CASE(registered_by_a_number_that_is_another_s),
+                          CASE(registered_by_a_number_that_comes_back),
+                          CASE(registered_with_the_same_word),
                           CASE(registered_and_kept_elsewhere),
                           CASE(closed_by_a_child_that_has_the_set),
                           CASE(registered_after_a_fork),

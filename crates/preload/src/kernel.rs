@@ -284,6 +284,11 @@ pub(crate) fn receive_now(fd: c_int, buffer: *mut u8, bytes: usize, flags: c_int
     )
 }
 
+/// Whether it is a socket that listens.
+pub(crate) fn listens(fd: c_int) -> bool {
+    option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1)
+}
+
 /// A socket address, as v4-mapped where it is IPv4. None: another family.
 fn address(fd: c_int, number: libc::c_long) -> Option<Address> {
     // SAFETY: integers only.

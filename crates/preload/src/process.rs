@@ -378,8 +378,16 @@ pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
     if is_borrowed() {
         return started::copied_by_child_of_vfork(fd);
     }
+    if table::are_same(fd, target) {
+        return;
+    }
+    client::make_room(target);
     let entry = match entry {
         Entry::Socket(socket) if !socket.add_descriptor() => Entry::Unknown,
+        Entry::Unconnected(_) => {
+            leave_unconnected(fd);
+            table::get(fd)
+        }
         Entry::Set(set) => {
             set.add_descriptor();
             entry
@@ -393,15 +401,24 @@ pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
     };
     forget(target, table::replace(target, entry));
     uring::entered(target);
-    if let Entry::Socket(socket) = entry
-        && !table::is(fd, socket)
-    {
-        // Another thread has closed it meanwhile, before it was copied or after that: only the kernel knows what the copy is.
-        socket.leave_to_streams(target);
-        drop_descriptor(target);
-        return;
+    if let Entry::Socket(socket) = entry {
+        if !table::is(fd, socket) {
+            // Another thread has closed it meanwhile, before it was copied or after that: only the kernel knows what the copy is.
+            socket.leave_to_streams(target);
+            drop_descriptor(target);
+            return;
+        }
+        socket.regain_registrations(target);
     }
     leave_standard_streams(target);
+}
+
+/// A socket gets another descriptor, or goes to another process, before it is connected: of the connection nobody would know both. One that
+/// listens becomes none.
+pub(crate) fn leave_unconnected(fd: c_int) {
+    if matches!(table::get(fd), Entry::Unconnected(_)) && !kernel::listens(fd) {
+        forget(fd, table::replace(fd, Entry::Unknown));
+    }
 }
 
 /// Below the descriptors of standard input, output and error there are streams, opened or not.
@@ -417,6 +434,7 @@ fn leave_standard_streams(fd: c_int) {
 /// The kernel gave the program a new descriptor: whatever we knew of that number was closed behind our back.
 pub(crate) fn new_descriptor(fd: c_int, entry: Entry) {
     if fd >= 0 && table::covers(fd) && !is_borrowed() {
+        client::make_room(fd);
         forget(fd, table::replace(fd, entry));
     }
 }
@@ -424,6 +442,7 @@ pub(crate) fn new_descriptor(fd: c_int, entry: Entry) {
 /// A new connection on `fd`.
 pub(crate) fn new_connection(fd: c_int, family: c_int, active: bool) {
     if fd >= 0 && !is_borrowed() {
+        client::make_room(fd);
         Socket::track(fd, family, active);
         leave_standard_streams(fd);
         if let Some(socket) = table::socket(fd).filter(|_| !active) {

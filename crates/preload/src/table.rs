@@ -116,6 +116,21 @@ pub(crate) fn is(fd: c_int, socket: &'static Socket) -> bool {
     slot(fd).is_some_and(|slot| slot.load(Acquire) == Entry::Socket(socket).pack())
 }
 
+/// Whether both numbers are of one connection, or of one epoll instance, so that a copy of one over the other changes nothing.
+pub(crate) fn are_same(fd: c_int, other: c_int) -> bool {
+    match get(fd) {
+        Entry::Socket(socket) => is(other, socket),
+        Entry::Set(set) => is_set(other, set),
+        _ => false,
+    }
+}
+
+/// Whether `fd` is this connection no more, and what a call comes to is not that of whatever has the number now: see [`gone`].
+#[inline]
+pub(crate) fn is_gone(fd: c_int, socket: &'static Socket) -> bool {
+    !is(fd, socket) && matches!(gone(fd), Outcome::Errno(_))
+}
+
 /// Whether `fd` is still this epoll instance.
 pub(crate) fn is_set(fd: c_int, set: &'static EpollSet) -> bool {
     slot(fd).is_some_and(|slot| slot.load(Acquire) == Entry::Set(set).pack())

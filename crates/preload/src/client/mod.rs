@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -118,6 +118,19 @@ fn keeps_away() -> bool {
 /// Why a connection that begins now is not on the ring.
 pub(crate) fn first_reason() -> u8 {
     FIRST_REASON.load(Relaxed)
+}
+
+/// The kernel gave the program `fd`: where that is the number of our connection to the agent, it was closed past this library.
+#[inline]
+pub(crate) fn make_room(fd: c_int) {
+    if descriptor() == Some(fd)
+        && let Some(mut guard) = CLIENT.lock()
+        && let Some(client) = guard.as_mut()
+        && client.fd.as_ref().is_some_and(|own| own.as_raw_fd() == fd)
+    {
+        std::mem::forget(client.fd.take());
+        client.lose_agent();
+    }
 }
 
 /// The program is about to put a descriptor of its own on `target`: ours makes way.

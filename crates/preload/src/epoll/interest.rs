@@ -183,6 +183,10 @@ impl EpollSet {
         if inner.untold.is_empty() {
             return;
         }
+        // Another thread may have closed this descriptor of the set.
+        let Some(epoll) = self.number(epoll) else {
+            return;
+        };
         let gone = inner.tell_kernel(epoll);
         drop(inner);
         for socket in gone {
@@ -192,15 +196,33 @@ impl EpollSet {
 
     /// As [`EpollSet::tell_kernel_by`], by any descriptor of the set.
     pub(crate) fn tell_kernel(&'static self) {
-        if let Some((epoll, _)) = sets().find(|(_, set)| std::ptr::eq(*set, self)) {
-            self.tell_kernel_by(epoll);
-        }
+        self.tell_kernel_by(-1);
     }
 
-    fn has_untold(&self, fd: c_int) -> bool {
+    /// A descriptor of the set: likely this one.
+    pub(super) fn number(&'static self, likely: c_int) -> Option<c_int> {
+        if table::is_set(likely, self) {
+            return Some(likely);
+        }
+        sets()
+            .find(|(_, set)| std::ptr::eq(*set, self))
+            .map(|(epoll, _)| epoll)
+    }
+
+    /// Whether the kernel's registration of `fd` is another than the program's.
+    fn owes(&self, fd: c_int) -> bool {
         self.inner
             .lock()
-            .is_some_and(|inner| inner.untold.contains(&fd))
+            .is_some_and(|inner| inner.untold.contains(&fd) || inner.nudged.contains(&fd))
+    }
+
+    fn settle(&'static self, fd: c_int) {
+        self.tell_kernel();
+        if let Some(mut inner) = self.inner.lock()
+            && let Some(epoll) = self.number(-1)
+        {
+            inner.settle_nudge(epoll, fd);
+        }
     }
 
     /// A connection is no member any more, unless it has become one again.
@@ -223,12 +245,12 @@ impl Socket {
         let sets = self
             .sets
             .lock()
-            .filter(|sets| sets.iter().any(|set| set.has_untold(fd)));
+            .filter(|sets| sets.iter().any(|set| set.owes(fd)));
         let Some(sets) = sets.map(|sets| sets.clone()) else {
             return;
         };
         for set in sets {
-            set.tell_kernel();
+            set.settle(fd);
         }
     }
 }

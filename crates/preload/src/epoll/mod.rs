@@ -27,6 +27,7 @@ mod collect;
 mod early;
 mod interest;
 mod kills;
+mod nudges;
 mod outlived;
 mod repeats;
 mod rings;

@@ -57,6 +57,8 @@ pub(super) struct Sharers {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
     pub(super) socket: Option<&'static Socket>,
+    /// The descriptor that was registered.
+    pub(super) number: c_int,
     /// By which the kernel is asked of the connection: the descriptor that was registered, or, once that is closed, another.
     pub(super) by: c_int,
     pub(super) data: u64,
@@ -78,6 +80,7 @@ impl Member {
     pub(super) fn new(fd: c_int, socket: Option<&'static Socket>, event: epoll_event) -> Member {
         Member {
             socket,
+            number: fd,
             by: fd,
             data: event.u64,
             wanted: Some(event.events),
@@ -146,6 +149,10 @@ impl Inner {
             sharers.count -= 1;
             if sharers.count == 0 {
                 self.by_data.remove(&member.data);
+            } else if sharers.fd == fd {
+                let mut left = self.members.iter();
+                let other = left.find(|(_, left)| left.data == member.data);
+                sharers.fd = other.map_or(fd, |(other, _)| *other);
             }
         }
     }
@@ -288,43 +295,6 @@ impl Inner {
     pub(super) fn is_member_ready(&self, fd: c_int) -> bool {
         let slot = self.members.get(&fd).and_then(|member| member.slot);
         slot.is_some_and(|slot| self.active[slot as usize].event().is_some())
-    }
-
-    /// Makes the kernel wake those who sleep on the set for a connection whose ring has bytes: the socket is writable,
-    /// so asking for that, once, fires. The woken put the registration right.
-    pub(super) fn nudge(&mut self, epoll: c_int, fd: c_int) {
-        if let Some(member) = self.members.get(&fd) {
-            self.nudged.push(fd);
-            let events = member.told | libc::EPOLLOUT as u32;
-            register(epoll, libc::EPOLL_CTL_MOD, fd, events, member.data);
-        }
-    }
-
-    /// Takes the nudges out of `events` and of the kernel's registrations; what the rings have is reported instead.
-    /// Returns how many are left.
-    pub(super) fn undo_nudges(&mut self, epoll: c_int, events: &mut [epoll_event]) -> usize {
-        for fd in std::mem::take(&mut self.nudged) {
-            let Some(member) = self.members.get(&fd) else {
-                continue;
-            };
-            register(epoll, libc::EPOLL_CTL_MOD, fd, member.told, member.data);
-            let ring = member
-                .slot
-                .and_then(|slot| self.active[slot as usize].event());
-            let wanted = member.wanted.unwrap_or(0);
-            for event in events.iter_mut().filter(|event| event.u64 == member.data) {
-                let ring_events = ring.map_or(0, |event| event.events);
-                event.events = event.events & (!WRITE_EVENTS | wanted) | ring_events;
-            }
-        }
-        let mut kept = 0;
-        for index in 0..events.len() {
-            if events[index].events != 0 {
-                events[kept] = events[index];
-                kept += 1;
-            }
-        }
-        kept
     }
 
     /// One-shot registrations of which `events` tell are off until they are changed. The kernel, `epoll`, has done that with those that it
@@ -486,7 +456,7 @@ impl Active {
 }
 
 /// Tells the kernel.
-fn register(epoll: c_int, operation: c_int, fd: c_int, events: u32, data: u64) {
+pub(super) fn register(epoll: c_int, operation: c_int, fd: c_int, events: u32, data: u64) {
     let event = epoll_event { events, u64: data };
     kernel!(libc::SYS_epoll_ctl, epoll, operation, fd, &raw const event);
 }

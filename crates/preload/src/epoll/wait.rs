@@ -226,7 +226,7 @@ fn sleep_and_wake(
     let kept = if inner.nudged.is_empty() {
         count
     } else {
-        inner.undo_nudges(call.epoll, &mut events[..count])
+        inner.undo_nudges(set.number(call.epoll).unwrap_or(-1), &mut events[..count])
     };
     let kept = inner.drop_repeats(&mut events[..kept]);
     let suspects = inner.suspects(&events[..kept]);

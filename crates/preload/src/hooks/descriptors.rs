@@ -77,7 +77,7 @@ pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 
 /// `target` is about to be closed by a copy of `fd`, if that is a descriptor at all.
 fn make_way(fd: c_int, target: c_int) {
-    if fd != target && kernel::status_flags(fd).is_some() {
+    if fd != target && !table::are_same(fd, target) && kernel::status_flags(fd).is_some() {
         drop_descriptor(target);
     }
 }

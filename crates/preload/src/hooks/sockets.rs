@@ -60,6 +60,9 @@ pub(super) unsafe extern "C-unwind" fn connect(
         && is_unspecified(address, bytes)
     {
         socket.flush_all(fd);
+        if table::is_gone(fd, socket) {
+            return bad_descriptor();
+        }
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::connect(fd, address, bytes) };
@@ -74,6 +77,13 @@ pub(super) unsafe extern "C-unwind" fn connect(
     kernel::note_told();
     thread::set_errno(errno);
     result
+}
+
+/// Another thread has closed the connection while the call was prepared. The number may be another's by now, which the call is not for.
+#[cold]
+fn bad_descriptor() -> c_int {
+    thread::set_errno(libc::EBADF);
+    -1
 }
 
 fn is_unspecified(address: *const sockaddr, bytes: socklen_t) -> bool {
@@ -145,8 +155,12 @@ pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
     }
     // Whoever has the lock may have taken out of the peer's queue what it is about to send again: no end comes before that.
     let locked = (joined && how != libc::SHUT_RD).then(|| socket.lock_send(fd));
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::shutdown(fd, how) };
+    let result = if table::is_gone(fd, socket) {
+        bad_descriptor()
+    } else {
+        // SAFETY: the program's own arguments.
+        unsafe { real::shutdown(fd, how) }
+    };
     drop(locked);
     kernel::note_told();
     if let Some(row) = announced {
@@ -243,6 +257,9 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
                 socket.flush_all(fd);
             }
             thread::set_errno(errno);
+            if table::is_gone(fd, socket) {
+                return bad_descriptor();
+            }
         }
     }
     // SAFETY: the program's own arguments.

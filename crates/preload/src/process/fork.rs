@@ -34,6 +34,7 @@ pub(crate) fn new_token() -> u32 {
 
 /// Before a fork by whatever function of the C library: both processes will hold every connection.
 pub(super) extern "C" fn before_fork() {
+    table::all().for_each(super::leave_unconnected);
     uring::share_all();
     epoll::share_all();
     for socket in sockets() {

@@ -10,7 +10,7 @@ use super::{Call, Progress, Step, has_copy_only};
 use crate::client::CHAOS;
 use crate::kernel::{self, kernel};
 use crate::socket::{Locked, Socket};
-use crate::{Outcome, real, signals, spin, thread};
+use crate::{Outcome, real, signals, spin, table, thread};
 
 /// How often a send that is under way is looked at before an end of stream is believed.
 const LOOKS_FOR_ERROR: u32 = 1000;
@@ -279,7 +279,8 @@ pub(super) fn await_rest(
         let now_ns = kernel::monotonic_ns();
         await_events(call.fd, deadline_ns(call.fd) - now_ns) <= 0
     };
-    let result = if is_over {
+    // Another thread may have closed it meanwhile: the number may be anything.
+    let result = if is_over || !table::is(call.fd, socket) {
         0
     } else {
         await_list(call.fd, &mut progress.vectors.list(), call.flags)

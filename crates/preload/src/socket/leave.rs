@@ -149,7 +149,11 @@ impl Socket {
                 ControlFlow::Continue(())
             }
         });
-        if !is_left {
+        // Another thread may have closed it meanwhile.
+        if !is_left
+            && let Some(_locked) = self.lock_receive(fd)
+            && self.is_still(fd)
+        {
             kernel::reset(fd);
         }
     }
@@ -169,7 +173,12 @@ impl Socket {
         let resent = self.recall_unread(fd, &locked.half);
         word.fetch_and(!flags::LEAVES, AcqRel);
         let is_left = locked.half.unread() == 0;
-        if is_left && owes_error && kernel::has_error(fd) && kernel::unread(fd) == 0 {
+        if is_left
+            && owes_error
+            && self.is_still(fd)
+            && kernel::has_error(fd)
+            && kernel::unread(fd) == 0
+        {
             // The error stays, the FIN before it is forgotten.
             kernel::reset(fd);
         }

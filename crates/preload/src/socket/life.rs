@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Relaxed, SeqCst},
+    Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
 };
 
 use libc::c_int;
@@ -135,6 +135,9 @@ impl Socket {
     /// the connection, as unread bytes in its own queue would.
     fn remove_descriptor(&'static self, fd: c_int) {
         self.settle_registrations(fd);
+        if self.descriptors.load(Acquire) > 1 {
+            self.pass_calls();
+        }
         if self.descriptors.fetch_sub(1, AcqRel) != 1 {
             self.show_another_descriptor(fd);
             self.outlive_registrations(fd);
@@ -182,6 +185,15 @@ impl Socket {
         client::LEAVING.fetch_sub(1, AcqRel);
         if let Some(mut free) = FREE.lock() {
             free.push_back(self);
+        }
+    }
+
+    /// Waits for calls that have looked the descriptor up and go by its number: those that come later find it gone.
+    fn pass_calls(&self) {
+        let row = self.row();
+        for lock in [&row.receive.lock, &row.send.lock] {
+            let (held, _busy) = Busy::lock(lock);
+            lock.unlock(held);
         }
     }
 

@@ -162,7 +162,7 @@ impl Socket {
             return false;
         }
         let identity = &self.row().identity;
-        if kernel::is_closed_by_peer_alone(fd) {
+        if kernel::is_closed_by_peer_alone(fd) && self.is_still(fd) {
             identity.flags.fetch_or(flags::PEER_KILLED, AcqRel);
             // Whoever else has the connection, or will, hears of it there.
             if !kernel::provoke_reset(fd) {
