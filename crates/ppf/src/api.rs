@@ -61,11 +61,7 @@ impl Api {
     pub fn answer(&self, question: &Question) -> Answer {
         match self.say(question) {
             Said::Whole(answer) => answer,
-            Said::Pieces(content_type, pieces) => Answer {
-                status: 200,
-                content_type,
-                body: pieces.flatten().collect(),
-            },
+            Said::Pieces(kind, pieces) => Answer::new(200, kind, pieces.flatten().collect()),
         }
     }
 
@@ -104,12 +100,12 @@ impl Api {
                 json(200, gone.first().ok_or_else(unknown)?)
             }
             (_, ["ues"] | ["ues", _]) => self.ues(question, &words[1..]),
-            (
-                _,
-                ["status" | "neighbours" | "events" | "paths" | "bearers"]
-                | ["bearers", _]
-                | ["bearers", _, "trace"],
-            ) => Err(otherwise()),
+            (_, ["status" | "neighbours" | "events" | "paths"] | ["bearers", _, "trace"]) => {
+                Err(otherwise("GET"))
+            }
+            (_, ["bearers"]) => Err(otherwise("GET, POST")),
+            (_, ["bearers", "remove"]) => Err(otherwise("POST")),
+            (_, ["bearers", _]) => Err(otherwise("GET, PUT, DELETE")),
             ("GET", _) => self.document(&question.path),
             _ => Err(nothing_there()),
         }
@@ -153,22 +149,18 @@ impl Api {
                 200,
                 &running.remove_ue(ue()?).map_err(|error| refused(&error))?,
             ),
-            _ => Err(otherwise()),
+            (_, 0) => Err(otherwise("GET, POST")),
+            _ => Err(otherwise("GET, PUT, DELETE")),
         }
     }
 
     fn document(&self, path: &str) -> Answered {
         match path {
-            "/metrics" => Ok(Answer {
-                status: 200,
-                content_type: TEXT,
-                body: metrics::render(&self.running.status()).into_bytes(),
-            }),
-            "/openapi.json" => Ok(Answer {
-                status: 200,
-                content_type: JSON,
-                body: OPENAPI.as_bytes().to_vec(),
-            }),
+            "/metrics" => {
+                let text = metrics::render(&self.running.status());
+                Ok(Answer::new(200, TEXT, text.into_bytes()))
+            }
+            "/openapi.json" => Ok(Answer::new(200, JSON, OPENAPI.as_bytes().to_vec())),
             _ => Err(nothing_there()),
         }
     }
@@ -257,11 +249,12 @@ impl Api {
     }
 }
 
-fn otherwise() -> Answer {
-    Answer::error(
-        405,
-        "this can be asked in another way only: see /openapi.json",
-    )
+fn otherwise(allow: &'static str) -> Answer {
+    let why = "this can be asked in another way only: see /openapi.json";
+    Answer {
+        allow,
+        ..Answer::error(405, why)
+    }
 }
 
 /// Why a change was not made.
@@ -358,11 +351,7 @@ fn nothing_there() -> Answer {
 
 fn json(status: u16, what: &impl Serialize) -> Answered {
     match serde_json::to_vec(what) {
-        Ok(body) => Ok(Answer {
-            status,
-            content_type: JSON,
-            body,
-        }),
+        Ok(body) => Ok(Answer::new(status, JSON, body)),
         Err(error) => Err(Answer::error(500, &error.to_string())),
     }
 }

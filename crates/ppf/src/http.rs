@@ -78,6 +78,8 @@ pub struct Answer {
     pub content_type: &'static str,
     /// The body.
     pub body: Vec<u8>,
+    /// To whom asked otherwise: how can be asked (RFC 9110, 10.2.1). Otherwise nothing.
+    pub allow: &'static str,
 }
 
 /// An answer, or one that comes piece by piece, whose end is not known.
@@ -145,10 +147,15 @@ pub(crate) fn serve(
             status,
             content_type,
             body,
+            allow,
         } = answer;
+        let allow = match allow {
+            "" => String::new(),
+            _ => format!("Allow: {allow}\r\n"),
+        };
         let connection = if is_last { "close" } else { "keep-alive" };
         let header = format!(
-            "HTTP/1.1 {status} {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: {connection}\r\n\r\n",
+            "HTTP/1.1 {status} {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}Connection: {connection}\r\n\r\n",
             reason(status),
             body.len()
         );
@@ -177,14 +184,22 @@ fn write_pieces(
 }
 
 impl Answer {
+    /// One with a body.
+    #[must_use]
+    pub fn new(status: u16, content_type: &'static str, body: Vec<u8>) -> Answer {
+        Answer {
+            status,
+            content_type,
+            body,
+            allow: "",
+        }
+    }
+
     /// That something was not done, and why.
     #[must_use]
     pub fn error(status: u16, why: &str) -> Answer {
-        Answer {
-            status,
-            content_type: JSON,
-            body: serde_json::json!({ "error": why }).to_string().into_bytes(),
-        }
+        let body = serde_json::json!({ "error": why }).to_string();
+        Answer::new(status, JSON, body.into_bytes())
     }
 }
 

@@ -331,6 +331,11 @@ fn what_is_refused_has_a_reason_and_changes_nothing() {
         let answer = asked(&api, method, target, kind, &body);
         assert_eq!(answer.status, status, "{method} {target}");
         assert!(said(&answer)["error"].is_string());
+        assert_eq!(answer.allow.is_empty(), status != 405, "{method} {target}");
+        for allowed in answer.allow.split_terminator(", ") {
+            let answer = asked(&api, allowed, target, kind, &Value::Null);
+            assert_ne!(answer.status, 405, "{allowed} {target}");
+        }
     }
     let mut question = Question::new("GET", "/v1/status", "", Vec::new());
     question.host = "example.org".to_owned();

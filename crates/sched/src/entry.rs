@@ -76,8 +76,8 @@ impl Entry {
     }
 
     /// As [`Entry::enter`], but events may wait here until there are more of them, or until [`Entry::flush`]: handing over a few costs as
-    /// much as handing over many. For those who have them one by one, and know when no more come for now. What waits when the entry point is
-    /// dropped is dropped, too.
+    /// much as handing over many. For those who have them one by one, and know when no more come for now. What waits when the entry point
+    /// is dropped is dropped, too.
     ///
     /// # Panics
     /// As [`Entry::enter`].

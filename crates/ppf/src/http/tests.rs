@@ -43,17 +43,17 @@ fn answered(question: &Question) -> Said {
         let pieces = [vec![1; 3], Vec::new(), vec![13, 10, 0], vec![2; 100_000]];
         return Said::Pieces(PCAPNG, Box::new(pieces.into_iter()));
     }
+    let status = if question.path == "/none" { 404 } else { 200 };
+    let body = format!(
+        "{} {} {:?} {}",
+        question.method,
+        question.path,
+        question.parameter("limit"),
+        String::from_utf8_lossy(&question.body)
+    );
     Said::Whole(Answer {
-        status: if question.path == "/none" { 404 } else { 200 },
-        content_type: JSON,
-        body: format!(
-            "{} {} {:?} {}",
-            question.method,
-            question.path,
-            question.parameter("limit"),
-            String::from_utf8_lossy(&question.body)
-        )
-        .into_bytes(),
+        allow: if question.path == "/none" { "GET" } else { "" },
+        ..Answer::new(status, JSON, body.into_bytes())
     })
 }
 
@@ -98,7 +98,13 @@ fn questions_are_answered_one_after_another_however_they_come() {
         let said = said(text, step);
         assert_eq!(said.matches("HTTP/1.1 200 OK").count(), 2, "{said}");
         assert!(said.contains("GET /a Some(\"7\") ") && said.ends_with("POST /b None hello"));
+        assert!(!said.contains("Allow:"));
     }
+    let said = said(
+        "PUT /none HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+        1000,
+    );
+    assert!(said.contains("\r\nAllow: GET\r\n"), "{said}");
 }
 
 #[test]
