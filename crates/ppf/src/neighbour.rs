@@ -105,6 +105,8 @@ pub(crate) struct Said {
     pub(crate) mac: Mac,
     /// It was asked for.
     pub(crate) is_answer: bool,
+    /// It is told to all, unasked: somebody else has the address now, most often.
+    pub(crate) is_announced: bool,
     /// It is right also where another station was known.
     pub(crate) overrides: bool,
 }
@@ -375,6 +377,7 @@ mod tests {
         Said {
             mac: mac(last),
             is_answer,
+            is_announced: false,
             overrides: true,
         }
     }

@@ -17,11 +17,11 @@ use crate::neighbour::{Ask, Said};
 use crate::reassembly::Reassembler;
 
 /// Answers to stations and echoes in a second, of each port: more are asked by nobody who means well.
-const ANSWERS_PER_SECOND: u32 = 1000;
+pub(super) const ANSWERS_PER_SECOND: u32 = 1000;
 /// Bytes of ICMP that are looked at for neighbour discovery, at most: with options that nobody here knows.
 const ICMP_BYTES_MAX: usize = 256;
 /// All stations of a link (RFC 4291, 2.7.1).
-const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 impl Node {
     pub(super) fn handle_arp(
@@ -38,6 +38,7 @@ impl Node {
             let said = Said {
                 mac: arp.mac,
                 is_answer,
+                is_announced: arp.target == arp.address,
                 overrides: true,
             };
             self.hear(port, packet, arp.address.into(), said, outs);
@@ -79,18 +80,13 @@ impl Node {
         if let Some(held) = held {
             self.release(port, said.mac, *held, outs);
         }
-        // Each worker looks for stations by itself, and whoever has the port gets the answers.
-        if said.is_answer && !self.is_work {
-            for (worker, work) in outs.works.iter_mut().enumerate() {
-                if worker == self.worker {
-                    continue;
-                }
-                let counts = &mut self.counts[usize::from(port)];
-                counts.made += 1;
-                if !work.append_copy(packet) {
-                    counts.drop(LinkCause::NoRoom);
-                }
-            }
+        // Each worker looks for stations by itself, and whoever has the port gets the answers, and the news: of that as much as it would
+        // answer, whoever floods the link with it.
+        if self.workers > 1
+            && !self.is_work
+            && (said.is_answer || said.is_announced && self.may_answer(port).is_ok())
+        {
+            self.share_with_all(port, packet, outs);
         }
     }
 
@@ -173,6 +169,7 @@ impl Node {
             let said = Said {
                 mac,
                 is_answer: message.is_solicited,
+                is_announced: !message.is_solicited && message.overrides,
                 overrides: message.overrides,
             };
             self.hear(port, packet, message.target.into(), said, outs);
@@ -183,6 +180,7 @@ impl Node {
             let said = Said {
                 mac,
                 is_answer: false,
+                is_announced: false,
                 overrides: true,
             };
             self.hear(port, packet, source.into(), said, outs);

@@ -88,7 +88,7 @@ impl Node {
     }
 
     /// Hands copies to all other workers.
-    fn share_with_all(&mut self, port: u16, packet: Packet<'_>, outs: &mut Outs) {
+    pub(super) fn share_with_all(&mut self, port: u16, packet: Packet<'_>, outs: &mut Outs) {
         let counts = &mut self.counts[usize::from(port)];
         for (worker, work) in outs.works.iter_mut().enumerate() {
             if worker == self.worker {

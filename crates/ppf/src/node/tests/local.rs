@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 use millrace_wire::gtpu::path::ErrorIndication;
 use millrace_wire::gtpu::{ECHO_REQUEST, ECHO_RESPONSE, ERROR_INDICATION, Message};
 
+use super::super::local::{ALL_NODES, ANSWERS_PER_SECOND};
 use super::*;
 use crate::checksum::Sum;
 use crate::icmp::solicited_group;
@@ -59,6 +60,54 @@ fn stations_that_ask_are_answered() {
         assert_eq!((said.target, said.is_solicited), (own, true));
         assert_eq!(said.mac, Some(Mac::of_name("n3")));
     }
+}
+
+#[test]
+fn an_address_that_has_moved_is_told_to_all_workers_and_a_flood_of_that_is_not() {
+    let (v4, v6) = (
+        [192, 0, 2, 9].into(),
+        "fe80::7".parse::<Ipv6Addr>().unwrap(),
+    );
+    let mac = station(CORE);
+    let moved = Arp {
+        is_request: true,
+        mac,
+        address: v4,
+        target_mac: Mac::default(),
+        target: v4,
+    };
+    let asks = Arp {
+        target: [192, 0, 2, 7].into(),
+        ..moved
+    };
+    let told = |is_solicited| Neighbour {
+        is_solicitation: false,
+        target: v6,
+        mac: Some(mac),
+        is_solicited,
+        overrides: true,
+    };
+    let told = |is_solicited| {
+        let body = told(is_solicited).emit(v6, ALL_NODES);
+        packet(RADIO, v6.into(), ALL_NODES.into(), ICMPV6, &body)
+    };
+    let mut world = World::of(0, 2);
+    for (frame, is_for_all) in [
+        (framed(RADIO, ARP, &moved.emit()), true),
+        (framed(RADIO, ARP, &asks.emit()), false),
+        (told(false), true),
+    ] {
+        assert!(world.come(RADIO, &frame).is_empty());
+        let works = std::mem::take(&mut world.works);
+        let wanted = if is_for_all { vec![(1, frame)] } else { vec![] };
+        assert_eq!(works, wanted);
+    }
+    for _ in 0..10_000 {
+        world.come(RADIO, &framed(RADIO, ARP, &moved.emit()));
+    }
+    assert_eq!(world.works.len() as u64, u64::from(ANSWERS_PER_SECOND) - 2);
+    let (given, taken) = world.books();
+    assert_eq!(given, taken + world.works.len() as u64 + 2);
 }
 
 #[test]
