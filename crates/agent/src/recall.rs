@@ -372,7 +372,7 @@ impl Road<'_> {
         if self.is_for_reader() && self.came_too_late(socket) {
             return Err(Refusal::Killed);
         }
-        self.advance(unread, sent)?;
+        self.advance(unread, sent, socket)?;
         (sent == bytes).then_some(()).ok_or(Refusal::Full)
     }
 
@@ -413,7 +413,7 @@ impl Road<'_> {
     }
 
     /// Notes that the first `sent` unread bytes have gone by the kernel. What is left in the ring comes behind them.
-    fn advance(&self, unread: Unread, sent: u32) -> Result<(), Refusal> {
+    fn advance(&self, unread: Unread, sent: u32, to: BorrowedFd<'_>) -> Result<(), Refusal> {
         let words = self.segment.words(self.direction);
         let position = unread.position.wrapping_add(u64::from(sent));
         self.sender.send.kernel_position.store(position, Relaxed);
@@ -421,13 +421,13 @@ impl Road<'_> {
         words.kernel_hint.fetch_max(position, Relaxed);
         let next = unread.head.wrapping_add(sent);
         // AcqRel: as in the reader's commit; the copy comes before the head moves.
-        let moved = self
-            .receiver
-            .receive
-            .head
-            .compare_exchange(unread.head, next, AcqRel, Acquire);
+        let head = &self.receiver.receive.head;
+        let moved = head.compare_exchange(unread.head, next, AcqRel, Acquire);
         if moved.is_err() {
-            // The reader did not wait for the answer.
+            // The reader did not wait for the answer, and reads in the ring what is in its queue as well.
+            if sent > 0 {
+                sys::reset(to);
+            }
             return Err(Refusal::Corrupt);
         }
         self.segment.release(self.direction, next);

@@ -10,8 +10,6 @@
 //! | probing: used, and its station is asked | reachable | it answers |
 //! | | incomplete | three times in vain |
 //! | failed: nothing is sent to it | incomplete | it is used a second later |
-//!
-//! Nothing else is possible. From reachable to failed there is no way: who was there is asked first. What is not used has no timer.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -28,7 +28,8 @@ pub(crate) fn send_file(
     raw: &mut dyn FnMut() -> isize,
 ) -> Outcome {
     let usable = !offset.is_null() && user::can_write(offset.cast(), size_of::<off_t>());
-    if !socket.is_joined(out) || !usable || bytes == 0 || bytes > COPY_BYTES_MAX {
+    let is_small = (1..=COPY_BYTES_MAX).contains(&bytes);
+    if !socket.is_joined(out) || !usable || !is_small || !kernel::is_file(input) {
         return send_unread(socket, out, raw);
     }
     let Some(piece) = PIECES.take() else {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use libc::{c_int, cmsghdr, msghdr};
 
-use crate::objects;
+use crate::{objects, user};
 
 /// Whether a count has 32 bits.
 static HAVE_GAPS: AtomicBool = AtomicBool::new(false);
@@ -25,6 +25,16 @@ pub(crate) fn count(word: usize) -> usize {
     } else {
         word
     }
+}
+
+/// Whether the kernel takes a message's address, of which it makes nothing on a connection.
+pub(crate) fn takes_name(header: &msghdr) -> bool {
+    // It copies no more than the longest address that there is.
+    const LONGEST: usize = size_of::<libc::sockaddr_storage>();
+    let bytes = header.msg_namelen as usize;
+    header.msg_name.is_null()
+        || header.msg_namelen.cast_signed() >= 0
+            && user::can_read(header.msg_name.cast(), bytes.min(LONGEST))
 }
 
 /// The descriptors that a message's control messages carry. They are readable.

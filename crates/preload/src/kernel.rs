@@ -459,3 +459,30 @@ pub(crate) fn last_child() -> Option<libc::pid_t> {
     kernel!(libc::SYS_close, children);
     last
 }
+
+/// Whether it is a file with contents of its own: of others, as in /proc, the kernel may refuse to send.
+pub(crate) fn is_file(fd: c_int) -> bool {
+    // SAFETY: integers, for which zero is a value.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    let told = kernel!(libc::SYS_fstat, fd, &raw mut status) == 0;
+    told && status.st_mode & libc::S_IFMT == libc::S_IFREG && status.st_size > 0
+}
+
+/// How many descriptors the process has room for now: `select` looks at no others.
+#[cold]
+pub(crate) fn descriptors_max() -> usize {
+    const NAME: &[u8] = b"\nFDSize:\t";
+    let path = c"/proc/thread-self/status";
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let status = kernel!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags);
+    let mut text = [0u8; 1024];
+    let read = kernel!(libc::SYS_read, status, text.as_mut_ptr(), text.len());
+    kernel!(libc::SYS_close, status);
+    let text = &text[..usize::try_from(read).unwrap_or(0)];
+    let at = text.windows(NAME.len()).position(|part| part == NAME);
+    let digits = at.map_or(&[][..], |at| &text[at + NAME.len()..]);
+    let digits = digits.iter().take_while(|digit| digit.is_ascii_digit());
+    let number = digits.fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
+    // Where that is not told, as many as there can be.
+    if number == 0 { 1 << 20 } else { number }
+}

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Release};
 
-use libc::{c_int, fd_set, nfds_t, pollfd, timespec};
+use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, timespec};
 use millrace_shm::board::Row;
 use smallvec::SmallVec;
 
@@ -14,7 +14,7 @@ use crate::kernel::{self, kernel};
 use crate::socket::Socket;
 use crate::spin::{self, Spin};
 use crate::table::{self, Entry};
-use crate::{client, thread};
+use crate::{client, thread, user};
 
 const READ_EVENTS: i16 = libc::POLLIN | libc::POLLRDNORM;
 const WRITE_EVENTS: i16 = libc::POLLOUT | libc::POLLWRNORM;
@@ -155,12 +155,24 @@ impl Watch {
         }
     }
 
+    /// The mask for a look at the kernel, which looks for signals where it has nothing to report.
+    fn mask(&self, mask: *const sigset_t) -> *const sigset_t {
+        if self.any_ready() {
+            std::ptr::null()
+        } else {
+            mask
+        }
+    }
+
     fn begin_spin(&self, limit_ns: u64) -> Option<Spin<'_>> {
         let here = spin::processor();
-        let mut sockets = self.sockets.iter().map(|joined| joined.socket);
-        let first = sockets.clone().next()?;
-        let run_elsewhere = sockets.all(|socket| socket.sender_processor() != here);
-        run_elsewhere.then(|| first.spinner.begin_for_bytes(limit_ns, 1))?
+        let first = self.sockets.first()?.socket;
+        let runs_elsewhere = |Joined { fd, socket, .. }: &Joined| {
+            let locked = socket.lock_receive(*fd);
+            locked.is_none_or(|locked| locked.half.sender_processor() != here)
+        };
+        let is_worth_it = first.spinner.is_willing() && self.sockets.iter().all(runs_elsewhere);
+        is_worth_it.then(|| first.spinner.begin_for_bytes(limit_ns, 1))?
     }
 
     fn note_slept(&self, started: u64) {
@@ -169,6 +181,11 @@ impl Watch {
         }
     }
 }
+
+const NOW: timespec = timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 fn begin_sleep_on(Joined { fd, socket, row }: Joined) -> bool {
     let Some(locked) = socket.lock_receive(fd) else {
@@ -271,22 +288,47 @@ fn show_kills(list: &mut [pollfd]) {
     }
 }
 
+/// What the kernel has to report now, and the rings.
+fn ask_poll(list: &mut [pollfd], mask: *const sigset_t, watch: &Watch) -> c_int {
+    // The kernel writes what is left of it.
+    let mut now = NOW;
+    let result = kernel!(
+        libc::SYS_ppoll,
+        list.as_mut_ptr(),
+        list.len(),
+        &raw mut now,
+        watch.mask(mask),
+        8usize
+    );
+    if result < 0 {
+        return thread::told(result) as c_int;
+    }
+    show_kills(list);
+    let ready: SmallVec<[c_int; 32]> = watch.ready().collect();
+    for entry in list.iter_mut().filter(|entry| ready.contains(&entry.fd)) {
+        entry.revents |= entry.events & READ_EVENTS;
+    }
+    list.iter().filter(|entry| entry.revents != 0).count() as c_int
+}
+
 /// `poll` and `ppoll`; `sleep` is the program's own call.
 pub(crate) fn poll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout_ns: Option<u64>,
+    mask: *const sigset_t,
     sleep: &mut dyn FnMut() -> c_int,
 ) -> c_int {
     client::glance();
     let Ok(length) = usize::try_from(count) else {
         return sleep();
     };
-    if length == 0
-        || length > 1 << 20
-        || !crate::user::can_write(fds.cast(), length * size_of::<pollfd>())
-    {
+    let bytes = length.saturating_mul(size_of::<pollfd>());
+    if length == 0 || length > 1 << 20 || !user::can_read(fds.cast(), bytes) {
         return sleep();
+    }
+    if !user::can_write(fds.cast(), bytes) {
+        return bad_address();
     }
     // SAFETY: just found writable; the program gives the array to this call.
     let list = unsafe { std::slice::from_raw_parts_mut(fds, length) };
@@ -303,29 +345,7 @@ pub(crate) fn poll(
         }
         return result;
     }
-    let mut ask = |watch: &Watch| {
-        let now = timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let result = kernel!(
-            libc::SYS_ppoll,
-            list.as_mut_ptr(),
-            length,
-            &raw const now,
-            0usize,
-            0usize
-        );
-        if result < 0 {
-            return thread::told(result) as c_int;
-        }
-        show_kills(list);
-        let ready: SmallVec<[c_int; 32]> = watch.ready().collect();
-        for entry in list.iter_mut().filter(|entry| ready.contains(&entry.fd)) {
-            entry.revents |= entry.events & READ_EVENTS;
-        }
-        list.iter().filter(|entry| entry.revents != 0).count() as c_int
-    };
+    let mut ask = |watch: &Watch| ask_poll(list, mask, watch);
     let mut slept = false;
     let mut sleep = || {
         slept = true;
@@ -337,6 +357,19 @@ pub(crate) fn poll(
     }
     result
 }
+
+/// What the kernel finds when it has something to report, or the time is over; nothing else comes of such a call.
+#[cold]
+fn bad_address() -> c_int {
+    thread::set_errno(libc::EFAULT);
+    -1
+}
+
+/// As many descriptors as the C library's type has.
+const FD_SETSIZE: usize = 1024;
+
+/// Bits of an `fd_set`; none where there is no set.
+type Words = SmallVec<[u64; 16]>;
 
 /// The descriptors of a program's `fd_set` below `count`, which may be larger than the C library's type.
 #[derive(Clone, Copy, Debug)]
@@ -350,11 +383,15 @@ impl Bits {
         self.count.div_ceil(64) * 8
     }
 
-    fn is_usable(self) -> bool {
-        self.words.is_null() || crate::user::can_write(self.words.cast(), self.bytes())
+    fn is_readable(self) -> bool {
+        self.words.is_null() || user::can_read(self.words.cast(), self.bytes())
     }
 
-    fn copy(self) -> SmallVec<[u64; 16]> {
+    fn is_usable(self) -> bool {
+        self.words.is_null() || user::can_write(self.words.cast(), self.bytes())
+    }
+
+    fn copy(self) -> Words {
         if self.words.is_null() {
             return SmallVec::new();
         }
@@ -377,23 +414,66 @@ fn has_bit(words: &[u64], fd: usize) -> bool {
         .is_some_and(|word| word >> (fd % 64) & 1 == 1)
 }
 
+/// What the kernel has to report now, and the rings. None: an error, which `errno` has.
+fn ask_select(
+    wanted: &[Words; 3],
+    length: usize,
+    mask: *const sigset_t,
+    watch: &Watch,
+) -> Option<[Words; 3]> {
+    let mut found = wanted.clone();
+    let places = found.each_mut().map(|words| match words.is_empty() {
+        true => std::ptr::null_mut(),
+        false => words.as_mut_ptr(),
+    });
+    // As `pselect6` takes a mask.
+    let masked = (watch.mask(mask), 8usize);
+    let mut now = NOW;
+    let result = kernel!(
+        libc::SYS_pselect6,
+        length,
+        places[0],
+        places[1],
+        places[2],
+        &raw mut now,
+        &raw const masked
+    );
+    if result < 0 {
+        thread::told(result);
+        return None;
+    }
+    for fd in watch.ready() {
+        found[0][fd as usize / 64] |= 1 << (fd as usize % 64);
+    }
+    Some(found)
+}
+
 /// `select` and `pselect`; `sleep` is the program's own call.
 pub(crate) fn select(
     count: c_int,
     sets: [*mut fd_set; 3],
     timeout_ns: Option<u64>,
+    mask: *const sigset_t,
     sleep: &mut dyn FnMut() -> c_int,
 ) -> c_int {
     client::glance();
     let Ok(length) = usize::try_from(count) else {
         return sleep();
     };
+    let length = if length > FD_SETSIZE {
+        length.min(kernel::descriptors_max())
+    } else {
+        length
+    };
     let bits = sets.map(|set| Bits {
         words: set.cast(),
         count: length,
     });
-    if length == 0 || length > 1 << 20 || !bits.iter().all(|bits| bits.is_usable()) {
+    if length == 0 || !bits.iter().all(|bits| bits.is_readable()) {
         return sleep();
+    }
+    if !bits.iter().all(|bits| bits.is_usable()) {
+        return bad_address();
     }
     let wanted = bits.map(Bits::copy);
     let mut watch = Watch::default();
@@ -404,41 +484,17 @@ pub(crate) fn select(
         return sleep();
     }
     let mut ask = |watch: &Watch| {
-        let mut found = wanted.clone();
-        let mut place = |index: usize| {
-            if bits[index].words.is_null() {
-                std::ptr::null_mut()
-            } else {
-                found[index].as_mut_ptr()
-            }
-        };
-        let places = [place(0), place(1), place(2)];
-        let now = timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let result = kernel!(
-            libc::SYS_pselect6,
-            length,
-            places[0],
-            places[1],
-            places[2],
-            &raw const now,
-            0usize
-        );
-        if result < 0 {
-            return thread::told(result) as c_int;
-        }
-        for fd in watch.ready() {
-            found[0][fd as usize / 64] |= 1 << (fd as usize % 64);
-        }
-        let total: u32 = found.iter().flatten().map(|word| word.count_ones()).sum();
-        if total > 0 || timeout_ns == Some(0) {
+        let found = ask_select(&wanted, length, mask, watch);
+        let total = found.as_ref().map_or(-1, |found| {
+            let words = found.iter().flatten();
+            words.map(|word| word.count_ones() as c_int).sum()
+        });
+        if let Some(found) = found.filter(|_| total > 0 || timeout_ns == Some(0)) {
             for (bits, words) in bits.iter().zip(&found) {
                 bits.put(words);
             }
         }
-        total as c_int
+        total
     };
     wait(&mut watch, timeout_ns, &mut ask, sleep)
 }

@@ -13,16 +13,18 @@ use millrace_shm::sys;
 use millrace_wire::{Mode, Reason};
 
 use crate::kernel::kernel;
-use crate::socket::{Socket, forget};
+use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{
-    client, epoll, headers, kernel, objects, real, signals, spin, started, thread, uring, user,
-};
+use crate::{client, epoll, headers, kernel, objects, real, signals, spin, started, thread, user};
 
 mod fork;
+mod numbers;
 
 use fork::{after_fork_in_parent, before_fork, begin_child};
 pub(crate) use fork::{bare_fork, handled_fork, new_token};
+pub(crate) use numbers::{
+    copy_descriptor, drop_descriptor, leave_unconnected, new_connection, new_descriptor,
+};
 
 /// Where the agent is in a container that has the library by `/etc/ld.so.preload`, so that nothing in the environment is needed.
 const AGENT_OF_CONTAINERS: &CStr = c"/run/millrace/agent.sock";
@@ -360,95 +362,6 @@ pub(crate) fn leave_rings(reason: Reason, empty: impl Fn(&'static Socket, c_int)
         }
     }
     thread::set_errno(errno);
-}
-
-/// A descriptor is about to be closed, or given another meaning.
-#[inline]
-pub(crate) fn drop_descriptor(fd: c_int) {
-    if !matches!(table::get(fd), Entry::Unknown) && !is_borrowed() {
-        forget(fd, table::replace(fd, Entry::Unknown));
-    }
-}
-
-/// `target` now is what `fd` is, which was `entry` before it was copied.
-pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
-    if target < 0 || fd == target {
-        return;
-    }
-    if is_borrowed() {
-        return started::copied_by_child_of_vfork(fd);
-    }
-    if table::are_same(fd, target) {
-        return;
-    }
-    client::make_room(target);
-    let entry = match entry {
-        Entry::Socket(socket) if !socket.add_descriptor() => Entry::Unknown,
-        Entry::Unconnected(_) => {
-            leave_unconnected(fd);
-            table::get(fd)
-        }
-        Entry::Set(set) => {
-            set.add_descriptor();
-            entry
-        }
-        Entry::Ring => {
-            // Requests by another number, or by another program that gets it, would not be seen.
-            uring::begin();
-            Entry::Unknown
-        }
-        _ => entry,
-    };
-    forget(target, table::replace(target, entry));
-    uring::entered(target);
-    if let Entry::Socket(socket) = entry {
-        if !table::is(fd, socket) {
-            // Another thread has closed it meanwhile, before it was copied or after that: only the kernel knows what the copy is.
-            socket.leave_to_streams(target);
-            drop_descriptor(target);
-            return;
-        }
-        socket.regain_registrations(target);
-    }
-    leave_standard_streams(target);
-}
-
-/// A socket gets another descriptor, or goes to another process, before it is connected: of the connection nobody would know both. One that
-/// listens becomes none.
-pub(crate) fn leave_unconnected(fd: c_int) {
-    if matches!(table::get(fd), Entry::Unconnected(_)) && !kernel::listens(fd) {
-        forget(fd, table::replace(fd, Entry::Unknown));
-    }
-}
-
-/// Below the descriptors of standard input, output and error there are streams, opened or not.
-#[inline]
-fn leave_standard_streams(fd: c_int) {
-    if fd <= libc::STDERR_FILENO
-        && let Some(socket) = table::socket(fd)
-    {
-        socket.leave_to_streams(fd);
-    }
-}
-
-/// The kernel gave the program a new descriptor: whatever we knew of that number was closed behind our back.
-pub(crate) fn new_descriptor(fd: c_int, entry: Entry) {
-    if fd >= 0 && table::covers(fd) && !is_borrowed() {
-        client::make_room(fd);
-        forget(fd, table::replace(fd, entry));
-    }
-}
-
-/// A new connection on `fd`.
-pub(crate) fn new_connection(fd: c_int, family: c_int, active: bool) {
-    if fd >= 0 && !is_borrowed() {
-        client::make_room(fd);
-        Socket::track(fd, family, active);
-        leave_standard_streams(fd);
-        if let Some(socket) = table::socket(fd).filter(|_| !active) {
-            client::join_accepted(socket, fd);
-        }
-    }
 }
 
 /// O_NONBLOCK was set or cleared.

@@ -120,7 +120,11 @@ real! {
         attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, target: c_int) -> c_int;
     system(command: *const c_char) -> c_int;
+    wordexp(words: *const c_char, found: *mut c_void, flags: c_int) -> c_int;
     popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    aio_read(request: *mut c_void) -> c_int;
+    aio_write(request: *mut c_void) -> c_int;
+    lio_listio(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int;
     io_submit(context: *mut c_void, count: libc::c_long, requests: *const c_void) -> c_int;
     io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int;
     io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;

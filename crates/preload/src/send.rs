@@ -253,7 +253,7 @@ fn is_there(vectors: &Vectors<'_>) -> bool {
         if part == 0 {
             return true;
         }
-        if !crate::user::can_read(source, part) {
+        if !crate::user::may_read(source, part) {
             return false;
         }
         cursor.advance(part);
@@ -279,7 +279,7 @@ fn ring_step(
         let (source, length) = cursor.chunk();
         let part = (bytes - copied).min(u32::try_from(length).unwrap_or(u32::MAX));
         let to = gate.tail.wrapping_add(copied);
-        let is_there = crate::user::can_read(source, part as usize)
+        let is_there = crate::user::may_read(source, part as usize)
             // SAFETY: the memory is the program's buffer; a part that is not there ends the copy.
             && fault::guarded(|| unsafe { locked.segment().write(locked.direction, to, window, source, part) });
         if !is_there {

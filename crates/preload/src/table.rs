@@ -152,6 +152,15 @@ pub(crate) fn replace(fd: c_int, entry: Entry) -> Entry {
     }
 }
 
+/// Sets what `fd` is, if it is still `from`.
+pub(crate) fn exchange(fd: c_int, from: Entry, to: Entry) -> bool {
+    let exchange = |slot: &AtomicUsize| {
+        let exchanged = slot.compare_exchange(from.pack(), to.pack(), AcqRel, Acquire);
+        exchanged.is_ok()
+    };
+    slot(fd).is_some_and(exchange)
+}
+
 /// What a call comes to whose connection another thread has closed, or put something else in the place of, since the call began. The
 /// number may be anything by now: what it has is not for this call, which the kernel would not let have it either.
 #[cold]

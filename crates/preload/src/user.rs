@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{
-    AtomicPtr, AtomicU32,
+    AtomicPtr, AtomicU8, AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -173,6 +173,24 @@ pub(crate) fn can_write(start: *mut u8, bytes: usize) -> bool {
     )
 }
 
+/// As [`can_read`], for what is copied with care ([`crate::fault`]): memory of which the kernel says nothing may be tried.
+#[inline]
+pub(crate) fn may_read(start: *const u8, bytes: usize) -> bool {
+    can_read(start, bytes) || is_unsaid(start as usize, bytes, MADV_POPULATE_READ)
+}
+
+/// As [`can_write`], for what is copied with care.
+#[inline]
+pub(crate) fn may_write(start: *mut u8, bytes: usize) -> bool {
+    can_write(start, bytes) || is_unsaid(start as usize, bytes, MADV_POPULATE_WRITE)
+}
+
+#[cold]
+fn is_unsaid(start: usize, bytes: usize, advice: i32) -> bool {
+    let (low, high) = (start / PAGE, start.saturating_add(bytes).div_ceil(PAGE));
+    try_pages(low, high, advice) == -(libc::EINVAL as isize)
+}
+
 #[inline]
 fn is_covered(
     kind: impl FnOnce(&mut Tables) -> &mut Known,
@@ -199,11 +217,28 @@ fn is_covered(
     }
 }
 
+fn try_pages(low: usize, high: usize, advice: i32) -> isize {
+    kernel!(libc::SYS_madvise, low * PAGE, (high - low) * PAGE, advice)
+}
+
 /// Lets the kernel try the pages from `low` up to `high`.
 fn is_there(low: usize, high: usize, advice: i32) -> bool {
-    let answer = kernel!(libc::SYS_madvise, low * PAGE, (high - low) * PAGE, advice);
-    let unknown_advice = -(libc::EINVAL as isize);
-    answer == 0 || answer == unknown_advice || answer == -(libc::EAGAIN as isize)
+    let answer = try_pages(low, high, advice);
+    let invalid = -(libc::EINVAL as isize);
+    answer == 0 || answer == -(libc::EAGAIN as isize) || answer == invalid && !is_advice_known()
+}
+
+/// Whether the kernel can be asked at all (Linux 5.14). It says the same of memory that may not be used so.
+#[cold]
+fn is_advice_known() -> bool {
+    /// 0: it is not known yet.
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    if KNOWN.load(Relaxed) == 0 {
+        let own = std::ptr::from_ref(&KNOWN) as usize / PAGE * PAGE;
+        let answer = kernel!(libc::SYS_madvise, own, PAGE, MADV_POPULATE_READ);
+        KNOWN.store(if answer == 0 { 1 } else { 2 }, Relaxed);
+    }
+    KNOWN.load(Relaxed) == 1
 }
 
 impl Row {

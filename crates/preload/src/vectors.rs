@@ -16,12 +16,18 @@ pub(crate) struct Vectors<'a> {
 /// More buffers than this, or more bytes in all than the kernel takes, is for the kernel to refuse.
 const COUNT_MAX: usize = 1024;
 
+/// A program's memory ends there, or before: the kernel refuses what is beyond before it does anything.
+pub(crate) const MEMORY_END: usize = (1 << 47) - 4096;
+
 impl<'a> Vectors<'a> {
     /// A cursor at the start. None: the kernel would refuse such an array.
     pub(crate) fn new(list: &'a [iovec]) -> Option<Vectors<'a>> {
         let mut total = 0usize;
         for vector in list {
             total = total.checked_add(vector.iov_len)?;
+            if (vector.iov_base as usize).saturating_add(vector.iov_len) > MEMORY_END {
+                return None;
+            }
         }
         (list.len() <= COUNT_MAX && isize::try_from(total).is_ok()).then_some(Vectors {
             rest: list,

@@ -311,4 +311,10 @@ impl<'a> ReceiveHalf<'a> {
     pub fn is_drained(&self) -> bool {
         self.words.gate.load().tail == self.state().head.load(Relaxed)
     }
+
+    /// The processor on which the sender last published, as it says; zero when unknown.
+    #[must_use]
+    pub fn sender_processor(&self) -> u32 {
+        self.words.sender_cpu.load(Relaxed)
+    }
 }

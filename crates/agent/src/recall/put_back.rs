@@ -157,6 +157,9 @@ impl Bereaved<'_> {
             .receive
             .head
             .compare_exchange(head, next, AcqRel, Acquire);
+        if moved.is_err() {
+            sys::reset(reader);
+        }
         moved.map(drop).map_err(|_| Refusal::Corrupt)
     }
 

@@ -96,7 +96,7 @@ impl Road<'_> {
             position: queue.sent + queue.bytes,
             ..unread
         };
-        self.advance(before, unread.bytes)
+        self.advance(before, unread.bytes, sender)
     }
 
     fn queue(

@@ -173,7 +173,8 @@ fn what_is_left_in_the_ring_comes_behind_what_the_kernel_took() {
     connection.send_by_ring(0, &bytes);
     connection.near.write_all(&bytes[..1000]).unwrap();
     let road = connection.road();
-    road.advance(road.unread().unwrap(), 1000).unwrap();
+    let near = connection.near.as_fd();
+    road.advance(road.unread().unwrap(), 1000, near).unwrap();
     let reader = ReceiveHalf::new(road.receiver, road.segment, 0);
     let plan = reader.plan().unwrap();
     assert_eq!(plan, ReceivePlan::KernelUpTo { limit: 1000 });

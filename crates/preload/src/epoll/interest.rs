@@ -99,7 +99,8 @@ impl EpollSet {
             }
             _ => return false,
         };
-        let Some(mut inner) = self.inner.lock() else {
+        // Whoever closes the descriptor says so in the table, and then waits for the set.
+        let Some(mut inner) = self.inner.lock().filter(|_| table::is(fd, socket)) else {
             return false;
         };
         let Some(member) = inner.members.get(&fd) else {

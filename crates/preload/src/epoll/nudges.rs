@@ -2,8 +2,8 @@
 
 use libc::{c_int, epoll_event};
 
-use super::WRITE_EVENTS;
 use super::rings::{Inner, register};
+use super::{ONE_SHOT, SPECIAL, WRITE_EVENTS};
 
 impl Inner {
     /// Makes the kernel wake those who sleep on the set for a connection whose ring has bytes: the socket is writable,
@@ -23,10 +23,17 @@ impl Inner {
             let Some(member) = self.members.get(&fd) else {
                 continue;
             };
-            register(epoll, libc::EPOLL_CTL_MOD, fd, member.told, member.data);
             let ring = member
                 .slot
                 .and_then(|slot| self.active[slot as usize].event());
+            // A one-shot registration is spent by what the ring reports.
+            let is_spent = member.told & ONE_SHOT != 0 && ring.is_some();
+            let events_left = if is_spent {
+                member.told & SPECIAL
+            } else {
+                member.told
+            };
+            register(epoll, libc::EPOLL_CTL_MOD, fd, events_left, member.data);
             let wanted = member.wanted.unwrap_or(0);
             for event in events.iter_mut().filter(|event| event.u64 == member.data) {
                 let ring_events = ring.map_or(0, |event| event.events);

@@ -54,10 +54,8 @@ impl Inner {
             active.fd = to;
         }
         let repeats = self.repeats.iter_mut().map(|repeat| &mut repeat.fd);
-        for name in repeats
-            .chain(&mut self.nudged)
-            .filter(|name| **name == from)
-        {
+        let names = repeats.chain(&mut self.nudged).chain(&mut self.untold);
+        for name in names.filter(|name| **name == from) {
             *name = to;
         }
         self.members.insert(to, member);

@@ -139,6 +139,7 @@ impl Inner {
 
     pub(super) fn remove(&mut self, fd: c_int) {
         self.repeats.retain(|repeat| repeat.fd != fd);
+        self.nudged.retain(|nudged| *nudged != fd);
         let Some(member) = self.members.remove(&fd) else {
             return;
         };

@@ -8,6 +8,7 @@ use super::kills::Suspects;
 use super::rings::Origin;
 use super::{EpollSet, NS_BEFORE_KERNEL, NS_PER_UNTOLD, SPIN_NS_BEFORE_KERNEL, UNTOLD_MAX};
 use crate::kernel::kernel;
+use crate::vectors::MEMORY_END;
 use crate::{client, spin, table, thread};
 
 /// One program's call of the `epoll_wait` family.
@@ -25,8 +26,19 @@ pub(crate) struct Wait {
 pub(crate) fn wait(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -> c_int) -> c_int {
     client::glance();
     set.notice_changes();
-    let room = usize::try_from(call.count).unwrap_or(0);
-    if room == 0 || !crate::user::can_write(call.events.cast(), room * size_of::<epoll_event>()) {
+    let wanted = usize::try_from(call.count).unwrap_or(0);
+    let end =
+        (call.events as usize).saturating_add(wanted.saturating_mul(size_of::<epoll_event>()));
+    if wanted > c_int::MAX as usize / size_of::<epoll_event>() || end > MEMORY_END {
+        // The kernel refuses that before it looks at anything.
+        return sleep();
+    }
+    let room = writable(call.events, wanted);
+    if room == 0 {
+        if wanted > 0 && set.is_ready() {
+            thread::set_errno(libc::EFAULT);
+            return -1;
+        }
         set.close_gates();
         return sleep();
     }
@@ -39,10 +51,19 @@ pub(crate) fn wait(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
         }
         if !close_before_sleep(set, call.epoll) {
             reopen_gates(set);
-        } else if let Some(result) = sleep_and_wake(set, &call, events, sleep) {
+        } else if let Some(result) = sleep_and_wake(set, &call, sleep) {
             return result;
         }
     }
+}
+
+/// For how many events there is memory: the kernel minds only that of those that it reports.
+fn writable(events: *mut epoll_event, wanted: usize) -> usize {
+    let mut room = wanted;
+    while room > 0 && !crate::user::can_write(events.cast(), room * size_of::<epoll_event>()) {
+        room /= 2;
+    }
+    room
 }
 
 /// Looks, and spins if it is worth it. None: there is nothing, and it is time to sleep.
@@ -123,6 +144,10 @@ fn look(
         asked = Some(std::mem::replace(&mut inner.kernel_seen, now));
         inner.note_received();
         from_kernel = ask_kernel(call, events);
+        if from_kernel > 0 && !inner.nudged.is_empty() {
+            let epoll = set.number(call.epoll).unwrap_or(-1);
+            from_kernel = inner.undo_nudges(epoll, &mut events[..from_kernel]);
+        }
         from_kernel = inner.drop_repeats(&mut events[..from_kernel]);
         suspects = inner.suspects(&events[..from_kernel]);
         inner.kernel_misses = if from_kernel > 0 {
@@ -207,7 +232,6 @@ pub(super) fn close_before_sleep(set: &'static EpollSet, epoll: c_int) -> bool {
 fn sleep_and_wake(
     set: &'static EpollSet,
     call: &Wait,
-    events: &mut [epoll_event],
     sleep: &mut dyn FnMut() -> c_int,
 ) -> Option<c_int> {
     let started = spin::clock();
@@ -220,6 +244,8 @@ fn sleep_and_wake(
         return Some(0);
     }
     set.spinner.slept(started);
+    // SAFETY: the kernel has just written so many.
+    let events = unsafe { std::slice::from_raw_parts_mut(call.events, count) };
     let Some(mut inner) = set.inner.lock() else {
         return Some(result);
     };

@@ -1,4 +1,5 @@
-//! The kernel's asynchronous I/O: it reads and writes sockets for the program, where no function of the C library is called.
+//! Asynchronous I/O, by the kernel and by threads of the C library: they read and write sockets for the program, where no function of the C
+//! library is called.
 
 use libc::{c_int, c_long, c_void};
 use millrace_wire::Reason;
@@ -39,11 +40,80 @@ pub(super) fn before_submit(count: usize, requests: *const *const Request) {
             break;
         }
         // SAFETY: as above.
-        let fd = unsafe { (&raw const (*request).fd).read_unaligned() } as c_int;
-        if let Some(socket) = table::socket(fd) {
-            socket.pin(Reason::AsyncIo);
-            socket.draw_back(fd);
-        }
+        leave(unsafe { (&raw const (*request).fd).read_unaligned() } as c_int);
     }
     thread::set_errno(errno);
+}
+
+fn leave(fd: c_int) {
+    if let Some(socket) = table::socket(fd) {
+        socket.pin(Reason::AsyncIo);
+        socket.draw_back(fd);
+    }
+}
+
+/// The same for a request of the C library (`struct aiocb`), which begins with the descriptor.
+fn before_request(request: *const c_void) {
+    let errno = thread::errno();
+    if user::can_read(request.cast(), size_of::<c_int>()) {
+        // SAFETY: just found readable.
+        leave(unsafe { request.cast::<c_int>().read_unaligned() });
+    }
+    thread::set_errno(errno);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn aio_read(request: *mut c_void) -> c_int {
+    before_request(request);
+    // SAFETY: the program's own arguments.
+    unsafe { real::aio_read(request) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn aio_read64(request: *mut c_void) -> c_int {
+    // SAFETY: the program's own arguments; offsets have 64 bits in both.
+    unsafe { aio_read(request) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn aio_write(request: *mut c_void) -> c_int {
+    before_request(request);
+    // SAFETY: the program's own arguments.
+    unsafe { real::aio_write(request) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn aio_write64(request: *mut c_void) -> c_int {
+    // SAFETY: as `aio_read64`.
+    unsafe { aio_write(request) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn lio_listio(
+    mode: c_int,
+    list: *const *mut c_void,
+    count: c_int,
+    event: *mut c_void,
+) -> c_int {
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        let place = list.wrapping_add(index);
+        if !user::can_read(place.cast(), size_of::<*mut c_void>()) {
+            break;
+        }
+        // SAFETY: just found readable.
+        before_request(unsafe { place.read_unaligned() });
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::lio_listio(mode, list, count, event) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn lio_listio64(
+    mode: c_int,
+    list: *const *mut c_void,
+    count: c_int,
+    event: *mut c_void,
+) -> c_int {
+    // SAFETY: as `aio_read64`.
+    unsafe { lio_listio(mode, list, count, event) }
 }

@@ -42,6 +42,11 @@ pub(super) unsafe extern "C-unwind" fn close_range(
 ) -> c_int {
     cover!(touches_all("close_range", first));
     const CLOEXEC: c_int = 4;
+    const UNSHARE: c_int = 2;
+    if first > last || flags & !(CLOEXEC | UNSHARE) != 0 {
+        // SAFETY: plain arguments, which the kernel refuses.
+        return unsafe { real::close_range(first, last, flags) };
+    }
     split_range(first, last, &mut |first, last| {
         if flags & CLOEXEC == 0 {
             drop_range(first, last);
@@ -157,6 +162,8 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) 
     unsafe { fcntl(fd, command, argument) }
 }
 
+const SIOCATMARK: c_ulong = 0x8905;
+
 /// What is unread in the kernel, which `raw` asks, and in the ring: at one moment, whoever reads, or has it sent again, beside us.
 fn count_unread(fd: c_int, count: *mut c_int, raw: &mut dyn FnMut() -> c_int) -> c_int {
     let locked = table::socket(fd).and_then(|socket| socket.lock_receive(fd));
@@ -170,13 +177,22 @@ fn count_unread(fd: c_int, count: *mut c_int, raw: &mut dyn FnMut() -> c_int) ->
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
+    let mut is_at_mark: c_int = 0;
+    // SAFETY: the kernel writes one number.
+    match unsafe { ioctl(fd, SIOCATMARK, &raw mut is_at_mark as usize) } {
+        0 => is_at_mark,
+        failed => failed,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn ioctl(
     fd: c_int,
     request: c_ulong,
     argument: usize,
 ) -> c_int {
     cover!(touches("ioctl", fd));
-    const SIOCATMARK: c_ulong = 0x8905;
     const FIOASYNC: c_ulong = 0x5452;
     if request == FIOASYNC {
         begin_signals(fd);

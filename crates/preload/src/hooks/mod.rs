@@ -3,6 +3,7 @@
 //! A shell finds the descriptor in the table, calls the operation, and turns its outcome into a return value and `errno`.
 
 mod aio;
+mod aliases;
 mod by_number;
 mod descriptors;
 mod programs;

@@ -1,6 +1,6 @@
 //! A program that replaces itself: the rings of this process end with its memory. And programs that it starts beside itself.
 
-use libc::{FILE, c_char, c_int, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use libc::{FILE, c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use crate::started::{self, Program};
 use crate::{process, real};
@@ -140,8 +140,23 @@ unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     started::around(|| (unsafe { real::system(command) }, Program::Gone))
 }
 
+/// Commands in what it expands are run by the shell.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+unsafe extern "C-unwind" fn wordexp(
+    words: *const c_char,
+    found: *mut c_void,
+    flags: c_int,
+) -> c_int {
+    cover!(touches_all("wordexp", 0));
+    // SAFETY: the program's own arguments.
+    started::around(|| (unsafe { real::wordexp(words, found, flags) }, Program::Gone))
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn popen(
+    command: *const c_char,
+    mode: *const c_char,
+) -> *mut FILE {
     cover!(touches_all("popen", 0));
     started::around_unnamed(|| {
         // SAFETY: the program's own arguments.

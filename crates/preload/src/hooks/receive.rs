@@ -6,7 +6,13 @@ use libc::{
 };
 
 use crate::receive::{Call, receive};
-use crate::{headers, hooks::finish, kernel, real, table, user};
+use crate::vectors::MEMORY_END;
+use crate::{headers, hooks::finish, kernel, real, table, thread, user};
+
+/// What one call moves at most (`MAX_RW_COUNT`): more is asked of a socket's own calls as if it were so much.
+const BYTES_MAX: usize = 0x7fff_f000;
+/// Of `recvmsg`: the kernel's own.
+const MSG_CMSG_COMPAT: c_int = i32::MIN;
 
 /// Receives into one buffer; `raw` is the program's own call.
 #[inline]
@@ -18,6 +24,10 @@ fn into_buffer(
     raw: &mut dyn FnMut() -> isize,
 ) -> ssize_t {
     match table::socket(fd) {
+        // Beyond what memory there can be: the kernel looks at that first.
+        Some(_) if bytes > BYTES_MAX && (buffer as usize).saturating_add(bytes) > MEMORY_END => {
+            raw()
+        }
         Some(socket) => {
             let list = [iovec {
                 iov_base: buffer,
@@ -103,7 +113,7 @@ unsafe extern "C-unwind" fn recv(
 ) -> ssize_t {
     cover!(receives("recv", fd, flags));
     // SAFETY: the program's own arguments.
-    into_buffer(fd, buffer, bytes, flags, &mut || unsafe {
+    into_buffer(fd, buffer, bytes.min(BYTES_MAX), flags, &mut || unsafe {
         real::recv(fd, buffer, bytes, flags)
     })
 }
@@ -143,20 +153,38 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
 ) -> ssize_t {
     cover!(receives("recvfrom", fd, flags));
     let mut raw_ran = false;
-    let result = into_buffer(fd, buffer, bytes, flags, &mut || {
+    let result = into_buffer(fd, buffer, bytes.min(BYTES_MAX), flags, &mut || {
         raw_ran = true;
         // SAFETY: the program's own arguments.
         unsafe { real::recvfrom(fd, buffer, bytes, flags, address, address_bytes) }
     });
-    if !raw_ran
-        && result >= 0
-        && !address.is_null()
-        && user::can_write(address_bytes.cast(), size_of::<socklen_t>())
-    {
-        // SAFETY: just found writable. TCP has no source address to tell.
-        unsafe { address_bytes.write(0) };
+    if raw_ran || result < 0 || address.is_null() {
+        return result;
     }
-    result
+    match tell_no_address(address_bytes) {
+        Ok(()) => result,
+        Err(error) => {
+            thread::set_errno(error);
+            -1
+        }
+    }
+}
+
+/// TCP has no source address to tell: that it has no bytes is told after the message was received.
+fn tell_no_address(bytes: *mut socklen_t) -> Result<(), c_int> {
+    if bytes.is_null() || !user::can_read(bytes.cast(), size_of::<socklen_t>()) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: just found readable.
+    if unsafe { bytes.read_unaligned() }.cast_signed() < 0 {
+        return Err(libc::EINVAL);
+    }
+    if !user::can_write(bytes.cast(), size_of::<socklen_t>()) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: just found writable.
+    unsafe { bytes.write_unaligned(0) };
+    Ok(())
 }
 
 #[unsafe(no_mangle)]
@@ -201,14 +229,25 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     cover!(receives("recvmsg", fd, flags));
     // SAFETY: the program's own arguments.
     let own = || unsafe { real::recvmsg(fd, message, flags) };
-    let Some(socket) = table::socket(fd) else {
+    let Some(socket) = table::socket(fd).filter(|_| flags & MSG_CMSG_COMPAT == 0) else {
         return own();
     };
-    if !user::can_write(message.cast(), size_of::<msghdr>()) {
+    if !user::can_read(message.cast(), size_of::<msghdr>()) {
         return own();
     }
-    // SAFETY: just found writable; the program gives it to this call.
-    let (list, count) = unsafe { ((*message).msg_iov, (*message).msg_iovlen) };
+    // SAFETY: just found readable; the program gives it to this call.
+    let (list, count, name_bytes) = unsafe {
+        let header = &*message;
+        let name_bytes = if header.msg_name.is_null() {
+            0
+        } else {
+            header.msg_namelen
+        };
+        (header.msg_iov, header.msg_iovlen, name_bytes)
+    };
+    if name_bytes.cast_signed() < 0 {
+        return own();
+    }
     let Some(list) = vectors(list, headers::count(count)) else {
         return own();
     };
@@ -220,11 +259,19 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     let outcome = receive(socket, &Call { fd, list, flags }, &mut raw);
     let result = finish(outcome, &mut raw);
     if !raw_ran && result >= 0 {
-        // SAFETY: as above. TCP has no source address and no control messages to tell.
+        if !user::can_write(message.cast(), size_of::<msghdr>()) {
+            // As the kernel, which looks when it has received.
+            thread::set_errno(libc::EFAULT);
+            return -1;
+        }
+        // SAFETY: just found writable. TCP has no source address and no control messages to tell.
         let header = unsafe { &mut *message };
         // The kernel echoes this flag.
         header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-        (header.msg_controllen, header.msg_namelen) = (0, 0);
+        header.msg_controllen = 0;
+        if !header.msg_name.is_null() {
+            header.msg_namelen = 0;
+        }
     }
     result
 }
@@ -239,7 +286,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
 ) -> c_int {
     cover!(receives("recvmmsg", fd, flags));
     // On a stream, one message at a time is what the kernel does too.
-    if table::socket(fd).is_none() || flags & libc::MSG_ERRQUEUE != 0 {
+    if table::socket(fd).is_none() || flags & (libc::MSG_ERRQUEUE | MSG_CMSG_COMPAT) != 0 {
         // SAFETY: the program's own arguments.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
@@ -249,16 +296,27 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
         return -1;
     }
     let patience = Patience::of(timeout);
+    let errno = thread::errno();
+    // The next call is told of an error behind messages.
+    let end = |index: usize, error| {
+        if index > 0
+            && error != libc::EAGAIN
+            && let Some(socket) = table::socket(fd)
+        {
+            socket.keep_error(error);
+        }
+        give_up(index, (errno, error))
+    };
     let mut flags_now = flags & !libc::MSG_WAITFORONE;
-    for index in 0..count.min(1024) as usize {
+    for index in 0..count as usize {
         let entry = messages.wrapping_add(index);
         if !user::can_write(entry.cast(), size_of::<mmsghdr>()) {
-            return give_up(index, libc::EFAULT);
+            return end(index, libc::EFAULT);
         }
         // SAFETY: just found writable.
         let result = unsafe { recvmsg(fd, &raw mut (*entry).msg_hdr, flags_now) };
         if result < 0 {
-            return give_up(index, crate::thread::errno());
+            return end(index, thread::errno());
         }
         // SAFETY: as above.
         unsafe { (*entry).msg_len = result as c_uint };
@@ -269,7 +327,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
             return index as c_int + 1;
         }
     }
-    count.min(1024) as c_int
+    count as c_int
 }
 
 /// The time-out of `recvmmsg`: the kernel looks at it after each message only, and says what is left of it.
@@ -313,12 +371,13 @@ impl Patience {
     }
 }
 
-/// After `index` messages an error: it counts only when there was no message.
-pub(super) fn give_up(index: usize, error: c_int) -> c_int {
+/// After `index` messages an error: it counts only when there was no message; else `errno` stays as it was.
+pub(super) fn give_up(index: usize, (errno, error): (c_int, c_int)) -> c_int {
     if index > 0 {
+        thread::set_errno(errno);
         return index as c_int;
     }
-    crate::thread::set_errno(error);
+    thread::set_errno(error);
     -1
 }
 

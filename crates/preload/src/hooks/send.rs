@@ -7,7 +7,7 @@ use millrace_wire::Reason;
 
 use crate::hooks::receive::{give_up, stream_flags, vectors};
 use crate::send::{Call, send as send_on};
-use crate::{headers, hooks::finish, real, table, user};
+use crate::{headers, hooks::finish, real, table, thread, user};
 
 #[inline]
 fn from_buffer(
@@ -68,7 +68,7 @@ pub(super) unsafe extern "C-unwind" fn write(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn send(
+pub(super) unsafe extern "C-unwind" fn send(
     fd: c_int,
     buffer: *const c_void,
     bytes: size_t,
@@ -139,6 +139,9 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
         crate::pass::note_passed(header);
         return raw();
     };
+    if !headers::takes_name(header) {
+        return raw();
+    }
     if headers::count(header.msg_controllen) != 0 {
         // Control messages are for the kernel to judge.
         socket.pin_flags(millrace_shm::board::flags::SEND_PINNED, Reason::Unsupported);
@@ -168,15 +171,16 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
         // SAFETY: the program's own arguments.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }
+    let errno = thread::errno();
     for index in 0..count.min(1024) as usize {
         let entry = messages.wrapping_add(index);
         if !user::can_write(entry.cast(), size_of::<mmsghdr>()) {
-            return give_up(index, libc::EFAULT);
+            return give_up(index, (errno, libc::EFAULT));
         }
         // SAFETY: just found writable.
         let result = unsafe { sendmsg(fd, &raw const (*entry).msg_hdr, flags) };
         if result < 0 {
-            return give_up(index, crate::thread::errno());
+            return give_up(index, (errno, thread::errno()));
         }
         // SAFETY: as above.
         unsafe { (*entry).msg_len = result as c_uint };
@@ -286,6 +290,10 @@ pub(super) unsafe extern "C-unwind" fn splice(
     cover!(receives("splice", input, 0));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::splice(input, input_offset, out, out_offset, bytes, flags) };
+    // SPLICE_F_MOVE to SPLICE_F_GIFT.
+    if flags & !0xf != 0 || isize::try_from(bytes).is_err() {
+        return raw();
+    }
     if let Some(socket) = table::socket(out) {
         crate::send::leave_to_kernel(socket, out, Reason::Splice);
     }

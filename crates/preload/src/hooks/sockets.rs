@@ -209,6 +209,12 @@ fn pinning_option(level: c_int, name: c_int, value: impl Fn() -> Option<c_int>) 
         (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING) => {
             Some(Reason::Unsupported)
         }
+        // With times of 64 bits everywhere: SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW.
+        (libc::SOL_SOCKET, 63..=65) => Some(Reason::Unsupported),
+        // They see packets.
+        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF) => {
+            Some(Reason::Unsupported)
+        }
         (libc::IPPROTO_TCP, TCP_ULP) => Some(Reason::Ktls),
         (libc::IPPROTO_TCP, TCP_REPAIR) => Some(Reason::Repair),
         (libc::IPPROTO_TCP, libc::TCP_INQ) => Some(Reason::Unsupported),

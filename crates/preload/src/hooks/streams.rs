@@ -107,7 +107,7 @@ fn reads(mode: *const c_char) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     cover!(touches("fdopen", fd));
     let Some(socket) = table::socket(fd) else {
         // SAFETY: the program's own arguments.

@@ -4,7 +4,7 @@ use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timev
 
 use crate::epoll::{self, Wait};
 use crate::table::{self, Entry};
-use crate::{poll as polling, real, user};
+use crate::{kernel, poll as polling, real, user};
 
 /// Milliseconds of a C interface; negative means for ever.
 fn from_ms(timeout_ms: c_int) -> Option<u64> {
@@ -24,6 +24,20 @@ fn from_timespec(timeout: *const timespec) -> Option<u64> {
     seconds_ns.checked_add(u64::try_from(timeout.tv_nsec).ok()?)
 }
 
+/// Whether the kernel refuses a time-out, or a mask, before it looks at anything.
+fn is_refused(timeout: *const timespec, mask: *const sigset_t) -> bool {
+    // Those of the kernel have 64 bits.
+    if !mask.is_null() && !user::can_read(mask.cast(), 8) {
+        return true;
+    }
+    if timeout.is_null() || !user::can_read(timeout.cast(), size_of::<timespec>()) {
+        return !timeout.is_null();
+    }
+    // SAFETY: just found readable.
+    let timeout = unsafe { timeout.read() };
+    timeout.tv_sec < 0 || !(0..1_000_000_000).contains(&timeout.tv_nsec)
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn poll(
     fds: *mut pollfd,
@@ -32,9 +46,9 @@ pub(super) unsafe extern "C-unwind" fn poll(
 ) -> c_int {
     cover!(polls("poll", fds, count as usize, from_ms(timeout_ms)));
     // SAFETY: the program's own arguments.
-    polling::poll(fds, count, from_ms(timeout_ms), &mut || unsafe {
-        real::poll(fds, count, timeout_ms)
-    })
+    let mut sleep = || unsafe { real::poll(fds, count, timeout_ms) };
+    let timeout_ns = from_ms(timeout_ms);
+    polling::poll(fds, count, timeout_ns, std::ptr::null(), &mut sleep)
 }
 
 #[unsafe(no_mangle)]
@@ -65,7 +79,10 @@ pub(super) unsafe extern "C-unwind" fn ppoll(
     cover!(polls("ppoll", fds, count as usize, from_timespec(timeout)));
     // SAFETY: the program's own arguments.
     let mut sleep = || unsafe { real::ppoll(fds, count, timeout, mask) };
-    polling::poll(fds, count, from_timespec(timeout), &mut sleep)
+    if is_refused(timeout, mask) {
+        return sleep();
+    }
+    polling::poll(fds, count, from_timespec(timeout), mask, &mut sleep)
 }
 
 #[unsafe(no_mangle)]
@@ -103,25 +120,81 @@ pub(super) unsafe extern "C-unwind" fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    let timeout_ns = if timeout.is_null() || !user::can_read(timeout.cast(), size_of::<timeval>()) {
-        None
-    } else {
-        // SAFETY: just found readable.
-        let value = unsafe { timeout.read() };
-        Some(
-            value
-                .tv_sec
-                .max(0)
-                .cast_unsigned()
-                .saturating_mul(1_000_000_000)
-                .saturating_add(value.tv_usec.max(0).cast_unsigned() * 1000),
-        )
-    };
-    cover!(selects("select", read, count, timeout_ns));
     // SAFETY: the program's own arguments.
-    polling::select(count, [read, write, except], timeout_ns, &mut || unsafe {
-        real::select(count, read, write, except, timeout)
-    })
+    let own = || unsafe { real::select(count, read, write, except, timeout) };
+    let patience = match Patience::of(timeout) {
+        Some(patience) => patience,
+        None => return own(),
+    };
+    cover!(selects("select", read, count, patience.given_ns()));
+    let mut slept = false;
+    let mut sleep = || {
+        slept = true;
+        own()
+    };
+    let sets = [read, write, except];
+    let result = polling::select(
+        count,
+        sets,
+        patience.given_ns(),
+        std::ptr::null(),
+        &mut sleep,
+    );
+    if !slept {
+        patience.tell();
+    }
+    result
+}
+
+/// The time-out of `select`, of which the kernel says what is left.
+struct Patience {
+    timeout: *mut timeval,
+    given_ns: u64,
+    begun_ns: u64,
+}
+
+impl Patience {
+    /// None: it is refused, or is not there.
+    fn of(timeout: *mut timeval) -> Option<Patience> {
+        if timeout.is_null() {
+            return Some(Patience {
+                timeout,
+                given_ns: 0,
+                begun_ns: 0,
+            });
+        }
+        if !user::can_write(timeout.cast(), size_of::<timeval>()) {
+            return None;
+        }
+        // SAFETY: just found writable.
+        let value = unsafe { timeout.read() };
+        let seconds = u64::try_from(value.tv_sec).ok()?;
+        let microseconds = u64::try_from(value.tv_usec).ok()?;
+        let of_seconds = seconds.saturating_mul(1_000_000_000);
+        Some(Patience {
+            timeout,
+            given_ns: of_seconds.saturating_add(microseconds.saturating_mul(1000)),
+            begun_ns: kernel::monotonic_ns(),
+        })
+    }
+
+    fn given_ns(&self) -> Option<u64> {
+        (!self.timeout.is_null()).then_some(self.given_ns)
+    }
+
+    fn tell(&self) {
+        if self.timeout.is_null() {
+            return;
+        }
+        let passed_ns = kernel::monotonic_ns().saturating_sub(self.begun_ns);
+        let left_ns = self.given_ns.saturating_sub(passed_ns);
+        let left = timeval {
+            tv_sec: (left_ns / 1_000_000_000).cast_signed(),
+            tv_usec: (left_ns % 1_000_000_000 / 1000).cast_signed(),
+        };
+        // SAFETY: found writable; the program gave it to this call.
+        unsafe { self.timeout.write(left) };
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -136,12 +209,11 @@ pub(super) unsafe extern "C-unwind" fn pselect(
     cover!(selects("pselect", read, count, from_timespec(timeout)));
     // SAFETY: the program's own arguments.
     let mut sleep = || unsafe { real::pselect(count, read, write, except, timeout, mask) };
-    polling::select(
-        count,
-        [read, write, except],
-        from_timespec(timeout),
-        &mut sleep,
-    )
+    if is_refused(timeout, mask) {
+        return sleep();
+    }
+    let sets = [read, write, except];
+    polling::select(count, sets, from_timespec(timeout), mask, &mut sleep)
 }
 
 #[unsafe(no_mangle)]
@@ -201,9 +273,11 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait(
         mask,
     };
     // SAFETY: the program's own arguments.
-    wait_on(call, &mut || unsafe {
-        real::epoll_pwait(epoll, events, count, timeout_ms, mask)
-    })
+    let mut sleep = || unsafe { real::epoll_pwait(epoll, events, count, timeout_ms, mask) };
+    if is_refused(std::ptr::null(), mask) {
+        return sleep();
+    }
+    wait_on(call, &mut sleep)
 }
 
 #[unsafe(no_mangle)]
@@ -223,7 +297,9 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
         mask,
     };
     // SAFETY: the program's own arguments.
-    wait_on(call, &mut || unsafe {
-        real::epoll_pwait2(epoll, events, count, timeout, mask)
-    })
+    let mut sleep = || unsafe { real::epoll_pwait2(epoll, events, count, timeout, mask) };
+    if is_refused(timeout, mask) {
+        return sleep();
+    }
+    wait_on(call, &mut sleep)
 }

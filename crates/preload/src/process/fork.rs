@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use libc::pid_t;
@@ -13,12 +13,17 @@ use millrace_wire::Reason;
 use super::{FOREIGN, PROCESS, holder, join, sockets};
 use crate::guarded::Guarded;
 use crate::socket::{self, Socket, phase};
+use crate::table::Entry;
 use crate::{client, epoll, hooks, kernel, memory, table, thread, uring};
 
 /// Our PID namespace as of the last fork; zero when it is not known.
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 /// Forks of this process, and other ways in which it gave connections to a child.
 static CHILDREN: AtomicU32 = AtomicU32::new(0);
+
+/// Forks that have begun, and that are over.
+static BEGUN: AtomicU32 = AtomicU32::new(0);
+static ENDED: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// What stands for the child of the fork that this thread makes, or made last.
@@ -32,8 +37,16 @@ pub(crate) fn new_token() -> u32 {
     holders::token(thread::id(), CHILDREN.fetch_add(1, Relaxed))
 }
 
+/// How many forks there have been. None: one is under way.
+pub(super) fn count() -> Option<u32> {
+    // In this order: one that begins in between is under way.
+    let ended = ENDED.load(Acquire);
+    (BEGUN.load(Acquire) == ended).then_some(ended)
+}
+
 /// Before a fork by whatever function of the C library: both processes will hold every connection.
 pub(super) extern "C" fn before_fork() {
+    BEGUN.fetch_add(1, AcqRel);
     table::all().for_each(super::leave_unconnected);
     uring::share_all();
     epoll::share_all();
@@ -95,6 +108,7 @@ pub(super) extern "C" fn after_fork_in_parent() {
     client::resume_introductions();
     thread::end_fork();
     uring::share_all();
+    ENDED.fetch_add(1, AcqRel);
 }
 
 /// `fork`, which runs the handlers above, and tells them neither the child's number nor that there is none.
@@ -161,6 +175,26 @@ fn leave_closed(token: u32, mut kept: Vec<*const Row>) {
     }
 }
 
+/// In the child: another thread of the parent was about to follow these connections, of which the child is no holder.
+fn drop_others(token: u32) {
+    let Some(given) = GIVEN.lock() else {
+        return;
+    };
+    let is_given = |socket: &'static Socket| {
+        let row = socket.row();
+        given
+            .iter()
+            .any(|(whose, given)| *whose == token && std::ptr::eq(*given, row))
+    };
+    for fd in table::all() {
+        if let Some(socket) = table::socket(fd)
+            && !is_given(socket)
+        {
+            table::replace(fd, Entry::Unknown);
+        }
+    }
+}
+
 pub(super) extern "C" fn begin_child() {
     memory::unlock_after_fork();
     let parent = PROCESS.swap(kernel::process_id(), Relaxed);
@@ -179,6 +213,8 @@ pub(super) extern "C" fn begin_child() {
     client::forget_parent();
     client::forget_tracer();
     GIVEN.force_unlock();
+    ENDED.store(BEGUN.load(Relaxed), Release);
+    drop_others(CHILD.get());
     let sockets = sockets();
     for socket in &sockets {
         socket.row().identity.name(CHILD.get(), holder());

@@ -134,10 +134,13 @@ fn receive_joined(
     call: &Call<'_>,
     raw: &mut dyn FnMut() -> isize,
 ) -> Outcome {
-    if call.flags & !RING_FLAGS != 0 {
+    if call.flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // The error queue and urgent data are beside the stream.
         return Outcome::PassThrough;
     }
+    // Whatever else is set, TCP does not look at it.
+    let flags = call.flags & RING_FLAGS;
+    let call = &Call { flags, ..*call };
     let Some(vectors) = Vectors::new(call.list) else {
         return Outcome::PassThrough;
     };
@@ -335,6 +338,12 @@ fn step_empty(
     progress: &Progress<'_>,
     (tail, may_wait): (u32, bool),
 ) -> Step {
+    if socket.error() != 0 {
+        let error = kept_error(socket);
+        if error != 0 {
+            return Step::End(-(error as isize));
+        }
+    }
     if locked.half.kernel_hinted() || CHAOS.strikes(4) {
         locked.half.close(tail);
         return Step::Again;
@@ -408,7 +417,7 @@ fn copy_from_ring(
             // SAFETY: the memory is the program's buffer; a part that is not there ends the copy.
             unsafe { segment.read(locked.direction, from, window, target, part as u32) }
         };
-        if !user::can_write(target, part) || !fault::guarded(read) {
+        if !user::may_write(target, part) || !fault::guarded(read) {
             user::forget();
             return None;
         }

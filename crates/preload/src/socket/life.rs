@@ -117,9 +117,14 @@ impl Socket {
             .row
             .store(std::ptr::from_ref(row).cast_mut(), Relaxed);
         socket.phase.store(phase::FRESH, SeqCst);
-        match table::replace(fd, Entry::Socket(socket)) {
-            Entry::Unconnected(_) if active => epoll::adopt(fd, socket),
-            entry => forget(fd, entry),
+        let entry = Entry::Socket(socket);
+        if !active {
+            forget(fd, table::replace(fd, entry));
+        } else if table::exchange(fd, Entry::Unconnected(family), entry) {
+            epoll::adopt(fd, socket);
+        } else {
+            // Another thread has copied it meanwhile, or closed it, or made a child.
+            return socket.remove_descriptor(fd);
         }
         uring::entered(fd);
         client::tracked(fd, socket);

@@ -286,20 +286,11 @@ impl Socket {
         Some(SendHalf::new(self.row(), segment, self.send_direction()))
     }
 
-    /// The processor on which the peer last published, as it says; zero when unknown.
+    /// The processor on which the peer last published, as it says; zero when unknown. For wait sets, as [`Socket::peek_receive`].
     #[inline]
     pub(crate) fn sender_processor(&'static self) -> u32 {
-        if !self.is_attached() {
-            return 0;
-        }
-        // SAFETY: as in `peek_receive`.
-        let segment = unsafe { (*self.segment.get()).as_ref() };
-        segment.map_or(0, |segment| {
-            segment
-                .words(1 - self.send_direction())
-                .sender_cpu
-                .load(Relaxed)
-        })
+        self.peek_receive()
+            .map_or(0, |half| half.sender_processor())
     }
 
     /// Whether this process may use the ring. Another holder's first use of a connection that the first user still holds

@@ -1,0 +1,32 @@
+//! Second names that the C library has for functions of the program, of which its own header files use none.
+
+use libc::{
+    FILE, c_char, c_int, c_void, fd_set, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
+    timeval,
+};
+
+use super::{descriptors, programs, receive, send, sockets, streams, wait};
+
+macro_rules! aliases {
+    ($($alias:ident = $module:ident::$name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $alias($($argument: $kind),*) -> $result {
+            // SAFETY: the program's own arguments.
+            unsafe { $module::$name($($argument),*) }
+        }
+    )*};
+}
+
+aliases! {
+    __read = receive::read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t;
+    __write = send::write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t;
+    __send = send::send(fd: c_int, buffer: *const c_void, bytes: size_t, flags: c_int) -> ssize_t;
+    __connect = sockets::connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int;
+    __close = descriptors::close(fd: c_int) -> c_int;
+    __dup2 = descriptors::dup2(fd: c_int, target: c_int) -> c_int;
+    __fcntl = descriptors::fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    _IO_fdopen = streams::fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    _IO_popen = programs::popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+    __poll = wait::poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
+    __select = wait::select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
+}

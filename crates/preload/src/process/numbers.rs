@@ -1,0 +1,113 @@
+//! Numbers of descriptors: what is told of them when they come, are copied, and go.
+
+use libc::c_int;
+use millrace_wire::Reason;
+
+use super::{fork, is_borrowed};
+use crate::socket::{Socket, forget};
+use crate::table::{self, Entry};
+use crate::{client, kernel, started, uring};
+
+/// A descriptor is about to be closed, or given another meaning.
+#[inline]
+pub(crate) fn drop_descriptor(fd: c_int) {
+    if !matches!(table::get(fd), Entry::Unknown) && !is_borrowed() {
+        forget(fd, table::replace(fd, Entry::Unknown));
+    }
+}
+
+/// `target` now is what `fd` is, which was `entry` before it was copied.
+pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
+    if target < 0 || fd == target {
+        return;
+    }
+    if is_borrowed() {
+        return started::copied_by_child_of_vfork(fd);
+    }
+    if table::are_same(fd, target) {
+        return;
+    }
+    client::make_room(target);
+    let entry = match entry {
+        Entry::Unconnected(_) => {
+            leave_unconnected(fd);
+            table::get(fd)
+        }
+        _ => entry,
+    };
+    let entry = match entry {
+        Entry::Socket(socket) if !socket.add_descriptor() => Entry::Unknown,
+        Entry::Set(set) => {
+            set.add_descriptor();
+            entry
+        }
+        Entry::Ring => {
+            // Requests by another number, or by another program that gets it, would not be seen.
+            uring::begin();
+            Entry::Unknown
+        }
+        _ => entry,
+    };
+    forget(target, table::replace(target, entry));
+    uring::entered(target);
+    if let Entry::Socket(socket) = entry {
+        if !table::is(fd, socket) {
+            // Another thread has closed it meanwhile, before it was copied or after that: only the kernel knows what the copy is.
+            socket.leave_to_streams(target);
+            drop_descriptor(target);
+            return;
+        }
+        socket.regain_registrations(target);
+    }
+    leave_standard_streams(target);
+}
+
+/// A socket gets another descriptor, or goes to another process, before it is connected: of the connection nobody would know both. One that
+/// listens becomes none.
+pub(crate) fn leave_unconnected(fd: c_int) {
+    let entry = table::get(fd);
+    if matches!(entry, Entry::Unconnected(_))
+        && !kernel::listens(fd)
+        // Another thread may connect it now.
+        && table::exchange(fd, entry, Entry::Unknown)
+    {
+        forget(fd, entry);
+    }
+}
+
+/// Below the descriptors of standard input, output and error there are streams, opened or not.
+#[inline]
+fn leave_standard_streams(fd: c_int) {
+    if fd <= libc::STDERR_FILENO
+        && let Some(socket) = table::socket(fd)
+    {
+        socket.leave_to_streams(fd);
+    }
+}
+
+/// The kernel gave the program a new descriptor: whatever we knew of that number was closed behind our back.
+pub(crate) fn new_descriptor(fd: c_int, entry: Entry) {
+    if fd >= 0 && table::covers(fd) && !is_borrowed() {
+        client::make_room(fd);
+        forget(fd, table::replace(fd, entry));
+    }
+}
+
+/// A new connection on `fd`.
+pub(crate) fn new_connection(fd: c_int, family: c_int, active: bool) {
+    if fd >= 0 && !is_borrowed() {
+        let forks = fork::count();
+        client::make_room(fd);
+        Socket::track(fd, family, active);
+        leave_standard_streams(fd);
+        let Some(socket) = table::socket(fd) else {
+            return;
+        };
+        if forks.is_none() || forks != fork::count() {
+            // A child may have it, and not be among its holders.
+            socket.pin(Reason::Forked);
+        } else if !active {
+            client::join_accepted(socket, fd);
+        }
+    }
+}
