@@ -180,15 +180,14 @@ fn drop_others(token: u32) {
     let Some(given) = GIVEN.lock() else {
         return;
     };
-    let is_given = |socket: &'static Socket| {
-        let row = socket.row();
-        given
-            .iter()
-            .any(|(whose, given)| *whose == token && std::ptr::eq(*given, row))
-    };
+    let of_it = given.iter().filter(|(whose, _)| *whose == token);
+    let mut rows: Vec<*const Row> = of_it.map(|(_, row)| std::ptr::from_ref(*row)).collect();
+    rows.sort_unstable();
     for fd in table::all() {
         if let Some(socket) = table::socket(fd)
-            && !is_given(socket)
+            && rows
+                .binary_search(&std::ptr::from_ref(socket.row()))
+                .is_err()
         {
             table::replace(fd, Entry::Unknown);
         }

@@ -287,7 +287,10 @@ impl Socket {
             } else {
                 Entry::Unconnected(family)
             };
-            forget(fd, table::replace(fd, entry));
+            // Another thread may have closed it meanwhile.
+            if table::exchange(fd, Entry::Socket(self), entry) {
+                forget(fd, Entry::Socket(self));
+            }
         }
     }
 
