@@ -16,8 +16,9 @@ pub(crate) struct Vectors<'a> {
 /// More buffers than this, or more bytes in all than the kernel takes, is for the kernel to refuse.
 const COUNT_MAX: usize = 1024;
 
-/// A program's memory ends there, or before: the kernel refuses what is beyond before it does anything.
-pub(crate) const MEMORY_END: usize = (1 << 47) - 4096;
+/// A program's memory ends there, or before, on whatever processor (five levels of pages on x86, 52 bits on Arm): the kernel refuses what
+/// is beyond before it does anything.
+pub(crate) const MEMORY_END: usize = 1 << 56;
 
 impl<'a> Vectors<'a> {
     /// A cursor at the start. None: the kernel would refuse such an array.
