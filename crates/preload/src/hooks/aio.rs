@@ -63,33 +63,21 @@ fn before_request(request: *const c_void) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn aio_read(request: *mut c_void) -> c_int {
+pub(super) unsafe extern "C-unwind" fn aio_read(request: *mut c_void) -> c_int {
     before_request(request);
     // SAFETY: the program's own arguments.
     unsafe { real::aio_read(request) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn aio_read64(request: *mut c_void) -> c_int {
-    // SAFETY: the program's own arguments; offsets have 64 bits in both.
-    unsafe { aio_read(request) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn aio_write(request: *mut c_void) -> c_int {
+pub(super) unsafe extern "C-unwind" fn aio_write(request: *mut c_void) -> c_int {
     before_request(request);
     // SAFETY: the program's own arguments.
     unsafe { real::aio_write(request) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn aio_write64(request: *mut c_void) -> c_int {
-    // SAFETY: as `aio_read64`.
-    unsafe { aio_write(request) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn lio_listio(
+pub(super) unsafe extern "C-unwind" fn lio_listio(
     mode: c_int,
     list: *const *mut c_void,
     count: c_int,
@@ -105,15 +93,4 @@ unsafe extern "C-unwind" fn lio_listio(
     }
     // SAFETY: the program's own arguments.
     unsafe { real::lio_listio(mode, list, count, event) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn lio_listio64(
-    mode: c_int,
-    list: *const *mut c_void,
-    count: c_int,
-    event: *mut c_void,
-) -> c_int {
-    // SAFETY: as `aio_read64`.
-    unsafe { lio_listio(mode, list, count, event) }
 }

@@ -1,11 +1,12 @@
-//! Second names that the C library has for functions of the program, of which its own header files use none.
+//! Second names that the C library has for functions of the program: those that no header file uses, and those for offsets of 64 bits,
+//! which they have in any case.
 
 use libc::{
     FILE, c_char, c_int, c_void, fd_set, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
     timeval,
 };
 
-use super::{descriptors, programs, receive, send, sockets, streams, wait};
+use super::{aio, descriptors, programs, receive, send, sockets, streams, wait};
 
 macro_rules! aliases {
     ($($alias:ident = $module:ident::$name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
@@ -18,6 +19,9 @@ macro_rules! aliases {
 }
 
 aliases! {
+    aio_read64 = aio::aio_read(request: *mut c_void) -> c_int;
+    aio_write64 = aio::aio_write(request: *mut c_void) -> c_int;
+    lio_listio64 = aio::lio_listio(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int;
     __read = receive::read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t;
     __write = send::write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t;
     __send = send::send(fd: c_int, buffer: *const c_void, bytes: size_t, flags: c_int) -> ssize_t;

@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    fence,
 };
 
 use libc::pid_t;
@@ -39,6 +40,8 @@ pub(crate) fn new_token() -> u32 {
 
 /// How many forks there have been. None: one is under way.
 pub(super) fn count() -> Option<u32> {
+    // SeqCst: pairs with the one in `before_fork`: either that finds what was put into the table before this, or this finds the fork.
+    fence(SeqCst);
     // In this order: one that begins in between is under way.
     let ended = ENDED.load(Acquire);
     (BEGUN.load(Acquire) == ended).then_some(ended)
@@ -46,7 +49,10 @@ pub(super) fn count() -> Option<u32> {
 
 /// Before a fork by whatever function of the C library: both processes will hold every connection.
 pub(super) extern "C" fn before_fork() {
-    BEGUN.fetch_add(1, AcqRel);
+    // Release, and Acquire in `count`: only the number counts. The table is ordered by the fence.
+    BEGUN.fetch_add(1, Release);
+    // SeqCst: see `count`.
+    fence(SeqCst);
     table::all().for_each(super::leave_unconnected);
     uring::share_all();
     epoll::share_all();
@@ -108,7 +114,7 @@ pub(super) extern "C" fn after_fork_in_parent() {
     client::resume_introductions();
     thread::end_fork();
     uring::share_all();
-    ENDED.fetch_add(1, AcqRel);
+    ENDED.fetch_add(1, Release);
 }
 
 /// `fork`, which runs the handlers above, and tells them neither the child's number nor that there is none.
