@@ -103,6 +103,17 @@ pub enum Closed {
     Unreadable(pcap::Unreadable),
 }
 
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            State::Connected => write!(f, "connected"),
+            State::Connecting(None) => write!(f, "connecting"),
+            State::Connecting(Some(why)) => write!(f, "connecting: {why}"),
+            State::Closed(why) => write!(f, "closed: {why}"),
+        }
+    }
+}
+
 impl fmt::Display for Closed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -6,13 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use millrace_switch::{Bell, open_port};
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
+use millrace_switch::{Bell, lanes, open_port, processor};
 
 use crate::bearer::{Bearer, BearerId, MeterId};
 use crate::config::Config;
-use crate::lane::{Lane, lane};
+use crate::lane;
 use crate::node::{Interface, Node};
 use crate::registry::{ChangeError, Registry};
 use crate::report::{BearerList, BearerReport, CountReport, Passed, PortReport, UeList, UeReport};
@@ -110,7 +108,7 @@ impl Running {
             .collect::<Result<_, _>>()
             .map_err(kernel)?;
         running.registry().set_workers(workers);
-        let (lanes, inlets) = lanes(&bells);
+        let (lanes, inlets) = lanes(&bells, lane::ROOM);
         let interfaces: Vec<_> = config.port.iter().map(|port| port.interface()).collect();
         let parts = bells.into_iter().zip(lanes).zip(inlets).zip(attached);
         for (number, (((bell, lanes), inlets), ports)) in parts.enumerate() {
@@ -397,26 +395,6 @@ fn with_usage(
     report.collect()
 }
 
-type Ends = (Vec<Vec<Option<Lane>>>, Vec<Vec<crate::lane::Inlet>>);
-
-/// Lanes between workers, each way: by who sends, and by who receives.
-fn lanes(bells: &[Arc<Bell>]) -> Ends {
-    let mut inlets: Vec<Vec<_>> = bells.iter().map(|_| Vec::new()).collect();
-    let mut lanes = Vec::new();
-    for from in 0..bells.len() {
-        let mut own = Vec::new();
-        for (to, bell) in bells.iter().enumerate() {
-            let between = (from != to).then(|| lane(bell));
-            own.push(between.map(|(lane, inlet)| {
-                inlets[to].push(inlet);
-                lane
-            }));
-        }
-        lanes.push(own);
-    }
-    (lanes, inlets)
-}
-
 fn start(
     number: usize,
     processor: Option<usize>,
@@ -424,7 +402,7 @@ fn start(
 ) -> Result<JoinHandle<()>, String> {
     let (placed, is_placed) = channel();
     let body = move || {
-        let outcome = processor.map_or(Ok(()), stay_on);
+        let outcome = processor.map_or(Ok(()), processor::stay_on);
         let is_good = outcome.is_ok();
         // Whoever started this waits for it.
         let _ = placed.send(outcome);
@@ -458,13 +436,6 @@ impl Drop for EndsAll {
             std::process::exit(1);
         }
     }
-}
-
-/// Has the calling thread run on one processor.
-fn stay_on(processor: usize) -> nix::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(processor)?;
-    sched_setaffinity(Pid::from_raw(0), &set)
 }
 
 impl Drop for Running {

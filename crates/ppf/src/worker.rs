@@ -10,14 +10,14 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use millrace_port::{Counters, Port};
-use millrace_switch::Bell;
+use millrace_switch::{Bell, Inlet, Lane};
 use millrace_wire::pcap::Direction;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use crate::DropReport;
 use crate::bearer::{Bearer, BearerId, MeterId};
 use crate::hold::HeldCounts;
-use crate::lane::{Inlet, Lane, Mail};
+use crate::lane::Mail;
 use crate::link::LinkCounts;
 use crate::meter::Limit;
 use crate::node::{BURST, Node, Outs};
@@ -109,8 +109,8 @@ pub(crate) struct Parts {
     pub(crate) commands: Receiver<Command>,
     pub(crate) bell: Arc<Bell>,
     /// By number of worker; none to itself.
-    pub(crate) lanes: Vec<Option<Lane>>,
-    pub(crate) inlets: Vec<Inlet>,
+    pub(crate) lanes: Vec<Option<Lane<Mail>>>,
+    pub(crate) inlets: Vec<Inlet<Mail>>,
     pub(crate) ports: Vec<Attached>,
     /// By number of port, who has it.
     pub(crate) owners: Vec<usize>,
@@ -278,7 +278,7 @@ impl Worker {
                 None => {
                     let lane = &mut self.parts.lanes[self.parts.owners[number]];
                     let lost = lane.as_mut().map_or(out.len(), |lane| {
-                        lane.send(out, |burst| Mail::Frames(port, burst))
+                        lane.send_copies(out, |burst| Mail::Frames(port, burst))
                     });
                     self.parts.node.lose(port, lost as u64);
                 }
@@ -294,7 +294,7 @@ impl Worker {
             }
             let lane = &mut self.parts.lanes[worker];
             let lost = lane.as_mut().map_or(work.len(), |lane| {
-                lane.send(work, |burst| Mail::Work(from, burst))
+                lane.send_copies(work, |burst| Mail::Work(from, burst))
             });
             self.parts.node.lose(from, lost as u64);
             work.clear();

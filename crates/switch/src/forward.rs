@@ -201,7 +201,8 @@ impl Worker {
             Learnt::Known => {}
             Learnt::News => {
                 for lane in self.lanes.iter_mut().flatten() {
-                    lane.tell(Mail::Learnt(station, from));
+                    // What does not fit is told again later.
+                    let _ = lane.send(Mail::Learnt(station, from));
                 }
             }
             Learnt::NoRoom => self.tallies[usize::from(from)].unlearnt += 1,
@@ -443,7 +444,7 @@ impl Worker {
             if !self.held.contains(&to) {
                 self.held.push(to);
             }
-        } else if let Err(lost) = lane.send(to, burst) {
+        } else if let Err(lost) = lane.send(Mail::Packets(to, burst)) {
             self.tallies[usize::from(from)].drop(Cause::Busy, lost as u64);
         }
     }

@@ -1,12 +1,12 @@
-//! What goes from one worker to another: packets for its ports, and news of stations.
+//! What goes from one worker to another: bursts of packets, and whatever else workers tell each other.
 //!
-//! A port is used by one worker. A packet for a port of another one is copied into a burst that goes to that worker, and whose memory comes
-//! back: there are so many bursts and no more, made at the start. Queues are the standard library's of a fixed size, with one sender and
-//! one receiver each; neither waits, and none allocates. A worker that sleeps is rung.
+//! A port is used by one worker. A packet that is another one's to deal with is copied into a burst that goes to that worker, and whose
+//! memory comes back: there are so many bursts and no more, made at the start. Queues are the standard library's of a fixed size, with one
+//! sender and one receiver each; neither waits, and none allocates. A worker that sleeps is rung.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use millrace_port::Burst;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -14,12 +14,31 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::BURST;
 use crate::table::Station;
 
-/// Bursts that may be under way from one worker to another.
-const LANE_BURSTS: usize = 64;
-/// News of stations that may be under way besides. What does not fit is told again later.
-const LANE_NEWS: usize = 1024;
+/// What may be under way from one worker to another.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Bursts.
+    pub bursts: usize,
+    /// Packets of a burst.
+    pub packets: usize,
+    /// Other messages besides. What does not fit is lost.
+    pub news: usize,
+}
 
-/// What one worker says to another.
+/// Between workers of a switch. News that do not fit are told again later.
+pub(crate) const ROOM: Room = Room {
+    bursts: 64,
+    packets: BURST,
+    news: 1024,
+};
+
+/// What one worker says to another, of its own kind.
+pub trait Carries {
+    /// The packets that it has, if it is about any.
+    fn into_burst(self) -> Option<Burst>;
+}
+
+/// What one worker of a switch says to another.
 #[derive(Debug)]
 pub(crate) enum Mail {
     /// For a port.
@@ -28,6 +47,15 @@ pub(crate) enum Mail {
     Learnt(Station, u16),
     /// Stations at a port are to be forgotten.
     Forget(u16),
+}
+
+impl Carries for Mail {
+    fn into_burst(self) -> Option<Burst> {
+        match self {
+            Mail::Packets(_, burst) => Some(burst),
+            Mail::Learnt(..) | Mail::Forget(_) => None,
+        }
+    }
 }
 
 /// Wakes a thread that sleeps in an epoll set, and says that there is something for it. It has one listener.
@@ -101,29 +129,53 @@ impl Bell {
 
 /// The sending end of a lane.
 #[derive(Debug)]
-pub(crate) struct Lane {
-    mail: SyncSender<Mail>,
+pub struct Lane<M> {
+    mail: SyncSender<M>,
     back: Receiver<Burst>,
     spare: Vec<Burst>,
+    bursts: usize,
     bell: Arc<Bell>,
     is_rung: bool,
 }
 
 /// The receiving end.
 #[derive(Debug)]
-pub(crate) struct Inlet {
-    mail: Receiver<Mail>,
+pub struct Inlet<M> {
+    mail: Receiver<M>,
     back: SyncSender<Burst>,
 }
 
-/// A lane to the worker with this bell.
-pub(crate) fn lane(bell: &Arc<Bell>) -> (Lane, Inlet) {
-    let (mail, received) = sync_channel(LANE_BURSTS + LANE_NEWS);
-    let (back, returned) = sync_channel(LANE_BURSTS);
+/// What goes out of each worker, by the other one's number: none to itself. And what comes into each.
+pub type Lanes<M> = (Vec<Vec<Option<Lane<M>>>>, Vec<Vec<Inlet<M>>>);
+
+/// Lanes from each worker to each other one. Workers have these bells.
+#[must_use]
+pub fn lanes<M>(bells: &[Arc<Bell>], room: Room) -> Lanes<M> {
+    let mut inlets: Vec<Vec<Inlet<M>>> = bells.iter().map(|_| Vec::new()).collect();
+    let mut lane_to = |from: usize, to: usize| {
+        (from != to).then(|| {
+            let (lane, inlet) = lane(&bells[to], room);
+            inlets[to].push(inlet);
+            lane
+        })
+    };
+    let numbers = 0..bells.len();
+    let lanes = numbers.clone().map(|from| {
+        let others = numbers.clone().map(|to| lane_to(from, to));
+        others.collect()
+    });
+    (lanes.collect(), inlets)
+}
+
+fn lane<M>(bell: &Arc<Bell>, room: Room) -> (Lane<M>, Inlet<M>) {
+    let (mail, received) = sync_channel(room.bursts + room.news);
+    let (back, returned) = sync_channel(room.bursts);
+    let burst = |_| Burst::new(room.packets);
     let lane = Lane {
         mail,
         back: returned,
-        spare: (0..LANE_BURSTS).map(|_| Burst::new(BURST)).collect(),
+        spare: (0..room.bursts).map(burst).collect(),
+        bursts: room.bursts,
         bell: bell.clone(),
         is_rung: false,
     };
@@ -134,9 +186,9 @@ pub(crate) fn lane(bell: &Arc<Bell>) -> (Lane, Inlet) {
     (lane, inlet)
 }
 
-impl Lane {
+impl<M: Carries> Lane<M> {
     /// An empty burst, unless all are under way.
-    pub(crate) fn take_burst(&mut self) -> Option<Burst> {
+    pub fn take_burst(&mut self) -> Option<Burst> {
         if self.spare.is_empty() {
             self.spare.extend(self.back.try_iter());
         }
@@ -147,56 +199,106 @@ impl Lane {
     }
 
     /// Whether so many bursts are under way that those to come should be full.
-    pub(crate) fn is_congested(&mut self) -> bool {
-        if self.spare.len() < LANE_BURSTS * 3 / 4 {
+    pub fn is_congested(&mut self) -> bool {
+        let few = self.bursts * 3 / 4;
+        if self.spare.len() < few {
             self.spare.extend(self.back.try_iter());
         }
-        self.spare.len() < LANE_BURSTS * 3 / 4
+        self.spare.len() < few
     }
 
     /// Gives a burst back that was not needed.
-    pub(crate) fn put_back(&mut self, burst: Burst) {
+    pub fn put_back(&mut self, burst: Burst) {
         self.spare.push(burst);
     }
 
-    /// Sends packets. There is room for them, as there is for every burst.
-    pub(crate) fn send(&mut self, port: u16, burst: Burst) -> Result<(), usize> {
-        use std::sync::mpsc::TrySendError::{Disconnected, Full};
-        match self.mail.try_send(Mail::Packets(port, burst)) {
+    /// Sends a message, if there is room: for bursts of this lane there is, unless other messages have filled it.
+    ///
+    /// # Errors
+    /// When there is none, or the other worker has gone: how many packets are lost. Their burst is this lane's again.
+    pub fn send(&mut self, mail: M) -> Result<(), usize> {
+        match self.mail.try_send(mail) {
             Ok(()) => {
                 self.is_rung = true;
                 Ok(())
             }
-            // Full of news, or the worker has gone.
-            Err(Full(Mail::Packets(_, burst)) | Disconnected(Mail::Packets(_, burst))) => {
-                let lost = burst.len();
-                self.spare.push(burst);
+            Err(TrySendError::Full(mail) | TrySendError::Disconnected(mail)) => {
+                let burst = mail.into_burst();
+                let lost = burst.as_ref().map_or(0, Burst::len);
+                self.spare.extend(burst);
                 Err(lost)
             }
-            Err(_) => Ok(()),
         }
     }
 
-    /// Tells of a station, if there is room.
-    pub(crate) fn tell(&mut self, mail: Mail) {
-        self.is_rung |= self.mail.try_send(mail).is_ok();
+    /// Sends copies of packets, as `into` says. Returns how many there was no room for.
+    pub fn send_copies(&mut self, packets: &Burst, into: impl FnOnce(Burst) -> M) -> usize {
+        let Some(mut burst) = self.take_burst() else {
+            return packets.len();
+        };
+        let copied = packets
+            .iter()
+            .take_while(|packet| burst.append_copy(*packet))
+            .count();
+        match self.send(into(burst)) {
+            Ok(()) => packets.len() - copied,
+            Err(_) => packets.len(),
+        }
     }
 
     /// Wakes the other worker, if something was sent.
-    pub(crate) fn ring(&mut self) {
+    #[inline]
+    pub fn ring(&mut self) {
         if std::mem::take(&mut self.is_rung) {
             self.bell.ring();
         }
     }
 }
 
-impl Inlet {
-    pub(crate) fn next(&self) -> Option<Mail> {
+impl<M> Inlet<M> {
+    /// What came next.
+    #[must_use]
+    pub fn next(&self) -> Option<M> {
         self.mail.try_recv().ok()
     }
 
     /// Returns a burst. There is room for all.
-    pub(crate) fn give_back(&self, burst: Burst) {
+    pub fn give_back(&self, burst: Burst) {
         let _ = self.back.try_send(burst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_arrive_in_order_and_what_has_no_room_is_said() {
+        let bells = [0, 1].map(|_| Arc::new(Bell::new().unwrap()));
+        let room = Room { news: 1, ..ROOM };
+        let (mut lanes, inlets) = lanes::<Mail>(&bells, room);
+        assert!(lanes[0][0].is_none() && inlets[0].len() == 1);
+        let lane = lanes[0][1].as_mut().unwrap();
+        let mut burst = Burst::new(BURST);
+        for number in 0..BURST {
+            assert!(burst.push(&[number as u8; 200]));
+        }
+        for _ in 0..ROOM.bursts {
+            assert_eq!(lane.send_copies(&burst, |burst| Mail::Packets(3, burst)), 0);
+        }
+        let lost = lane.send_copies(&burst, |burst| Mail::Packets(3, burst));
+        assert_eq!(lost, BURST);
+        assert_eq!(lane.send(Mail::Forget(3)), Ok(()));
+        assert_eq!(lane.send(Mail::Forget(3)), Err(0));
+        lane.ring();
+        assert!(bells[1].take_news());
+        let Some(Mail::Packets(3, came)) = inlets[1][0].next() else {
+            panic!("nothing came");
+        };
+        let numbers: Vec<u8> = came.iter().map(|packet| packet.head()[0]).collect();
+        let wanted: Vec<u8> = (0..BURST as u8).collect();
+        assert_eq!(numbers, wanted);
+        inlets[1][0].give_back(came);
+        assert_eq!(lane.send_copies(&burst, |burst| Mail::Packets(4, burst)), 0);
     }
 }

@@ -23,6 +23,7 @@ mod containers;
 mod control;
 mod counters;
 mod deliver;
+mod exposition;
 mod flow;
 mod forward;
 mod icmp;
@@ -32,6 +33,7 @@ mod metrics;
 mod offload;
 mod parse;
 mod plan;
+pub mod processor;
 mod report;
 mod serve;
 mod switch;
@@ -50,8 +52,9 @@ pub use config::{
 pub use containers::name::{container_name, hash};
 pub use control::{AskError, Request, ask, ask_with, own_socket};
 pub use counters::{Cause, Hits, Tally, Work};
+pub use exposition::{Exposition, Figure};
 pub use kinds::open_port;
-pub use lane::Bell;
+pub use lane::{Bell, Carries, Inlet, Lane, Lanes, Room, lanes};
 pub use offload::{Cut, Impossible, complete};
 pub use parse::{Frame, Packet, Version, payload};
 pub use report::{

@@ -7,15 +7,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use millrace_port::Port;
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
 
 use crate::config::{
     self, Config, Direction, FLOWS_MAX, FlowConfig, Kind, MirrorConfig, PORTS_MAX, PortConfig,
 };
 use crate::kinds;
-use crate::lane::{Bell, Lane, lane};
+use crate::lane::{self, Bell, lanes};
 use crate::plan::{FlowPlan, MirrorPlan, Plan, PortPlan};
+use crate::processor;
 use crate::table::Limits;
 use crate::vxlan::Endpoint;
 use crate::worker::{Command, Parts, Worker};
@@ -127,19 +126,7 @@ impl Switch {
             .map(|_| Bell::new().map(Arc::new))
             .collect::<Result<_, _>>()
             .map_err(kernel)?;
-        let mut inlets: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
-        let mut lanes: Vec<Vec<Option<Lane>>> = Vec::new();
-        for from in 0..count {
-            let mut own = Vec::new();
-            for (to, bell) in bells.iter().enumerate() {
-                let between = (from != to).then(|| lane(bell));
-                own.push(between.map(|(lane, inlet)| {
-                    inlets[to].push(inlet);
-                    lane
-                }));
-            }
-            lanes.push(own);
-        }
+        let (lanes, inlets) = lanes(&bells, lane::ROOM);
         let mut switch = Switch {
             began: Instant::now(),
             workers: Vec::new(),
@@ -188,7 +175,7 @@ impl Switch {
         let (placed, is_placed) = channel();
         let processor = handle.processor;
         let body = move || {
-            let outcome = processor.map_or(Ok(()), stay_on);
+            let outcome = processor.map_or(Ok(()), processor::stay_on);
             let is_good = outcome.is_ok();
             // Whoever started this waits for it.
             let _ = placed.send(outcome);
@@ -223,13 +210,6 @@ impl Switch {
         }
         Ok(())
     }
-}
-
-/// Has the calling thread run on one processor.
-fn stay_on(processor: usize) -> nix::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(processor)?;
-    sched_setaffinity(Pid::from_raw(0), &set)
 }
 
 impl Drop for Switch {

@@ -104,8 +104,8 @@ pub(crate) struct Worker {
     commands: Receiver<Command>,
     bell: Arc<Bell>,
     /// By number of worker; none to itself.
-    pub(crate) lanes: Vec<Option<Lane>>,
-    inlets: Vec<Inlet>,
+    pub(crate) lanes: Vec<Option<Lane<Mail>>>,
+    inlets: Vec<Inlet<Mail>>,
     epoll: Epoll,
     /// Not there only while packets are on their way.
     pub(crate) plan: Option<Arc<Plan>>,
@@ -140,8 +140,8 @@ pub(crate) struct Parts {
     pub(crate) spin: Duration,
     pub(crate) commands: Receiver<Command>,
     pub(crate) bell: Arc<Bell>,
-    pub(crate) lanes: Vec<Option<Lane>>,
-    pub(crate) inlets: Vec<Inlet>,
+    pub(crate) lanes: Vec<Option<Lane<Mail>>>,
+    pub(crate) inlets: Vec<Inlet<Mail>>,
     pub(crate) plan: Arc<Plan>,
 }
 
@@ -390,7 +390,7 @@ impl Worker {
             // Whoever comes next may be somebody else.
             self.table.forget_port(number);
             for lane in self.lanes.iter_mut().flatten() {
-                lane.tell(Mail::Forget(number));
+                let _ = lane.send(Mail::Forget(number));
                 lane.ring();
             }
         }

@@ -1,9 +1,6 @@
 //! What a worker says of itself, and hands over of what others should know.
 
-use std::time::Duration;
-
-use millrace_port::State;
-use nix::time::{ClockId, clock_gettime};
+use millrace_switch::processor;
 
 use super::{Report, Work, Worker};
 use crate::bearer::Side;
@@ -16,7 +13,7 @@ impl Worker {
         let node = &self.parts.node;
         let ports = self.parts.ports.iter().map(|attached| {
             let port = &attached.port;
-            (attached.number, port.counters(), said(port.state()))
+            (attached.number, port.counters(), port.state().to_string())
         });
         let drops = |side| {
             let drops = node.drops(side);
@@ -48,7 +45,7 @@ impl Worker {
             lost,
             alive,
             work: Work {
-                processor_ns: processor_ns(),
+                processor_ns: processor::used_ns(),
                 ..self.work
             },
             paths,
@@ -68,21 +65,4 @@ impl Worker {
             }
         }
     }
-}
-
-fn said(state: &State) -> String {
-    match state {
-        State::Connected => "connected".to_owned(),
-        State::Connecting(None) => "connecting".to_owned(),
-        State::Connecting(Some(why)) => format!("connecting: {why}"),
-        State::Closed(why) => format!("closed: {why}"),
-    }
-}
-
-/// What this thread has used of processors.
-fn processor_ns() -> u64 {
-    let used = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
-    let used = used.map(Duration::from).unwrap_or_default();
-    // In 584 years.
-    used.as_nanos() as u64
 }

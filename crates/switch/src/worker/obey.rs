@@ -1,11 +1,10 @@
 //! What a worker does when it is told to: ports come and go, another plan is followed, figures are said.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use millrace_port::{Burst, Port, State};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use nix::time::{ClockId, clock_gettime};
 
 use super::{ANSWERS, Attached, Command, ENDPOINTS, PortState, Report, Worker};
 use crate::BURST;
@@ -13,6 +12,7 @@ use crate::bucket::{Bucket, Rate};
 use crate::config::VxlanConfig;
 use crate::counters::{Hits, Tally, Work};
 use crate::plan::{Plan, PortPlan};
+use crate::processor;
 use crate::vxlan::Endpoint;
 
 impl Worker {
@@ -172,7 +172,9 @@ impl Worker {
     fn report(&self) -> Report {
         let numbered = (0..).zip(&self.ports);
         let ports = numbered.filter_map(|(number, attached)| match attached.as_ref()? {
-            Attached::Port { port, .. } => Some((number, port.counters(), said(port.state()))),
+            Attached::Port { port, .. } => {
+                Some((number, port.counters(), port.state().to_string()))
+            }
             Attached::Tunnel(at) => {
                 let counters = self.endpoints[*at].as_ref()?.counters(number)?;
                 Some((number, counters, "connected".to_owned()))
@@ -183,19 +185,11 @@ impl Worker {
             tallies: self.tallies.clone(),
             hits: self.hits.clone(),
             work: Work {
-                processor_ns: processor_ns(),
+                processor_ns: processor::used_ns(),
                 ..self.work
             },
         }
     }
-}
-
-/// What this thread has used of processors.
-fn processor_ns() -> u64 {
-    let used = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
-    let used = used.map(Duration::from).unwrap_or_default();
-    // In 584 years.
-    used.as_nanos() as u64
 }
 
 impl PortState {
@@ -218,14 +212,5 @@ impl PortState {
         self.storm = plan.storm.map(bucket);
         self.mtu = plan.mtu.map_or(usize::MAX, usize::from);
         self.version = Some(plan.rates_version);
-    }
-}
-
-fn said(state: &State) -> String {
-    match state {
-        State::Connected => "connected".to_owned(),
-        State::Connecting(None) => "connecting".to_owned(),
-        State::Connecting(Some(why)) => format!("connecting: {why}"),
-        State::Closed(why) => format!("closed: {why}"),
     }
 }
