@@ -1,6 +1,8 @@
 /* SIGSEGV and SIGBUS: the program's own are its own. */
 #include "traps.h"
 
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* sigset */
+
 static void *volatile nowhere = (void *)24;
 static sigjmp_buf way_out;
 static volatile sig_atomic_t handled;
@@ -124,11 +126,36 @@ static void actions_are_the_program_s(void) {
     talk(pair.near, pair.far);
 }
 
+/* sigset is of System V. */
+static void old_functions_keep_copies_safe(void) {
+    Pair pair = on_the_ring();
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(send(pair.near, page, 100, 0) == 100, "send");
+    void (*before)(int) = sigset(SIGSEGV, count);
+    observe("%s", before == SIG_DFL ? "default before" : "something before");
+    show("set");
+    syscall(SYS_mprotect, page, 4096, PROT_NONE);
+    observe_result("recv", recv(pair.far, page, 100, 0));
+    observe("handled %d", (int)handled);
+    raise(SIGSEGV);
+    observe("handled %d", (int)handled);
+    observe("%s", sigset(SIGSEGV, SIG_HOLD) == count ? "as before" : "another");
+    raise(SIGSEGV);
+    observe("held: handled %d", (int)handled);
+    observe("%s", sigset(SIGSEGV, count) == SIG_HOLD ? "held before" : "not held before");
+    observe("handled %d", (int)handled);
+    observe("%s", sigset(SIGSEGV, SIG_DFL) == count ? "as before" : "another");
+    observe("%s", sigset(-1, count) == SIG_ERR ? strerrorname_np(errno) : "no error");
+    show("default again");
+    observe_result("recv", recv(pair.far, page, 100, 0));
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(programs_die_as_they_did),
         CASE(handlers_get_their_own_faults_only),
         CASE(actions_are_the_program_s),
+        CASE(old_functions_keep_copies_safe),
         {0},
     };
     return run_cases(cases, argc, argv);

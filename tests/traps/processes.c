@@ -180,6 +180,34 @@ static void exec_in_a_child_of_vfork(void) {
     }
 }
 
+/* What a child of vfork puts in the place of a connection is not the connection; what it leaves there is. */
+static void other_files_in_a_child_of_vfork(void) {
+    Pair pair = on_the_ring();
+    int pipes[2];
+    must(pipe(pipes) == 0, "pipe");
+    for (int i = 0; i < 3; i++) {
+        char bytes[16] = "";
+        must(send(pair.far, "for us", 6, 0) == 6, "send");
+        pid_t child = vfork();
+        if (child == 0) {
+            dup2(pipes[1], pair.near);
+            ssize_t written = write(pair.near, "by the pipe", 11);
+            struct pollfd readable = {pair.near, POLLIN, 0};
+            int ready = poll(&readable, 1, 0);
+            ssize_t kept = write(pair.far, "!", 1);
+            _exit(written == 11 && ready == 0 && kept == 1 ? 7 : 8);
+        }
+        observe("ended with %d", status_of(child));
+        observe_result("read", read(pipes[0], bytes, sizeof bytes));
+        observe("%s", bytes);
+        observe_result("recv", recv(pair.near, bytes, 7, MSG_WAITALL));
+        observe("%.7s", bytes);
+        observe_result("recv", recv(pair.far, bytes, sizeof bytes, MSG_DONTWAIT));
+    }
+    talk(pair.near, pair.far);
+    talk_until_on_ring(pair, 1);
+}
+
 static void exec_that_fails(void) {
     Pair pair = on_the_ring();
     observe_result("execl", execl("/nowhere", "nowhere", NULL));
@@ -327,6 +355,7 @@ int main(int argc, char **argv) {
         CASE(both_use_one_end),
         CASE(spawned_cat_echoes),
         CASE(exec_in_a_child_of_vfork),
+        CASE(other_files_in_a_child_of_vfork),
         CASE(forked_program_beside_us),
         CASE(vforked_program_beside_us),
         CASE(spawned_program_beside_us),

@@ -1,5 +1,8 @@
 /* The C library's streams, and its own writes, on connections in use. */
 #include "traps.h"
+#ifdef __GLIBC__
+#include <execinfo.h>
+#endif
 #include <aio.h>
 #include <err.h>
 #include <sys/sendfile.h>
@@ -43,6 +46,19 @@ static void dprintf_between_sends(void) {
     shutdown(pair.near, SHUT_WR);
     read_all(pair.far);
 }
+
+#ifdef __GLIBC__
+static void backtraces_between_sends(void) {
+    Pair pair = on_the_ring();
+    void *nowhere[] = {(void *)1, (void *)2};
+    for (int i = 0; i < 3; i++) {
+        must(send(pair.near, "sent\n", 5, 0) == 5, "send");
+        backtrace_symbols_fd(nowhere, 2, pair.near);
+    }
+    shutdown(pair.near, SHUT_WR);
+    read_all(pair.far);
+}
+#endif
 
 /* As a server does that inetd started: the connection becomes standard output. */
 static void standard_output_is_the_connection(void) {
@@ -140,15 +156,37 @@ static void files_and_pipes(void) {
     observe_result("tee", tee(pair.far, ends[1], 1, 0));
 }
 
+/* The kernel splices nothing into a file that is appended to, and takes a socket for one. */
+static void nothing_is_spliced_into_what_is_appended_to(void) {
+    Pair pair = on_the_ring();
+    int ends[2], file = fileno(tmpfile());
+    off_t at = 0;
+    char bytes[64];
+    must(pipe(ends) == 0 && write(ends[1], "in a pipe", 9) == 9 && write(file, "in a file", 9) == 9, "write");
+    observe_result("fcntl", fcntl(pair.near, F_SETFL, O_APPEND));
+    observe_result("sendfile", sendfile(pair.near, file, &at, 9));
+    observe_result("splice", splice(ends[0], NULL, pair.near, NULL, 9, 0));
+    observe_result("send", send(pair.near, "sent", 4, 0));
+    observe_result("fcntl", fcntl(pair.near, F_SETFL, 0));
+    observe_result("sendfile", sendfile(pair.near, file, &at, 9));
+    observe_result("splice", splice(ends[0], NULL, pair.near, NULL, 9, 0));
+    ssize_t got = recv(pair.far, bytes, 22, MSG_WAITALL);
+    observe("%.*s", (int)got, bytes);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(lines_by_streams),
         CASE(dprintf_between_sends),
+#ifdef __GLIBC__
+        CASE(backtraces_between_sends),
+#endif
         CASE(standard_output_is_the_connection),
         CASE(standard_error_is_the_connection),
         CASE(standard_input_is_the_connection),
         CASE(asynchronous_io),
         CASE(files_and_pipes),
+        CASE(nothing_is_spliced_into_what_is_appended_to),
         {0},
     };
     return run_cases(cases, argc, argv);

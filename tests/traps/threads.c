@@ -2,6 +2,7 @@
 #include "traps.h"
 
 #include <limits.h>
+#include <sched.h>
 #include <sys/sendfile.h>
 
 enum { LONGEST = 16384, PATIENCE_MS = 10000 };
@@ -577,6 +578,113 @@ static void crowds_of_threads_come_and_go(void) {
     pthread_barrier_destroy(&crowd.all);
 }
 
+enum { WATCHED = 12, FORKS = 600 };
+
+typedef struct {
+    Pair pairs[WATCHED];
+    int set, half;
+    atomic_int is_over;
+} Watched;
+
+/* Half of the connections come into the set and go again, with new data each time. */
+static void *change_the_set(void *argument) {
+    Watched *watched = argument;
+    int first = atomic_fetch_add(&watched->half, 1) * WATCHED / 2;
+    for (uint64_t data = 1000; !atomic_load(&watched->is_over); data++)
+        for (int i = first; i < first + WATCHED / 2; i++) {
+            struct epoll_event event = {.events = EPOLLIN, .data.u64 = data};
+            epoll_ctl(watched->set, EPOLL_CTL_ADD, watched->pairs[i].near, &event);
+            event.data.u64++;
+            epoll_ctl(watched->set, EPOLL_CTL_MOD, watched->pairs[i].near, &event);
+            epoll_ctl(watched->set, EPOLL_CTL_DEL, watched->pairs[i].near, NULL);
+        }
+    return NULL;
+}
+
+/* Children, whose set is whole whatever the other threads were at, use it, or close everything as before an exec. */
+static void forks_amid_changes_of_a_set(void) {
+    Watched watched = {.set = epoll_create1(0)};
+    for (int i = 0; i < WATCHED; i++)
+        watched.pairs[i] = connected();
+    for (int i = 0; i < WATCHED; i++)
+        talk_until_on_ring(watched.pairs[i], i + 1);
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        must(pthread_create(&threads[i], NULL, change_the_set, &watched) == 0, "thread");
+    int well = 0;
+    for (int i = 0; i < FORKS; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            struct epoll_event events[WATCHED];
+            for (int k = 0; i % 2 == 0 && k < WATCHED; k++) {
+                struct epoll_event event = {.events = EPOLLIN, .data.u64 = k};
+                epoll_ctl(watched.set, EPOLL_CTL_MOD, watched.pairs[k].near, &event);
+            }
+            if (i % 2 == 0)
+                epoll_wait(watched.set, events, WATCHED, 0);
+            close_range(3, ~0U, 0);
+            _exit(3);
+        }
+        int status;
+        well += waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 3;
+    }
+    atomic_store(&watched.is_over, 1);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    observe("%d of %d ended well", well, FORKS);
+    for (int i = 0; i < WATCHED; i++) {
+        talk(watched.pairs[i].near, watched.pairs[i].far);
+        talk(watched.pairs[i].far, watched.pairs[i].near);
+    }
+}
+
+typedef struct {
+    Pair pair;
+    int (*part)(void);
+    int pipes[2];
+    pthread_barrier_t turn;
+} Parted;
+
+static int by_unsharing(void) { return unshare(CLONE_FILES); }
+
+static int by_number(void) { return syscall(SYS_unshare, CLONE_FILES); }
+
+static int by_closing(void) { return syscall(SYS_close_range, 1000, 2000, 2 /* CLOSE_RANGE_UNSHARE */); }
+
+/* From then on the number of the connection is a pipe's here, and the connection's in the other thread. */
+static void *part_and_use_the_number(void *argument) {
+    Parted *parted = argument;
+    observe_result("part", parted->part());
+    must(dup2(parted->pipes[1], parted->pair.near) == parted->pair.near, "dup2");
+    pthread_barrier_wait(&parted->turn);
+    pthread_barrier_wait(&parted->turn);
+    observe_result("write", write(parted->pair.near, "by the pipe", 11));
+    return NULL;
+}
+
+static void a_thread_has_descriptors_of_its_own(void) {
+    int (*ways[])(void) = {by_unsharing, by_number, by_closing};
+    for (int way = 0; way < 3; way++) {
+        Parted parted = {.pair = way == 0 ? on_the_ring() : connected(), .part = ways[way]};
+        char bytes[16] = "";
+        must(pipe(parted.pipes) == 0 && pthread_barrier_init(&parted.turn, NULL, 2) == 0, "set up");
+        must(send(parted.pair.far, "for us", 6, 0) == 6, "send");
+        pthread_t thread;
+        must(pthread_create(&thread, NULL, part_and_use_the_number, &parted) == 0, "thread");
+        pthread_barrier_wait(&parted.turn);
+        talk(parted.pair.near, parted.pair.far);
+        observe_result("recv", recv(parted.pair.near, bytes, sizeof bytes, 0));
+        observe("%.6s", bytes);
+        pthread_barrier_wait(&parted.turn);
+        pthread_join(thread, NULL);
+        observe_result("read", read(parted.pipes[0], bytes, sizeof bytes));
+        observe_result("recv", recv(parted.pair.far, bytes, sizeof bytes, MSG_DONTWAIT));
+        close(parted.pair.near), close(parted.pair.far);
+        close(parted.pipes[0]), close(parted.pipes[1]);
+        pthread_barrier_destroy(&parted.turn);
+    }
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(one_thread_sends_another_polls),
@@ -591,6 +699,8 @@ int main(int argc, char **argv) {
         CASE(a_number_is_used_again_below_a_call),
         CASE(the_smallest_stacks),
         CASE(crowds_of_threads_come_and_go),
+        CASE(forks_amid_changes_of_a_set),
+        CASE(a_thread_has_descriptors_of_its_own),
         {0},
     };
     return run_cases(cases, argc, argv);

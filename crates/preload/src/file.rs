@@ -29,7 +29,8 @@ pub(crate) fn send_file(
 ) -> Outcome {
     let usable = !offset.is_null() && user::can_write(offset.cast(), size_of::<off_t>());
     let is_small = (1..=COPY_BYTES_MAX).contains(&bytes);
-    if !socket.is_joined(out) || !usable || !is_small || !kernel::is_file(input) {
+    let goes_by_ring = socket.is_joined(out) && !socket.is_pinned();
+    if !goes_by_ring || !usable || !is_small || !kernel::is_file(input) {
         return send_unread(socket, out, raw);
     }
     let Some(piece) = PIECES.take() else {

@@ -199,12 +199,20 @@ static MAY_BE_BORROWED: AtomicBool = AtomicBool::new(cfg!(not(target_arch = "x86
 /// `vfork`, `clone`, or a system call of theirs is about to be made.
 pub(crate) fn expect_bare_child() {
     MAY_BE_BORROWED.store(true, Relaxed);
+    thread::expect_bare_child();
 }
 
 /// Whether we run in a child that shares the parent's memory (`vfork`): such a child must not change what we know.
 #[inline]
 pub(crate) fn is_borrowed() -> bool {
     MAY_BE_BORROWED.load(Relaxed) && kernel::process_id() != id()
+}
+
+/// Whether we run in a child that this thread has made by `vfork`, where `fd` is not the connection that it is in the parent: the child
+/// may have put something else there.
+#[inline]
+pub(crate) fn is_other_in_child(fd: c_int, socket: &Socket) -> bool {
+    MAY_BE_BORROWED.load(Relaxed) && thread::is_in_bare_child() && socket.is_known_other(fd)
 }
 
 /// Every connection of the process, once.
@@ -332,10 +340,21 @@ pub(crate) fn return_from_exec(left: Vec<Left>) {
 /// The program is about to forbid itself system calls, perhaps those that we make: from now on the library is as if it were not there.
 /// What lies in the rings unread is sent again by the kernel.
 pub(crate) fn enter_sandbox() {
+    leave_for_good(Reason::Sandboxed);
+}
+
+/// A thread is about to have descriptors of its own: where there are others, a number says nothing any more.
+pub(crate) fn part_descriptors() {
+    if !thread::is_alone() {
+        leave_for_good(Reason::Unsupported);
+    }
+}
+
+fn leave_for_good(reason: Reason) {
     if !table::exists() || is_borrowed() {
         return;
     }
-    leave_rings(Reason::Sandboxed, |socket, fd| socket.bring_back(fd));
+    leave_rings(reason, |socket, fd| socket.bring_back(fd));
     table::abandon();
 }
 

@@ -104,6 +104,7 @@ real! {
     shutdown(fd: c_int, how: c_int) -> c_int;
     close(fd: c_int) -> c_int;
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, or newer::close_range;
+    unshare(flags: c_int) -> c_int;
     dup(fd: c_int) -> c_int;
     dup2(fd: c_int, target: c_int) -> c_int;
     dup3(fd: c_int, target: c_int, flags: c_int) -> c_int;
@@ -191,6 +192,7 @@ real! {
     fileno(stream: *mut libc::FILE) -> c_int;
     fileno_unlocked(stream: *mut libc::FILE) -> c_int;
     fclose(stream: *mut libc::FILE) -> c_int;
+    backtrace_symbols_fd(places: *const *mut c_void, count: c_int, fd: c_int) -> ();
     freopen(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE;
     syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
 }

@@ -216,17 +216,48 @@ pub(crate) unsafe fn simple(signal: c_int, handler: usize, flags: c_int) -> usiz
         // SAFETY: our own set; a bad signal number is refused below.
         unsafe { libc::sigaddset(&raw mut new.sa_mask, signal) };
     }
-    // SAFETY: as above.
+    // SAFETY: a structure of ours, with the program's handler.
+    unsafe { exchange(signal, handler, &raw const new) }
+}
+
+/// The handler before, or SIG_ERR.
+///
+/// # Safety
+/// As `sigaction(2)`; `new` is readable or null.
+unsafe fn exchange(signal: c_int, handler: usize, new: *const libc::sigaction) -> usize {
+    // SAFETY: integers and pointers, for which zero is a value.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
     if !(1..SIGNALS as c_int).contains(&signal) || handler == libc::SIG_ERR {
         thread::set_errno(libc::EINVAL);
         return libc::SIG_ERR;
     }
-    // SAFETY: two structures of ours.
-    match unsafe { action(signal, &raw const new, &raw mut old) } {
+    // SAFETY: the caller's structure, and one of ours.
+    match unsafe { action(signal, new, &raw mut old) } {
         0 => old.sa_sigaction,
         _ => libc::SIG_ERR,
     }
+}
+
+/// `sigset` by way of [`action`].
+///
+/// # Safety
+/// As `sigset(3)`.
+pub(crate) unsafe fn set(signal: c_int, disposition: usize) -> usize {
+    const HOLD: usize = 2;
+    // SAFETY: integers and pointers, for which zero is a value.
+    let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
+    new.sa_sigaction = disposition;
+    let (new, change) = if disposition == HOLD {
+        (std::ptr::null(), libc::SIG_BLOCK)
+    } else {
+        (&raw const new, libc::SIG_UNBLOCK)
+    };
+    // SAFETY: null, or a structure of ours with the program's handler.
+    let old = unsafe { exchange(signal, disposition, new) };
+    if old != libc::SIG_ERR && thread::change_mask(change, signal) {
+        return HOLD;
+    }
+    old
 }
 
 /// Signals for which `siginterrupt` asked that handlers installed by `signal` interrupt calls.

@@ -13,7 +13,7 @@ use millrace_shm::sys;
 
 use crate::epoll::EpollSet;
 use crate::socket::Socket;
-use crate::{Outcome, kernel};
+use crate::{Outcome, kernel, process};
 
 /// Descriptors from this number on are left to the kernel.
 const CAPACITY: usize = 1 << 20;
@@ -95,8 +95,10 @@ fn slot(fd: c_int) -> Option<&'static AtomicUsize> {
 /// What `fd` is.
 #[inline]
 pub(crate) fn get(fd: c_int) -> Entry {
-    match slot(fd) {
-        Some(slot) => Entry::unpack(slot.load(Acquire)),
+    match slot(fd).map(|slot| Entry::unpack(slot.load(Acquire))) {
+        // Its numbers are its own, and what it puts there is not seen here.
+        Some(Entry::Socket(socket)) if process::is_other_in_child(fd, socket) => Entry::Unknown,
+        Some(entry) => entry,
         None => Entry::Unknown,
     }
 }

@@ -9,7 +9,7 @@ use millrace_shm::lock::{Held, OwnerLock};
 use millrace_shm::sys;
 
 use crate::kernel::kernel;
-use crate::{objects, signals};
+use crate::{objects, process, signals};
 
 /// What is looked at in every call, at one address.
 struct Local {
@@ -18,6 +18,8 @@ struct Local {
     busy: Cell<u32>,
     /// A signal waits for the end of that work, in `WAITING`.
     waits: Cell<bool>,
+    /// The thread has made, or is, a child that has its memory.
+    has_bare_child: Cell<bool>,
 }
 
 /// A signal that has come, and the mask of those that were blocked before it.
@@ -30,7 +32,12 @@ struct Waiting {
 
 thread_local! {
     static LOCAL: Local = const {
-        Local { id: Cell::new(0), busy: Cell::new(0), waits: Cell::new(false) }
+        Local {
+            id: Cell::new(0),
+            busy: Cell::new(0),
+            waits: Cell::new(false),
+            has_bare_child: Cell::new(false),
+        }
     };
     static WAITING: Cell<Option<Waiting>> = const { Cell::new(None) };
     static NOTED_AT: Cell<u64> = const { Cell::new(0) };
@@ -74,6 +81,25 @@ impl Local {
         self.id.set(sys::thread_id());
         self.id.get()
     }
+
+    #[cold]
+    fn is_bare_child(&self) -> bool {
+        let is_child = process::is_borrowed();
+        // The parent goes on when the child has gone.
+        self.has_bare_child.set(is_child);
+        is_child
+    }
+}
+
+/// The thread is about to make a child that has its memory, and lets it wait until that has another.
+pub(crate) fn expect_bare_child() {
+    LOCAL.with(|local| local.has_bare_child.set(true));
+}
+
+/// Whether it is such a child.
+#[inline]
+pub(crate) fn is_in_bare_child() -> bool {
+    LOCAL.with(|local| local.has_bare_child.get() && local.is_bare_child())
 }
 
 /// How long ago, in cycles of `spin::clock`, this thread last asked for that; it is `now` then.
@@ -212,6 +238,19 @@ pub(crate) fn set_mask(mask: u64) {
         0usize,
         size_of::<u64>()
     );
+}
+
+/// Blocks a signal of this thread, or blocks it no more, as `sigprocmask` calls that. Whether it was blocked before.
+pub(crate) fn change_mask(how: c_int, signal: c_int) -> bool {
+    let (one, mut before) = (1u64 << (signal - 1), 0u64);
+    kernel!(
+        libc::SYS_rt_sigprocmask,
+        how,
+        &raw const one,
+        &raw mut before,
+        size_of::<u64>()
+    );
+    before & one != 0
 }
 
 /// Signal handlers that have run on this thread so far.

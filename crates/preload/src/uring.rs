@@ -174,10 +174,10 @@ pub(crate) fn share_all() {
 }
 
 /// In a forked child: the rings are the parent's, so that it leaves everything to the kernel if it uses one.
-pub(crate) fn begin_child() {
-    RINGS.force_unlock();
-    LATE.force_unlock();
-    GONE.force_unlock();
+pub(crate) fn begin_child(forker: u32) {
+    RINGS.begin_child(forker);
+    LATE.begin_child(forker);
+    GONE.begin_child(forker);
     // Other threads' are not here.
     ENDED.store(BEGUN.load(Relaxed), Relaxed);
     if let Some(mut rings) = RINGS.lock() {

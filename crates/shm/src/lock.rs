@@ -71,6 +71,12 @@ impl OwnerLock {
         }
     }
 
+    /// The number of the thread that holds it; zero when it is free.
+    #[must_use]
+    pub fn owner(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
     #[cold]
     fn lock_contended(&self, thread: u32) -> Held {
         let mut turn = 0;

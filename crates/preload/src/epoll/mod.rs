@@ -69,6 +69,8 @@ pub(crate) struct EpollSet {
     sleepers: AtomicU32,
     /// No connection of the set is opened any more.
     kernel_only: AtomicBool,
+    /// It is not known which connections it has: a fork cut another thread's change in two.
+    is_lost: AtomicBool,
     /// What other processes do to it.
     changes: Changes,
     descriptors: AtomicU32,
@@ -76,6 +78,8 @@ pub(crate) struct EpollSet {
 }
 
 static FREE: Guarded<Vec<&'static EpollSet>> = Guarded::new(Vec::new());
+/// The sets that a fork keeps still. Changes while introductions are stopped.
+static KEPT: Guarded<Vec<&'static EpollSet>> = Guarded::new(Vec::new());
 
 /// The sets of a connection, and the members of a set, both locked.
 type Records<'a> = (
@@ -83,13 +87,36 @@ type Records<'a> = (
     Guard<'a, Inner>,
 );
 
-/// For a forked child: whoever held these locks is not here.
-pub(crate) fn unlock_all() {
-    FREE.force_unlock();
-    shared::begin_child();
-    for fd in table::all() {
-        if let Entry::Set(set) = table::get(fd) {
-            set.inner.force_unlock();
+/// Before a fork: no thread is in the middle of a change to a set.
+pub(crate) fn lock_for_fork() {
+    if let Some(mut kept) = KEPT.lock() {
+        for (_, set) in interest::sets() {
+            set.inner.lock_for_fork();
+            kept.push(set);
+        }
+    }
+}
+
+/// After it, in the parent.
+pub(crate) fn unlock_after_fork() {
+    if let Some(mut kept) = KEPT.lock() {
+        for set in kept.drain(..) {
+            set.inner.unlock_after_fork();
+        }
+    }
+}
+
+/// In a forked child, see [`Guarded::begin_child`].
+pub(crate) fn begin_child(forker: u32) {
+    FREE.begin_child(forker);
+    KEPT.begin_child(forker);
+    if let Some(mut kept) = KEPT.lock() {
+        kept.clear();
+    }
+    shared::begin_child(forker);
+    for (_, set) in interest::sets() {
+        if !set.inner.begin_child(forker) {
+            set.is_lost.store(true, Relaxed);
         }
     }
 }
@@ -113,6 +140,7 @@ impl EpollSet {
                     inner: Guarded::default(),
                     sleepers: AtomicU32::new(0),
                     kernel_only: AtomicBool::new(false),
+                    is_lost: AtomicBool::new(false),
                     changes: Changes::default(),
                     descriptors: AtomicU32::new(0),
                     spinner: Spinner::new(),
@@ -120,6 +148,7 @@ impl EpollSet {
             });
         set.descriptors.store(1, Relaxed);
         set.kernel_only.store(false, Relaxed);
+        set.is_lost.store(false, Relaxed);
         set.changes.reset();
         set.spinner.reset();
         forget(fd, table::replace(fd, Entry::Set(set)));

@@ -44,8 +44,8 @@ pub(super) struct Changes {
 }
 
 /// For a forked child: the page is shared with its parent, which goes on handing out places of it.
-pub(super) fn begin_child() {
-    PLACES.force_unlock();
+pub(super) fn begin_child(forker: u32) {
+    PLACES.begin_child(forker);
     if let Some(mut places) = PLACES.lock() {
         *places = (0, 0);
     }
@@ -174,8 +174,13 @@ impl EpollSet {
         }
     }
 
-    /// The connections of the set, each with the descriptor that it was registered by.
+    /// The connections of the set, each with the descriptor that it was registered by; all that there are, where that is not known.
     pub(crate) fn connections(&self) -> Vec<(libc::c_int, &'static Socket)> {
+        if self.is_lost.load(Relaxed) {
+            return table::all()
+                .filter_map(|fd| Some((fd, table::socket(fd)?)))
+                .collect();
+        }
         let Some(inner) = self.inner.lock() else {
             return Vec::new();
         };

@@ -2,11 +2,11 @@
 //! which they have in any case.
 
 use libc::{
-    FILE, c_char, c_int, c_void, fd_set, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
-    timeval,
+    FILE, c_char, c_int, c_void, fd_set, nfds_t, pollfd, sigaction, size_t, sockaddr, socklen_t,
+    ssize_t, timeval,
 };
 
-use super::{aio, descriptors, programs, receive, send, sockets, streams, wait};
+use super::{aio, descriptors, programs, receive, send, signals, sockets, streams, wait};
 
 macro_rules! aliases {
     ($($alias:ident = $module:ident::$name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
@@ -29,6 +29,8 @@ aliases! {
     __close = descriptors::close(fd: c_int) -> c_int;
     __dup2 = descriptors::dup2(fd: c_int, target: c_int) -> c_int;
     __fcntl = descriptors::fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    __sigaction = signals::sigaction(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int;
+    ssignal = signals::signal(signal: c_int, handler: usize) -> usize;
     _IO_fdopen = streams::fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     _IO_popen = programs::popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     __poll = wait::poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;

@@ -132,6 +132,7 @@ fn descriptors_and_options(number: c_long, [a, b, c, d, e, _]: Arguments) -> Opt
         libc::SYS_dup3 => call!(descriptors::dup3, a, b, c),
         libc::SYS_fcntl => call!(descriptors::fcntl, a, b, c),
         libc::SYS_ioctl => call!(descriptors::ioctl, a, b, c),
+        libc::SYS_unshare => call!(descriptors::unshare, a),
         libc::SYS_prctl => call!(descriptors::prctl, a, b, c, d, e),
         libc::SYS_munmap => call!(descriptors::munmap, a, b),
         libc::SYS_mprotect => call!(descriptors::mprotect, a, b, c),

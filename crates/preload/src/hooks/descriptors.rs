@@ -47,6 +47,9 @@ pub(super) unsafe extern "C-unwind" fn close_range(
         // SAFETY: plain arguments, which the kernel refuses.
         return unsafe { real::close_range(first, last, flags) };
     }
+    if flags & UNSHARE != 0 {
+        process::part_descriptors();
+    }
     split_range(first, last, &mut |first, last| {
         if flags & CLOEXEC == 0 {
             drop_range(first, last);
@@ -54,6 +57,15 @@ pub(super) unsafe extern "C-unwind" fn close_range(
         // SAFETY: plain arguments.
         unsafe { real::close_range(first, last, flags) }
     })
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_FILES != 0 {
+        process::part_descriptors();
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::unshare(flags) }
 }
 
 #[unsafe(no_mangle)]
@@ -137,11 +149,23 @@ fn begin_signals(fd: c_int) {
     }
 }
 
+/// Into what is to be appended to, the kernel splices nothing.
+fn leave_append(fd: c_int) {
+    if let Some(socket) = table::socket(fd) {
+        let errno = thread::errno();
+        socket.pin(Reason::Unsupported);
+        thread::set_errno(errno);
+    }
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     cover!(touches("fcntl", fd));
     if command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
         begin_signals(fd);
+    }
+    if command == libc::F_SETFL && argument as c_int & libc::O_APPEND != 0 {
+        leave_append(fd);
     }
     let entry = table::get(fd);
     if let (Entry::Ring, libc::F_SETFD) = (entry, command)

@@ -16,7 +16,7 @@ mod uring;
 mod variadic;
 mod wait;
 
-pub(crate) use streams::unlock_all;
+pub(crate) use streams::begin_child;
 
 use crate::Outcome;
 use crate::thread;

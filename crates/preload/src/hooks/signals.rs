@@ -2,10 +2,10 @@
 
 use libc::c_int;
 
-use crate::signals::{action, bsd_flags, set_interrupting, simple};
+use crate::signals::{action, bsd_flags, set, set_interrupting, simple};
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sigaction(
+pub(super) unsafe extern "C-unwind" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
@@ -15,7 +15,7 @@ unsafe extern "C-unwind" fn sigaction(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn signal(signal: c_int, handler: usize) -> usize {
+pub(super) unsafe extern "C-unwind" fn signal(signal: c_int, handler: usize) -> usize {
     // SAFETY: the program's own arguments.
     unsafe { simple(signal, handler, bsd_flags(signal)) }
 }
@@ -36,6 +36,12 @@ unsafe extern "C-unwind" fn __sysv_signal(signal: c_int, handler: usize) -> usiz
 unsafe extern "C-unwind" fn sysv_signal(signal: c_int, handler: usize) -> usize {
     // SAFETY: the program's own arguments.
     unsafe { simple(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sigset(signal: c_int, disposition: usize) -> usize {
+    // SAFETY: the program's own arguments.
+    unsafe { set(signal, disposition) }
 }
 
 #[unsafe(no_mangle)]

@@ -12,9 +12,9 @@ use crate::{real, table, thread};
 /// Streams of ours, by address, and their descriptors.
 static OURS: Guarded<Vec<(usize, c_int)>> = Guarded::new(Vec::new());
 
-/// For a forked child.
-pub(crate) fn unlock_all() {
-    OURS.force_unlock();
+/// In a forked child, see [`Guarded::begin_child`].
+pub(crate) fn begin_child(forker: u32) {
+    OURS.begin_child(forker);
 }
 
 /// `cookie_io_functions_t` of the C library.
@@ -157,6 +157,21 @@ fn close_below<T>(stream: *mut FILE, work: impl FnOnce() -> T) -> T {
     }
     thread::set_errno(errno);
     result
+}
+
+/// The C library writes to the descriptor without passing here.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn backtrace_symbols_fd(
+    places: *const *mut c_void,
+    count: c_int,
+    fd: c_int,
+) {
+    cover!(touches("backtrace_symbols_fd", fd));
+    if let Some(socket) = table::socket(fd) {
+        crate::send::leave_to_kernel(socket, fd, Reason::Stdio);
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::backtrace_symbols_fd(places, count, fd) };
 }
 
 #[unsafe(no_mangle)]

@@ -69,6 +69,7 @@ pub(super) extern "C" fn before_fork() {
     }
     let given = sockets.into_iter().filter_map(|it| give(it, child));
     note_given(earlier, child, given);
+    epoll::lock_for_fork();
     memory::lock_for_fork();
 }
 
@@ -111,6 +112,7 @@ fn join_introduced() {
 /// After it, in the parent.
 pub(super) extern "C" fn after_fork_in_parent() {
     memory::unlock_after_fork();
+    epoll::unlock_after_fork();
     client::resume_introductions();
     thread::end_fork();
     uring::share_all();
@@ -210,14 +212,15 @@ pub(super) extern "C" fn begin_child() {
             FOREIGN.store(true, Relaxed);
         }
     }
+    let forker = thread::id();
     thread::begin_child();
-    socket::unlock_all();
-    epoll::unlock_all();
-    hooks::unlock_all();
-    uring::begin_child();
+    socket::begin_child(forker);
+    epoll::begin_child(forker);
+    hooks::begin_child(forker);
+    uring::begin_child(forker);
     client::forget_parent();
     client::forget_tracer();
-    GIVEN.force_unlock();
+    GIVEN.begin_child(forker);
     ENDED.store(BEGUN.load(Relaxed), Release);
     drop_others(CHILD.get());
     let sockets = sockets();
@@ -229,7 +232,10 @@ pub(super) extern "C" fn begin_child() {
         .map(|socket| std::ptr::from_ref(socket.row()));
     leave_closed(CHILD.get(), kept.collect());
     for socket in sockets {
-        socket.sets.force_unlock();
+        if !socket.sets.begin_child(forker) {
+            // A set may have it, of which we do not know here.
+            socket.pin(Reason::Forked);
+        }
         socket.forget_threads();
         match socket.phase.load(Acquire) {
             phase::ATTACHED => {}

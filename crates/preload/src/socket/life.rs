@@ -29,9 +29,9 @@ static FREE: Guarded<VecDeque<&'static Socket>> = Guarded::new(VecDeque::new());
 /// So many rest.
 const RESTING: usize = 32;
 
-/// For a forked child.
-pub(crate) fn unlock_all() {
-    FREE.force_unlock();
+/// In a forked child, see [`Guarded::begin_child`].
+pub(crate) fn begin_child(forker: u32) {
+    FREE.begin_child(forker);
 }
 
 impl Socket {

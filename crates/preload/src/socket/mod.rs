@@ -38,7 +38,7 @@ mod record;
 mod restored;
 mod sharing;
 
-pub(crate) use life::{forget, unlock_all};
+pub(crate) use life::{begin_child, forget};
 pub(crate) use record::reset_row;
 
 use crate::guarded::Guarded;

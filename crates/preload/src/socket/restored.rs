@@ -104,6 +104,13 @@ impl Socket {
         false
     }
 
+    /// Whether `fd` is known to be something else. Of a connection that was never offered nothing is known.
+    #[cold]
+    pub(crate) fn is_known_other(&self, fd: c_int) -> bool {
+        let known = self.row().identity.cookie.load(Relaxed);
+        known != 0 && kernel::option(fd, libc::SOL_SOCKET, libc::SO_COOKIE) != Some(known)
+    }
+
     /// Whether `fd` is this connection still, or a copy of it: of one that was closed past this library, the number may be anything.
     pub(super) fn is_still(&self, fd: c_int) -> bool {
         let known = self.row().identity.cookie.load(Relaxed);

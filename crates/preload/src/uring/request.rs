@@ -172,7 +172,14 @@ impl Request {
                 set.leave_to_kernel();
                 true
             }
-            (operation::CLOSE, Entry::Ring) => {
+            // One of those that were registered.
+            (operation::CLOSE, _) if self.other_fd != 0 => true,
+            (operation::CLOSE, Entry::Ring | Entry::Set(_)) if !is_late => {
+                drop_descriptor(self.fd);
+                true
+            }
+            (operation::CLOSE, Entry::Socket(socket)) if !is_late => {
+                socket.leave_to_uring(self.fd);
                 drop_descriptor(self.fd);
                 true
             }
