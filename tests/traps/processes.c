@@ -6,12 +6,6 @@
 
 extern char **environ;
 
-static int status_of(pid_t child) {
-    int status;
-    must(waitpid(child, &status, 0) == child, "waitpid");
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
 /* Echoes to the end. */
 static void echo(int fd) {
     char buffer[4096];

@@ -143,6 +143,12 @@ static int take(int road, void *note, size_t length) {
     return fd;
 }
 
+static int status_of(pid_t child) {
+    int status;
+    must(waitpid(child, &status, 0) == child, "waitpid");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
 static void pause_ms(int milliseconds) {
     struct timespec time = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
     while (nanosleep(&time, &time) != 0)

@@ -4,19 +4,15 @@
 //! ways that nobody sees: a mapped file gets shorter, the C library frees a block. So SIGSEGV and SIGBUS come here first. In the
 //! middle of a copy they end it; all others are the program's, which sees nothing of this.
 
-use std::cell::Cell;
-
 use libc::{c_int, c_void, siginfo_t};
 
-thread_local! {
-    /// Where the stack was when the copy began that is under way; zero when there is none.
-    static COPYING: Cell<usize> = const { Cell::new(0) };
-}
+use crate::local::local;
+use crate::thread::FAULTS;
 
 /// Runs `copy`, which does nothing but copy. False: memory was not there; a part may have been copied.
 #[inline]
 pub(crate) fn guarded<F: FnMut()>(mut copy: F) -> bool {
-    COPYING.with(|place| arch::run(call::<F>, (&raw mut copy).cast(), place.as_ptr()))
+    arch::run(call::<F>, (&raw mut copy).cast(), local().copying.as_ptr())
 }
 
 extern "C" fn call<F: FnMut()>(copy: *mut c_void) {
@@ -26,16 +22,8 @@ extern "C" fn call<F: FnMut()>(copy: *mut c_void) {
 
 /// Whether a signal is about the instruction that the thread was at.
 pub(crate) fn is_synchronous(signal: c_int, info: *const siginfo_t) -> bool {
-    let faults = [
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGILL,
-        libc::SIGFPE,
-        libc::SIGTRAP,
-        libc::SIGSYS,
-    ];
     // SAFETY: the kernel gives it to a handler with SA_SIGINFO.
-    faults.contains(&signal) && unsafe { (*info).si_code } > 0
+    FAULTS.contains(&signal) && unsafe { (*info).si_code } > 0
 }
 
 /// Whether signals of this kind come here even when the program has no handler.
@@ -45,7 +33,7 @@ pub(crate) fn is_ours(signal: c_int) -> bool {
 
 /// A fault has come. True: it ends a copy of ours, once the handler returns.
 pub(crate) fn ends_copy(signal: c_int, context: *mut c_void) -> bool {
-    let stack = COPYING.with(Cell::get);
+    let stack = local().copying.get();
     is_ours(signal) && stack != 0 && arch::resume(context.cast(), stack)
 }
 

@@ -33,15 +33,32 @@ pub(crate) fn send_file(
     if !goes_by_ring || !usable || !is_small || !kernel::is_file(input) {
         return send_unread(socket, out, raw);
     }
-    let Some(piece) = PIECES.take() else {
-        let mut piece = [0u8; SMALL_PIECE_BYTES];
-        return send_pieces(socket, (out, input), (offset, bytes), &mut piece, raw);
+    with_piece(|piece| send_pieces(socket, (out, input), (offset, bytes), piece, raw))
+}
+
+/// Memory from [`PIECES`], until it is dropped.
+struct Piece(*mut [u8; COPY_BYTES_MAX]);
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        PIECES.give_back(self.0);
+    }
+}
+
+/// Runs `work` with memory that bytes can be read to.
+fn with_piece<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
+    let Some(piece) = PIECES.take().map(Piece) else {
+        return on_the_stack(work);
     };
     // SAFETY: bytes that nobody else has until they are given back.
-    let memory = unsafe { &mut *piece };
-    let outcome = send_pieces(socket, (out, input), (offset, bytes), memory, raw);
-    PIECES.give_back(piece);
-    outcome
+    work(unsafe { &mut *piece.0 })
+}
+
+/// Not in the frame of whoever has other memory: a handler may have little stack.
+#[cold]
+#[inline(never)]
+fn on_the_stack<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
+    work(&mut [0u8; SMALL_PIECE_BYTES])
 }
 
 /// Copies `bytes` bytes at `offset` to the ring, as many at once as `piece` can hold.
@@ -120,45 +137,11 @@ pub(crate) fn splice_out(
     rest: &mut dyn FnMut(usize) -> isize,
 ) -> Outcome {
     socket.pin(Reason::Splice);
-    let mut moved = 0;
-    let mut piece = [0u8; PIPE_BYTES];
-    loop {
-        let reach = socket
-            .lock_receive(input)
-            .map_or(0, |locked| locked.half.reach());
-        let reach = usize::try_from(reach).unwrap_or(usize::MAX);
-        if reach == 0 || bytes == moved || !kernel::is_pipe(out) {
-            break;
-        }
-        if (moved > 0 || flags & libc::SPLICE_F_NONBLOCK != 0) && !kernel::is_writable(out) {
-            return ended(moved, -(libc::EAGAIN as isize));
-        }
-        let list = [iovec {
-            iov_base: piece.as_mut_ptr().cast(),
-            iov_len: (bytes - moved).min(PIPE_BYTES).min(reach),
-        }];
-        let mut call = receive::Call {
-            fd: input,
-            list: &list,
-            flags: libc::MSG_PEEK | if moved > 0 { libc::MSG_DONTWAIT } else { 0 },
-        };
-        let seen = match receive::receive(socket, &call, &mut would_block) {
-            Outcome::Handled(seen) if seen > 0 => seen.cast_unsigned(),
-            other if moved == 0 => return other,
-            _ => return Outcome::Handled(moved.cast_signed()),
-        };
-        let written = kernel!(libc::SYS_write, out, piece.as_ptr(), seen);
-        let Ok(taken @ 1..) = usize::try_from(written) else {
-            return ended(moved, written);
-        };
-        let list = [iovec {
-            iov_base: piece.as_mut_ptr().cast(),
-            iov_len: taken,
-        }];
-        (call.list, call.flags) = (&list, libc::MSG_DONTWAIT);
-        receive::receive(socket, &call, &mut would_block);
-        moved += taken;
-    }
+    let moved = match with_piece(|piece| splice_unread(socket, (input, out), (bytes, flags), piece))
+    {
+        Ok(moved) => moved,
+        Err(outcome) => return outcome,
+    };
     if moved == 0 {
         return receive::by_kernel(socket, input, raw);
     }
@@ -173,6 +156,54 @@ pub(crate) fn splice_out(
         Outcome::Handled(more) if more > 0 => Outcome::Handled(moved.cast_signed() + more),
         _ => Outcome::Handled(moved.cast_signed()),
     }
+}
+
+/// Moves to a pipe what comes before the rest that the kernel can splice: how much that was, or how the call has ended meanwhile.
+fn splice_unread(
+    socket: &'static Socket,
+    (input, out): (c_int, c_int),
+    (bytes, flags): (usize, c_uint),
+    piece: &mut [u8],
+) -> Result<usize, Outcome> {
+    let mut moved = 0;
+    loop {
+        let reach = socket
+            .lock_receive(input)
+            .map_or(0, |locked| locked.half.reach());
+        let reach = usize::try_from(reach).unwrap_or(usize::MAX);
+        if reach == 0 || bytes == moved || !kernel::is_pipe(out) {
+            break;
+        }
+        if (moved > 0 || flags & libc::SPLICE_F_NONBLOCK != 0) && !kernel::is_writable(out) {
+            return Err(ended(moved, -(libc::EAGAIN as isize)));
+        }
+        let list = [iovec {
+            iov_base: piece.as_mut_ptr().cast(),
+            iov_len: (bytes - moved).min(PIPE_BYTES).min(reach),
+        }];
+        let mut call = receive::Call {
+            fd: input,
+            list: &list,
+            flags: libc::MSG_PEEK | if moved > 0 { libc::MSG_DONTWAIT } else { 0 },
+        };
+        let seen = match receive::receive(socket, &call, &mut would_block) {
+            Outcome::Handled(seen) if seen > 0 => seen.cast_unsigned(),
+            other if moved == 0 => return Err(other),
+            _ => return Err(Outcome::Handled(moved.cast_signed())),
+        };
+        let written = kernel!(libc::SYS_write, out, piece.as_ptr(), seen);
+        let Ok(taken @ 1..) = usize::try_from(written) else {
+            return Err(ended(moved, written));
+        };
+        let list = [iovec {
+            iov_base: piece.as_mut_ptr().cast(),
+            iov_len: taken,
+        }];
+        (call.list, call.flags) = (&list, libc::MSG_DONTWAIT);
+        receive::receive(socket, &call, &mut would_block);
+        moved += taken;
+    }
+    Ok(moved)
 }
 
 /// What a call returns that has moved so much before it met with `result`.

@@ -15,9 +15,13 @@
 //! `fault` ends a copy whose buffer is not there any more. The library needs no other one: `objects` finds the C library's functions,
 //! `lacking` has what some C libraries have not, and `unwinder` asks the program's unwinder.
 
-/// Counts a call, in the build that counts; nothing otherwise.
-macro_rules! cover {
+/// The beginning of a hook: the thread is not cancelled at any instruction, and a call is counted in the build that counts.
+macro_rules! enter {
+    () => {
+        let _deferred = crate::thread::Deferred::new();
+    };
     ($function:ident($($argument:expr),*)) => {
+        enter!();
         #[cfg(feature = "coverage")]
         crate::coverage::$function($($argument),*);
     };
@@ -36,6 +40,7 @@ mod hooks;
 mod kernel;
 #[cfg(not(test))]
 mod lacking;
+mod local;
 mod memory;
 mod objects;
 mod pass;
@@ -64,7 +69,9 @@ use millrace_shm::spin;
 static CONSTRUCTOR: extern "C" fn() = {
     extern "C" fn start() {
         // A failed start means that every hook passes through.
+        let errno = thread::errno();
         let _ = std::panic::catch_unwind(process::start);
+        thread::set_errno(errno);
     }
     start
 };

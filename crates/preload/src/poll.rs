@@ -217,6 +217,7 @@ fn wait(
     ask: &mut dyn FnMut(&Watch) -> c_int,
     sleep: &mut dyn FnMut() -> c_int,
 ) -> c_int {
+    thread::test_cancel();
     let interrupts = thread::interrupts();
     loop {
         if watch.any_ready() || timeout_ns == Some(0) {
@@ -311,6 +312,11 @@ fn ask_poll(list: &mut [pollfd], mask: *const sigset_t, watch: &Watch) -> c_int 
     list.iter().filter(|entry| entry.revents != 0).count() as c_int
 }
 
+/// How many there are. None: the kernel is to say.
+fn length_of(count: impl TryInto<usize>) -> Option<usize> {
+    count.try_into().ok().filter(|_| table::exists())
+}
+
 /// `poll` and `ppoll`; `sleep` is the program's own call.
 pub(crate) fn poll(
     fds: *mut pollfd,
@@ -319,16 +325,16 @@ pub(crate) fn poll(
     mask: *const sigset_t,
     sleep: &mut dyn FnMut() -> c_int,
 ) -> c_int {
-    client::glance();
-    let Ok(length) = usize::try_from(count) else {
+    let Some(length) = length_of(count) else {
         return sleep();
     };
+    client::glance();
     let bytes = length.saturating_mul(size_of::<pollfd>());
     if length == 0 || length > 1 << 20 || !user::can_read(fds.cast(), bytes) {
         return sleep();
     }
     if !user::can_write(fds.cast(), bytes) {
-        return bad_address();
+        return thread::fail(libc::EFAULT);
     }
     // SAFETY: just found writable; the program gives the array to this call.
     let list = unsafe { std::slice::from_raw_parts_mut(fds, length) };
@@ -356,13 +362,6 @@ pub(crate) fn poll(
         show_kills(list);
     }
     result
-}
-
-/// What the kernel finds when it has something to report, or the time is over; nothing else comes of such a call.
-#[cold]
-fn bad_address() -> c_int {
-    thread::set_errno(libc::EFAULT);
-    -1
 }
 
 /// As many descriptors as the C library's type has.
@@ -456,10 +455,10 @@ pub(crate) fn select(
     mask: *const sigset_t,
     sleep: &mut dyn FnMut() -> c_int,
 ) -> c_int {
-    client::glance();
-    let Ok(length) = usize::try_from(count) else {
+    let Some(length) = length_of(count) else {
         return sleep();
     };
+    client::glance();
     let length = if length > FD_SETSIZE {
         length.min(kernel::descriptors_max())
     } else {
@@ -473,7 +472,7 @@ pub(crate) fn select(
         return sleep();
     }
     if !bits.iter().all(|bits| bits.is_usable()) {
-        return bad_address();
+        return thread::fail(libc::EFAULT);
     }
     let wanted = bits.map(Bits::copy);
     let mut watch = Watch::default();

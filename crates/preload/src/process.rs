@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{
     AtomicBool, AtomicU32,
-    Ordering::{AcqRel, Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use libc::{c_char, c_int};
@@ -15,7 +15,9 @@ use millrace_wire::{Mode, Reason};
 use crate::kernel::kernel;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{client, epoll, headers, kernel, objects, real, signals, spin, started, thread, user};
+use crate::{
+    client, epoll, headers, hooks, kernel, memory, real, signals, spin, started, thread, user,
+};
 
 mod fork;
 mod numbers;
@@ -35,23 +37,21 @@ static FOREIGN: AtomicBool = AtomicBool::new(false);
 static ENDED: AtomicBool = AtomicBool::new(false);
 static SPIN_OVERRIDDEN: AtomicBool = AtomicBool::new(false);
 
-type Handler = extern "C" fn();
-
-/// `pthread_atfork`, which glibc has inside every program and library that uses it, but for what that goes on to. False: it failed.
-fn watch_forks(prepare: Handler, parent: Handler, child: Handler) -> bool {
-    let (function, whose) = match objects::any(c"__register_atfork") {
-        function if function.is_null() => (objects::any(c"pthread_atfork"), null_mut()),
-        // Handlers go with the object that has this address: we stay.
-        function => (function, (&raw const PROCESS).cast_mut().cast::<c_void>()),
-    };
-    if function.is_null() {
-        return false;
+/// Has our handlers of forks come before all others: what those of libraries do before a fork may wait for other threads, which need our
+/// locks, and in a child ours have to come first, too. False: there cannot be any.
+pub(crate) fn watch_forks() -> bool {
+    static ARE_WATCHED: AtomicBool = AtomicBool::new(false);
+    if ARE_WATCHED.swap(true, AcqRel) {
+        return true;
     }
-    // SAFETY: both functions have this type, but that one of them takes no fourth argument and looks at none.
-    let function: unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int =
-        unsafe { std::mem::transmute(function) };
+    // Handlers go with the object that has this address: we stay.
+    let whose = (&raw const PROCESS).cast_mut().cast::<c_void>();
+    let [prepare, parent, child] = [before_fork, after_fork_in_parent, begin_child]
+        .map(|handler: extern "C" fn()| handler as usize);
     // SAFETY: three functions of this library, which is never unloaded.
-    unsafe { function(prepare, parent, child, whose) == 0 }
+    let answer = unsafe { real::__register_atfork(prepare, parent, child, whose) };
+    ARE_WATCHED.store(answer == 0, Release);
+    answer == 0
 }
 
 /// The process's number as of its start or fork.
@@ -156,6 +156,7 @@ fn is_refused_a_call() -> bool {
 /// Reads the environment and makes the table. Whatever is missing leaves every hook passing through.
 pub(crate) fn start() {
     real::look_up_all();
+    hooks::look_up_all();
     thread::look_up_single();
     headers::learn_layout();
     PROCESS.store(kernel::process_id(), Relaxed);
@@ -176,9 +177,10 @@ pub(crate) fn start() {
     }
     user::prepare();
     client::configure(path, mode, seed);
-    if watch_forks(before_fork, after_fork_in_parent, begin_child) {
+    memory::keep_reserve();
+    if watch_forks() {
         table::create();
-        signals::watch_faults();
+        signals::watch();
     }
 }
 
@@ -205,7 +207,7 @@ pub(crate) fn expect_bare_child() {
 /// Whether we run in a child that shares the parent's memory (`vfork`): such a child must not change what we know.
 #[inline]
 pub(crate) fn is_borrowed() -> bool {
-    MAY_BE_BORROWED.load(Relaxed) && kernel::process_id() != id()
+    MAY_BE_BORROWED.load(Relaxed) && table::exists() && kernel::process_id() != id()
 }
 
 /// Whether we run in a child that this thread has made by `vfork`, where `fd` is not the connection that it is in the parent: the child
@@ -350,6 +352,18 @@ pub(crate) fn part_descriptors() {
     }
 }
 
+/// There is no memory to follow anything more with. False: there is.
+#[inline]
+pub(crate) fn leave_if_scarce() -> bool {
+    let is_scarce = memory::is_scarce();
+    if is_scarce {
+        leave_for_good(Reason::NoMemory);
+    }
+    is_scarce
+}
+
+/// The process leaves all rings, and the library is as if it were not there.
+#[cold]
 fn leave_for_good(reason: Reason) {
     if !table::exists() || is_borrowed() {
         return;
@@ -380,6 +394,7 @@ pub(crate) fn leave_rings(reason: Reason, empty: impl Fn(&'static Socket, c_int)
             empty(socket, fd);
         }
     }
+    client::keep_away();
     thread::set_errno(errno);
 }
 

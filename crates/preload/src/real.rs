@@ -16,13 +16,13 @@ use crate::objects;
 
 /// A function of the C library, looked up once.
 #[derive(Debug)]
-struct Symbol {
+pub(crate) struct Symbol {
     found: AtomicPtr<c_void>,
     name: &'static CStr,
 }
 
 impl Symbol {
-    const fn new(name: &'static str) -> Symbol {
+    pub(crate) const fn new(name: &'static str) -> Symbol {
         match CStr::from_bytes_with_nul(name.as_bytes()) {
             Ok(name) => Symbol {
                 found: AtomicPtr::new(std::ptr::null_mut()),
@@ -33,7 +33,7 @@ impl Symbol {
     }
 
     #[inline]
-    fn get(&self) -> *mut c_void {
+    pub(crate) fn get(&self) -> *mut c_void {
         let found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
             self.look_up()
@@ -178,6 +178,8 @@ real! {
     epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int,
         or newer::epoll_pwait2;
     prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
+    __register_atfork(prepare: usize, parent: usize, child: usize, whose: *mut c_void) -> c_int, or newer::__register_atfork;
+    pthread_atfork(prepare: usize, parent: usize, child: usize) -> c_int, or newer::pthread_atfork;
     fork() -> pid_t;
     _Fork() -> pid_t, or newer::_Fork;
     execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
@@ -188,6 +190,10 @@ real! {
     execveat(directory: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char,
         flags: c_int) -> c_int, or newer::execveat;
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    pthread_testcancel() -> (), or newer::pthread_testcancel;
+    pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int, or newer::pthread_setcancelstate;
+    pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int, or newer::pthread_setcanceltype;
+    getcontext(context: *mut libc::ucontext_t) -> c_int;
     fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     fileno(stream: *mut libc::FILE) -> c_int;
     fileno_unlocked(stream: *mut libc::FILE) -> c_int;
@@ -200,10 +206,49 @@ real! {
 /// Functions that not every C library has, as the kernel has them.
 mod newer {
     use super::{
-        c_char, c_int, c_uint, epoll_event, iovec, off_t, pid_t, sigset_t, ssize_t, timespec,
+        c_char, c_int, c_uint, c_void, epoll_event, iovec, off_t, pid_t, sigset_t, ssize_t,
+        timespec,
     };
     use crate::kernel::kernel;
     use crate::thread::told;
+
+    /// Where there are no threads.
+    pub(super) extern "C-unwind" fn pthread_testcancel() {}
+
+    pub(super) extern "C-unwind" fn pthread_setcancelstate(
+        _state: c_int,
+        _before: *mut c_int,
+    ) -> c_int {
+        libc::ENOSYS
+    }
+
+    pub(super) extern "C-unwind" fn pthread_setcanceltype(
+        _kind: c_int,
+        _before: *mut c_int,
+    ) -> c_int {
+        libc::ENOSYS
+    }
+
+    /// Each C library has one of the two.
+    #[allow(non_snake_case, reason = "the C library's name")]
+    pub(super) extern "C-unwind" fn __register_atfork(
+        prepare: usize,
+        parent: usize,
+        child: usize,
+        _whose: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the caller's handlers.
+        unsafe { super::pthread_atfork(prepare, parent, child) }
+    }
+
+    pub(super) extern "C-unwind" fn pthread_atfork(
+        prepare: usize,
+        parent: usize,
+        child: usize,
+    ) -> c_int {
+        // SAFETY: the caller's handlers.
+        unsafe { super::__register_atfork(prepare, parent, child, std::ptr::null_mut()) }
+    }
 
     pub(super) extern "C-unwind" fn close_range(
         first: c_uint,

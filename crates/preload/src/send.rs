@@ -62,6 +62,7 @@ pub(crate) fn send(
     raw: &mut dyn FnMut() -> isize,
 ) -> Outcome {
     if socket.is_joined(call.fd) {
+        thread::test_cancel();
         return send_joined(socket, call, raw);
     }
     if call.flags & libc::MSG_OOB != 0 {

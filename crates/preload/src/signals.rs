@@ -1,7 +1,7 @@
 //! Notices that a signal handler ran while we looked at a ring, and keeps handlers out of our locks.
 //!
 //! A program that waits in `poll` or `recv` relies on EINTR. While we spin there is no system call that could fail, so the
-//! program's handlers are entered through [`enter`], which counts and goes on to the handler. While the thread holds a lock, the
+//! program's handlers are entered through `enter` here, which counts and goes on to the handler. While the thread holds a lock, the
 //! signal is kept until it is free. What the program sees by `sigaction` are its own handlers; masks and arguments are untouched.
 
 use std::sync::atomic::{
@@ -10,7 +10,8 @@ use std::sync::atomic::{
 
 use libc::{c_int, c_void, siginfo_t};
 
-use crate::{fault, objects, real, table, thread};
+use crate::kernel::{self, kernel};
+use crate::{fault, process, real, table, thread};
 
 const SIGNALS: usize = 65;
 /// The kernel's first signal of real time: such signals queue, and come in their order.
@@ -40,14 +41,33 @@ pub(crate) fn may_restart_calls() -> bool {
 }
 
 extern "C-unwind" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    let kept = if fault::is_synchronous(signal, info) {
+    let is_fault = fault::is_synchronous(signal, info);
+    let kept = if is_fault {
         fault::ends_copy(signal, context)
     } else {
         thread::must_wait(signal, info, context)
     };
-    if !kept {
-        run(signal, info, context);
+    if kept {
+        return;
     }
+    if fault::is_ours(signal) {
+        // SAFETY: the kernel gives it to a handler with SA_SIGINFO. Of the mask it knows eight bytes.
+        let before =
+            unsafe { *(&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>() };
+        thread::set_mask(before | blocked_in(signal));
+    }
+    run(signal, info, context);
+}
+
+/// What the program's handler has blocked besides what was before.
+fn blocked_in(signal: c_int) -> u64 {
+    let index = signal.cast_unsigned() as usize % SIGNALS;
+    let own = if FLAGS[index].load(Relaxed) & libc::SA_NODEFER == 0 {
+        thread::bit(signal)
+    } else {
+        0
+    };
+    own | MASKS[index].load(Relaxed)
 }
 
 /// Goes on to the program's handler.
@@ -79,66 +99,94 @@ fn die(signal: c_int, info: *const siginfo_t) {
     // SAFETY: a structure of ours.
     unsafe { real::sigaction(signal, &raw const default, std::ptr::null_mut()) };
     // A fault comes again by itself.
-    if !fault::is_synchronous(signal, info) {
-        thread::send_again(signal, info);
+    if !fault::is_synchronous(signal, info) && !thread::send_again(signal, info) {
+        kernel!(libc::SYS_kill, kernel::process_id(), signal);
     }
 }
 
-/// Has faults come here first, where the program starts with the default action.
-pub(crate) fn watch_faults() {
-    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+/// Has faults come here first, where the program starts with the default action; and what has a handler already, of a library that was
+/// there before us.
+pub(crate) fn watch() {
+    for signal in 1..SIGNALS as c_int {
         // SAFETY: integers and pointers, for which zero is a value.
         let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: structures of ours.
         unsafe {
-            real::sigaction(signal, std::ptr::null(), &raw mut now);
-            if fault::is_ours(signal) && now.sa_sigaction == libc::SIG_DFL {
+            let is_told = real::sigaction(signal, std::ptr::null(), &raw mut now) == 0;
+            let handler = now.sa_sigaction;
+            let is_watched =
+                is_handler(handler) || fault::is_ours(signal) && handler == libc::SIG_DFL;
+            if is_told && is_watched && handler != enter as *const () as usize {
                 action(signal, &raw const now, std::ptr::null_mut());
             }
+            if is_told && handler == libc::SIG_DFL {
+                FLAGS[signal as usize].store(0, Relaxed);
+            }
         }
-        FLAGS[signal as usize].store(0, Relaxed);
     }
 }
 
-/// Has a signal that was kept come now: `mask` was in force then. False: the kernel is to bring it once more, which is as good.
+/// Whether a signal that was kept comes as well when the kernel brings it once more.
 ///
-/// It would bring one of real time after those that came later, and one whose handler serves once not to the handler.
-pub(crate) fn run_kept(signal: c_int, info: &siginfo_t, mask: u64) -> bool {
-    let index = signal.cast_unsigned() as usize % SIGNALS;
-    let flags = FLAGS[index].load(Relaxed);
-    if signal < REAL_TIME && flags & libc::SA_RESETHAND == 0 {
-        return false;
-    }
-    let own = if flags & libc::SA_NODEFER == 0 {
-        1 << (index - 1)
-    } else {
-        0
-    };
+/// It would bring one of real time after those that came later, which is better than on the wrong stack, and one whose handler serves
+/// once not to the handler.
+pub(crate) fn comes_again(signal: c_int) -> bool {
+    let flags = FLAGS[signal.cast_unsigned() as usize % SIGNALS].load(Relaxed);
+    let is_simple = signal < REAL_TIME || flags & libc::SA_ONSTACK != 0 && has_other_stack();
+    is_simple && flags & libc::SA_RESETHAND == 0
+}
+
+/// Whether the thread has a stack for handlers that it is not on.
+fn has_other_stack() -> bool {
+    // SAFETY: integers and a pointer, for which zero is a value.
+    let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
+    let answer = kernel!(libc::SYS_sigaltstack, 0usize, &raw mut stack);
+    answer == 0 && stack.ss_flags & (libc::SS_DISABLE | libc::SS_ONSTACK) == 0
+}
+
+/// Has a signal that was kept come now: `mask` was in force then. Another one is when this returns.
+#[inline(never)]
+pub(crate) fn run_kept(signal: c_int, info: &siginfo_t, mask: u64) {
     let mut context = here();
-    thread::set_mask(mask | own | MASKS[index].load(Relaxed));
+    thread::set_mask(mask | blocked_in(signal));
     run(signal, info, (&raw mut context).cast());
-    thread::set_mask(mask);
-    true
 }
 
 /// For a handler that wants to know what it interrupts: us.
+#[inline(never)]
 fn here() -> libc::ucontext_t {
-    // SAFETY: plain data, for which zero is a value.
+    // SAFETY: plain data, for which zero is a value. In musl, which has no such function, it stays that.
     let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
-    let function = objects::any(c"getcontext");
-    // musl has none.
-    if !function.is_null() {
-        // SAFETY: the function of this name has this type (POSIX, up to 2004).
-        let function: unsafe extern "C" fn(*mut libc::ucontext_t) -> c_int =
-            unsafe { std::mem::transmute(function) };
-        // SAFETY: a place of ours.
-        unsafe { function(&raw mut context) };
-    }
+    let errno = thread::errno();
+    // SAFETY: a place of ours.
+    unsafe { real::getcontext(&raw mut context) };
+    thread::set_errno(errno);
     context
 }
 
 fn is_handler(address: usize) -> bool {
     address != libc::SIG_DFL && address != libc::SIG_IGN && address != libc::SIG_ERR
+}
+
+/// Notes what the program wants, and makes of it what is installed, but for the handler.
+fn replace(action: &mut libc::sigaction, index: usize, by_default: bool) {
+    FLAGS[index].store(action.sa_flags | SA_RESTORER, Relaxed);
+    // SAFETY: of the set the kernel knows the first eight bytes.
+    let mask = unsafe { &mut *(&raw mut action.sa_mask).cast::<u64>() };
+    MASKS[index].store(*mask & !thread::NEVER_BLOCKED, Relaxed);
+    RESTARTS.fetch_or(
+        !by_default && action.sa_flags & libc::SA_RESTART != 0,
+        Relaxed,
+    );
+    action.sa_flags |= libc::SA_SIGINFO;
+    if by_default {
+        action.sa_flags |= libc::SA_ONSTACK;
+    }
+    if fault::is_ours(index as c_int) {
+        action.sa_flags &= !libc::SA_RESETHAND;
+        // No other handler comes between a fault and ours, which would keep the fault's own signal blocked with its own.
+        *mask = u64::MAX;
+    }
 }
 
 /// `sigaction` with our entry in the place of the program's handler.
@@ -155,32 +203,27 @@ pub(crate) unsafe fn action(
         // SAFETY: the program's own arguments.
         _ => return unsafe { real::sigaction(signal, new, old) },
     };
-    let before = (HANDLERS[index].load(Relaxed), FLAGS[index].load(Relaxed));
-    let result = if new.is_null() {
+    let before = (
+        HANDLERS[index].load(Relaxed),
+        FLAGS[index].load(Relaxed),
+        MASKS[index].load(Relaxed),
+    );
+    // A child of `vfork` has actions of its own, and its parent's tables.
+    let result = if new.is_null() || process::is_borrowed() {
         // SAFETY: the program's own arguments.
         unsafe { real::sigaction(signal, new, old) }
     } else {
         // SAFETY: not null; the program promises that it is readable.
         let mut ours = unsafe { *new };
+        if ours.sa_sigaction == enter as *const () as usize {
+            // As the kernel has told it by a call that we did not see.
+            ours.sa_sigaction = before.0;
+        }
         let handler = ours.sa_sigaction;
         let by_default = handler == libc::SIG_DFL && fault::is_ours(signal);
         let entered = (is_handler(handler) || by_default) && table::exists();
         if entered {
-            FLAGS[index].store(ours.sa_flags | SA_RESTORER, Relaxed);
-            // SAFETY: of the set the kernel knows the first eight bytes.
-            let mask = unsafe { (&raw const ours.sa_mask).cast::<u64>().read() };
-            MASKS[index].store(mask, Relaxed);
-            RESTARTS.fetch_or(
-                is_handler(handler) && ours.sa_flags & libc::SA_RESTART != 0,
-                Relaxed,
-            );
-            ours.sa_flags |= libc::SA_SIGINFO;
-            if by_default {
-                ours.sa_flags |= libc::SA_ONSTACK;
-            }
-            if fault::is_ours(signal) {
-                ours.sa_flags &= !libc::SA_RESETHAND;
-            }
+            replace(&mut ours, index, by_default);
             HANDLERS[index].store(handler, Relaxed);
             ours.sa_sigaction = enter as *const () as usize;
         }
@@ -189,6 +232,7 @@ pub(crate) unsafe fn action(
         if entered && result != 0 {
             HANDLERS[index].store(before.0, Relaxed);
             FLAGS[index].store(before.1, Relaxed);
+            MASKS[index].store(before.2, Relaxed);
         }
         result
     };
@@ -197,6 +241,8 @@ pub(crate) unsafe fn action(
         let old = unsafe { &mut *old };
         if old.sa_sigaction == enter as *const () as usize {
             old.sa_sigaction = before.0;
+            // SAFETY: as above.
+            unsafe { (&raw mut old.sa_mask).cast::<u64>().write(before.2) };
             old.sa_flags = old.sa_flags & !OUR_FLAGS | before.1 & OUR_FLAGS;
         }
     }

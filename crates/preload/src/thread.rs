@@ -2,47 +2,50 @@
 
 use std::cell::Cell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering::Relaxed};
 
 use libc::{c_int, c_void, siginfo_t};
 use millrace_shm::lock::{Held, OwnerLock};
 use millrace_shm::sys;
 
 use crate::kernel::kernel;
-use crate::{objects, process, signals};
+use crate::local::{Local, local};
+use crate::{objects, process, real, signals};
 
-/// What is looked at in every call, at one address.
-struct Local {
-    id: Cell<u32>,
-    /// Locks held, and other work that a signal handler must not find half done.
-    busy: Cell<u32>,
-    /// A signal waits for the end of that work, in `WAITING`.
-    waits: Cell<bool>,
-    /// The thread has made, or is, a child that has its memory.
-    has_bare_child: Cell<bool>,
-}
-
-/// A signal that has come, and the mask of those that were blocked before it.
-#[derive(Clone, Copy)]
-struct Waiting {
+/// A signal that has come, and the mask of those that were blocked before it. Zeros are a value of it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Kept {
     signal: c_int,
-    info: siginfo_t,
     mask: u64,
+    info: siginfo_t,
 }
 
-thread_local! {
-    static LOCAL: Local = const {
-        Local {
-            id: Cell::new(0),
-            busy: Cell::new(0),
-            waits: Cell::new(false),
-            has_bare_child: Cell::new(false),
-        }
-    };
-    static WAITING: Cell<Option<Waiting>> = const { Cell::new(None) };
-    static NOTED_AT: Cell<u64> = const { Cell::new(0) };
-    static INTERRUPTS: Cell<u32> = const { Cell::new(0) };
-    static STRICT_INTERRUPTS: Cell<u32> = const { Cell::new(0) };
+/// Signals that may be about the instruction that the thread is at: blocked, they would end the process.
+pub(crate) const FAULTS: [c_int; 6] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+];
+/// What the kernel strikes out of every mask.
+pub(crate) const NEVER_BLOCKED: u64 = bit(libc::SIGKILL) | bit(libc::SIGSTOP);
+/// What is blocked while signals wait.
+const ALL_BUT_FAULTS: u64 = {
+    let mut mask = !NEVER_BLOCKED;
+    let mut index = 0;
+    while index < FAULTS.len() {
+        mask &= !bit(FAULTS[index]);
+        index += 1;
+    }
+    mask
+};
+
+/// A signal's place in a mask.
+pub(crate) const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
 }
 
 /// The C library's own word for whether the process has a single thread (`sys/single_threaded.h`, glibc 2.32).
@@ -61,10 +64,97 @@ pub(crate) fn is_alone() -> bool {
     unsafe { SINGLE.load(Relaxed).as_ref() }.is_some_and(|single| single.load(Relaxed) != 0)
 }
 
+/// Ends the thread here if another has asked for that: the program's call is a place for it, and will not come to the C library's.
+#[inline]
+pub(crate) fn test_cancel() {
+    if !is_alone() {
+        // SAFETY: nothing is held by the callers that would have to be given back.
+        unsafe { real::pthread_testcancel() };
+    }
+}
+
+const DEFERRED: c_int = 0;
+const ASYNCHRONOUS: c_int = 1;
+
+/// Whether any thread may ever have asked to be cancelled at any instruction.
+static IS_ANY_ASYNCHRONOUS: AtomicBool = AtomicBool::new(false);
+
+/// `pthread_setcanceltype`.
+pub(crate) fn set_cancel_type(kind: c_int, before: *mut c_int) -> c_int {
+    let asks = kind == ASYNCHRONOUS;
+    if asks {
+        IS_ANY_ASYNCHRONOUS.store(true, Relaxed);
+        // First: it may be cancelled in the call.
+        local().is_asynchronous.set(true);
+    }
+    // SAFETY: the program's own arguments.
+    let answer = unsafe { real::pthread_setcanceltype(kind, before) };
+    if answer == 0 {
+        local().is_asynchronous.set(asks);
+    }
+    answer
+}
+
+/// While it exists, this thread is cancelled where the C library's functions let it, and not at any instruction: half of what we do
+/// cannot be taken back.
+#[derive(Debug)]
+pub(crate) struct Deferred(bool);
+
+impl Deferred {
+    #[inline]
+    pub(crate) fn new() -> Deferred {
+        Deferred(IS_ANY_ASYNCHRONOUS.load(Relaxed) && defer())
+    }
+}
+
+#[cold]
+fn defer() -> bool {
+    let asks = local().is_asynchronous.replace(false);
+    if asks {
+        // SAFETY: a plain number.
+        unsafe { real::pthread_setcanceltype(DEFERRED, null_mut()) };
+    }
+    asks
+}
+
+impl Drop for Deferred {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0 {
+            set_cancel_type(ASYNCHRONOUS, null_mut());
+        }
+    }
+}
+
+/// While it exists, this thread is not cancelled: the program's call is no place for that, or is in the middle of something.
+#[derive(Debug)]
+pub(crate) struct Uncancelled(Option<c_int>);
+
+impl Uncancelled {
+    pub(crate) fn new() -> Uncancelled {
+        const DISABLE: c_int = 1;
+        // Nobody can cancel the only thread, and a child of `vfork` has its parent's.
+        let may_be = !is_alone() && !process::is_borrowed();
+        let mut before = 0;
+        // SAFETY: a place of ours.
+        let done = may_be && unsafe { real::pthread_setcancelstate(DISABLE, &raw mut before) } == 0;
+        Uncancelled(done.then_some(before))
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            // SAFETY: what it was.
+            unsafe { real::pthread_setcancelstate(before, null_mut()) };
+        }
+    }
+}
+
 /// The thread's number, as the kernel knows it.
 #[inline]
 pub(crate) fn id() -> u32 {
-    LOCAL.with(Local::id)
+    local().id()
 }
 
 impl Local {
@@ -93,67 +183,58 @@ impl Local {
 
 /// The thread is about to make a child that has its memory, and lets it wait until that has another.
 pub(crate) fn expect_bare_child() {
-    LOCAL.with(|local| local.has_bare_child.set(true));
+    local().has_bare_child.set(true);
 }
 
 /// Whether it is such a child.
 #[inline]
 pub(crate) fn is_in_bare_child() -> bool {
-    LOCAL.with(|local| local.has_bare_child.get() && local.is_bare_child())
+    let local = local();
+    local.has_bare_child.get() && local.is_bare_child()
 }
 
 /// How long ago, in cycles of `spin::clock`, this thread last asked for that; it is `now` then.
 pub(crate) fn since_noted(now: u64) -> u64 {
-    now.wrapping_sub(NOTED_AT.replace(now))
+    now.wrapping_sub(local().noted_at.replace(now))
 }
 
-/// In a forked child: the thread has a new number, and a signal that waits is for the parent.
+/// In a forked child: the thread has a new number, and signals that wait are for the parent.
 pub(crate) fn begin_child() {
-    LOCAL.with(|local| {
-        local.id.set(0);
-        local.busy.set(0);
-        if local.waits.replace(false)
-            && let Some(waiting) = WAITING.take()
-        {
-            set_mask(waiting.mask);
-        }
-    });
+    let local = local();
+    local.id.set(0);
+    local.busy.set(0);
+    if local.waits.replace(false) {
+        local.kept_count.set(0);
+        set_mask(local.mask_after.get());
+    }
 }
 
 /// After a fork, during which introductions and the heap stood still, in the parent.
 pub(crate) fn end_fork() {
-    LOCAL.with(|local| {
-        local.busy.set(0);
-        if local.waits.get() {
-            deliver(local);
-        }
-    });
+    let local = local();
+    local.busy.set(0);
+    if local.waits.get() {
+        deliver(local);
+    }
 }
 
 /// While it exists, this thread's signal handlers wait: they find no lock held, and may leave by `siglongjmp`.
 #[derive(Debug)]
-pub(crate) struct Busy(*const Local);
+pub(crate) struct Busy(&'static Local);
 
 impl Busy {
     #[inline]
     pub(crate) fn new() -> Busy {
-        LOCAL.with(|local| {
-            local.busy.set(local.busy.get() + 1);
-            Busy(local)
-        })
-    }
-
-    #[inline]
-    fn local(&self) -> &Local {
-        // SAFETY: this thread's, which does not leave this thread; it has no destructor that would end it before.
-        unsafe { &*self.0 }
+        let local = local();
+        local.busy.set(local.busy.get() + 1);
+        Busy(local)
     }
 
     /// Takes a lock for this thread, whose handlers run while it has to wait for it.
     #[inline]
     pub(crate) fn lock(lock: &OwnerLock) -> (Held, Busy) {
         let busy = Busy::new();
-        match lock.try_lock(busy.local().id()) {
+        match lock.try_lock(busy.0.id()) {
             Some(held) => (held, busy),
             None => {
                 drop(busy);
@@ -167,7 +248,7 @@ impl Busy {
         let mut turn = 0;
         loop {
             let busy = Busy::new();
-            if let Some(held) = lock.lock_in_turn(busy.local().id(), turn) {
+            if let Some(held) = lock.lock_in_turn(busy.0.id(), turn) {
                 return (held, busy);
             }
             turn += 1;
@@ -178,7 +259,7 @@ impl Busy {
 impl Drop for Busy {
     #[inline]
     fn drop(&mut self) {
-        let local = self.local();
+        let local = self.0;
         let busy = local.busy.get().saturating_sub(1);
         local.busy.set(busy);
         if busy == 0 && local.waits.get() {
@@ -187,46 +268,79 @@ impl Drop for Busy {
     }
 }
 
+/// Has all signals wait, `also` these, once a handler has returned. What was blocked when it came.
+fn hold(local: &Local, also: u64, context: *mut c_void) -> u64 {
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: the kernel gives it to a handler with SA_SIGINFO. Of the mask it knows eight bytes, which hold when the handler returns.
+    let mask = unsafe { &mut *(&raw mut (*context).uc_sigmask).cast::<u64>() };
+    let before = *mask;
+    // Several may come at once: then the handler of each is interrupted by the next one's before its first instruction. The last one to be
+    // here was the first to be interrupted, and returns to the program.
+    if before & ALL_BUT_FAULTS != ALL_BUT_FAULTS {
+        local.mask_after.set(before);
+    }
+    *mask = before | ALL_BUT_FAULTS | also;
+    before
+}
+
 /// A signal has come. True: it is kept, with all others, until this thread is busy no more.
 pub(crate) fn must_wait(signal: c_int, info: *const siginfo_t, context: *mut c_void) -> bool {
-    LOCAL.with(|local| {
-        if local.busy.get() == 0 || local.waits.get() {
-            return false;
-        }
-        let context = context.cast::<libc::ucontext_t>();
-        // SAFETY: the kernel gives both to a handler with SA_SIGINFO. Of the mask it knows eight bytes, which hold when the
-        // handler returns.
-        let (info, mask) = unsafe { (*info, &mut *(&raw mut (*context).uc_sigmask).cast::<u64>()) };
-        let mask = std::mem::replace(mask, u64::MAX);
-        WAITING.set(Some(Waiting { signal, info, mask }));
-        local.waits.set(true);
-        true
-    })
-}
-
-/// Lets the signal that waits come, as it was, and then all others.
-#[cold]
-fn deliver(local: &Local) {
-    local.waits.set(false);
-    let Some(waiting) = WAITING.take() else {
-        return;
-    };
-    if signals::run_kept(waiting.signal, &waiting.info, waiting.mask) {
-        return;
+    let local = local();
+    if local.busy.get() == 0 {
+        return false;
     }
-    send_again(waiting.signal, &raw const waiting.info);
-    set_mask(waiting.mask);
+    // A fault by `kill` would come again at once.
+    let before = hold(local, bit(signal), context);
+    let is_first = !local.waits.replace(true);
+    // The first one comes first, by whatever way; of the others the kernel can keep most.
+    if !is_first && signals::comes_again(signal) && send_again(signal, info) {
+        return true;
+    }
+    let count = local.kept_count.get();
+    let Some(place) = local.kept.get(usize::from(count)) else {
+        send_again(signal, info);
+        return true;
+    };
+    // SAFETY: as above.
+    let info = unsafe { *info };
+    place.set(Kept {
+        signal,
+        mask: before,
+        info,
+    });
+    local.kept_count.set(count + 1);
+    true
 }
 
-/// Sends a signal that has come to this thread once more, as it was.
-pub(crate) fn send_again(signal: c_int, info: *const siginfo_t) {
-    kernel!(
+/// Lets the signals that wait come, as they were, and then all others.
+#[cold]
+#[inline(never)]
+fn deliver(local: &Local) {
+    let count = usize::from(local.kept_count.replace(0));
+    let after = local.mask_after.get();
+    local.waits.set(false);
+    // Handlers may leave by a jump, and signals that come meanwhile are kept in the same places.
+    let kept = [local.kept[0].get(), local.kept[1].get()];
+    for kept in &kept[..count] {
+        let again =
+            signals::comes_again(kept.signal) && send_again(kept.signal, &raw const kept.info);
+        if !again {
+            signals::run_kept(kept.signal, &kept.info, kept.mask);
+        }
+    }
+    set_mask(after);
+}
+
+/// Sends a signal that has come to this thread once more, as it was. False: a filter has the kernel refuse that.
+pub(crate) fn send_again(signal: c_int, info: *const siginfo_t) -> bool {
+    let sent = kernel!(
         libc::SYS_rt_tgsigqueueinfo,
         crate::kernel::process_id(),
         sys::thread_id(),
         signal,
         info
     );
+    sent == 0
 }
 
 /// Blocks these signals of this thread, and no others.
@@ -242,7 +356,7 @@ pub(crate) fn set_mask(mask: u64) {
 
 /// Blocks a signal of this thread, or blocks it no more, as `sigprocmask` calls that. Whether it was blocked before.
 pub(crate) fn change_mask(how: c_int, signal: c_int) -> bool {
-    let (one, mut before) = (1u64 << (signal - 1), 0u64);
+    let (one, mut before) = (bit(signal), 0u64);
     kernel!(
         libc::SYS_rt_sigprocmask,
         how,
@@ -273,17 +387,19 @@ impl Interrupts {
 /// The counts now.
 #[inline]
 pub(crate) fn interrupts() -> Interrupts {
+    let local = local();
     Interrupts {
-        any: INTERRUPTS.get(),
-        strict: STRICT_INTERRUPTS.get(),
+        any: local.interrupts.get(),
+        strict: local.strict_interrupts.get(),
     }
 }
 
 /// A handler runs.
 pub(crate) fn count_interrupt(restarts: bool) {
-    INTERRUPTS.set(INTERRUPTS.get().wrapping_add(1));
+    let one_more = |count: &Cell<u32>| count.set(count.get().wrapping_add(1));
+    one_more(&local().interrupts);
     if !restarts {
-        STRICT_INTERRUPTS.set(STRICT_INTERRUPTS.get().wrapping_add(1));
+        one_more(&local().strict_interrupts);
     }
 }
 
@@ -300,6 +416,13 @@ pub(crate) fn told(answer: isize) -> isize {
 pub(crate) fn set_errno(error: i32) {
     // SAFETY: the address of this thread's errno.
     unsafe { *libc::__errno_location() = error };
+}
+
+/// What a function returns that fails with this error number.
+#[cold]
+pub(crate) fn fail(error: i32) -> c_int {
+    set_errno(error);
+    -1
 }
 
 /// The thread's `errno`.

@@ -7,7 +7,6 @@
 //! What a thread remembers has memory of its own, from its first call on until it ends: variables of threads lie in their stacks, and the
 //! smallest stack that a program may ask for has no room for it.
 
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{
@@ -16,6 +15,7 @@ use std::sync::atomic::{
 };
 
 use crate::kernel::kernel;
+use crate::local::local;
 use crate::objects::{self, Keys};
 use crate::pool::Pool;
 use crate::thread::BlockedSignals;
@@ -53,11 +53,6 @@ struct Tables {
     writable: Known,
 }
 
-thread_local! {
-    /// Null: there are none yet.
-    static TABLES: Cell<*mut Tables> = const { Cell::new(null_mut()) };
-}
-
 /// What ends a thread's tables with the thread. Without it only the first thread remembers anything.
 #[derive(Debug)]
 struct Ending {
@@ -90,7 +85,7 @@ pub(crate) fn prepare() {
 #[cold]
 fn first_tables() -> *mut Tables {
     let _blocked = BlockedSignals::new();
-    let known = TABLES.get();
+    let known: *mut Tables = local().tables.get().cast();
     if !known.is_null() {
         // A signal handler has made some.
         return known;
@@ -104,7 +99,7 @@ fn first_tables() -> *mut Tables {
     }
     let fresh = POOL.take().unwrap_or_else(map_tables);
     if !fresh.is_null() {
-        TABLES.set(fresh);
+        local().tables.set(fresh.cast());
     }
     if let Some(Ending { key, functions }) = ending.filter(|_| !fresh.is_null()) {
         // SAFETY: the key was made by `prepare`.
@@ -115,7 +110,7 @@ fn first_tables() -> *mut Tables {
 
 /// The thread ends. Destructors of the program that come later make new ones, for which we are called again.
 extern "C" fn end_tables(tables: *mut c_void) {
-    TABLES.set(null_mut());
+    local().tables.set(null_mut());
     let tables = tables.cast();
     if !POOL.give_back(tables) {
         kernel!(libc::SYS_munmap, tables, size_of::<Tables>());
@@ -205,7 +200,7 @@ fn is_covered(
         return false;
     };
     let (first_page, last_page) = (start / PAGE, last / PAGE);
-    let mut tables = TABLES.get();
+    let mut tables: *mut Tables = local().tables.get().cast();
     if tables.is_null() {
         tables = first_tables();
     }

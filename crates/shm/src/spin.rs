@@ -40,19 +40,21 @@ static LAST_LOSS: AtomicU64 = AtomicU64::new(0);
 /// How long the last pause was, in nanoseconds.
 static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
 
-thread_local! {
+struct Local {
     /// This thread has sent to a reader that ran on this processor last: that has work now, and no other place. Until the thread next
     /// waits for bytes, which it then does asleep.
-    static IS_AWAITED: Cell<bool> = const { Cell::new(false) };
+    is_awaited: Cell<bool>,
     /// Times that the scheduler had taken the processor away, at the last question.
-    static PREEMPTIONS: Cell<libc::c_long> = const { Cell::new(0) };
+    preemptions: Cell<libc::c_long>,
 }
+
+crate::thread_block! { fn local() -> &Local as "millrace_spin_local" }
 
 /// Something was sent to a reader that ran last on processor `reader`.
 #[inline]
 pub fn note_reader(reader: u32) {
     if reader == processor() {
-        IS_AWAITED.set(true);
+        local().is_awaited.set(true);
     }
 }
 
@@ -70,7 +72,7 @@ fn was_preempted() -> bool {
     ];
     // SAFETY: the kernel fills in `usage`, which lives long enough.
     unsafe { sys::call(libc::SYS_getrusage, arguments) };
-    PREEMPTIONS.replace(usage.ru_nivcsw) != usage.ru_nivcsw
+    local().preemptions.replace(usage.ru_nivcsw) != usage.ru_nivcsw
 }
 
 /// A time slice went missing in a spin. True: it is not the first, and spinning has to pause.
@@ -139,7 +141,7 @@ impl Spinner {
     /// As [`Spinner::begin`], to wait for bytes; not while a reader waits for this processor.
     #[inline]
     pub fn begin_for_bytes(&self, limit_ns: u64, connections: usize) -> Option<Spin<'_>> {
-        if IS_AWAITED.take() {
+        if local().is_awaited.take() {
             return None;
         }
         self.begin(limit_ns, connections)

@@ -60,6 +60,8 @@ static MAIL_SEEN: AtomicU32 = AtomicU32::new(0);
 static DESCRIPTOR: AtomicU32 = AtomicU32::new(u32::MAX);
 /// No connection of this process may be offered any more.
 static STOPPED: AtomicBool = AtomicBool::new(false);
+/// See [`keep_away`].
+static KEEPS_AWAY: AtomicBool = AtomicBool::new(false);
 /// Why a new connection is not on the ring.
 static FIRST_REASON: AtomicU8 = AtomicU8::new(Reason::TooShort as u8);
 
@@ -109,10 +111,21 @@ pub(crate) fn stop(reason: Reason) {
     STOPPED.store(true, Relaxed);
 }
 
-/// Whether the agent is not to be reached any more. A process that uses io_uring makes itself known to it all the same: the other ends of
-/// its connections would be shown as if they waited for it.
+/// As [`stop`], and the agent is not reached any more.
+fn stop_for_good(reason: Reason) {
+    stop(reason);
+    keep_away();
+}
+
+/// The agent is not to be reached any more: it has been asked for whatever it can bring back.
+pub(crate) fn keep_away() {
+    KEEPS_AWAY.store(true, Relaxed);
+}
+
+/// Whether that is so. A process that uses io_uring makes itself known to it all the same: the other ends of its connections would be
+/// shown as if they waited for it.
 fn keeps_away() -> bool {
-    STOPPED.load(Relaxed) && first_reason() != Reason::IoUring as u8
+    KEEPS_AWAY.load(Relaxed) && first_reason() != Reason::IoUring as u8
 }
 
 /// Why a connection that begins now is not on the ring.
@@ -357,6 +370,7 @@ pub(crate) fn await_segment(socket: &Socket) {
 pub(crate) fn glance() {
     if let Some(board) = board()
         && board.mail() != MAIL_SEEN.load(Relaxed)
+        && table::exists()
     {
         read_mail();
     }

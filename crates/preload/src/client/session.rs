@@ -17,7 +17,7 @@ use super::boards::Boards;
 use super::link::{connect, passed_descriptor, wait_for_mail};
 use super::{
     BOARD, DESCRIPTOR, LEAVING, MAIL_SEEN, MODE, OFFER_AFTER_BYTES, OFFER_AFTER_CALLS, RETRY_NS,
-    WELCOME_WAIT_MS, board, is_eager, keeps_away, row_index, stop,
+    WELCOME_WAIT_MS, board, is_eager, keeps_away, row_index, stop_for_good,
 };
 use crate::kernel::{self, kernel};
 use crate::socket::{Socket, phase};
@@ -347,7 +347,7 @@ impl Client {
                     }
                 }
                 ToClient::Recalled(_) => self.asked_at_ns = None,
-                ToClient::Unsupported(_) => stop(Reason::NoAgent),
+                ToClient::Unsupported(_) => stop_for_good(Reason::NoAgent),
                 // Of questions, and of channels: not for a program with connections.
                 ToClient::Answer(_)
                 | ToClient::Opened(_)

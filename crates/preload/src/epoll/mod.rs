@@ -21,7 +21,7 @@ use crate::guarded::{Guard, Guarded};
 use crate::socket::{Socket, forget};
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
-use crate::uring;
+use crate::{process, uring};
 
 mod collect;
 mod early;
@@ -146,6 +146,9 @@ impl EpollSet {
                     spinner: Spinner::new(),
                 }))
             });
+        if process::leave_if_scarce() {
+            return;
+        }
         set.descriptors.store(1, Relaxed);
         set.kernel_only.store(false, Relaxed);
         set.is_lost.store(false, Relaxed);

@@ -24,6 +24,7 @@ pub(crate) struct Wait {
 
 /// The whole family: looks at rings and kernel, spins if it is worth it, then `sleep`s in the program's own call.
 pub(crate) fn wait(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -> c_int) -> c_int {
+    thread::test_cancel();
     client::glance();
     set.notice_changes();
     let wanted = usize::try_from(call.count).unwrap_or(0);

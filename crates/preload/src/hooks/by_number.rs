@@ -1,33 +1,21 @@
 //! System calls that the program makes by number: those that concern us are what the functions of their names are.
 
-use std::ptr::null_mut;
-
 use libc::{c_int, c_long, timespec};
 
 use super::descriptors::{self, installs_filter};
 use super::uring::before_clone;
 use super::{aio, programs, receive, send, sockets, wait};
-use crate::{kernel, process, real, uring, user};
+use crate::{kernel, process, real, thread, uring, user};
 
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-}
-
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
 /// Bytes of a signal set, as the kernel has it.
 const SIGNAL_SET_BYTES: usize = 8;
 
 /// The result of a function of ours, each argument in its type. A system call by number is no place where a thread can be cancelled.
 macro_rules! call {
     ($function:path, $($argument:expr),*) => {{
-        let mut state = 0;
+        let _uncancelled = thread::Uncancelled::new();
         // SAFETY: the program's own arguments, as it would give them to the function.
-        unsafe {
-            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut state);
-            let result = $function($($argument as _),*);
-            pthread_setcancelstate(state, null_mut());
-            Some(result as c_long)
-        }
+        Some(unsafe { $function($($argument as _),*) } as c_long)
     }};
 }
 
@@ -132,6 +120,10 @@ fn descriptors_and_options(number: c_long, [a, b, c, d, e, _]: Arguments) -> Opt
         libc::SYS_dup3 => call!(descriptors::dup3, a, b, c),
         libc::SYS_fcntl => call!(descriptors::fcntl, a, b, c),
         libc::SYS_ioctl => call!(descriptors::ioctl, a, b, c),
+        // The C library keeps two for itself.
+        libc::SYS_rt_sigaction if d == SIGNAL_SET_BYTES && !(32..=33).contains(&a) => {
+            Some(super::signals::by_number(a as c_int, b, c) as c_long)
+        }
         libc::SYS_unshare => call!(descriptors::unshare, a),
         libc::SYS_prctl => call!(descriptors::prctl, a, b, c, d, e),
         libc::SYS_munmap => call!(descriptors::munmap, a, b),

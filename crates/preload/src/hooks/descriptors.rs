@@ -20,17 +20,22 @@ fn is_hidden(fd: c_int) -> bool {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    cover!(touches("close", fd));
+    enter!(touches("close", fd));
     if is_hidden(fd) {
         return -1;
     }
-    let is_connection = table::socket(fd).is_some();
+    if table::socket(fd).is_none() {
+        drop_descriptor(fd);
+        // SAFETY: the program's own arguments.
+        return unsafe { real::close(fd) };
+    }
+    thread::test_cancel();
+    // Half of it is done no more than none.
+    let _uncancelled = thread::Uncancelled::new();
     drop_descriptor(fd);
     // SAFETY: the program's own arguments.
     let result = unsafe { real::close(fd) };
-    if is_connection {
-        kernel::note_told();
-    }
+    kernel::note_told();
     result
 }
 
@@ -40,7 +45,7 @@ pub(super) unsafe extern "C-unwind" fn close_range(
     last: c_uint,
     flags: c_int,
 ) -> c_int {
-    cover!(touches_all("close_range", first));
+    enter!(touches_all("close_range", first));
     const CLOEXEC: c_int = 4;
     const UNSHARE: c_int = 2;
     if first > last || flags & !(CLOEXEC | UNSHARE) != 0 {
@@ -70,7 +75,7 @@ pub(super) unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    cover!(touches_all("closefrom", first.max(0).cast_unsigned()));
+    enter!(touches_all("closefrom", first.max(0).cast_unsigned()));
     split_range(
         first.max(0).cast_unsigned(),
         c_uint::MAX,
@@ -84,7 +89,10 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
-    cover!(touches("dup", fd));
+    enter!(touches("dup", fd));
+    if is_hidden(fd) {
+        return -1;
+    }
     let entry = table::get(fd);
     // SAFETY: the program's own arguments.
     let copy = unsafe { real::dup(fd) };
@@ -94,14 +102,18 @@ pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 
 /// `target` is about to be closed by a copy of `fd`, if that is a descriptor at all.
 fn make_way(fd: c_int, target: c_int) {
-    if fd != target && !table::are_same(fd, target) && kernel::status_flags(fd).is_some() {
+    let may_matter = table::exists() && fd != target && !table::are_same(fd, target);
+    if may_matter && kernel::status_flags(fd).is_some() {
         drop_descriptor(target);
     }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup2(fd: c_int, target: c_int) -> c_int {
-    cover!(touches("dup2", fd));
+    enter!(touches("dup2", fd));
+    if is_hidden(fd) {
+        return -1;
+    }
     client::move_away(target);
     make_way(fd, target);
     let entry = table::get(fd);
@@ -113,7 +125,10 @@ pub(super) unsafe extern "C-unwind" fn dup2(fd: c_int, target: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, target: c_int, flags: c_int) -> c_int {
-    cover!(touches("dup3", fd));
+    enter!(touches("dup3", fd));
+    if is_hidden(fd) {
+        return -1;
+    }
     if flags & !libc::O_CLOEXEC == 0 {
         client::move_away(target);
         make_way(fd, target);
@@ -160,7 +175,10 @@ fn leave_append(fd: c_int) {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    cover!(touches("fcntl", fd));
+    enter!(touches("fcntl", fd));
+    if is_hidden(fd) {
+        return -1;
+    }
     if command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
         begin_signals(fd);
     }
@@ -181,7 +199,7 @@ pub(super) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    cover!(touches("fcntl64", fd));
+    enter!(touches("fcntl64", fd));
     // SAFETY: the program's own arguments.
     unsafe { fcntl(fd, command, argument) }
 }
@@ -216,7 +234,10 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
     request: c_ulong,
     argument: usize,
 ) -> c_int {
-    cover!(touches("ioctl", fd));
+    enter!(touches("ioctl", fd));
+    if is_hidden(fd) {
+        return -1;
+    }
     const FIOASYNC: c_ulong = 0x5452;
     if request == FIOASYNC {
         begin_signals(fd);
@@ -271,21 +292,45 @@ pub(super) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fork() -> pid_t {
-    cover!(touches_all("fork", 0));
+    enter!(touches_all("fork", 0));
     // SAFETY: no arguments.
     process::handled_fork(|| unsafe { real::fork() })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Fork() -> pid_t {
-    cover!(touches_all("_Fork", 0));
+    enter!(touches_all("_Fork", 0));
     // SAFETY: no arguments.
     process::bare_fork(|| unsafe { real::_Fork() })
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
+    thread::set_cancel_type(kind, before)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __register_atfork(
+    prepare: usize,
+    parent: usize,
+    child: usize,
+    whose: *mut libc::c_void,
+) -> c_int {
+    process::watch_forks();
+    // SAFETY: the program's own arguments.
+    unsafe { real::__register_atfork(prepare, parent, child, whose) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pthread_atfork(prepare: usize, parent: usize, child: usize) -> c_int {
+    process::watch_forks();
+    // SAFETY: the program's own arguments.
+    unsafe { real::pthread_atfork(prepare, parent, child) }
+}
+
+#[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
-    cover!(touches_all("_exit", 0));
+    enter!(touches_all("_exit", 0));
     process::end();
     // SAFETY: does not return.
     unsafe { millrace_shm::sys::call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
@@ -294,7 +339,7 @@ pub(super) unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
-    cover!(touches_all("_Exit", 0));
+    enter!(touches_all("_Exit", 0));
     // SAFETY: does not return.
     unsafe { _exit(status) }
 }
@@ -355,6 +400,12 @@ pub(super) unsafe extern "C-unwind" fn prctl(
     let hides = what == libc::PR_SET_DUMPABLE && a == 0;
     if hides || what == client::PR_SET_PTRACER && client::keep_tracer(a) {
         process::hide_from_agent();
+    }
+    const PR_SET_TSC: c_int = 26;
+    const PR_TSC_SIGSEGV: libc::c_ulong = 2;
+    if what == PR_SET_TSC && a == PR_TSC_SIGSEGV {
+        // Our clock is the counter that it takes away.
+        process::enter_sandbox();
     }
     // SAFETY: the program's own arguments.
     unsafe { real::prctl(what, a, b, c, d) }

@@ -17,6 +17,7 @@ mod variadic;
 mod wait;
 
 pub(crate) use streams::begin_child;
+pub(crate) use variadic::look_up_all;
 
 use crate::Outcome;
 use crate::thread;

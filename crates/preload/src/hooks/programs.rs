@@ -21,21 +21,21 @@ pub(super) unsafe extern "C-unwind" fn execve(
     arguments: Strings,
     environment: Strings,
 ) -> c_int {
-    cover!(touches_all("execve", 0));
+    enter!(touches_all("execve", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::execve(path, arguments, environment) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Strings) -> c_int {
-    cover!(touches_all("execv", 0));
+pub(super) unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+    enter!(touches_all("execv", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::execv(path, arguments) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
-    cover!(touches_all("execvp", 0));
+pub(super) unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+    enter!(touches_all("execvp", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::execvp(file, arguments) })
 }
@@ -46,14 +46,14 @@ unsafe extern "C-unwind" fn execvpe(
     arguments: Strings,
     environment: Strings,
 ) -> c_int {
-    cover!(touches_all("execvpe", 0));
+    enter!(touches_all("execvpe", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::execvpe(file, arguments, environment) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
-    cover!(touches_all("fexecve", 0));
+    enter!(touches_all("fexecve", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::fexecve(fd, arguments, environment) })
 }
@@ -66,7 +66,7 @@ pub(super) unsafe extern "C-unwind" fn execveat(
     environment: Strings,
     flags: c_int,
 ) -> c_int {
-    cover!(touches_all("execveat", 0));
+    enter!(touches_all("execveat", 0));
     // SAFETY: the program's own arguments.
     replace(|| unsafe { real::execveat(directory, path, arguments, environment, flags) })
 }
@@ -98,7 +98,7 @@ unsafe extern "C-unwind" fn posix_spawn(
     arguments: SpawnStrings,
     environment: SpawnStrings,
 ) -> c_int {
-    cover!(touches_all("posix_spawn", 0));
+    enter!(touches_all("posix_spawn", 0));
     // SAFETY: the program's own arguments.
     start(child, |child| unsafe {
         real::posix_spawn(child, path, actions, attributes, arguments, environment)
@@ -114,7 +114,7 @@ unsafe extern "C-unwind" fn posix_spawnp(
     arguments: SpawnStrings,
     environment: SpawnStrings,
 ) -> c_int {
-    cover!(touches_all("posix_spawnp", 0));
+    enter!(touches_all("posix_spawnp", 0));
     // SAFETY: the program's own arguments.
     start(child, |child| unsafe {
         real::posix_spawnp(child, file, actions, attributes, arguments, environment)
@@ -135,7 +135,7 @@ unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
 /// The program has ended when this returns.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
-    cover!(touches_all("system", 0));
+    enter!(touches_all("system", 0));
     // SAFETY: the program's own arguments.
     started::around(|| (unsafe { real::system(command) }, Program::Gone))
 }
@@ -147,7 +147,7 @@ unsafe extern "C-unwind" fn wordexp(
     found: *mut c_void,
     flags: c_int,
 ) -> c_int {
-    cover!(touches_all("wordexp", 0));
+    enter!(touches_all("wordexp", 0));
     // SAFETY: the program's own arguments.
     started::around(|| (unsafe { real::wordexp(words, found, flags) }, Program::Gone))
 }
@@ -157,7 +157,7 @@ pub(super) unsafe extern "C-unwind" fn popen(
     command: *const c_char,
     mode: *const c_char,
 ) -> *mut FILE {
-    cover!(touches_all("popen", 0));
+    enter!(touches_all("popen", 0));
     started::around_unnamed(|| {
         // SAFETY: the program's own arguments.
         let stream = unsafe { real::popen(command, mode) };

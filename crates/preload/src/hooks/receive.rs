@@ -82,7 +82,7 @@ pub(super) unsafe extern "C-unwind" fn read(
     buffer: *mut c_void,
     bytes: size_t,
 ) -> ssize_t {
-    cover!(receives("read", fd, 0));
+    enter!(receives("read", fd, 0));
     // SAFETY: the program's own arguments.
     into_buffer(fd, buffer, bytes, 0, &mut || unsafe {
         real::read(fd, buffer, bytes)
@@ -96,7 +96,7 @@ unsafe extern "C-unwind" fn __read_chk(
     bytes: size_t,
     room: size_t,
 ) -> ssize_t {
-    cover!(receives("__read_chk", fd, 0));
+    enter!(receives("__read_chk", fd, 0));
     check_room(bytes, room);
     // SAFETY: the program's own arguments.
     into_buffer(fd, buffer, bytes, 0, &mut || unsafe {
@@ -111,7 +111,7 @@ unsafe extern "C-unwind" fn recv(
     bytes: size_t,
     flags: c_int,
 ) -> ssize_t {
-    cover!(receives("recv", fd, flags));
+    enter!(receives("recv", fd, flags));
     // SAFETY: the program's own arguments.
     into_buffer(fd, buffer, bytes.min(BYTES_MAX), flags, &mut || unsafe {
         real::recv(fd, buffer, bytes, flags)
@@ -126,7 +126,7 @@ unsafe extern "C-unwind" fn __recv_chk(
     room: size_t,
     flags: c_int,
 ) -> ssize_t {
-    cover!(receives("__recv_chk", fd, flags));
+    enter!(receives("__recv_chk", fd, flags));
     check_room(bytes, room);
     // SAFETY: the program's own arguments.
     into_buffer(fd, buffer, bytes, flags, &mut || unsafe {
@@ -151,7 +151,7 @@ pub(super) unsafe extern "C-unwind" fn recvfrom(
     address: *mut sockaddr,
     address_bytes: *mut socklen_t,
 ) -> ssize_t {
-    cover!(receives("recvfrom", fd, flags));
+    enter!(receives("recvfrom", fd, flags));
     let mut raw_ran = false;
     let result = into_buffer(fd, buffer, bytes.min(BYTES_MAX), flags, &mut || {
         raw_ran = true;
@@ -197,7 +197,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     address: *mut sockaddr,
     address_bytes: *mut socklen_t,
 ) -> ssize_t {
-    cover!(receives("__recvfrom_chk", fd, flags));
+    enter!(receives("__recvfrom_chk", fd, flags));
     check_room(bytes, room);
     // SAFETY: the program's own arguments.
     unsafe { recvfrom(fd, buffer, bytes, flags, address, address_bytes) }
@@ -209,7 +209,7 @@ pub(super) unsafe extern "C-unwind" fn readv(
     list: *const iovec,
     count: c_int,
 ) -> ssize_t {
-    cover!(receives("readv", fd, 0));
+    enter!(receives("readv", fd, 0));
     // SAFETY: the program's own arguments.
     into_vectors(
         fd,
@@ -226,7 +226,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     message: *mut msghdr,
     flags: c_int,
 ) -> ssize_t {
-    cover!(receives("recvmsg", fd, flags));
+    enter!(receives("recvmsg", fd, flags));
     // SAFETY: the program's own arguments.
     let own = || unsafe { real::recvmsg(fd, message, flags) };
     let Some(socket) = table::socket(fd).filter(|_| flags & MSG_CMSG_COMPAT == 0) else {
@@ -284,7 +284,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    cover!(receives("recvmmsg", fd, flags));
+    enter!(receives("recvmmsg", fd, flags));
     // On a stream, one message at a time is what the kernel does too.
     if table::socket(fd).is_none() || flags & (libc::MSG_ERRQUEUE | MSG_CMSG_COMPAT) != 0 {
         // SAFETY: the program's own arguments.
@@ -389,7 +389,7 @@ pub(super) unsafe extern "C-unwind" fn preadv2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    cover!(receives("preadv2", fd, 0));
+    enter!(receives("preadv2", fd, 0));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::preadv2(fd, list, count, offset, flags) };
     let Some(flags) = stream_flags(offset, flags) else {
@@ -421,7 +421,7 @@ unsafe extern "C-unwind" fn preadv64v2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    cover!(receives("preadv64v2", fd, 0));
+    enter!(receives("preadv64v2", fd, 0));
     // SAFETY: the program's own arguments.
     unsafe { preadv2(fd, list, count, offset, flags) }
 }

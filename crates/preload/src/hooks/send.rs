@@ -60,7 +60,7 @@ pub(super) unsafe extern "C-unwind" fn write(
     buffer: *const c_void,
     bytes: size_t,
 ) -> ssize_t {
-    cover!(sends("write", fd, 0));
+    enter!(sends("write", fd, 0));
     // SAFETY: the program's own arguments.
     from_buffer(fd, buffer, bytes, 0, &mut || unsafe {
         real::write(fd, buffer, bytes)
@@ -74,7 +74,7 @@ pub(super) unsafe extern "C-unwind" fn send(
     bytes: size_t,
     flags: c_int,
 ) -> ssize_t {
-    cover!(sends("send", fd, flags));
+    enter!(sends("send", fd, flags));
     // SAFETY: the program's own arguments.
     from_buffer(fd, buffer, bytes, flags, &mut || unsafe {
         real::send(fd, buffer, bytes, flags)
@@ -90,7 +90,7 @@ pub(super) unsafe extern "C-unwind" fn sendto(
     address: *const sockaddr,
     address_bytes: socklen_t,
 ) -> ssize_t {
-    cover!(sends("sendto", fd, flags));
+    enter!(sends("sendto", fd, flags));
     // An established TCP socket ignores the address, but checks that it can be read: the kernel's own call does when there is one.
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendto(fd, buffer, bytes, flags, address, address_bytes) };
@@ -109,7 +109,7 @@ pub(super) unsafe extern "C-unwind" fn writev(
     list: *const iovec,
     count: c_int,
 ) -> ssize_t {
-    cover!(sends("writev", fd, 0));
+    enter!(sends("writev", fd, 0));
     // SAFETY: the program's own arguments.
     from_vectors(
         fd,
@@ -126,7 +126,7 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     message: *const msghdr,
     flags: c_int,
 ) -> ssize_t {
-    cover!(sends("sendmsg", fd, flags));
+    enter!(sends("sendmsg", fd, flags));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendmsg(fd, message, flags) };
     let socket = table::socket(fd);
@@ -159,7 +159,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    cover!(sends("sendmmsg", fd, flags));
+    enter!(sends("sendmmsg", fd, flags));
     if table::socket(fd).is_none() {
         for index in 0..count.min(1024) as usize {
             let entry = messages.wrapping_add(index);
@@ -215,7 +215,7 @@ pub(super) unsafe extern "C-unwind" fn pwritev2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    cover!(sends("pwritev2", fd, 0));
+    enter!(sends("pwritev2", fd, 0));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::pwritev2(fd, list, count, offset, flags) };
     if let Some(flags) = stream_flags(offset, flags) {
@@ -241,7 +241,7 @@ unsafe extern "C-unwind" fn pwritev64v2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    cover!(sends("pwritev64v2", fd, 0));
+    enter!(sends("pwritev64v2", fd, 0));
     // SAFETY: the program's own arguments.
     unsafe { pwritev2(fd, list, count, offset, flags) }
 }
@@ -253,14 +253,16 @@ pub(super) unsafe extern "C-unwind" fn sendfile(
     offset: *mut off_t,
     bytes: size_t,
 ) -> ssize_t {
-    cover!(sends("sendfile", out, 0));
+    enter!(sends("sendfile", out, 0));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendfile(out, input, offset, bytes) };
     match table::socket(out) {
-        Some(socket) => finish(
-            crate::file::send_file(socket, out, input, offset, bytes, &mut raw),
-            raw,
-        ),
+        Some(socket) => {
+            // As the C library's is none, whatever is called for it.
+            let _uncancelled = thread::Uncancelled::new();
+            let outcome = crate::file::send_file(socket, out, input, offset, bytes, &mut raw);
+            finish(outcome, raw)
+        }
         None => raw(),
     }
 }
@@ -272,7 +274,7 @@ unsafe extern "C-unwind" fn sendfile64(
     offset: *mut off_t,
     bytes: size_t,
 ) -> ssize_t {
-    cover!(sends("sendfile64", out, 0));
+    enter!(sends("sendfile64", out, 0));
     // SAFETY: the program's own arguments.
     unsafe { sendfile(out, input, offset, bytes) }
 }
@@ -286,8 +288,8 @@ pub(super) unsafe extern "C-unwind" fn splice(
     bytes: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    cover!(sends("splice", out, 0));
-    cover!(receives("splice", input, 0));
+    enter!(sends("splice", out, 0));
+    enter!(receives("splice", input, 0));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::splice(input, input_offset, out, out_offset, bytes, flags) };
     // SPLICE_F_MOVE to SPLICE_F_GIFT.

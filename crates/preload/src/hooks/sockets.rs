@@ -20,6 +20,7 @@ pub(super) unsafe extern "C-unwind" fn socket(
     kind: c_int,
     protocol: c_int,
 ) -> c_int {
+    enter!();
     // SAFETY: the program's own arguments.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
@@ -39,6 +40,7 @@ pub(super) unsafe extern "C-unwind" fn socket(
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    enter!();
     // SAFETY: the program's own arguments.
     let result = unsafe { real::listen(fd, backlog) };
     if result == 0 && matches!(table::get(fd), Entry::Unconnected(_)) {
@@ -55,6 +57,7 @@ pub(super) unsafe extern "C-unwind" fn connect(
     address: *const sockaddr,
     bytes: socklen_t,
 ) -> c_int {
+    enter!();
     if let Some(socket) = table::socket(fd)
         && socket.is_attached()
         && is_unspecified(address, bytes)
@@ -97,7 +100,7 @@ fn is_unspecified(address: *const sockaddr, bytes: socklen_t) -> bool {
 
 /// Tracks what `accept` returned.
 fn accepted(listener: c_int, fd: c_int) {
-    if fd < 0 {
+    if fd < 0 || !table::exists() {
         return;
     }
     let errno = thread::errno();
@@ -118,6 +121,7 @@ pub(super) unsafe extern "C-unwind" fn accept(
     address: *mut sockaddr,
     bytes: *mut socklen_t,
 ) -> c_int {
+    enter!();
     // SAFETY: the program's own arguments.
     let fd = unsafe { real::accept(listener, address, bytes) };
     accepted(listener, fd);
@@ -131,6 +135,7 @@ pub(super) unsafe extern "C-unwind" fn accept4(
     bytes: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
+    enter!();
     // SAFETY: the program's own arguments.
     let fd = unsafe { real::accept4(listener, address, bytes, flags) };
     accepted(listener, fd);
@@ -139,7 +144,7 @@ pub(super) unsafe extern "C-unwind" fn accept4(
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    cover!(touches("shutdown", fd));
+    enter!(touches("shutdown", fd));
     let Some(socket) = table::socket(fd) else {
         // SAFETY: the program's own arguments.
         return unsafe { real::shutdown(fd, how) };
@@ -192,7 +197,10 @@ fn pinning_option(level: c_int, name: c_int, value: impl Fn() -> Option<c_int>) 
     const TCP_REPAIR: c_int = 19;
     const TCP_ULP: c_int = 31;
     match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if value().is_some_and(|value| value > 1) => {
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+            if value().is_some_and(|value| !(0..=1).contains(&value)) =>
+        {
+            // The kernel takes a negative one for the largest.
             Some(Reason::LowWater)
         }
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(Reason::Zerocopy),
@@ -240,7 +248,7 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     bytes: socklen_t,
 ) -> c_int {
-    cover!(touches("setsockopt", fd));
+    enter!(touches("setsockopt", fd));
     if let Some(socket) = table::socket(fd) {
         let number = || {
             let is_int = bytes as usize >= size_of::<c_int>()
@@ -301,7 +309,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     bytes: *mut socklen_t,
 ) -> c_int {
-    cover!(touches("getsockopt", fd));
+    enter!(touches("getsockopt", fd));
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO)
         && let Some(socket) = table::socket(fd)
     {

@@ -108,7 +108,7 @@ fn reads(mode: *const c_char) -> bool {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-    cover!(touches("fdopen", fd));
+    enter!(touches("fdopen", fd));
     let Some(socket) = table::socket(fd) else {
         // SAFETY: the program's own arguments.
         return unsafe { real::fdopen(fd, mode) };
@@ -150,6 +150,7 @@ fn close_below<T>(stream: *mut FILE, work: impl FnOnce() -> T) -> T {
         return work();
     };
     socket.settle_registrations(fd);
+    let _uncancelled = thread::Uncancelled::new();
     let result = work();
     let errno = thread::errno();
     if table::is(fd, socket) {
@@ -166,7 +167,7 @@ unsafe extern "C-unwind" fn backtrace_symbols_fd(
     count: c_int,
     fd: c_int,
 ) {
-    cover!(touches("backtrace_symbols_fd", fd));
+    enter!(touches("backtrace_symbols_fd", fd));
     if let Some(socket) = table::socket(fd) {
         crate::send::leave_to_kernel(socket, fd, Reason::Stdio);
     }
@@ -176,7 +177,7 @@ unsafe extern "C-unwind" fn backtrace_symbols_fd(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    cover!(touches_stream("fclose", stream));
+    enter!(touches_stream("fclose", stream));
     // SAFETY: the program's own argument.
     close_below(stream, || unsafe { real::fclose(stream) })
 }
@@ -187,7 +188,7 @@ unsafe extern "C-unwind" fn freopen(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
-    cover!(touches_stream("freopen", stream));
+    enter!(touches_stream("freopen", stream));
     // SAFETY: the program's own arguments.
     close_below(stream, || unsafe { real::freopen(path, mode, stream) })
 }
@@ -198,7 +199,7 @@ unsafe extern "C-unwind" fn freopen64(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
-    cover!(touches_stream("freopen64", stream));
+    enter!(touches_stream("freopen64", stream));
     // SAFETY: the program's own arguments.
     unsafe { freopen(path, mode, stream) }
 }

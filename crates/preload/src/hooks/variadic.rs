@@ -1,18 +1,13 @@
 //! Functions with a variable number of arguments, or that return twice, which Rust can call but not define: a few instructions save the
 //! arguments, let Rust act on the first one, and go on to the C library's function as if nothing had been.
 
-use std::ffi::CStr;
-
-use libc::{c_int, c_void};
+use libc::{c_char, c_int, c_void};
 use millrace_wire::Reason;
+use smallvec::SmallVec;
 
-use crate::{objects, process, send, table};
-
-/// `execl` and its relatives.
-unsafe extern "C" fn before_exec(_path: usize) {
-    // Nobody tells us when it fails: the connections that we let go of then count one holder too few, which only the other holder sees.
-    let _ = process::leave_for_exec();
-}
+use super::programs;
+use crate::real::Symbol;
+use crate::{process, send, table};
 
 /// `dprintf` and its relatives: the C library writes to the descriptor without passing here.
 unsafe extern "C" fn before_print(fd: usize) {
@@ -33,14 +28,83 @@ unsafe extern "C" fn before_clone(_function: usize, _stack: usize, flags: usize)
 }
 
 /// The next definition of a function.
-unsafe extern "C" fn next(name: *const libc::c_char) -> *mut c_void {
-    // SAFETY: the stubs below pass C strings.
-    objects::next(unsafe { CStr::from_ptr(name) })
+unsafe extern "C" fn next(symbol: &'static Symbol) -> *mut c_void {
+    symbol.get()
+}
+
+/// Arguments that a function got one by one, up to a null: the first ones in registers, the rest where the caller has put them.
+#[repr(C)]
+struct List {
+    registers: *const [*const c_char; IN_REGISTERS],
+    rest: *const *const c_char,
+}
+
+/// Besides the path.
+const IN_REGISTERS: usize = 5;
+/// So many have a place on the stack.
+const FEW: usize = 64;
+
+impl List {
+    /// The argument of that number, of which none before it is null.
+    fn get(&self, index: usize) -> *const c_char {
+        // SAFETY: the stubs below save the registers, and know where the rest is; the program ends its list with null.
+        unsafe {
+            match (*self.registers).get(index) {
+                Some(argument) => *argument,
+                None => self.rest.add(index - IN_REGISTERS).read(),
+            }
+        }
+    }
+
+    /// The arguments as a vector, and what comes behind their end.
+    fn collect(&self) -> (SmallVec<[*const c_char; FEW]>, usize) {
+        let mut vector = SmallVec::new();
+        loop {
+            let argument = self.get(vector.len());
+            vector.push(argument);
+            if argument.is_null() {
+                let end = vector.len();
+                return (vector, end);
+            }
+        }
+    }
+}
+
+/// `execl`, as `execv`.
+unsafe extern "C" fn with_list(path: *const c_char, list: List) -> c_int {
+    let (arguments, _) = list.collect();
+    // SAFETY: the program's own arguments.
+    unsafe { programs::execv(path, arguments.as_ptr()) }
+}
+
+/// `execlp`, as `execvp`.
+unsafe extern "C" fn with_list_along_path(file: *const c_char, list: List) -> c_int {
+    let (arguments, _) = list.collect();
+    // SAFETY: the program's own arguments.
+    unsafe { programs::execvp(file, arguments.as_ptr()) }
+}
+
+/// `execle`, as `execve`.
+unsafe extern "C" fn with_list_and_environment(path: *const c_char, list: List) -> c_int {
+    let (arguments, behind) = list.collect();
+    let environment = list.get(behind).cast();
+    // SAFETY: the program's own arguments.
+    unsafe { programs::execve(path, arguments.as_ptr(), environment) }
+}
+
+/// Looks every function up: the dynamic linker's lock, which that takes, may be another thread's for ever in a forked child.
+pub(crate) fn look_up_all() {
+    #[cfg(target_arch = "x86_64")]
+    stubs::look_up_all();
 }
 
 #[cfg(target_arch = "x86_64")]
-macro_rules! stub {
-    ($name:ident, $before:path) => {
+macro_rules! stubs {
+    ($($name:ident: $before:path;)*) => {
+        $(mod $name {
+            pub(super) static SYMBOL: super::Symbol = super::Symbol::new(concat!(stringify!($name), "\0"));
+        }
+
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
@@ -65,7 +129,7 @@ macro_rules! stub {
             "movups [rsp + 96], xmm6",
             "movups [rsp + 112], xmm7",
             "call {before}",
-            "lea rdi, [rip + 2f]",
+            "lea rdi, [rip + {symbol}]",
             "call {next}",
             "mov r11, rax",
             "movups xmm0, [rsp]",
@@ -86,27 +150,67 @@ macro_rules! stub {
             "pop rdi",
             "pop rbp",
             "jmp r11",
-            concat!("2: .asciz \"", stringify!($name), "\""),
             before = sym $before,
             next = sym next,
+            symbol = sym $name::SYMBOL,
             )
+        })*
+
+        pub(super) fn look_up_all() {
+            $($name::SYMBOL.get();)*
         }
     };
 }
 
+/// Functions whose arguments are a path and a list.
+#[cfg(target_arch = "x86_64")]
+macro_rules! lists {
+    ($($name:ident: $work:path;)*) => {$(
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+            "push rbp",
+            "mov rbp, rsp",
+            "sub rsp, 48",
+            "mov [rsp], rsi",
+            "mov [rsp + 8], rdx",
+            "mov [rsp + 16], rcx",
+            "mov [rsp + 24], r8",
+            "mov [rsp + 32], r9",
+            // A structure of two words comes in two registers.
+            "mov rsi, rsp",
+            "lea rdx, [rbp + 16]",
+            "call {work}",
+            "leave",
+            "ret",
+            work = sym $work,
+            )
+        }
+    )*};
+}
+
 #[cfg(target_arch = "x86_64")]
 mod stubs {
-    use super::{before_clone, before_exec, before_print, before_vfork, next};
+    use super::{
+        Symbol, before_clone, before_print, before_vfork, next, with_list, with_list_along_path,
+        with_list_and_environment,
+    };
 
-    stub!(vfork, before_vfork);
-    stub!(__vfork, before_vfork);
-    stub!(clone, before_clone);
-    stub!(__clone, before_clone);
-    stub!(execl, before_exec);
-    stub!(execlp, before_exec);
-    stub!(execle, before_exec);
-    stub!(dprintf, before_print);
-    stub!(vdprintf, before_print);
-    stub!(__dprintf_chk, before_print);
-    stub!(__vdprintf_chk, before_print);
+    stubs! {
+        vfork: before_vfork;
+        __vfork: before_vfork;
+        clone: before_clone;
+        __clone: before_clone;
+        dprintf: before_print;
+        vdprintf: before_print;
+        __dprintf_chk: before_print;
+        __vdprintf_chk: before_print;
+    }
+
+    lists! {
+        execl: with_list;
+        execlp: with_list_along_path;
+        execle: with_list_and_environment;
+    }
 }

@@ -44,7 +44,7 @@ pub(super) unsafe extern "C-unwind" fn poll(
     count: nfds_t,
     timeout_ms: c_int,
 ) -> c_int {
-    cover!(polls("poll", fds, count as usize, from_ms(timeout_ms)));
+    enter!(polls("poll", fds, count as usize, from_ms(timeout_ms)));
     // SAFETY: the program's own arguments.
     let mut sleep = || unsafe { real::poll(fds, count, timeout_ms) };
     let timeout_ns = from_ms(timeout_ms);
@@ -58,7 +58,7 @@ unsafe extern "C-unwind" fn __poll_chk(
     timeout_ms: c_int,
     room: usize,
 ) -> c_int {
-    cover!(polls(
+    enter!(polls(
         "__poll_chk",
         fds,
         count as usize,
@@ -76,7 +76,7 @@ pub(super) unsafe extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    cover!(polls("ppoll", fds, count as usize, from_timespec(timeout)));
+    enter!(polls("ppoll", fds, count as usize, from_timespec(timeout)));
     // SAFETY: the program's own arguments.
     let mut sleep = || unsafe { real::ppoll(fds, count, timeout, mask) };
     if is_refused(timeout, mask) {
@@ -93,7 +93,7 @@ unsafe extern "C-unwind" fn __ppoll_chk(
     mask: *const sigset_t,
     room: usize,
 ) -> c_int {
-    cover!(polls(
+    enter!(polls(
         "__ppoll_chk",
         fds,
         count as usize,
@@ -126,7 +126,7 @@ pub(super) unsafe extern "C-unwind" fn select(
         Some(patience) => patience,
         None => return own(),
     };
-    cover!(selects("select", read, count, patience.given_ns()));
+    enter!(selects("select", read, count, patience.given_ns()));
     let mut slept = false;
     let mut sleep = || {
         slept = true;
@@ -206,7 +206,7 @@ pub(super) unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    cover!(selects("pselect", read, count, from_timespec(timeout)));
+    enter!(selects("pselect", read, count, from_timespec(timeout)));
     // SAFETY: the program's own arguments.
     let mut sleep = || unsafe { real::pselect(count, read, write, except, timeout, mask) };
     if is_refused(timeout, mask) {
@@ -223,7 +223,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    cover!(touches("epoll_ctl", fd));
+    enter!(touches("epoll_ctl", fd));
     // SAFETY: the program's own arguments.
     unsafe { epoll::control(set, operation, fd, event) }
 }
@@ -242,7 +242,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_wait(
     count: c_int,
     timeout_ms: c_int,
 ) -> c_int {
-    cover!(waits_on("epoll_wait", epoll, from_ms(timeout_ms)));
+    enter!(waits_on("epoll_wait", epoll, from_ms(timeout_ms)));
     let call = Wait {
         epoll,
         events,
@@ -264,7 +264,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait(
     timeout_ms: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    cover!(waits_on("epoll_pwait", epoll, from_ms(timeout_ms)));
+    enter!(waits_on("epoll_pwait", epoll, from_ms(timeout_ms)));
     let call = Wait {
         epoll,
         events,
@@ -288,7 +288,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    cover!(waits_on("epoll_pwait2", epoll, from_timespec(timeout)));
+    enter!(waits_on("epoll_pwait2", epoll, from_timespec(timeout)));
     let call = Wait {
         epoll,
         events,

@@ -1,6 +1,5 @@
 //! Forks: parent and child hold every connection that there is.
 
-use std::cell::Cell;
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
@@ -13,6 +12,7 @@ use millrace_wire::Reason;
 
 use super::{FOREIGN, PROCESS, holder, join, sockets};
 use crate::guarded::Guarded;
+use crate::local::local;
 use crate::socket::{self, Socket, phase};
 use crate::table::Entry;
 use crate::{client, epoll, hooks, kernel, memory, table, thread, uring};
@@ -26,10 +26,6 @@ static CHILDREN: AtomicU32 = AtomicU32::new(0);
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
-thread_local! {
-    /// What stands for the child of the fork that this thread makes, or made last.
-    static CHILD: Cell<u32> = const { Cell::new(0) };
-}
 /// End records of connections that children are about to get, and what stands for these. Changes with introductions or holders kept.
 static GIVEN: Guarded<Vec<(u32, &'static Row)>> = Guarded::new(Vec::new());
 
@@ -49,6 +45,10 @@ pub(super) fn count() -> Option<u32> {
 
 /// Before a fork by whatever function of the C library: both processes will hold every connection.
 pub(super) extern "C" fn before_fork() {
+    if !table::exists() {
+        return;
+    }
+    local().forks.set(true);
     // Release, and Acquire in `count`: only the number counts. The table is ordered by the fence.
     BEGUN.fetch_add(1, Release);
     // SeqCst: see `count`.
@@ -62,7 +62,7 @@ pub(super) extern "C" fn before_fork() {
     join_introduced();
     client::stop_introductions();
     let child = new_token();
-    let earlier = CHILD.replace(child);
+    let earlier = local().child.replace(child);
     let sockets = sockets();
     if !sockets.is_empty() && NAMESPACE.load(Relaxed) == 0 {
         NAMESPACE.store(kernel::pid_namespace(), Relaxed);
@@ -111,6 +111,9 @@ fn join_introduced() {
 
 /// After it, in the parent.
 pub(super) extern "C" fn after_fork_in_parent() {
+    if !local().forks.replace(false) {
+        return;
+    }
     memory::unlock_after_fork();
     epoll::unlock_after_fork();
     client::resume_introductions();
@@ -121,6 +124,9 @@ pub(super) extern "C" fn after_fork_in_parent() {
 
 /// `fork`, which runs the handlers above, and tells them neither the child's number nor that there is none.
 pub(crate) fn handled_fork(make: impl FnOnce() -> pid_t) -> pid_t {
+    if !table::exists() {
+        return make();
+    }
     let child = make();
     name_child(child);
     child
@@ -128,6 +134,9 @@ pub(crate) fn handled_fork(make: impl FnOnce() -> pid_t) -> pid_t {
 
 /// `_Fork`, which runs no fork handlers.
 pub(crate) fn bare_fork(make: impl FnOnce() -> pid_t) -> pid_t {
+    if !table::exists() {
+        return make();
+    }
     before_fork();
     let child = make();
     if child == 0 {
@@ -148,7 +157,7 @@ fn name_child(child: pid_t) {
     if child < 0 {
         epoll::hold_all(-1, false);
     }
-    let token = CHILD.get();
+    let token = local().child.get();
     for row in client::keep_holders(|| take_given(token)) {
         match u32::try_from(child) {
             Ok(child) => row.identity.name(token, child),
@@ -203,6 +212,10 @@ fn drop_others(token: u32) {
 }
 
 pub(super) extern "C" fn begin_child() {
+    let forker = thread::id();
+    if !local().forks.replace(false) {
+        return thread::begin_child();
+    }
     memory::unlock_after_fork();
     let parent = PROCESS.swap(kernel::process_id(), Relaxed);
     // Not so in a new PID namespace, and when the parent has gone already.
@@ -212,7 +225,6 @@ pub(super) extern "C" fn begin_child() {
             FOREIGN.store(true, Relaxed);
         }
     }
-    let forker = thread::id();
     thread::begin_child();
     socket::begin_child(forker);
     epoll::begin_child(forker);
@@ -222,19 +234,18 @@ pub(super) extern "C" fn begin_child() {
     client::forget_tracer();
     GIVEN.begin_child(forker);
     ENDED.store(BEGUN.load(Relaxed), Release);
-    drop_others(CHILD.get());
+    drop_others(local().child.get());
     let sockets = sockets();
     for socket in &sockets {
-        socket.row().identity.name(CHILD.get(), holder());
+        socket.row().identity.name(local().child.get(), holder());
     }
     let kept = sockets
         .iter()
         .map(|socket| std::ptr::from_ref(socket.row()));
-    leave_closed(CHILD.get(), kept.collect());
+    leave_closed(local().child.get(), kept.collect());
     for socket in sockets {
         if !socket.sets.begin_child(forker) {
-            // A set may have it, of which we do not know here.
-            socket.pin(Reason::Forked);
+            socket.has_lost_sets.store(true, Relaxed);
         }
         socket.forget_threads();
         match socket.phase.load(Acquire) {

@@ -114,6 +114,7 @@ pub(crate) fn receive(
     raw: &mut dyn FnMut() -> isize,
 ) -> Outcome {
     if socket.is_joined(call.fd) {
+        thread::test_cancel();
         return receive_joined(socket, call, raw);
     }
     let Some(row) = socket.begin_raw_receive(call.fd) else {
@@ -221,6 +222,7 @@ fn receive_nothing(
 fn done(socket: &'static Socket, call: &Call<'_>, progress: &Progress<'_>) -> Outcome {
     let row = socket.row();
     let receive = &row.receive;
+    socket.note_read(call.fd);
     socket.gathering.note(&row.send, progress.took_all);
     if !call.has(libc::MSG_PEEK) {
         receive

@@ -26,6 +26,9 @@ use crate::{client, epoll, kernel, process, spin, uring};
 /// closed must not take the next one of the same descriptor for it.
 static FREE: Guarded<VecDeque<&'static Socket>> = Guarded::new(VecDeque::new());
 
+/// There is something in [`Socket::linger`].
+const HIDDEN_LINGER: u64 = 1 << 63;
+
 /// So many rest.
 const RESTING: usize = 32;
 
@@ -46,6 +49,7 @@ impl Socket {
             family: AtomicU8::new(0),
             sent_by_kernel: AtomicBool::new(true),
             descriptors: AtomicU32::new(0),
+            has_lost_sets: AtomicBool::new(false),
             calls: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
             offer_id: AtomicU64::new(0),
@@ -63,6 +67,7 @@ impl Socket {
             gathering: Gathering::default(),
             room_spinner: Spinner::new(),
             asked_at: AtomicU64::new(0),
+            linger: AtomicU64::new(0),
             life: AtomicU64::new(0),
             is_deaf: AtomicBool::new(false),
             pollers: AtomicU32::new(0),
@@ -93,6 +98,9 @@ impl Socket {
             return;
         }
         let socket = Socket::allocate();
+        if process::leave_if_scarce() {
+            return;
+        }
         socket.active.store(active, Relaxed);
         socket
             .family
@@ -109,6 +117,8 @@ impl Socket {
         socket.gathering.reset();
         socket.asked_at.store(0, Relaxed);
         socket.shown.reset();
+        socket.linger.store(0, Relaxed);
+        socket.has_lost_sets.store(false, Relaxed);
         socket.is_deaf.store(false, Relaxed);
         let row = client::take_row().unwrap_or(&socket.own_row);
         reset_row(row);
@@ -232,10 +242,50 @@ impl Socket {
         let half = ReceiveHalf::new(self.row(), segment, 1 - self.send_direction());
         half.leave();
         if half.unread() != 0 && self.is_still(fd) {
+            self.hide_linger(fd);
             kernel::reset_on_close(fd);
-        } else if !self.is_receive_pinned() {
-            // What the peer has sent to another copy of the ring is unread, too.
-            self.is_restored_at(fd, spin::clock());
+        } else {
+            self.show_linger(fd);
+            if !self.is_receive_pinned() {
+                // What the peer has sent to another copy of the ring is unread, too.
+                self.is_restored_at(fd, spin::clock());
+            }
+        }
+    }
+
+    /// The program's own SO_LINGER gives way to a reset, for now: where the process ends, other threads may go on for a while, and read.
+    fn hide_linger(&self, fd: c_int) {
+        if self.linger.load(Relaxed) == 0
+            && let Some([is_on, seconds]) =
+                kernel::option::<[c_int; 2]>(fd, libc::SOL_SOCKET, libc::SO_LINGER)
+        {
+            let word = u64::from(is_on.cast_unsigned()) << 32 | u64::from(seconds.cast_unsigned());
+            self.linger.store(HIDDEN_LINGER | word, Relaxed);
+        }
+    }
+
+    /// Something was read.
+    #[inline]
+    pub(crate) fn note_read(&'static self, fd: c_int) {
+        if self.linger.load(Relaxed) != 0 {
+            self.show_linger_when_read(fd);
+        }
+    }
+
+    #[cold]
+    fn show_linger_when_read(&'static self, fd: c_int) {
+        let locked = self.lock_receive(fd);
+        if locked.is_some_and(|locked| locked.half.unread() == 0) {
+            self.show_linger(fd);
+        }
+    }
+
+    /// See [`Socket::hide_linger`].
+    fn show_linger(&self, fd: c_int) {
+        let word = self.linger.swap(0, Relaxed);
+        if word != 0 && self.is_still(fd) {
+            let is_on = ((word & !HIDDEN_LINGER) >> 32) as c_int;
+            kernel::set_linger(fd, [is_on, word as c_int]);
         }
     }
 

@@ -85,6 +85,8 @@ pub(crate) struct Socket {
     segment: UnsafeCell<Option<Segment>>,
     /// Wait sets of this process that watch this connection.
     pub(crate) sets: Guarded<SmallVec<[&'static EpollSet; 2]>>,
+    /// They are not known, in this child of a fork that came while another thread was at them.
+    pub(crate) has_lost_sets: AtomicBool,
     pub(crate) spinner: Spinner,
     /// When, of `spin::clock`, something was last sent.
     pub(crate) sent_at: AtomicU64,
@@ -92,6 +94,8 @@ pub(crate) struct Socket {
     pub(crate) looked_at: AtomicU64,
     pub(crate) looked_head: AtomicU32,
     shown: network::Shown,
+    /// The program's own SO_LINGER, while it is hidden; see `life.rs`.
+    linger: AtomicU64,
     /// The life of this process in which the segment was last known to be the one that the peer has, too.
     life: AtomicU64,
     pub(crate) gathering: Gathering,

@@ -16,6 +16,9 @@ const PINNED: u32 = flags::SEND_PINNED | flags::RECEIVE_PINNED;
 impl Socket {
     #[cold]
     pub(super) fn claim_from_another(&'static self) {
+        if self.has_lost_sets.swap(false, Relaxed) {
+            return self.pin(Reason::Forked);
+        }
         let row = self.row();
         let is_pinned = row.identity.flags.load(Relaxed) & flags::RECEIVE_PINNED != 0;
         let alone = if is_pinned {
