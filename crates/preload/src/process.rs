@@ -345,6 +345,15 @@ pub(crate) fn enter_sandbox() {
     leave_for_good(Reason::Sandboxed);
 }
 
+/// The agent may be out of reach soon: whoever has connections makes itself known to it now.
+pub(crate) fn ready_for_new_root() {
+    if table::exists() && !is_borrowed() && table::all().any(|fd| table::socket(fd).is_some()) {
+        let errno = thread::errno();
+        client::reach();
+        thread::set_errno(errno);
+    }
+}
+
 /// A thread is about to have descriptors of its own: where there are others, a number says nothing any more.
 pub(crate) fn part_descriptors() {
     if !thread::is_alone() {

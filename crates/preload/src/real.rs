@@ -104,6 +104,7 @@ real! {
     shutdown(fd: c_int, how: c_int) -> c_int;
     close(fd: c_int) -> c_int;
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, or newer::close_range;
+    chroot(path: *const c_char) -> c_int;
     unshare(flags: c_int) -> c_int;
     dup(fd: c_int) -> c_int;
     dup2(fd: c_int, target: c_int) -> c_int;

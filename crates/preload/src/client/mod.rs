@@ -111,6 +111,11 @@ pub(crate) fn stop(reason: Reason) {
     STOPPED.store(true, Relaxed);
 }
 
+/// Connects to the agent, if that has not been done.
+pub(crate) fn reach() {
+    with_client(Client::reach);
+}
+
 /// As [`stop`], and the agent is not reached any more.
 fn stop_for_good(reason: Reason) {
     stop(reason);

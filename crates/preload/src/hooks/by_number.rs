@@ -5,7 +5,7 @@ use libc::{c_int, c_long, timespec};
 use super::descriptors::{self, installs_filter};
 use super::uring::before_clone;
 use super::{aio, programs, receive, send, sockets, wait};
-use crate::{kernel, process, real, thread, uring, user};
+use crate::{kernel, process, real, table, thread, uring, user};
 
 /// Bytes of a signal set, as the kernel has it.
 const SIGNAL_SET_BYTES: usize = 8;
@@ -124,6 +124,7 @@ fn descriptors_and_options(number: c_long, [a, b, c, d, e, _]: Arguments) -> Opt
         libc::SYS_rt_sigaction if d == SIGNAL_SET_BYTES && !(32..=33).contains(&a) => {
             Some(super::signals::by_number(a as c_int, b, c) as c_long)
         }
+        libc::SYS_chroot => call!(descriptors::chroot, a),
         libc::SYS_unshare => call!(descriptors::unshare, a),
         libc::SYS_prctl => call!(descriptors::prctl, a, b, c, d, e),
         libc::SYS_munmap => call!(descriptors::munmap, a, b),
@@ -135,6 +136,9 @@ fn descriptors_and_options(number: c_long, [a, b, c, d, e, _]: Arguments) -> Opt
 }
 
 fn waits(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
+    if !table::exists() {
+        return None;
+    }
     match number {
         libc::SYS_epoll_create1 => call!(descriptors::epoll_create1, a),
         libc::SYS_epoll_ctl => call!(wait::epoll_ctl, a, b, c, d),

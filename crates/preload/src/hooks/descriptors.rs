@@ -64,6 +64,18 @@ pub(super) unsafe extern "C-unwind" fn close_range(
     })
 }
 
+/// Who comes after it, a child or a program that is started, finds no agent.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn chroot(path: *const libc::c_char) -> c_int {
+    process::ready_for_new_root();
+    // SAFETY: the program's own argument.
+    let result = unsafe { real::chroot(path) };
+    if result == 0 {
+        process::enter_sandbox();
+    }
+    result
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_FILES != 0 {

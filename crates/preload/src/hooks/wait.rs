@@ -122,9 +122,9 @@ pub(super) unsafe extern "C-unwind" fn select(
 ) -> c_int {
     // SAFETY: the program's own arguments.
     let own = || unsafe { real::select(count, read, write, except, timeout) };
-    let patience = match Patience::of(timeout) {
-        Some(patience) => patience,
-        None => return own(),
+    let patience = table::exists().then(|| Patience::of(timeout)).flatten();
+    let Some(patience) = patience else {
+        return own();
     };
     enter!(selects("select", read, count, patience.given_ns()));
     let mut slept = false;

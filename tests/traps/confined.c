@@ -1,0 +1,189 @@
+/* Programs, and children of theirs, that give up what the library may need: system calls, the agent, their clock. */
+#include "traps.h"
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+
+enum { ALLOWED_MAX = 16 };
+
+static void install(struct sock_filter *filter, int length) {
+    struct sock_fprog program = {length, filter};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    observe_result("filter", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+/* From now on the process may read, write and end, and make these system calls; any other kills it. */
+static void allow(const int *calls, int count) {
+    int allowed[ALLOWED_MAX] = {SYS_read, SYS_write, SYS_exit_group}, length = 0;
+    struct sock_filter filter[2 * ALLOWED_MAX + 2];
+    memcpy(allowed + 3, calls, count * sizeof *calls);
+    filter[length++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (int i = 0; i < count + 3; i++) {
+        filter[length++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], 0, 1);
+        filter[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    }
+    filter[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    install(filter, length);
+}
+
+static void allow_all(void) {
+    struct sock_filter filter[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    install(filter, 1);
+}
+
+enum { POLLS, SELECTS, COPIES, ACCEPTS, FORKS, MOVES, KINDS };
+
+static int listen_here(struct sockaddr_in *address) {
+    socklen_t length = sizeof *address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    must(bind(listener, (struct sockaddr *)address, length) == 0 && listen(listener, 8) == 0, "listen");
+    must(getsockname(listener, (struct sockaddr *)address, &length) == 0, "getsockname");
+    return listener;
+}
+
+static void confined(int kind) {
+    Pair pair = on_the_ring();
+    struct sockaddr_in address;
+    int listener = listen_here(&address), near = socket(AF_INET, SOCK_STREAM, 0);
+    must(connect(near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    if (kind == MOVES) {
+        pid_t child = vfork();
+        if (child == 0)
+            _exit(0);
+        status_of(child);
+    }
+    const int calls[KINDS][5] = {
+        {SYS_ppoll, SYS_poll, SYS_ppoll, SYS_ppoll, SYS_ppoll},
+        {SYS_pselect6, SYS_select, SYS_pselect6, SYS_pselect6, SYS_pselect6},
+        {SYS_dup2, SYS_dup3, SYS_dup2, SYS_dup2, SYS_dup2},
+        {SYS_accept, SYS_accept, SYS_accept, SYS_accept, SYS_accept},
+        {SYS_clone, SYS_wait4, SYS_set_robust_list, SYS_rseq, SYS_clone3},
+        {SYS_read, SYS_read, SYS_read, SYS_read, SYS_read},
+    };
+    allow(calls[kind], 5);
+    char bytes[16] = "0123456789";
+    must(write(pair.near, bytes, 10) == 10, "write");
+    struct pollfd entry = {pair.far, POLLIN, 0};
+    fd_set set;
+    struct timeval time = {1, 0};
+    FD_ZERO(&set);
+    FD_SET(pair.far, &set);
+    if (kind == POLLS)
+        observe("poll: %d", poll(&entry, 1, 1000));
+    else if (kind == SELECTS)
+        observe("select: %d", select(pair.far + 1, &set, NULL, NULL, &time));
+    else if (kind == COPIES)
+        observe("dup2: %d", dup2(pair.far, 80));
+    else if (kind == ACCEPTS)
+        observe("accept: %d", accept(listener, NULL, NULL) > 0);
+    if (kind == FORKS) {
+        pid_t child = fork();
+        if (child == 0)
+            _exit(4);
+        int status;
+        observe("wait: %d", wait4(child, &status, 0, NULL) == child && WEXITSTATUS(status) == 4);
+    }
+    observe_result("read", read(pair.far, bytes, sizeof bytes));
+    _exit(0);
+}
+
+static void polls_behind_a_filter(void) { confined(POLLS); }
+static void selects_behind_a_filter(void) { confined(SELECTS); }
+static void copies_behind_a_filter(void) { confined(COPIES); }
+static void accepts_behind_a_filter(void) { confined(ACCEPTS); }
+static void forks_behind_a_filter(void) { confined(FORKS); }
+static void moves_bytes_behind_a_filter_after_a_vfork(void) { confined(MOVES); }
+
+/* A new user namespace lets anybody change the root. */
+static void change_root(void) {
+    if (chroot("/proc/self/fdinfo") != 0)
+        must(unshare(CLONE_NEWUSER) == 0 && chroot("/proc/self/fdinfo") == 0, "chroot");
+}
+
+/* The bytes that a child of a fork has not read are there when it has confined itself, and the peer sees no reset. */
+static void child_does(void (*confine)(void), int starts) {
+    Pair pair = on_the_ring();
+    char bytes[32];
+    must(send(pair.near, "0123456789", 10, 0) == 10, "send");
+    pid_t child = fork();
+    if (child == 0) {
+        close(pair.near);
+        confine();
+        if (starts) {
+            dup2(pair.far, 0);
+            close(pair.far);
+            execl("/usr/bin/head", "head", "-c10", NULL);
+            _exit(9);
+        }
+        observe_result("recv", recv(pair.far, bytes, sizeof bytes, 0));
+        observe_result("send", send(pair.far, bytes, 7, MSG_NOSIGNAL));
+        _exit(0);
+    }
+    close(pair.far);
+    observe("ended with %d", status_of(child));
+    if (!starts)
+        observe_result("recv", recv(pair.near, bytes, sizeof bytes, 0));
+    observe_result("recv", recv(pair.near, bytes, sizeof bytes, 0));
+}
+
+static void hide(void) { must(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0, "prctl"); }
+
+static void a_child_installs_a_filter(void) { child_does(allow_all, 0); }
+static void a_child_hides_and_starts_a_program(void) { child_does(hide, 1); }
+static void a_child_changes_its_root(void) { child_does(change_root, 0); }
+
+static void the_clock_is_taken_away(void) {
+#ifdef __x86_64__
+    Pair pair = on_the_ring();
+    char bytes[64];
+    if (prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0) != 0)
+        observe_result("prctl", -1);
+    for (int i = 0; i < 10; i++) {
+        must(send(pair.near, "message", 7, 0) == 7, "send");
+        must(poll(&(struct pollfd){pair.far, POLLIN, 0}, 1, 1000) == 1, "poll");
+        observe_result("recv", recv(pair.far, bytes, sizeof bytes, 0));
+    }
+    close(pair.near), close(pair.far);
+#endif
+}
+
+/* Calls agree about which descriptors there are. */
+static void descriptors_that_are_not_the_program_s(void) {
+    Pair pair = on_the_ring();
+    int open = 0, copied = 0, answers = 0, value;
+    for (int fd = pair.far + 10; fd < 1024; fd++) {
+        open += fcntl(fd, F_GETFD) >= 0;
+        answers += ioctl(fd, FIONREAD, &value) == 0;
+        int copy = dup(fd);
+        copied += copy >= 0;
+        close(copy);
+    }
+    observe("open %d, copied %d, answers %d", open, copied, answers);
+    int negative = -1;
+    must(send(pair.near, "message", 7, 0) == 7, "send");
+    observe_result("low-water mark", setsockopt(pair.far, SOL_SOCKET, SO_RCVLOWAT, &negative, sizeof negative));
+    observe("poll: %d", poll(&(struct pollfd){pair.far, POLLIN, 0}, 1, 50));
+    talk(pair.far, pair.near);
+}
+
+int main(int argc, char **argv) {
+    static const Case cases[] = {
+        CASE(polls_behind_a_filter),
+        CASE(selects_behind_a_filter),
+        CASE(copies_behind_a_filter),
+        CASE(accepts_behind_a_filter),
+        CASE(forks_behind_a_filter),
+        CASE(moves_bytes_behind_a_filter_after_a_vfork),
+        CASE(a_child_installs_a_filter),
+        CASE(a_child_hides_and_starts_a_program),
+        CASE(a_child_changes_its_root),
+        CASE(the_clock_is_taken_away),
+        CASE(descriptors_that_are_not_the_program_s),
+        {0},
+    };
+    return run_cases(cases, argc, argv);
+}
