@@ -34,7 +34,13 @@ static void allow_all(void) {
     install(filter, 1);
 }
 
-enum { POLLS, SELECTS, COPIES, ACCEPTS, FORKS, MOVES, KINDS };
+enum { POLLS, SELECTS, COPIES, ACCEPTS, FORKS, MESSAGES, FAULTS, MOVES, KINDS };
+
+static void end_well(int number) {
+    (void)number;
+    observe("handled");
+    _exit(0);
+}
 
 static int listen_here(struct sockaddr_in *address) {
     socklen_t length = sizeof *address;
@@ -62,10 +68,13 @@ static void confined(int kind) {
         {SYS_dup2, SYS_dup3, SYS_dup2, SYS_dup2, SYS_dup2},
         {SYS_accept, SYS_accept, SYS_accept, SYS_accept, SYS_accept},
         {SYS_clone, SYS_wait4, SYS_set_robust_list, SYS_rseq, SYS_clone3},
+        {SYS_sendmsg, SYS_sendmmsg, SYS_ppoll, SYS_pselect6, SYS_epoll_pwait},
+        {SYS_rt_sigreturn, SYS_rt_sigreturn, SYS_rt_sigreturn, SYS_rt_sigreturn, SYS_rt_sigreturn},
         {SYS_read, SYS_read, SYS_read, SYS_read, SYS_read},
     };
+    handle(SIGSEGV, end_well, 0);
     allow(calls[kind], 5);
-    char bytes[16] = "0123456789";
+    char bytes[32] = "0123456789";
     must(write(pair.near, bytes, 10) == 10, "write");
     struct pollfd entry = {pair.far, POLLIN, 0};
     fd_set set;
@@ -82,11 +91,26 @@ static void confined(int kind) {
         observe("accept: %d", accept(listener, NULL, NULL) > 0);
     if (kind == FORKS) {
         pid_t child = fork();
-        if (child == 0)
-            _exit(4);
         int status;
+        if (child == 0) {
+            pid_t grandchild = fork();
+            if (grandchild == 0)
+                _exit(4);
+            _exit(wait4(grandchild, &status, 0, NULL) == grandchild ? WEXITSTATUS(status) : 9);
+        }
         observe("wait: %d", wait4(child, &status, 0, NULL) == child && WEXITSTATUS(status) == 4);
     }
+    if (kind == MESSAGES) {
+        struct iovec vector = {"message", 7};
+        struct mmsghdr messages = {.msg_hdr = {.msg_iov = &vector, .msg_iovlen = 1}};
+        struct timespec second = {1, 0};
+        observe_result("sendmsg", sendmsg(pair.near, &messages.msg_hdr, 0));
+        observe_result("sendmmsg", sendmmsg(pair.near, &messages, 1, 0));
+        observe("ppoll: %d", ppoll(&entry, 1, &second, NULL));
+        observe("pselect: %d", pselect(pair.far + 1, &set, NULL, NULL, &second, NULL));
+    }
+    if (kind == FAULTS)
+        *(volatile char *)8 = 1;
     observe_result("read", read(pair.far, bytes, sizeof bytes));
     _exit(0);
 }
@@ -96,6 +120,8 @@ static void selects_behind_a_filter(void) { confined(SELECTS); }
 static void copies_behind_a_filter(void) { confined(COPIES); }
 static void accepts_behind_a_filter(void) { confined(ACCEPTS); }
 static void forks_behind_a_filter(void) { confined(FORKS); }
+static void messages_behind_a_filter(void) { confined(MESSAGES); }
+static void faults_behind_a_filter(void) { confined(FAULTS); }
 static void moves_bytes_behind_a_filter_after_a_vfork(void) { confined(MOVES); }
 
 /* A new user namespace lets anybody change the root. */
@@ -177,6 +203,8 @@ int main(int argc, char **argv) {
         CASE(copies_behind_a_filter),
         CASE(accepts_behind_a_filter),
         CASE(forks_behind_a_filter),
+        CASE(messages_behind_a_filter),
+        CASE(faults_behind_a_filter),
         CASE(moves_bytes_behind_a_filter_after_a_vfork),
         CASE(a_child_installs_a_filter),
         CASE(a_child_hides_and_starts_a_program),

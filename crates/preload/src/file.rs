@@ -7,7 +7,7 @@ use crate::kernel::{self, kernel};
 use crate::pool::Pool;
 use crate::send::{Call, send};
 use crate::socket::Socket;
-use crate::{Outcome, receive, user};
+use crate::{Outcome, receive, thread, user};
 
 /// Larger files go by the kernel, which does not copy them through the program.
 const COPY_BYTES_MAX: usize = 64 * 1024;
@@ -136,6 +136,7 @@ pub(crate) fn splice_out(
     raw: &mut dyn FnMut() -> isize,
     rest: &mut dyn FnMut(usize) -> isize,
 ) -> Outcome {
+    thread::test_cancel();
     socket.pin(Reason::Splice);
     let moved = match with_piece(|piece| splice_unread(socket, (input, out), (bytes, flags), piece))
     {
@@ -149,9 +150,9 @@ pub(crate) fn splice_out(
     if bytes == moved || kernel::unread(input) == 0 || !kernel::is_writable(out) {
         return Outcome::Handled(moved.cast_signed());
     }
-    let errno = crate::thread::errno();
+    let errno = thread::errno();
     let more = receive::by_kernel(socket, input, &mut || rest(bytes - moved));
-    crate::thread::set_errno(errno);
+    thread::set_errno(errno);
     match more {
         Outcome::Handled(more) if more > 0 => Outcome::Handled(moved.cast_signed() + more),
         _ => Outcome::Handled(moved.cast_signed()),
@@ -166,6 +167,8 @@ fn splice_unread(
     piece: &mut [u8],
 ) -> Result<usize, Outcome> {
     let mut moved = 0;
+    // What is in the pipe is taken from the ring, too.
+    let _uncancelled = thread::Uncancelled::new();
     loop {
         let reach = socket
             .lock_receive(input)
@@ -216,6 +219,6 @@ fn ended(moved: usize, result: isize) -> Outcome {
 }
 
 fn would_block() -> isize {
-    crate::thread::set_errno(libc::EAGAIN);
+    thread::set_errno(libc::EAGAIN);
     -1
 }

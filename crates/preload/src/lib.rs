@@ -10,7 +10,8 @@
 //! 4. meanwhile `client` offers connections that have proved long enough to the agent, and
 //! 5. `attach` joins those that the agent has paired.
 //!
-//! `spin` decides how long to look before sleeping; `thread` and `process` hold what belongs to a thread and to a process;
+//! `spin` decides how long to look before sleeping; `thread` (its variables are in `local`) and `process` hold what
+//! belongs to a thread and to a process;
 //! `signals` notices handlers that ran while we looked; `memory` is a heap apart from the program's, and
 //! `fault` ends a copy whose buffer is not there any more. The library needs no other one: `objects` finds the C library's functions,
 //! `lacking` has what some C libraries have not, and `unwinder` asks the program's unwinder.

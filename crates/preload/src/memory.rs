@@ -56,21 +56,25 @@ fn place(answer: isize) -> *mut u8 {
     }
 }
 
+/// Pages for so many bytes; null: there are none.
+pub(crate) fn map(bytes: usize) -> *mut u8 {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    place(kernel!(
+        libc::SYS_mmap,
+        0usize,
+        bytes,
+        access,
+        kind,
+        usize::MAX,
+        0usize
+    ))
+}
+
 // SAFETY: pages that nobody else has, which become more, fewer, or none as the allocator says.
 unsafe impl Allocator for Kernel {
     fn alloc(&self, bytes: usize) -> (*mut u8, usize, u32) {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let answer = kernel!(
-            libc::SYS_mmap,
-            0usize,
-            bytes,
-            access,
-            kind,
-            usize::MAX,
-            0usize
-        );
-        (place(answer), bytes, 0)
+        (map(bytes), bytes, 0)
     }
 
     fn remap(&self, start: *mut u8, before: usize, bytes: usize, can_move: bool) -> *mut u8 {

@@ -13,6 +13,7 @@ use millrace_shm::sys;
 use millrace_wire::{Mode, Reason};
 
 use crate::kernel::kernel;
+use crate::local::local;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 use crate::{
@@ -175,6 +176,7 @@ pub(crate) fn start() {
         SPIN_OVERRIDDEN.store(true, Relaxed);
         spin::set_budget_us(budget_us);
     }
+    spin::keep_locals_at(|| &local().spin);
     user::prepare();
     client::configure(path, mode, seed);
     memory::keep_reserve();
@@ -260,8 +262,8 @@ pub(crate) struct Left {
 
 /// What became of this process as a holder.
 enum LeftHolder {
-    /// It is the only one. How the connection was pinned, and what was to be done at its close.
-    Alone(u32, Option<[c_int; 2]>),
+    /// It is the only one. How the connection was pinned.
+    Alone(u32),
     /// The new program holds the connection.
     Stranger,
     /// Others hold it.
@@ -288,9 +290,7 @@ pub(crate) fn leave_for_exec() -> Vec<Left> {
             table::all().any(|fd| table::is(fd, socket) && kernel::stays_open_on_exec(fd));
         let mut note = |holder| left.push(Left { socket, fd, holder });
         if outlives_others(socket.row()) {
-            let linger = || kernel::option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
-            let linger = (!inherited).then(linger).flatten();
-            note(LeftHolder::Alone(socket.pin_for_end(), linger));
+            note(LeftHolder::Alone(socket.pin_for_end()));
             socket.leave_ring(fd, inherited);
             continue;
         }
@@ -325,12 +325,10 @@ pub(crate) fn return_from_exec(left: Vec<Left>) {
     for Left { socket, fd, holder } in left {
         let identity = &socket.row().identity;
         match holder {
-            LeftHolder::Alone(pinned, linger) if table::is(fd, socket) => {
+            LeftHolder::Alone(pinned) if table::is(fd, socket) => {
                 socket.unpin_after_exec(fd, pinned);
                 // What lies unread in the ring will be read.
-                if let Some(linger) = linger {
-                    kernel::set_linger(fd, linger);
-                }
+                socket.show_linger(fd);
             }
             LeftHolder::Alone(..) => {}
             LeftHolder::Stranger => identity.become_stranger(self::holder(), true),
@@ -378,6 +376,7 @@ fn leave_for_good(reason: Reason) {
         return;
     }
     leave_rings(reason, |socket, fd| socket.bring_back(fd));
+    signals::give_back();
     table::abandon();
 }
 

@@ -126,6 +126,22 @@ pub(crate) fn watch() {
     }
 }
 
+/// Gives the program its own actions back: the library is as if it were not there.
+pub(crate) fn give_back() {
+    for signal in 1..SIGNALS as c_int {
+        // SAFETY: integers and pointers, for which zero is a value.
+        let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: structures of ours; `action` tells the program's own.
+        unsafe {
+            let is_told = real::sigaction(signal, std::ptr::null(), &raw mut now) == 0;
+            if is_told && now.sa_sigaction == enter as *const () as usize {
+                action(signal, std::ptr::null(), &raw mut now);
+                real::sigaction(signal, &raw const now, std::ptr::null_mut());
+            }
+        }
+    }
+}
+
 /// Whether a signal that was kept comes as well when the kernel brings it once more.
 ///
 /// It would bring one of real time after those that came later, which is better than on the wrong stack, and one whose handler serves

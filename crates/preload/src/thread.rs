@@ -10,7 +10,7 @@ use millrace_shm::sys;
 
 use crate::kernel::kernel;
 use crate::local::{Local, local};
-use crate::{objects, process, real, signals};
+use crate::{objects, process, real, signals, table};
 
 /// A signal that has come, and the mask of those that were blocked before it. Zeros are a value of it.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +109,10 @@ impl Deferred {
 
 #[cold]
 fn defer() -> bool {
+    // Without the library that is nobody's business, and a child of `vfork` has its parent's.
+    if !table::exists() || process::is_borrowed() {
+        return false;
+    }
     let asks = local().is_asynchronous.replace(false);
     if asks {
         // SAFETY: a plain number.
@@ -204,8 +208,8 @@ pub(crate) fn begin_child() {
     local.id.set(0);
     local.busy.set(0);
     if local.waits.replace(false) {
-        local.kept_count.set(0);
-        set_mask(local.mask_after.get());
+        local.kept_count.store(0, Relaxed);
+        set_mask(!local.unblocked_after.replace(0));
     }
 }
 
@@ -274,11 +278,10 @@ fn hold(local: &Local, also: u64, context: *mut c_void) -> u64 {
     // SAFETY: the kernel gives it to a handler with SA_SIGINFO. Of the mask it knows eight bytes, which hold when the handler returns.
     let mask = unsafe { &mut *(&raw mut (*context).uc_sigmask).cast::<u64>() };
     let before = *mask;
-    // Several may come at once: then the handler of each is interrupted by the next one's before its first instruction. The last one to be
-    // here was the first to be interrupted, and returns to the program.
-    if before & ALL_BUT_FAULTS != ALL_BUT_FAULTS {
-        local.mask_after.set(before);
-    }
+    // Several may come at once, and interrupt each other's handlers before they are here, here, or behind this: what was not blocked
+    // before one of them is not in the end.
+    let unblocked = &local.unblocked_after;
+    unblocked.set(unblocked.get() | !before);
     *mask = before | ALL_BUT_FAULTS | also;
     before
 }
@@ -296,19 +299,20 @@ pub(crate) fn must_wait(signal: c_int, info: *const siginfo_t, context: *mut c_v
     if !is_first && signals::comes_again(signal) && send_again(signal, info) {
         return true;
     }
-    let count = local.kept_count.get();
+    // In one step: another one may come here between.
+    let count = local.kept_count.fetch_add(1, Relaxed);
     let Some(place) = local.kept.get(usize::from(count)) else {
+        local.kept_count.fetch_sub(1, Relaxed);
         send_again(signal, info);
         return true;
     };
-    // SAFETY: as above.
+    // SAFETY: the kernel gives it to a handler with SA_SIGINFO.
     let info = unsafe { *info };
     place.set(Kept {
         signal,
         mask: before,
         info,
     });
-    local.kept_count.set(count + 1);
     true
 }
 
@@ -316,11 +320,11 @@ pub(crate) fn must_wait(signal: c_int, info: *const siginfo_t, context: *mut c_v
 #[cold]
 #[inline(never)]
 fn deliver(local: &Local) {
-    let count = usize::from(local.kept_count.replace(0));
-    let after = local.mask_after.get();
-    local.waits.set(false);
     // Handlers may leave by a jump, and signals that come meanwhile are kept in the same places.
-    let kept = [local.kept[0].get(), local.kept[1].get()];
+    let kept = local.kept.each_ref().map(Cell::get);
+    let count = usize::from(local.kept_count.swap(0, Relaxed)).min(kept.len());
+    let after = !local.unblocked_after.replace(0);
+    local.waits.set(false);
     for kept in &kept[..count] {
         let again =
             signals::comes_again(kept.signal) && send_again(kept.signal, &raw const kept.info);

@@ -19,7 +19,7 @@ use crate::local::local;
 use crate::objects::{self, Keys};
 use crate::pool::Pool;
 use crate::thread::BlockedSignals;
-use crate::{process, thread};
+use crate::{memory, process, table, thread};
 
 const PAGE: usize = 4096;
 /// Pages that a thread remembers: each belongs to one row, which is a cache line, and the last used is the first in it.
@@ -97,7 +97,10 @@ fn first_tables() -> *mut Tables {
     if ending.is_none() && thread::id() != process::id() {
         return known;
     }
-    let fresh = POOL.take().unwrap_or_else(map_tables);
+    let fresh = POOL.take().unwrap_or_else(|| {
+        // Not from our heap, which would keep the memory of many threads that were.
+        memory::map(size_of::<Tables>()).cast()
+    });
     if !fresh.is_null() {
         local().tables.set(fresh.cast());
     }
@@ -120,52 +123,33 @@ extern "C" fn end_tables(tables: *mut c_void) {
 /// Tables for as many threads as most programs have. What the last thread remembered is true of the process, and stays.
 static POOL: Pool<Tables, 8> = Pool::new();
 
-/// Not from our heap, which would keep the memory of many threads that were.
-fn map_tables() -> *mut Tables {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let found = kernel!(
-        libc::SYS_mmap,
-        0usize,
-        size_of::<Tables>(),
-        access,
-        kind,
-        usize::MAX,
-        0usize
-    );
-    // Errors are the last page of the numbers.
-    if (-4095..0).contains(&found) {
-        null_mut()
-    } else {
-        found as *mut Tables
-    }
-}
-
 /// The program changed its address space.
 pub(crate) fn forget() {
     EPOCH.fetch_add(1, Relaxed);
 }
 
-/// Whether `bytes` bytes at `start` can be read.
+/// Whether `bytes` bytes at `start` can be read. Without the library's table nothing is asked, and nothing is known to be.
 #[inline]
 pub(crate) fn can_read(start: *const u8, bytes: usize) -> bool {
-    is_covered(
-        |tables| &mut tables.readable,
-        start as usize,
-        bytes,
-        MADV_POPULATE_READ,
-    )
+    table::exists()
+        && is_covered(
+            |tables| &mut tables.readable,
+            start as usize,
+            bytes,
+            MADV_POPULATE_READ,
+        )
 }
 
-/// Whether `bytes` bytes at `start` can be written.
+/// Whether `bytes` bytes at `start` can be written, as [`can_read`].
 #[inline]
 pub(crate) fn can_write(start: *mut u8, bytes: usize) -> bool {
-    is_covered(
-        |tables| &mut tables.writable,
-        start as usize,
-        bytes,
-        MADV_POPULATE_WRITE,
-    )
+    table::exists()
+        && is_covered(
+            |tables| &mut tables.writable,
+            start as usize,
+            bytes,
+            MADV_POPULATE_WRITE,
+        )
 }
 
 /// As [`can_read`], for what is copied with care ([`crate::fault`]): memory of which the kernel says nothing may be tried.

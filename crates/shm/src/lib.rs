@@ -17,7 +17,6 @@
 pub mod board;
 pub mod gate;
 pub mod link;
-mod local;
 pub mod lock;
 #[cfg(not(loom))]
 pub mod pool;

@@ -74,7 +74,7 @@ impl OwnerLock {
     /// The number of the thread that holds it; zero when it is free.
     #[must_use]
     pub fn owner(&self) -> u32 {
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::Relaxed)
     }
 
     #[cold]

@@ -9,7 +9,7 @@
 //! spinning for a while, and for twice as long when it happens again soon after.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::sys;
 
@@ -40,7 +40,9 @@ static LAST_LOSS: AtomicU64 = AtomicU64::new(0);
 /// How long the last pause was, in nanoseconds.
 static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
 
-struct Local {
+/// What belongs to one thread. Zeros are its beginning.
+#[derive(Debug)]
+pub struct Local {
     /// This thread has sent to a reader that ran on this processor last: that has work now, and no other place. Until the thread next
     /// waits for bytes, which it then does asleep.
     is_awaited: Cell<bool>,
@@ -48,13 +50,38 @@ struct Local {
     preemptions: Cell<libc::c_long>,
 }
 
-crate::thread_block! { fn local() -> &Local as "millrace_spin_local" }
+thread_local! {
+    static LOCAL: Local = const {
+        Local {
+            is_awaited: Cell::new(false),
+            preemptions: Cell::new(0),
+        }
+    };
+}
+/// Where a library has it that does not want the compiler's variables of threads; null: it is [`LOCAL`].
+static OWN: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// From now on `own` says where the calling thread's is. Before anything waits here.
+pub fn keep_locals_at(own: fn() -> &'static Local) {
+    OWN.store(own as *mut (), Relaxed);
+}
+
+#[inline]
+fn with_local<T>(work: impl FnOnce(&Local) -> T) -> T {
+    let own = OWN.load(Relaxed);
+    if own.is_null() {
+        return LOCAL.with(work);
+    }
+    // SAFETY: only `keep_locals_at` stores there.
+    let own: fn() -> &'static Local = unsafe { std::mem::transmute(own) };
+    work(own())
+}
 
 /// Something was sent to a reader that ran last on processor `reader`.
 #[inline]
 pub fn note_reader(reader: u32) {
     if reader == processor() {
-        local().is_awaited.set(true);
+        with_local(|local| local.is_awaited.set(true));
     }
 }
 
@@ -72,7 +99,7 @@ fn was_preempted() -> bool {
     ];
     // SAFETY: the kernel fills in `usage`, which lives long enough.
     unsafe { sys::call(libc::SYS_getrusage, arguments) };
-    local().preemptions.replace(usage.ru_nivcsw) != usage.ru_nivcsw
+    with_local(|local| local.preemptions.replace(usage.ru_nivcsw)) != usage.ru_nivcsw
 }
 
 /// A time slice went missing in a spin. True: it is not the first, and spinning has to pause.
@@ -141,7 +168,7 @@ impl Spinner {
     /// As [`Spinner::begin`], to wait for bytes; not while a reader waits for this processor.
     #[inline]
     pub fn begin_for_bytes(&self, limit_ns: u64, connections: usize) -> Option<Spin<'_>> {
-        if local().is_awaited.take() {
+        if with_local(|local| local.is_awaited.take()) {
             return None;
         }
         self.begin(limit_ns, connections)

@@ -160,7 +160,8 @@ impl EpollSet {
     /// Looks whether another process has changed the set.
     #[inline]
     pub(crate) fn notice_changes(&'static self) {
-        if self.changes.are_foreign() && !self.kernel_only.load(Acquire) {
+        let are_wrong = self.changes.are_foreign() || self.is_lost.load(Relaxed);
+        if are_wrong && !self.kernel_only.load(Acquire) {
             self.give_up_records();
         }
     }

@@ -121,7 +121,9 @@ fn descriptors_and_options(number: c_long, [a, b, c, d, e, _]: Arguments) -> Opt
         libc::SYS_fcntl => call!(descriptors::fcntl, a, b, c),
         libc::SYS_ioctl => call!(descriptors::ioctl, a, b, c),
         // The C library keeps two for itself.
-        libc::SYS_rt_sigaction if d == SIGNAL_SET_BYTES && !(32..=33).contains(&a) => {
+        libc::SYS_rt_sigaction
+            if d == SIGNAL_SET_BYTES && !(32..=33).contains(&a) && table::exists() =>
+        {
             Some(super::signals::by_number(a as c_int, b, c) as c_long)
         }
         libc::SYS_chroot => call!(descriptors::chroot, a),

@@ -246,6 +246,11 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
     request: c_ulong,
     argument: usize,
 ) -> c_int {
+    if matches!(table::get(fd), Entry::Unknown) && !is_hidden(fd) {
+        // It may wait, and is no place for a cancellation: a thread that may be cancelled anywhere stays so.
+        // SAFETY: the program's own arguments.
+        return unsafe { real::ioctl(fd, request, argument) };
+    }
     enter!(touches("ioctl", fd));
     if is_hidden(fd) {
         return -1;

@@ -253,18 +253,16 @@ pub(super) unsafe extern "C-unwind" fn sendfile(
     offset: *mut off_t,
     bytes: size_t,
 ) -> ssize_t {
-    enter!(sends("sendfile", out, 0));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendfile(out, input, offset, bytes) };
-    match table::socket(out) {
-        Some(socket) => {
-            // As the C library's is none, whatever is called for it.
-            let _uncancelled = thread::Uncancelled::new();
-            let outcome = crate::file::send_file(socket, out, input, offset, bytes, &mut raw);
-            finish(outcome, raw)
-        }
-        None => raw(),
-    }
+    let Some(socket) = table::socket(out) else {
+        return raw();
+    };
+    enter!(sends("sendfile", out, 0));
+    // It is no place for a cancellation, whatever is called for it.
+    let _uncancelled = thread::Uncancelled::new();
+    let outcome = crate::file::send_file(socket, out, input, offset, bytes, &mut raw);
+    finish(outcome, raw)
 }
 
 #[unsafe(no_mangle)]

@@ -23,7 +23,6 @@ pub(super) unsafe extern "C-unwind" fn sigaction(
 struct KernelAction {
     handler: usize,
     flags: libc::c_ulong,
-    #[cfg(target_arch = "x86_64")]
     restorer: Option<extern "C" fn()>,
     mask: u64,
 }
@@ -55,8 +54,7 @@ pub(super) fn by_number(signal: c_int, new: usize, old: usize) -> c_int {
     if result == 0 && old != 0 {
         let before = KernelAction {
             handler: before.sa_sigaction,
-            flags: before.sa_flags as libc::c_ulong,
-            #[cfg(target_arch = "x86_64")]
+            flags: before.sa_flags.cast_unsigned().into(),
             restorer: before.sa_restorer,
             // SAFETY: as above.
             mask: unsafe { mask_of(&mut before).read() },

@@ -281,6 +281,12 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     if result == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) {
         note_no_delay(fd, value);
     }
+    if result == 0
+        && (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER)
+        && let Some(socket) = table::socket(fd)
+    {
+        socket.forget_linger();
+    }
     result
 }
 

@@ -1,5 +1,6 @@
 //! Functions with a variable number of arguments, or that return twice, which Rust can call but not define: a few instructions save the
-//! arguments, let Rust act on the first one, and go on to the C library's function as if nothing had been.
+//! arguments, let Rust act on the first one, and go on to the C library's function as if nothing had been. Those of the `exec` family that
+//! take a list go by those that take a vector.
 
 use libc::{c_char, c_int, c_void};
 use millrace_wire::Reason;

@@ -48,7 +48,6 @@ pub(super) extern "C" fn before_fork() {
     if !table::exists() {
         return;
     }
-    local().forks.set(true);
     // Release, and Acquire in `count`: only the number counts. The table is ordered by the fence.
     BEGUN.fetch_add(1, Release);
     // SeqCst: see `count`.
@@ -61,6 +60,8 @@ pub(super) extern "C" fn before_fork() {
     }
     join_introduced();
     client::stop_introductions();
+    // From here on no handler comes between that makes a fork itself.
+    local().forks.set(true);
     let child = new_token();
     let earlier = local().child.replace(child);
     let sockets = sockets();
@@ -212,10 +213,10 @@ fn drop_others(token: u32) {
 }
 
 pub(super) extern "C" fn begin_child() {
-    let forker = thread::id();
     if !local().forks.replace(false) {
         return thread::begin_child();
     }
+    let forker = thread::id();
     memory::unlock_after_fork();
     let parent = PROCESS.swap(kernel::process_id(), Relaxed);
     // Not so in a new PID namespace, and when the parent has gone already.

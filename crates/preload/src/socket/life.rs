@@ -264,6 +264,11 @@ impl Socket {
         }
     }
 
+    /// The program has set another one.
+    pub(crate) fn forget_linger(&self) {
+        self.linger.store(0, Relaxed);
+    }
+
     /// Something was read.
     #[inline]
     pub(crate) fn note_read(&'static self, fd: c_int) {
@@ -281,7 +286,7 @@ impl Socket {
     }
 
     /// See [`Socket::hide_linger`].
-    fn show_linger(&self, fd: c_int) {
+    pub(crate) fn show_linger(&self, fd: c_int) {
         let word = self.linger.swap(0, Relaxed);
         if word != 0 && self.is_still(fd) {
             let is_on = ((word & !HIDDEN_LINGER) >> 32) as c_int;

@@ -99,6 +99,7 @@ pub(super) fn look_at(queue: &Queue, from: u32, count: u32, drains: bool) -> Opt
         } else {
             &[place, other][..]
         };
+        let place_is_sure = places.len() == 1;
         let mut links = false;
         for place in places {
             let place = place.cast::<Request>();
@@ -111,7 +112,7 @@ pub(super) fn look_at(queue: &Queue, from: u32, count: u32, drains: bool) -> Opt
             found.tells |= request.tells();
             links |= request.flags & (flags::LINK | flags::HARD_LINK) != 0;
             let is_late = found.drains || is_linked || request.flags & flags::ASYNC != 0;
-            if !request.leave_named(is_late) {
+            if !request.leave_named(is_late, place_is_sure) {
                 return None;
             }
         }
@@ -136,8 +137,8 @@ impl Request {
         is_for_sockets || self.flags & flags::FIXED_FILE == 0 && table::socket(self.fd).is_some()
     }
 
-    /// Takes what it names to the kernel's road. False: the whole process must go there.
-    fn leave_named(&self, is_late: bool) -> bool {
+    /// Takes what it names to the kernel's road. False: the whole process must go there. `is_sure`: the kernel will find this request.
+    fn leave_named(&self, is_late: bool, is_sure: bool) -> bool {
         if self.flags & flags::UNKNOWN != 0 || self.operation > operation::LAST {
             return false;
         }
@@ -146,18 +147,18 @@ impl Request {
             operation::EPOLL_CTL | operation::EPOLL_WAIT => false,
             operation::FILES_UPDATE => !is_late && names_all(self.address as usize, self.length),
             operation::SENDMSG | operation::SENDMSG_ZC => {
-                self.leave_file(is_late) && self.leave_passed(is_late)
+                self.leave_file(is_late, is_sure) && self.leave_passed(is_late)
             }
             operation::SPLICE | operation::TEE => {
                 let is_fixed = self.of_operation & SPLICE_FROM_FIXED != 0;
-                (is_fixed || leave(self.other_fd, is_late)) && self.leave_file(is_late)
+                (is_fixed || leave(self.other_fd, is_late)) && self.leave_file(is_late, is_sure)
             }
             operation if operation::WITHOUT_FILE.contains(&operation) => true,
-            _ => self.leave_file(is_late),
+            _ => self.leave_file(is_late, is_sure),
         }
     }
 
-    fn leave_file(&self, is_late: bool) -> bool {
+    fn leave_file(&self, is_late: bool, is_sure: bool) -> bool {
         if self.flags & flags::FIXED_FILE != 0 {
             // It went to the kernel's road when the program registered it.
             return true;
@@ -174,11 +175,11 @@ impl Request {
             }
             // One of those that were registered.
             (operation::CLOSE, _) if self.other_fd != 0 => true,
-            (operation::CLOSE, Entry::Ring | Entry::Set(_)) if !is_late => {
+            (operation::CLOSE, Entry::Ring | Entry::Set(_)) if !is_late && is_sure => {
                 drop_descriptor(self.fd);
                 true
             }
-            (operation::CLOSE, Entry::Socket(socket)) if !is_late => {
+            (operation::CLOSE, Entry::Socket(socket)) if !is_late && is_sure => {
                 socket.leave_to_uring(self.fd);
                 drop_descriptor(self.fd);
                 true
