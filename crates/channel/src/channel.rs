@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use millrace_shm::link::is_slot_count;
 use millrace_shm::pool::is_pool_size;
+use millrace_shm::withheld::watch_forks;
 use millrace_wire::{ChannelName, Role};
 
 use crate::endpoint::Endpoint;
@@ -44,6 +45,7 @@ impl Channel {
     /// of one user, or of one container or pod.
     #[must_use]
     pub fn new(name: &str) -> Channel {
+        watch_forks();
         Channel {
             name: name.to_owned(),
             agent: None,

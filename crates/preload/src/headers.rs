@@ -17,6 +17,11 @@ pub(crate) fn learn_layout() {
     HAVE_GAPS.store(objects::any(c"gnu_get_libc_version").is_null(), Relaxed);
 }
 
+/// Whether it is musl: its `select` says nothing of what is left of the time, and its `sendmmsg` is a loop of `sendmsg`.
+pub(crate) fn are_of_musl() -> bool {
+    HAVE_GAPS.load(Relaxed)
+}
+
 /// What a count of a header says.
 #[inline]
 pub(crate) fn count(word: usize) -> usize {

@@ -158,7 +158,7 @@ fn is_refused_a_call() -> bool {
 pub(crate) fn start() {
     real::look_up_all();
     hooks::look_up_all();
-    thread::look_up_single();
+    thread::look_up();
     headers::learn_layout();
     PROCESS.store(kernel::process_id(), Relaxed);
     let is_off = variable(c"MILLRACE").as_deref() == Some("off");

@@ -191,7 +191,6 @@ real! {
     execveat(directory: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char,
         flags: c_int) -> c_int, or newer::execveat;
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
-    pthread_testcancel() -> (), or newer::pthread_testcancel;
     pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int, or newer::pthread_setcancelstate;
     pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int, or newer::pthread_setcanceltype;
     getcontext(context: *mut libc::ucontext_t) -> c_int;
@@ -214,8 +213,6 @@ mod newer {
     use crate::thread::told;
 
     /// Where there are no threads.
-    pub(super) extern "C-unwind" fn pthread_testcancel() {}
-
     pub(super) extern "C-unwind" fn pthread_setcancelstate(
         _state: c_int,
         _before: *mut c_int,

@@ -51,10 +51,14 @@ pub(crate) const fn bit(signal: c_int) -> u64 {
 /// The C library's own word for whether the process has a single thread (`sys/single_threaded.h`, glibc 2.32).
 static SINGLE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
 
-/// Looks for that word.
-pub(crate) fn look_up_single() {
+/// `pthread_testcancel`, which is in a library of threads before glibc 2.34; null: nobody has it yet.
+static TEST_CANCEL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Looks for what threads need of the C library: at the start, and again when a library of threads may have come.
+pub(crate) fn look_up() {
     let word = objects::any(c"__libc_single_threaded");
     SINGLE.store(word.cast(), Relaxed);
+    TEST_CANCEL.store(objects::next(c"pthread_testcancel"), Relaxed);
 }
 
 /// Whether this thread is the only one, as far as can be told: nobody else changes anything while it sleeps.
@@ -67,9 +71,12 @@ pub(crate) fn is_alone() -> bool {
 /// Ends the thread here if another has asked for that: the program's call is a place for it, and will not come to the C library's.
 #[inline]
 pub(crate) fn test_cancel() {
-    if !is_alone() {
-        // SAFETY: nothing is held by the callers that would have to be given back.
-        unsafe { real::pthread_testcancel() };
+    let function = TEST_CANCEL.load(Relaxed);
+    if !is_alone() && !function.is_null() {
+        // SAFETY: the function of this name has this type (POSIX).
+        let function: extern "C-unwind" fn() = unsafe { std::mem::transmute(function) };
+        // Nothing is held by the callers that would have to be given back.
+        function();
     }
 }
 

@@ -70,6 +70,7 @@ fn ending() -> Option<&'static Ending> {
 
 /// Before there are other threads, and again where the program had no library of threads then.
 pub(crate) fn prepare() {
+    thread::look_up();
     let Some(functions) = objects::keys() else {
         return;
     };

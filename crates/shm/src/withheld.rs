@@ -163,7 +163,9 @@ fn unlink(entry: NonNull<Entry>) -> What {
     entry.what.get()
 }
 
-fn watch_forks() {
+/// Has forks run our handlers from now on. A fork that another thread has begun before does not: whoever will withhold something says so
+/// here first, before there is anything.
+pub fn watch_forks() {
     // Miri knows no forks.
     if cfg!(miri) || IS_WATCHED.swap(true, Relaxed) {
         return;

@@ -172,15 +172,19 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }
     let errno = thread::errno();
+    let fail = |index, error| {
+        let after = if headers::are_of_musl() { error } else { errno };
+        give_up(index, (after, error))
+    };
     for index in 0..count.min(1024) as usize {
         let entry = messages.wrapping_add(index);
         if !user::can_write(entry.cast(), size_of::<mmsghdr>()) {
-            return give_up(index, (errno, libc::EFAULT));
+            return fail(index, libc::EFAULT);
         }
         // SAFETY: just found writable.
         let result = unsafe { sendmsg(fd, &raw const (*entry).msg_hdr, flags) };
         if result < 0 {
-            return give_up(index, (errno, thread::errno()));
+            return fail(index, thread::errno());
         }
         // SAFETY: as above.
         unsafe { (*entry).msg_len = result as c_uint };
