@@ -42,19 +42,10 @@ static void end_well(int number) {
     _exit(0);
 }
 
-static int listen_here(struct sockaddr_in *address) {
-    socklen_t length = sizeof *address;
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    must(bind(listener, (struct sockaddr *)address, length) == 0 && listen(listener, 8) == 0, "listen");
-    must(getsockname(listener, (struct sockaddr *)address, &length) == 0, "getsockname");
-    return listener;
-}
-
 static void confined(int kind) {
     Pair pair = on_the_ring();
     struct sockaddr_in address;
-    int listener = listen_here(&address), near = socket(AF_INET, SOCK_STREAM, 0);
+    int listener = listen_here(&address, 8), near = socket(AF_INET, SOCK_STREAM, 0);
     must(connect(near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
     if (kind == MOVES) {
         pid_t child = vfork();

@@ -417,11 +417,8 @@ static void *accept_all(void *argument) {
 }
 
 static void forks_with_handlers_of_libraries(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    int listener = socket(AF_INET, SOCK_STREAM, 0), well = 0;
-    must(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 100) == 0, "listen");
-    must(getsockname(listener, (struct sockaddr *)&address, &length) == 0, "getsockname");
+    struct sockaddr_in address;
+    int listener = listen_here(&address, 100), well = 0;
     Pair pair = on_the_ring();
     pthread_t logs, accepts;
     forks_with_log = 1;
@@ -446,18 +443,15 @@ static void forks_with_handlers_of_libraries(void) {
 /* A program without memory goes on. */
 static void no_more_memory(void) {
     Pair pair = on_the_ring();
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    int listener = socket(AF_INET, SOCK_STREAM, 0), made = 0;
-    must(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 100) == 0, "listen");
-    must(getsockname(listener, (struct sockaddr *)&address, &length) == 0, "getsockname");
+    struct sockaddr_in address;
+    int listener = listen_here(&address, 100), made = 0;
     struct rlimit files, none = {4096, 4096};
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
     must(setrlimit(RLIMIT_NOFILE, &files) == 0 && setrlimit(RLIMIT_AS, &none) == 0, "setrlimit");
     for (; made < 400; made++) {
         int near = socket(AF_INET, SOCK_STREAM, 0);
-        if (connect(near, (struct sockaddr *)&address, length) != 0)
+        if (connect(near, (struct sockaddr *)&address, sizeof address) != 0)
             break;
         int far = accept(listener, NULL, NULL);
         if (far < 0 || send(near, "abc", 3, 0) != 3)

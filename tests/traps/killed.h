@@ -2,15 +2,6 @@
 #pragma once
 #include "traps.h"
 
-static int listen_on(struct sockaddr_in *address) {
-    socklen_t length = sizeof *address;
-    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-    must(bind(listener, (struct sockaddr *)address, length) == 0 && listen(listener, 1) == 0, "listen");
-    must(getsockname(listener, (struct sockaddr *)address, &length) == 0, "getsockname");
-    return listener;
-}
-
 /* Last words, 64 times as long as these numbers say. */
 enum { LAST_WORDS = 100, MANY_WORDS = 20000 };
 
@@ -43,7 +34,7 @@ static void ask(int fd, const char *what) {
 /* A connection to a peer that will be killed, which has just done as it was told. */
 static int to_one_that_is_told(const char *what, pid_t *peer) {
     struct sockaddr_in address;
-    int listener = listen_on(&address);
+    int listener = listen_here(&address, 1);
     *peer = fork();
     must(*peer >= 0, "fork");
     if (*peer == 0)

@@ -6,15 +6,6 @@
 
 extern char **environ;
 
-static int listening(struct sockaddr_in *address) {
-    socklen_t length = sizeof *address;
-    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-    must(bind(listener, (struct sockaddr *)address, length) == 0 && listen(listener, 64) == 0, "listen");
-    must(getsockname(listener, (struct sockaddr *)address, &length) == 0, "getsockname");
-    return listener;
-}
-
 enum { CLIENTS = 4, THREADS = 3, CONNECTIONS = 60, SHORT = 100000 };
 
 static void *connect_again_and_again(void *argument) {
@@ -66,7 +57,7 @@ static void *serve_in_children(void *argument) {
 /* A server whose threads serve some connections, and fork processes for others. Clients are another process. */
 static void server_of_threads_forks(void) {
     struct sockaddr_in address;
-    int listener = listening(&address);
+    int listener = listen_here(&address, 64);
     signal(SIGCHLD, SIG_IGN);
     pid_t client = fork();
     if (client == 0) {

@@ -67,14 +67,21 @@ static void observe_result(const char *call, ssize_t result) {
         observe("%s: %zd", call, result);
 }
 
-static Pair connected(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
+/* Listens at a port of the kernel's choice, which `address` has then. */
+static int listen_here(struct sockaddr_in *address, int backlog) {
+    socklen_t length = sizeof *address;
+    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int listener = socket(AF_INET, SOCK_STREAM, 0);
-    must(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0, "listen");
-    must(getsockname(listener, (struct sockaddr *)&address, &length) == 0, "getsockname");
+    must(bind(listener, (struct sockaddr *)address, length) == 0 && listen(listener, backlog) == 0, "listen");
+    must(getsockname(listener, (struct sockaddr *)address, &length) == 0, "getsockname");
+    return listener;
+}
+
+static Pair connected(void) {
+    struct sockaddr_in address;
+    int listener = listen_here(&address, 1);
     Pair pair = {.near = socket(AF_INET, SOCK_STREAM, 0)};
-    must(connect(pair.near, (struct sockaddr *)&address, length) == 0, "connect");
+    must(connect(pair.near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
     pair.far = accept(listener, NULL, NULL);
     must(pair.far >= 0, "accept");
     close(listener);
