@@ -161,16 +161,26 @@ static void faults_while_signals_come(void) {
 }
 
 static void actions_by_number_and_their_masks(void) {
-    Victim victim = {.pair = on_the_ring()};
+    Pair pair = on_the_ring();
     struct sigaction action, shown;
+    /* As the kernel has it. */
+    struct { void (*handler)(int); unsigned long flags; void (*restorer)(void); uint64_t mask; } told;
     memset(&action, 0, sizeof action);
     action.sa_handler = count;
+    action.sa_flags = SA_RESETHAND;
     sigaddset(&action.sa_mask, SIGUSR1);
-    must(syscall(SYS_rt_sigaction, SIGUSR2, NULL, NULL, 8) == 0, "rt_sigaction");
     must(sigaction(SIGSEGV, &action, NULL) == 0 && sigaction(SIGSEGV, NULL, &shown) == 0, "sigaction");
     observe("its own: %d, blocks USR1: %d, USR2: %d", shown.sa_handler == count, sigismember(&shown.sa_mask, SIGUSR1),
             sigismember(&shown.sa_mask, SIGUSR2));
-    talk(victim.pair.near, victim.pair.far);
+    must(sigaction(SIGUSR2, &action, NULL) == 0, "sigaction");
+    observe_result("rt_sigaction", syscall(SYS_rt_sigaction, SIGUSR2, NULL, &told, 8));
+    observe("its own: %d, flags %lx, mask %llx", told.handler == count, told.flags & ~0x4000000UL, (long long)told.mask);
+    told.flags &= ~(unsigned long)SA_RESETHAND;
+    observe_result("rt_sigaction", syscall(SYS_rt_sigaction, SIGUSR1, &told, NULL, 8));
+    raise(SIGUSR1), raise(SIGUSR1), raise(SIGUSR2);
+    observe("came: %d %d", (int)came[0], (int)came[1]);
+    observe_result("nowhere", syscall(SYS_rt_sigaction, SIGUSR1, (void *)8, NULL, 8));
+    talk(pair.near, pair.far);
 }
 
 /* A child of vfork has actions of its own. */

@@ -2,7 +2,7 @@
 
 use millrace_switch::{Exposition, Figure};
 
-use crate::report::{CountReport, DropReport, StatusReport, WorkerReport};
+use crate::report::{CountReport, DropReport, StatusReport};
 
 /// Everything as Prometheus reads it.
 pub(crate) fn render(report: &StatusReport) -> String {
@@ -37,7 +37,9 @@ pub(crate) fn render(report: &StatusReport) -> String {
     render_state(&mut text, report);
     render_ports(&mut text, report);
     render_drops(&mut text, report);
-    render_workers(&mut text, report);
+    let workers = report.workers.iter();
+    let workers = workers.map(|it| [it.turns, it.busy_turns, it.sleeps, it.processor_ns]);
+    text.workers(&workers.collect::<Vec<_>>());
     text.finish()
 }
 
@@ -118,27 +120,11 @@ fn render_drops(text: &mut Exposition, report: &StatusReport) {
     }
 }
 
-fn render_workers(text: &mut Exposition, report: &StatusReport) {
-    let busy = "Those that found something.";
-    let sleeps = "Times that a worker went to sleep.";
-    let figures: [Figure<WorkerReport>; 3] = [
-        ("worker_turns_total", "Looks at all ports.", |one| one.turns),
-        ("worker_busy_turns_total", busy, |one| one.busy_turns),
-        ("worker_sleeps_total", sleeps, |one| one.sleeps),
-    ];
-    let numbers: Vec<String> = (0..report.workers.len()).map(|it| it.to_string()).collect();
-    let workers = numbers.iter().map(|number| &number[..]);
-    text.counters(&figures, "worker", workers.zip(&report.workers));
-    let times = report.workers.iter().map(|worker| worker.processor_ns);
-    let help = "Processor time that a worker has used.";
-    text.processor_times("worker_processor_seconds_total", help, times);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::observed::{EventCounts, HeldReport, PathCounts};
-    use crate::report::PortReport;
+    use crate::report::{PortReport, WorkerReport};
 
     #[test]
     fn what_there_is_is_told() {

@@ -78,12 +78,25 @@ impl Exposition {
         }
     }
 
-    /// Processor time of each of several threads, in nanoseconds.
-    pub fn processor_times(&mut self, name: &str, help: &str, times: impl Iterator<Item = u64>) {
-        self.family(name, "counter", help);
-        for (number, ns) in times.enumerate() {
-            let labels = [("worker", &number.to_string()[..])];
-            self.sample(name, &labels, ns as f64 / 1e9);
+    /// What each of several threads has done: looks at all ports, those that found something, times that it went to sleep, and nanoseconds
+    /// of processor time.
+    pub fn workers(&mut self, figures: &[[u64; 4]]) {
+        let counts = [
+            ("worker_turns_total", "Looks at all ports."),
+            ("worker_busy_turns_total", "Those that found something."),
+            ("worker_sleeps_total", "Times that a worker went to sleep."),
+        ];
+        let numbers: Vec<String> = (0..figures.len()).map(|it| it.to_string()).collect();
+        for (at, (name, help)) in counts.into_iter().enumerate() {
+            self.family(name, "counter", help);
+            for (number, figures) in numbers.iter().zip(figures) {
+                self.sample(name, &[("worker", number)], figures[at]);
+            }
+        }
+        let name = "worker_processor_seconds_total";
+        self.family(name, "counter", "Processor time that a worker has used.");
+        for (number, [.., ns]) in numbers.iter().zip(figures) {
+            self.sample(name, &[("worker", number)], *ns as f64 / 1e9);
         }
     }
 

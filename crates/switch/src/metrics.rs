@@ -1,7 +1,7 @@
 //! What a switch says of itself, for Prometheus.
 
 use crate::exposition::{Exposition, Figure};
-use crate::report::{CountersReport, FlowReport, SwitchReport, WorkerReport};
+use crate::report::{CountersReport, FlowReport, SwitchReport};
 
 /// Everything as Prometheus reads it.
 pub(crate) fn render(report: &SwitchReport) -> String {
@@ -15,7 +15,9 @@ pub(crate) fn render(report: &SwitchReport) -> String {
     ];
     let flows = report.flows.iter().map(|flow| (&flow.name[..], flow));
     text.counters(&figures, "flow", flows);
-    render_workers(&mut text, report);
+    let workers = report.workers.iter();
+    let workers = workers.map(|it| [it.turns, it.busy_turns, it.sleeps, it.processor_ns]);
+    text.workers(&workers.collect::<Vec<_>>());
     text.finish()
 }
 
@@ -96,20 +98,4 @@ fn render_drops(text: &mut Exposition, report: &SwitchReport) {
             text.sample("mirror_drops_total", &labels, drop.packets);
         }
     }
-}
-
-fn render_workers(text: &mut Exposition, report: &SwitchReport) {
-    let busy = "Those that found packets.";
-    let sleeps = "Times that a worker went to sleep.";
-    let figures: [Figure<WorkerReport>; 3] = [
-        ("worker_turns_total", "Looks at all ports.", |one| one.turns),
-        ("worker_busy_turns_total", busy, |one| one.busy_turns),
-        ("worker_sleeps_total", sleeps, |one| one.sleeps),
-    ];
-    let numbers: Vec<String> = (0..report.workers.len()).map(|it| it.to_string()).collect();
-    let workers = numbers.iter().map(|number| &number[..]);
-    text.counters(&figures, "worker", workers.zip(&report.workers));
-    let times = report.workers.iter().map(|worker| worker.processor_ns);
-    let help = "Processor time that a worker has used.";
-    text.processor_times("worker_processor_seconds_total", help, times);
 }

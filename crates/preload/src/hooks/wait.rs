@@ -122,8 +122,7 @@ pub(super) unsafe extern "C-unwind" fn select(
 ) -> c_int {
     // SAFETY: the program's own arguments.
     let own = || unsafe { real::select(count, read, write, except, timeout) };
-    let patience = table::exists().then(|| Patience::of(timeout)).flatten();
-    let Some(patience) = patience else {
+    let Some(patience) = Patience::of(timeout) else {
         return own();
     };
     enter!(selects("select", read, count, patience.given_ns()));
