@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 
 enum { ALLOWED_MAX = 16 };
 
@@ -149,6 +150,13 @@ static void child_does(void (*confine)(void), int starts) {
 
 static void hide(void) { must(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0, "prctl"); }
 
+static void limit_and_filter(void) {
+    struct rlimit limit = {0, 0};
+    must(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+    allow_all();
+}
+
+static void a_child_opens_nothing_more(void) { child_does(limit_and_filter, 0); }
 static void a_child_installs_a_filter(void) { child_does(allow_all, 0); }
 static void a_child_hides_and_starts_a_program(void) { child_does(hide, 1); }
 static void a_child_changes_its_root(void) { child_does(change_root, 0); }
@@ -197,6 +205,7 @@ int main(int argc, char **argv) {
         CASE(messages_behind_a_filter),
         CASE(faults_behind_a_filter),
         CASE(moves_bytes_behind_a_filter_after_a_vfork),
+        CASE(a_child_opens_nothing_more),
         CASE(a_child_installs_a_filter),
         CASE(a_child_hides_and_starts_a_program),
         CASE(a_child_changes_its_root),

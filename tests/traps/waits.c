@@ -62,6 +62,26 @@ static void every_message_is_an_edge(void) {
     observe_wait("modified again", set, 1000);
 }
 
+/* What came is an edge, also where it has been read before the wait: the kernel tells what there is else, room to write. */
+static void an_edge_whose_bytes_were_read(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0);
+    must(add(set, pair.far, EPOLLIN | EPOLLOUT | EPOLLET) == 0, "add");
+    observe_wait("room", set, 1000);
+    for (int round = 0; round < 4; round++) {
+        say(pair.near, 7);
+        if (round % 2 == 0)
+            observe_wait("bytes and room", set, 1000);
+        say(pair.near, 7);
+        observe("drained %zd", drain(pair.far));
+        observe_wait("room", set, 20);
+        observe_wait("nothing", set, 20);
+        say(pair.far, 5);
+        observe("drained %zd", drain(pair.near));
+        observe_wait("nothing", set, 20);
+    }
+}
+
 static void *wait_once(void *set) {
     observe_wait("asleep", *(int *)set, 1000);
     return NULL;
@@ -574,7 +594,7 @@ static void several_messages_within_a_time(void) {
 }
 
 int main(int argc, char **argv) {
-    const Case cases[] = {CASE(every_message_is_an_edge),
+    const Case cases[] = {CASE(every_message_is_an_edge), CASE(an_edge_whose_bytes_were_read),
                           CASE(an_edge_behind_unread_bytes),
                           CASE(armed_once),
                           CASE(a_set_in_a_set),

@@ -69,9 +69,9 @@ use millrace_shm::spin;
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = {
     extern "C" fn start() {
-        // A failed start means that every hook passes through.
+        // Where that fails every hook passes through.
         let errno = thread::errno();
-        let _ = std::panic::catch_unwind(process::start);
+        let _ = std::panic::catch_unwind(process::load);
         thread::set_errno(errno);
     }
     start

@@ -1,37 +1,32 @@
 //! What belongs to the process: start-up, fork, descriptors that come and go.
 
-use std::ffi::{CStr, CString, c_void};
-use std::ptr::null_mut;
+use std::ffi::c_void;
 use std::sync::atomic::{
     AtomicBool, AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use libc::{c_char, c_int};
+use libc::c_int;
 use millrace_shm::board::{Row, flags, holders};
 use millrace_shm::sys;
-use millrace_wire::{Mode, Reason};
+use millrace_wire::Reason;
 
-use crate::kernel::kernel;
-use crate::local::local;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{
-    client, epoll, headers, hooks, kernel, memory, real, signals, spin, started, thread, user,
-};
+use crate::{client, epoll, kernel, memory, real, signals, started, thread};
 
 mod fork;
 mod numbers;
+mod waking;
 
+pub(crate) use fork::{Fork, bare_fork, handled_fork, new_token};
 use fork::{after_fork_in_parent, before_fork, begin_child};
-pub(crate) use fork::{bare_fork, handled_fork, new_token};
 pub(crate) use numbers::{
     copy_descriptor, drop_descriptor, leave_unconnected, new_connection, new_descriptor,
 };
+pub(crate) use waking::{await_waking, is_asleep, is_off, load, wake};
 
-/// Where the agent is in a container that has the library by `/etc/ld.so.preload`, so that nothing in the environment is needed.
-const AGENT_OF_CONTAINERS: &CStr = c"/run/millrace/agent.sock";
-
+/// Zero: nobody has asked yet.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// We may be in another PID namespace than processes with which we share end records: numbers mean nothing between us.
 static FOREIGN: AtomicBool = AtomicBool::new(false);
@@ -55,7 +50,7 @@ pub(crate) fn watch_forks() -> bool {
     answer == 0
 }
 
-/// The process's number as of its start or fork.
+/// The process's number as of the library's waking, or the process's fork.
 #[inline]
 pub(crate) fn id() -> u32 {
     PROCESS.load(Relaxed)
@@ -106,102 +101,16 @@ pub(crate) fn spin_is_overridden() -> bool {
     SPIN_OVERRIDDEN.load(Relaxed)
 }
 
-fn variable(name: &CStr) -> Option<String> {
-    // SAFETY: a C string; the result, if any, is one too.
-    let value: *mut c_char = unsafe { libc::getenv(name.as_ptr()) };
-    if value.is_null() {
-        return None;
-    }
-    // SAFETY: not null; nobody changes the environment while the library is loaded.
-    let value = unsafe { CStr::from_ptr(value) };
-    value.to_str().ok().map(str::to_owned)
-}
-
-/// The program is setuid, or its file has capabilities: whoever starts it may not say, by the environment, whom it talks to. Only
-/// `/etc/ld.so.preload` loads the library into such a program.
-fn has_privileges_of_its_file() -> bool {
-    // SAFETY: takes a number.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
-}
-
-/// A filter (seccomp) has the kernel refuse what we do in the program's calls, and cannot go on without. Whatever else it refuses keeps
-/// connections on the kernel's road, or costs time only.
-fn is_refused_a_call() -> bool {
-    let no_memory = null_mut::<c_void>();
-    let answers = [
-        (
-            kernel!(
-                libc::SYS_rt_sigprocmask,
-                0,
-                no_memory,
-                no_memory,
-                size_of::<u64>()
-            ),
-            0,
-        ),
-        (kernel!(libc::SYS_madvise, 0, 0, libc::MADV_NORMAL), 0),
-        (
-            kernel!(libc::SYS_setsockopt, usize::MAX, 0, 0, no_memory, 0),
-            libc::EBADF,
-        ),
-        (
-            kernel!(libc::SYS_sendmsg, usize::MAX, no_memory, 0),
-            libc::EBADF,
-        ),
-    ];
-    answers
-        .into_iter()
-        .any(|(answer, error)| answer != -(error as isize))
-}
-
-/// Reads the environment and makes the table. Whatever is missing leaves every hook passing through.
-pub(crate) fn start() {
-    real::look_up_all();
-    hooks::look_up_all();
-    thread::look_up();
-    headers::learn_layout();
-    PROCESS.store(kernel::process_id(), Relaxed);
-    let is_off = variable(c"MILLRACE").as_deref() == Some("off");
-    if is_off || has_privileges_of_its_file() || is_refused_a_call() {
-        return;
-    }
-    let path = variable(c"MILLRACE_AGENT").and_then(|path| CString::new(path).ok());
-    let path = path.unwrap_or_else(|| AGENT_OF_CONTAINERS.to_owned());
-    #[cfg(feature = "coverage")]
-    if let Some(path) = variable(c"MILLRACE_COVERAGE").and_then(|path| CString::new(path).ok()) {
-        crate::coverage::start(&path);
-    }
-    let (mode, seed) = parse_mode(&variable(c"MILLRACE_MODE").unwrap_or_default());
-    if let Some(budget_us) = variable(c"MILLRACE_SPIN_US").and_then(|text| text.parse().ok()) {
-        SPIN_OVERRIDDEN.store(true, Relaxed);
-        spin::set_budget_us(budget_us);
-    }
-    spin::keep_locals_at(|| &local().spin);
-    user::prepare();
-    client::configure(path, mode, seed);
-    memory::keep_reserve();
-    if watch_forks() {
-        table::create();
-        signals::watch();
-    }
-}
-
-fn parse_mode(text: &str) -> (Mode, u64) {
-    match text.split_once(':') {
-        Some(("chaos", seed)) => (Mode::Chaos, seed.parse().unwrap_or(1)),
-        _ if text == Mode::Eager.as_str() => (Mode::Eager, 0),
-        _ if text == Mode::EagerNospin.as_str() => (Mode::EagerNospin, 0),
-        _ if text == Mode::Chaos.as_str() => (Mode::Chaos, 1),
-        _ => (Mode::Default, 0),
-    }
-}
-
 /// The program may have made children that run no fork handlers: only the kernel tells them from us. Where we do not see such calls, it
 /// is so from the start.
 static MAY_BE_BORROWED: AtomicBool = AtomicBool::new(cfg!(not(target_arch = "x86_64")));
 
 /// `vfork`, `clone`, or a system call of theirs is about to be made.
 pub(crate) fn expect_bare_child() {
+    if is_off() {
+        return;
+    }
+    waking::learn_id();
     MAY_BE_BORROWED.store(true, Relaxed);
     thread::expect_bare_child();
 }
@@ -209,7 +118,7 @@ pub(crate) fn expect_bare_child() {
 /// Whether we run in a child that shares the parent's memory (`vfork`): such a child must not change what we know.
 #[inline]
 pub(crate) fn is_borrowed() -> bool {
-    MAY_BE_BORROWED.load(Relaxed) && table::exists() && kernel::process_id() != id()
+    MAY_BE_BORROWED.load(Relaxed) && !is_off() && kernel::process_id() != id()
 }
 
 /// Whether we run in a child that this thread has made by `vfork`, where `fd` is not the connection that it is in the parent: the child
@@ -229,7 +138,7 @@ fn sockets() -> Vec<&'static Socket> {
 
 /// The process ends: what other processes hold goes on without it.
 pub(crate) fn end() {
-    if is_borrowed() || ENDED.swap(true, Relaxed) {
+    if !table::exists() || is_borrowed() || ENDED.swap(true, Relaxed) {
         return;
     }
     epoll::hold_all(-1, false);
@@ -275,6 +184,9 @@ enum LeftHolder {
 /// The new program goes on by the kernel. Bytes that lie in a ring unread would be missing from its stream, so such a connection is
 /// ended where everybody sees it, by a reset, if the new program would get it.
 pub(crate) fn leave_for_exec() -> Vec<Left> {
+    if !table::exists() {
+        return Vec::new();
+    }
     epoll::tell_all();
     if is_borrowed() {
         started::by_child_of_vfork();
@@ -319,7 +231,7 @@ pub(crate) fn leave_for_exec() -> Vec<Left> {
 
 /// `exec` failed: the connections are ours again.
 pub(crate) fn return_from_exec(left: Vec<Left>) {
-    if !is_borrowed() {
+    if table::exists() && !is_borrowed() {
         epoll::hold_all(1, true);
     }
     for Left { socket, fd, holder } in left {
@@ -344,7 +256,7 @@ pub(crate) fn enter_sandbox() {
 }
 
 /// The agent may be out of reach soon: whoever has connections makes itself known to it now.
-pub(crate) fn ready_for_new_root() {
+pub(crate) fn ready_to_be_confined() {
     if table::exists() && !is_borrowed() && table::all().any(|fd| table::socket(fd).is_some()) {
         let errno = thread::errno();
         client::reach();
@@ -372,18 +284,23 @@ pub(crate) fn leave_if_scarce() -> bool {
 /// The process leaves all rings, and the library is as if it were not there.
 #[cold]
 fn leave_for_good(reason: Reason) {
-    if !table::exists() || is_borrowed() {
+    await_waking();
+    if is_off() || is_borrowed() {
         return;
     }
-    leave_rings(reason, |socket, fd| socket.bring_back(fd));
-    signals::give_back();
-    table::abandon();
+    if table::exists() {
+        leave_rings(reason, |socket, fd| socket.bring_back(fd));
+        signals::give_back();
+        table::abandon();
+    }
+    waking::turn_off();
 }
 
 /// The program is about to become one that the agent may not trace, so that nothing which it has sent could be brought back from a ring:
 /// what is there is sent again by the kernel, in both directions, or else read from the ring while its reader is there.
 pub(crate) fn hide_from_agent() {
-    if table::exists() && !is_borrowed() {
+    await_waking();
+    if !is_off() && !is_borrowed() {
         leave_rings(Reason::Untraceable, |socket, fd| {
             socket.draw_back(fd);
             socket.flush_all(fd);

@@ -4,6 +4,7 @@
 //! program's handlers are entered through `enter` here, which counts and goes on to the handler. While the thread holds a lock, the
 //! signal is kept until it is free. What the program sees by `sigaction` are its own handlers; masks and arguments are untouched.
 
+use std::ptr::{null, null_mut};
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed,
 };
@@ -97,47 +98,75 @@ fn die(signal: c_int, info: *const siginfo_t) {
     // SAFETY: integers and pointers, for which zero is a value: the default action.
     let default: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: a structure of ours.
-    unsafe { real::sigaction(signal, &raw const default, std::ptr::null_mut()) };
+    unsafe { real::sigaction(signal, &raw const default, null_mut()) };
     // A fault comes again by itself.
     if !fault::is_synchronous(signal, info) && !thread::send_again(signal, info) {
         kernel!(libc::SYS_kill, kernel::process_id(), signal);
     }
 }
 
-/// Has faults come here first, where the program starts with the default action; and what has a handler already, of a library that was
-/// there before us.
+/// Has faults come here first, where the program has the default action; and what has a handler already.
 pub(crate) fn watch() {
     for signal in 1..SIGNALS as c_int {
-        // SAFETY: integers and pointers, for which zero is a value.
-        let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: structures of ours.
-        unsafe {
-            let is_told = real::sigaction(signal, std::ptr::null(), &raw mut now) == 0;
-            let handler = now.sa_sigaction;
-            let is_watched =
-                is_handler(handler) || fault::is_ours(signal) && handler == libc::SIG_DFL;
-            if is_told && is_watched && handler != enter as *const () as usize {
-                action(signal, &raw const now, std::ptr::null_mut());
-            }
-            if is_told && handler == libc::SIG_DFL {
-                FLAGS[signal as usize].store(0, Relaxed);
-            }
+        if let Some(found) = found(signal) {
+            take_over(signal, found);
         }
     }
+}
+
+/// What the kernel does when a signal comes.
+fn found(signal: c_int) -> Option<libc::sigaction> {
+    // SAFETY: integers and pointers, for which zero is a value.
+    let mut found: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a structure of ours.
+    let answer = unsafe { real::sigaction(signal, null(), &raw mut found) };
+    (answer == 0).then_some(found)
+}
+
+/// Puts our entry in the place of an action that was found, again where another thread, or the signal itself, has changed it meanwhile.
+fn take_over(signal: c_int, mut found: libc::sigaction) {
+    let index = signal as usize;
+    loop {
+        let handler = found.sa_sigaction;
+        let by_default = handler == libc::SIG_DFL && fault::is_ours(signal);
+        if handler == entry() || !is_handler(handler) && !by_default {
+            return;
+        }
+        let mut ours = found;
+        replace(&mut ours, index, by_default);
+        if by_default {
+            FLAGS[index].store(0, Relaxed);
+        }
+        HANDLERS[index].store(handler, Relaxed);
+        ours.sa_sigaction = entry();
+        let before = found;
+        // SAFETY: structures of ours.
+        unsafe { real::sigaction(signal, &raw const ours, &raw mut found) };
+        if (found.sa_sigaction, found.sa_flags) == (before.sa_sigaction, before.sa_flags) {
+            return;
+        }
+        // SAFETY: as the kernel had it.
+        unsafe { real::sigaction(signal, &raw const found, null_mut()) };
+    }
+}
+
+/// What is installed in the place of handlers.
+fn entry() -> usize {
+    enter as *const () as usize
 }
 
 /// Gives the program its own actions back: the library is as if it were not there.
 pub(crate) fn give_back() {
     for signal in 1..SIGNALS as c_int {
+        if found(signal).is_none_or(|found| found.sa_sigaction != entry()) {
+            continue;
+        }
         // SAFETY: integers and pointers, for which zero is a value.
-        let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+        let mut own: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: structures of ours; `action` tells the program's own.
         unsafe {
-            let is_told = real::sigaction(signal, std::ptr::null(), &raw mut now) == 0;
-            if is_told && now.sa_sigaction == enter as *const () as usize {
-                action(signal, std::ptr::null(), &raw mut now);
-                real::sigaction(signal, &raw const now, std::ptr::null_mut());
-            }
+            action(signal, null(), &raw mut own);
+            real::sigaction(signal, &raw const own, null_mut());
         }
     }
 }
@@ -214,24 +243,44 @@ pub(crate) unsafe fn action(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
+    process::await_waking();
+    let was_asleep = process::is_asleep();
+    // SAFETY: the program's own arguments.
+    let result = unsafe { exchange(signal, new, old) };
+    if was_asleep && result == 0 && !new.is_null() && !process::is_asleep() {
+        // Another thread has had the library wake meanwhile, which may have found the action before.
+        process::await_waking();
+        // SAFETY: as above.
+        unsafe { exchange(signal, new, null_mut()) };
+    }
+    result
+}
+
+/// As [`action`], whatever other threads do.
+unsafe fn exchange(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     let index = match usize::try_from(signal) {
         Ok(index) if index < SIGNALS => index,
         // SAFETY: the program's own arguments.
         _ => return unsafe { real::sigaction(signal, new, old) },
     };
-    let before = (
-        HANDLERS[index].load(Relaxed),
-        FLAGS[index].load(Relaxed),
-        MASKS[index].load(Relaxed),
-    );
+    let noted = || {
+        (
+            HANDLERS[index].load(Relaxed),
+            FLAGS[index].load(Relaxed),
+            MASKS[index].load(Relaxed),
+        )
+    };
+    let mut before = noted();
     // A child of `vfork` has actions of its own, and its parent's tables.
     let result = if new.is_null() || process::is_borrowed() {
         // SAFETY: the program's own arguments.
-        unsafe { real::sigaction(signal, new, old) }
+        let result = unsafe { real::sigaction(signal, new, old) };
+        before = noted();
+        result
     } else {
         // SAFETY: not null; the program promises that it is readable.
         let mut ours = unsafe { *new };
-        if ours.sa_sigaction == enter as *const () as usize {
+        if ours.sa_sigaction == entry() {
             // As the kernel has told it by a call that we did not see.
             ours.sa_sigaction = before.0;
         }
@@ -241,11 +290,13 @@ pub(crate) unsafe fn action(
         if entered {
             replace(&mut ours, index, by_default);
             HANDLERS[index].store(handler, Relaxed);
-            ours.sa_sigaction = enter as *const () as usize;
+            ours.sa_sigaction = entry();
         }
         // SAFETY: our copy, and the program's place for the old action.
         let result = unsafe { real::sigaction(signal, &raw const ours, old) };
-        if entered && result != 0 {
+        if !entered {
+            before = noted();
+        } else if result != 0 {
             HANDLERS[index].store(before.0, Relaxed);
             FLAGS[index].store(before.1, Relaxed);
             MASKS[index].store(before.2, Relaxed);
@@ -255,7 +306,7 @@ pub(crate) unsafe fn action(
     if result == 0 && !old.is_null() {
         // SAFETY: the call has just filled it.
         let old = unsafe { &mut *old };
-        if old.sa_sigaction == enter as *const () as usize {
+        if old.sa_sigaction == entry() {
             old.sa_sigaction = before.0;
             // SAFETY: as above.
             unsafe { (&raw mut old.sa_mask).cast::<u64>().write(before.2) };
@@ -279,14 +330,14 @@ pub(crate) unsafe fn simple(signal: c_int, handler: usize, flags: c_int) -> usiz
         unsafe { libc::sigaddset(&raw mut new.sa_mask, signal) };
     }
     // SAFETY: a structure of ours, with the program's handler.
-    unsafe { exchange(signal, handler, &raw const new) }
+    unsafe { install(signal, handler, &raw const new) }
 }
 
-/// The handler before, or SIG_ERR.
+/// By way of [`action`]: the handler before, or SIG_ERR.
 ///
 /// # Safety
 /// As `sigaction(2)`; `new` is readable or null.
-unsafe fn exchange(signal: c_int, handler: usize, new: *const libc::sigaction) -> usize {
+unsafe fn install(signal: c_int, handler: usize, new: *const libc::sigaction) -> usize {
     // SAFETY: integers and pointers, for which zero is a value.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
     if !(1..SIGNALS as c_int).contains(&signal) || handler == libc::SIG_ERR {
@@ -310,12 +361,12 @@ pub(crate) unsafe fn set(signal: c_int, disposition: usize) -> usize {
     let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
     new.sa_sigaction = disposition;
     let (new, change) = if disposition == HOLD {
-        (std::ptr::null(), libc::SIG_BLOCK)
+        (null(), libc::SIG_BLOCK)
     } else {
         (&raw const new, libc::SIG_UNBLOCK)
     };
     // SAFETY: null, or a structure of ours with the program's handler.
-    let old = unsafe { exchange(signal, disposition, new) };
+    let old = unsafe { install(signal, disposition, new) };
     if old != libc::SIG_ERR && thread::change_mask(change, signal) {
         return HOLD;
     }
@@ -330,7 +381,7 @@ pub(crate) fn set_interrupting(signal: c_int, interrupting: bool) -> c_int {
     // SAFETY: integers and pointers, for which zero is a value.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: a structure of ours.
-    if unsafe { action(signal, std::ptr::null(), &raw mut now) } != 0 {
+    if unsafe { action(signal, null(), &raw mut now) } != 0 {
         return -1;
     }
     if let Some(place) = usize::try_from(signal)
@@ -345,7 +396,7 @@ pub(crate) fn set_interrupting(signal: c_int, interrupting: bool) -> c_int {
         now.sa_flags | libc::SA_RESTART
     };
     // SAFETY: a structure of ours.
-    unsafe { action(signal, &raw const now, std::ptr::null_mut()) }
+    unsafe { action(signal, &raw const now, null_mut()) }
 }
 
 /// Flags of `signal` as 4.3BSD and the C library have them.

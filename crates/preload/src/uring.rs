@@ -61,7 +61,8 @@ static HAS_LATE: AtomicBool = AtomicBool::new(false);
 /// The whole process takes the kernel's road.
 #[cold]
 pub(crate) fn begin() {
-    if table::exists() && !process::is_borrowed() && !IS_LEFT.load(Acquire) {
+    process::await_waking();
+    if !process::is_off() && !process::is_borrowed() && !IS_LEFT.load(Acquire) {
         // What cannot be sent again is read from the ring, by calls of the C library.
         process::leave_rings(Reason::IoUring, Socket::leave_rings);
         // Not before that is done: who submits something meanwhile does it, too.
@@ -113,6 +114,7 @@ pub(crate) fn around_setup<T: Copy>(
     ring: impl FnOnce(T) -> Option<Ring>,
     is_done: impl FnOnce(T) -> bool,
 ) -> T {
+    process::wake();
     let forks = FORKS.load(Acquire);
     BEGUN.fetch_add(1, AcqRel);
     let result = set_up();

@@ -9,9 +9,9 @@ mod bounded;
 
 use crate::atomic::{AtomicU32, Ordering};
 #[cfg(loom)]
-use crate::model::{thread_exists, yield_now};
+use crate::model::{thread_exists, yield_now, yield_now as nap};
 #[cfg(not(loom))]
-use crate::sys::{thread_exists, yield_now};
+use crate::sys::{nap, thread_exists, yield_now};
 
 /// Looks at the lock before the processor is given away.
 const SPINS_BEFORE_YIELD: u32 = if cfg!(loom) { 1 } else { 200 };
@@ -103,6 +103,8 @@ impl OwnerLock {
             if owner != 0 && !thread_exists(owner) && self.succeed(owner, thread) {
                 return Some(Held::Inherited);
             }
+            // To one that a scheduling policy puts behind us the processor is not given away by that.
+            nap();
         }
         None
     }

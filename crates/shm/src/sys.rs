@@ -424,3 +424,18 @@ pub fn yield_now() {
     // SAFETY: no arguments.
     unsafe { call(libc::SYS_sched_yield, [0; 6]) };
 }
+
+/// Lets any other thread have the processor for a moment, also one that may have it only when nobody else wants it.
+pub fn nap() {
+    let moment = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 50_000,
+    };
+    // SAFETY: a structure of ours.
+    unsafe {
+        call(
+            libc::SYS_nanosleep,
+            [&raw const moment as usize, 0, 0, 0, 0, 0],
+        )
+    };
+}

@@ -74,14 +74,18 @@ static CLIENT: Guarded<Option<Client>> = Guarded::new(None);
 /// locks of halves, and before `CLIENT`.
 static MOVING: Guarded<()> = Guarded::new(());
 
-/// Says where the agent is and how eager to be.
-pub(crate) fn configure(path: CString, mode: Mode, chaos_seed: u64) {
+/// Says how eager to be.
+pub(crate) fn set_mode(mode: Mode, chaos_seed: u64) {
     MODE.store(mode as u8, Relaxed);
     CHAOS.reseed(if mode == Mode::Chaos {
         chaos_seed.max(1)
     } else {
         0
     });
+}
+
+/// Says where the agent is.
+pub(crate) fn configure(path: CString) {
     if let Some(mut client) = CLIENT.lock() {
         *client = Some(Client {
             path,
@@ -323,11 +327,7 @@ pub(crate) fn put_on_board(socket: &'static Socket) {
 
 /// Tells the agent that a connection's end has gone.
 pub(crate) fn withdraw(offer_id: u64) {
-    if let Some(mut guard) = CLIENT.lock()
-        && let Some(client) = guard.as_mut()
-    {
-        client.withdraw(offer_id);
-    }
+    with_client(|client| client.withdraw(offer_id));
     // A segment that has come for what was closed would hold memory for as long as nobody reads it.
     glance();
 }
@@ -339,21 +339,13 @@ fn with_client<T>(work: impl FnOnce(&mut Client) -> T) -> Option<T> {
 
 /// Asks for a larger ring to send into.
 pub(crate) fn grow(offer_id: u64) {
-    if let Some(mut guard) = CLIENT.lock()
-        && let Some(client) = guard.as_mut()
-    {
-        client.send(&ToAgent::Grow(Grow { offer_id }));
-    }
+    with_client(|client| client.send(&ToAgent::Grow(Grow { offer_id })));
 }
 
 /// Asks for the segment of a connection of which the agent knows the other end, when that could not be done at once.
 #[cold]
 pub(crate) fn take(socket: &'static Socket) {
-    if let Some(mut guard) = CLIENT.lock()
-        && let Some(client) = guard.as_mut()
-    {
-        client.take(socket);
-    }
+    with_client(|client| client.take(socket));
 }
 
 /// Waits for a segment that was asked for just now.

@@ -59,6 +59,7 @@ fn before(number: c_long, [a, b, c, ..]: Arguments) {
             // SAFETY: found readable; its first word has the flags.
             before_clone(unsafe { (a as *const usize).read_unaligned() });
         }
+        libc::SYS_clone3 if process::is_asleep() => process::expect_bare_child(),
         _ => {}
     }
 }
@@ -127,6 +128,8 @@ fn descriptors_and_options(number: c_long, [a, b, c, d, e, _]: Arguments) -> Opt
             Some(super::signals::by_number(a as c_int, b, c) as c_long)
         }
         libc::SYS_chroot => call!(descriptors::chroot, a),
+        libc::SYS_setrlimit => call!(descriptors::setrlimit, a, b),
+        libc::SYS_prlimit64 => call!(descriptors::prlimit, a, b, c, d),
         libc::SYS_unshare => call!(descriptors::unshare, a),
         libc::SYS_prctl => call!(descriptors::prctl, a, b, c, d, e),
         libc::SYS_munmap => call!(descriptors::munmap, a, b),
@@ -138,11 +141,13 @@ fn descriptors_and_options(number: c_long, [a, b, c, d, e, _]: Arguments) -> Opt
 }
 
 fn waits(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
+    if number == libc::SYS_epoll_create1 {
+        return call!(descriptors::epoll_create1, a);
+    }
     if !table::exists() {
         return None;
     }
     match number {
-        libc::SYS_epoll_create1 => call!(descriptors::epoll_create1, a),
         libc::SYS_epoll_ctl => call!(wait::epoll_ctl, a, b, c, d),
         libc::SYS_epoll_pwait if is_mask(e, f) => call!(wait::epoll_pwait, a, b, c, d, e),
         libc::SYS_epoll_pwait2 if is_mask(e, f) => call!(wait::epoll_pwait2, a, b, c, d, e),

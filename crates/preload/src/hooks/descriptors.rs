@@ -67,13 +67,61 @@ pub(super) unsafe extern "C-unwind" fn close_range(
 /// Who comes after it, a child or a program that is started, finds no agent.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn chroot(path: *const libc::c_char) -> c_int {
-    process::ready_for_new_root();
+    process::ready_to_be_confined();
     // SAFETY: the program's own argument.
     let result = unsafe { real::chroot(path) };
     if result == 0 {
         process::enter_sandbox();
     }
     result
+}
+
+/// Whether the process may have no more descriptors soon, one to the agent among them.
+fn limits_descriptors(resource: c_int, limits: *const libc::rlimit) -> bool {
+    resource == libc::RLIMIT_NOFILE as c_int && !limits.is_null()
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn setrlimit(
+    resource: c_int,
+    limits: *const libc::rlimit,
+) -> c_int {
+    if limits_descriptors(resource, limits) {
+        process::ready_to_be_confined();
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::setrlimit(resource, limits) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setrlimit64(resource: c_int, limits: *const libc::rlimit) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { setrlimit(resource, limits) }
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn prlimit(
+    process: pid_t,
+    resource: c_int,
+    limits: *const libc::rlimit,
+    before: *mut libc::rlimit,
+) -> c_int {
+    if limits_descriptors(resource, limits) {
+        process::ready_to_be_confined();
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::prlimit(process, resource, limits, before) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prlimit64(
+    process: pid_t,
+    resource: c_int,
+    limits: *const libc::rlimit,
+    before: *mut libc::rlimit,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { prlimit(process, resource, limits, before) }
 }
 
 #[unsafe(no_mangle)]
@@ -287,10 +335,9 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
     result
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
-    // SAFETY: the program's own arguments.
-    let fd = unsafe { real::epoll_create(size) };
+fn new_set(make: impl FnOnce() -> c_int) -> c_int {
+    process::wake();
+    let fd = make();
     if fd >= 0 && !process::is_borrowed() {
         crate::epoll::EpollSet::track(fd);
     }
@@ -298,13 +345,15 @@ pub(super) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    new_set(|| unsafe { real::epoll_create(size) })
+}
+
+#[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: the program's own arguments.
-    let fd = unsafe { real::epoll_create1(flags) };
-    if fd >= 0 && !process::is_borrowed() {
-        crate::epoll::EpollSet::track(fd);
-    }
-    fd
+    new_set(|| unsafe { real::epoll_create1(flags) })
 }
 
 #[unsafe(no_mangle)]

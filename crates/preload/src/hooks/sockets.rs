@@ -9,7 +9,7 @@ use millrace_wire::Reason;
 use crate::process::{new_connection, new_descriptor};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{client, kernel, real, thread, user};
+use crate::{client, kernel, process, real, thread, user};
 
 /// Of `linux/tcp.h`.
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
@@ -21,12 +21,15 @@ pub(super) unsafe extern "C-unwind" fn socket(
     protocol: c_int,
 ) -> c_int {
     enter!();
-    // SAFETY: the program's own arguments.
-    let fd = unsafe { real::socket(domain, kind, protocol) };
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
     let tcp = stream
         && matches!(protocol, 0 | libc::IPPROTO_TCP)
         && matches!(domain, libc::AF_INET | libc::AF_INET6);
+    if tcp {
+        process::wake();
+    }
+    // SAFETY: the program's own arguments.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
     new_descriptor(
         fd,
         if tcp {
@@ -100,7 +103,7 @@ fn is_unspecified(address: *const sockaddr, bytes: socklen_t) -> bool {
 
 /// Tracks what `accept` returned.
 fn accepted(listener: c_int, fd: c_int) {
-    if fd < 0 || !table::exists() {
+    if fd < 0 || process::is_off() {
         return;
     }
     let errno = thread::errno();
@@ -109,7 +112,11 @@ fn accepted(listener: c_int, fd: c_int) {
         _ => kernel::tcp_family(fd),
     };
     match family {
-        Some(family) => new_connection(fd, family, false),
+        Some(family) => {
+            // The program was started with what it listens on.
+            process::wake();
+            new_connection(fd, family, false);
+        }
         None => new_descriptor(fd, Entry::Unknown),
     }
     thread::set_errno(errno);

@@ -10,12 +10,26 @@ use libc::pid_t;
 use millrace_shm::board::{Row, holders, state};
 use millrace_wire::Reason;
 
-use super::{FOREIGN, PROCESS, holder, join, sockets};
+use super::{FOREIGN, PROCESS, holder, join, sockets, waking};
 use crate::guarded::Guarded;
 use crate::local::local;
 use crate::socket::{self, Socket, phase};
 use crate::table::Entry;
 use crate::{client, epoll, hooks, kernel, memory, table, thread, uring};
+
+/// So long the library's waking waits for a fork, milliseconds.
+const AWAITED_MS: u32 = 1000;
+
+/// What a thread is in the middle of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Fork {
+    /// No fork.
+    None = 0,
+    /// One that began while the library was not awake.
+    Asleep = 1,
+    Awake = 2,
+}
 
 /// Our PID namespace as of the last fork; zero when it is not known.
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
@@ -43,15 +57,46 @@ pub(super) fn count() -> Option<u32> {
     (BEGUN.load(Acquire) == ended).then_some(ended)
 }
 
+/// A fork begins: from here on the library does not wake before it is over.
+fn begin() {
+    loop {
+        // Release, and Acquire in `count`: only the number counts. The table is ordered by the fence.
+        BEGUN.fetch_add(1, Release);
+        // SeqCst: see `count`, and `await_others`.
+        fence(SeqCst);
+        if !waking::is_waking() {
+            return;
+        }
+        ENDED.fetch_add(1, Release);
+        waking::await_waking();
+    }
+}
+
+/// Whether the calling thread is between the two halves of a fork.
+pub(super) fn is_under_way_here() -> bool {
+    local().forks.get() != Fork::None
+}
+
+/// Waits until no fork is under way, before the library wakes; those that come wait for that. False: one takes too long.
+pub(super) fn await_others() -> bool {
+    for _ in 0..AWAITED_MS {
+        if count().is_some() {
+            return true;
+        }
+        kernel::pause(1);
+    }
+    false
+}
+
 /// Before a fork by whatever function of the C library: both processes will hold every connection.
 pub(super) extern "C" fn before_fork() {
-    if !table::exists() {
+    if waking::is_off() {
         return;
     }
-    // Release, and Acquire in `count`: only the number counts. The table is ordered by the fence.
-    BEGUN.fetch_add(1, Release);
-    // SeqCst: see `count`.
-    fence(SeqCst);
+    begin();
+    if !table::exists() {
+        return local().forks.set(Fork::Asleep);
+    }
     table::all().for_each(super::leave_unconnected);
     uring::share_all();
     epoll::share_all();
@@ -61,7 +106,7 @@ pub(super) extern "C" fn before_fork() {
     join_introduced();
     client::stop_introductions();
     // From here on no handler comes between that makes a fork itself.
-    local().forks.set(true);
+    local().forks.set(Fork::Awake);
     let child = new_token();
     let earlier = local().child.replace(child);
     let sockets = sockets();
@@ -112,14 +157,17 @@ fn join_introduced() {
 
 /// After it, in the parent.
 pub(super) extern "C" fn after_fork_in_parent() {
-    if !local().forks.replace(false) {
-        return;
+    match local().forks.replace(Fork::None) {
+        Fork::None => return,
+        Fork::Asleep => {}
+        Fork::Awake => {
+            memory::unlock_after_fork();
+            epoll::unlock_after_fork();
+            client::resume_introductions();
+            thread::end_fork();
+            uring::share_all();
+        }
     }
-    memory::unlock_after_fork();
-    epoll::unlock_after_fork();
-    client::resume_introductions();
-    thread::end_fork();
-    uring::share_all();
     ENDED.fetch_add(1, Release);
 }
 
@@ -135,7 +183,7 @@ pub(crate) fn handled_fork(make: impl FnOnce() -> pid_t) -> pid_t {
 
 /// `_Fork`, which runs no fork handlers.
 pub(crate) fn bare_fork(make: impl FnOnce() -> pid_t) -> pid_t {
-    if !table::exists() {
+    if waking::is_off() {
         return make();
     }
     before_fork();
@@ -143,7 +191,9 @@ pub(crate) fn bare_fork(make: impl FnOnce() -> pid_t) -> pid_t {
     if child == 0 {
         begin_child();
     } else {
-        name_child(child);
+        if local().forks.get() == Fork::Awake {
+            name_child(child);
+        }
         after_fork_in_parent();
     }
     child
@@ -213,8 +263,14 @@ fn drop_others(token: u32) {
 }
 
 pub(super) extern "C" fn begin_child() {
-    if !local().forks.replace(false) {
-        return thread::begin_child();
+    match local().forks.replace(Fork::None) {
+        Fork::None => return thread::begin_child(),
+        Fork::Asleep => {
+            ENDED.store(BEGUN.load(Relaxed), Release);
+            waking::begin_child();
+            return thread::begin_child();
+        }
+        Fork::Awake => {}
     }
     let forker = thread::id();
     memory::unlock_after_fork();

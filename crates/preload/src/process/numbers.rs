@@ -18,7 +18,7 @@ pub(crate) fn drop_descriptor(fd: c_int) {
 
 /// `target` now is what `fd` is, which was `entry` before it was copied.
 pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
-    if target < 0 || fd == target {
+    if target < 0 || fd == target || !table::exists() {
         return;
     }
     if is_borrowed() {
