@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import network  # noqa: E402
 from harness import isolate, road  # noqa: E402
 
-TALK = str(Path(__file__).with_name("talk.py"))
+TALK, MIRRORED = (str(Path(__file__).with_name(name)) for name in ("talk.py", "mirrored.py"))
 WAIT_S = 15.0
 STRANGER = 23456
 
@@ -140,9 +140,11 @@ class Stage:
     def __init__(self, millrace: str) -> None:
         self.millrace = millrace
 
-    def start(self, stack: ExitStack, wrap: Wrap, *words: str, plain: bool = False) -> subprocess.Popen[str]:
+    def start(
+        self, stack: ExitStack, wrap: Wrap, *words: str, plain: bool = False, program: str = TALK
+    ) -> subprocess.Popen[str]:
         """One end; killed when the stack is left. `millrace run` comes last, as in a container."""
-        command = [*wrap, *([] if plain else [self.millrace, "run", "--"]), sys.executable, TALK, *words]
+        command = [*wrap, *([] if plain else [self.millrace, "run", "--"]), sys.executable, program, *words]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         stack.callback(process.wait)
         stack.callback(process.kill)
@@ -247,6 +249,29 @@ def impostor(stage: Stage) -> str | None:
     roads = {end["road"] for connection in connections for end in connection["ends"]}  # type: ignore[attr-defined]
     if users != [[0], [STRANGER]] or roads != {"shm"}:
         return f"the agent shows {json.dumps(connections)}"
+    return None
+
+
+def mirrored(stage: Stage) -> str | None:
+    """Ends whose addresses mirror each other, and which are of two connections, since the kernel translates one's: they are not joined."""
+    address, service, port = "10.98.0.1", "10.98.9.9", "7140"
+    lead = f"chain out {{ type nat hook output priority -100; ip daddr {service} tcp dport 80 dnat to {address}:{port}; }};"
+    rules = f"table ip mirrored {{ {lead} chain back {{ type nat hook postrouting priority 100; }}; }}"
+    with ExitStack() as stack:
+        for command in (f"ip addr add {address}/32 dev lo", f"ip route add {service} dev lo"):
+            subprocess.run(command.split(), check=True)
+            stack.callback(subprocess.run, command.replace(" add ", " del ").split(), check=True)
+        subprocess.run(["nft", rules], check=True)
+        stack.callback(subprocess.run, ["nft", "delete table ip mirrored"], check=True)
+        for source_port, plain in ((5001, True), (5002, False)):
+            with ExitStack() as ends:
+                server = stage.start(ends, [], "serve", address, port, plain=plain, program=MIRRORED)
+                expect(server, "listening")
+                words = [address, port, service, "80", str(source_port)]
+                client = stage.start(ends, [], "call", *words, plain=plain, program=MIRRORED)
+                said = client.communicate(timeout=WAIT_S * 4)[0]
+                if said != "done\n":
+                    return f"{'plain' if plain else 'under Millrace'}: the client said {said!r}"
     return None
 
 
@@ -373,6 +398,7 @@ def main() -> int:
     plays["a policy"] = denied
     plays["ends that are offered late"] = late
     plays["an impostor with the same addresses"] = impostor
+    plays["two connections whose ends mirror each other"] = mirrored
     for name, place in {"two namespaces": PLACEMENTS[3], "behind destination NAT": PLACEMENTS[7]}.items():
         plays[f"many connections, {name}"] = lambda stage, place=place: many(stage, place)  # type: ignore[misc]
     is_wanted = lambda name: not options.placements or any(part in name for part in options.placements)  # noqa: E731

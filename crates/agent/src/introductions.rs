@@ -109,6 +109,7 @@ impl Server {
             offers,
             clients,
             prover,
+            packet_rules,
             ..
         } = self;
         let claim = |key: OfferKey, side| {
@@ -120,7 +121,15 @@ impl Server {
                     .and_then(|client| client.process.as_ref()),
             })
         };
-        prover.prove(claim(first, Side::First)?, claim(second, Side::Second)?)
+        let claims = [claim(first, Side::First)?, claim(second, Side::Second)?];
+        let proved = prover.prove(claims[0], claims[1])?;
+        if packet_rules
+            .tracking
+            .may_translate(claims.map(|claim| claim.offer))
+        {
+            return Err((Side::First, Doubt::Translated));
+        }
+        Ok(proved)
     }
 
     fn disbelieve(&mut self, key: OfferKey, doubt: Doubt) {
@@ -278,7 +287,7 @@ impl Server {
             Some(Reason::Untraceable)
         } else if shaped {
             Some(Reason::Shaped)
-        } else if self.packet_rules.has_helper(&local, &remote) {
+        } else if self.packet_rules.tracking.has_helper(&local, &remote) {
             Some(Reason::Helper)
         } else {
             None

@@ -53,6 +53,7 @@ mod sock_diag;
 mod sys;
 mod tenant;
 mod text;
+mod tracking;
 
 pub use bpf::text as bpf_text;
 pub use channels::{

@@ -15,28 +15,14 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use millrace_wire::Address;
-use nix::libc;
 use nix::sys::socket::SockProtocol;
 use tracing::debug;
 
-use crate::netlink::{Netlink, attribute, find_attribute, nested};
+use crate::netlink::{Netlink, find_attribute};
+use crate::tracking::Tracking;
 
 /// Interfaces are asked for no more often than that: who looks at one keeps others from changing any.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-// `linux/netfilter/nfnetlink_conntrack.h`.
-const CONNTRACK_GET: u16 = 1 << 8 | 1;
-const CONNTRACK_NEW: u16 = 1 << 8;
-const TUPLE_ORIGINAL: u16 = 1;
-const TUPLE_IP: u16 = 1;
-const TUPLE_PROTOCOL: u16 = 2;
-const PROTOCOL_NUMBER: u16 = 1;
-const SOURCE_PORT: u16 = 2;
-const TARGET_PORT: u16 = 3;
-const HELPER: u16 = 5;
-/// `struct nfgenmsg`.
-const FAMILY_HEADER_BYTES: usize = 4;
 
 // `linux/if_link.h`.
 const LINK_NEW: u16 = 16;
@@ -76,7 +62,8 @@ pub(crate) fn shapes(name: &[u8]) -> bool {
 /// Asks the kernel. What a kernel does not have, it does not do with packets.
 #[derive(Debug, Default)]
 pub(crate) struct PacketRules {
-    tracking: Option<Netlink>,
+    /// Of connections.
+    pub(crate) tracking: Tracking,
     links: Option<Netlink>,
     /// When it was looked at last, and what was seen.
     loopback: Cell<Option<(Instant, bool)>>,
@@ -85,7 +72,7 @@ pub(crate) struct PacketRules {
 impl PacketRules {
     pub(crate) fn new() -> PacketRules {
         PacketRules {
-            tracking: Netlink::open(SockProtocol::NetlinkNetFilter).ok(),
+            tracking: Tracking::new(),
             links: Netlink::open(SockProtocol::NetlinkRoute).ok(),
             loopback: Cell::new(None),
         }
@@ -113,52 +100,6 @@ impl PacketRules {
         let answer = answer.ok()?;
         find_attribute(answer.get(LINK_HEADER_BYTES..)?, LINK_DISCIPLINE).map(<[u8]>::to_vec)
     }
-
-    /// Whether connection tracking has a helper for what was connected from one address to the other.
-    pub(crate) fn has_helper(&self, from: &Address, to: &Address) -> bool {
-        let question = conntrack_question(from, to);
-        let Some(tracking) = &self.tracking else {
-            return false;
-        };
-        match tracking.ask(CONNTRACK_GET, CONNTRACK_NEW, &question) {
-            Ok(answer) => {
-                let attributes = answer.get(FAMILY_HEADER_BYTES..).unwrap_or_default();
-                find_attribute(attributes, HELPER).is_some()
-            }
-            // ENOENT: it is not tracked. EINVAL: nothing is, here.
-            Err(error) => {
-                let is_known = matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL));
-                if !is_known {
-                    debug!("connection tracking does not answer: {error}");
-                }
-                false
-            }
-        }
-    }
-}
-
-fn conntrack_question(from: &Address, to: &Address) -> Vec<u8> {
-    let is_v4 = from.is_v4() && to.is_v4();
-    // Source and target of IPv4 are the attributes 1 and 2, those of IPv6 3 and 4.
-    let (family, first_kind, skipped) = if is_v4 {
-        (libc::AF_INET, 1, 12)
-    } else {
-        (libc::AF_INET6, 3, 0)
-    };
-    let addresses = [
-        attribute(first_kind, &from.ip[skipped..]),
-        attribute(first_kind + 1, &to.ip[skipped..]),
-    ];
-    let protocol = [
-        attribute(PROTOCOL_NUMBER, &[libc::IPPROTO_TCP as u8]),
-        attribute(SOURCE_PORT, &from.port.to_be_bytes()),
-        attribute(TARGET_PORT, &to.port.to_be_bytes()),
-    ];
-    let tuple = [
-        nested(TUPLE_IP, &addresses),
-        nested(TUPLE_PROTOCOL, &protocol),
-    ];
-    [vec![family as u8, 0, 0, 0], nested(TUPLE_ORIGINAL, &tuple)].concat()
 }
 
 #[cfg(test)]
@@ -183,14 +124,9 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_names_the_loopback_interface_s_discipline_and_tracks_no_connection_that_is_not() {
+    fn the_kernel_names_the_loopback_interface_s_discipline() {
         let rules = PacketRules::new();
         let name = rules.discipline_of_loopback().unwrap();
         assert_eq!(rules.shapes_loopback(Instant::now()), shapes(&name));
-        let ends = [1, 2].map(|port| Address {
-            ip: std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets(),
-            port,
-        });
-        assert!(!rules.has_helper(&ends[0], &ends[1]));
     }
 }

@@ -9,6 +9,7 @@
 //! | it is in the agent's network namespace | `/proc/PID/ns/net` | somebody's addresses in a namespace of one's own |
 //! | its descriptor is that socket | `/proc/PID/fd/FD` and the inode that sock_diag states | somebody else's connection |
 //! | the connection has these addresses, this cookie, and is established | sock_diag | forged or stale addresses |
+//! | nobody translates its addresses on the way | connection tracking (`tracking`) | another connection to the same program |
 //!
 //! The first end is asked for again after the second, so that both existed at one moment: its cookie is never used twice.
 //!
@@ -230,6 +231,8 @@ pub(crate) enum Doubt {
     Connection,
     /// There is one, but the descriptor is another socket.
     OtherSocket,
+    /// What it sends may come to another socket than the one whose addresses mirror its own.
+    Translated,
     /// The kernel did not answer.
     Kernel,
 }
@@ -243,6 +246,7 @@ impl fmt::Display for Doubt {
             Doubt::Descriptor => "the descriptor is no socket",
             Doubt::Connection => "the kernel has no such established connection",
             Doubt::OtherSocket => "the descriptor is another socket",
+            Doubt::Translated => "its addresses may be translated on the way",
             Doubt::Kernel => "the kernel did not answer",
         })
     }
