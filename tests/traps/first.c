@@ -5,6 +5,7 @@
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 
 /* A program without sockets makes no system call but its own: those that only the library would make end it. */
 static void a_program_without_sockets(void) {
@@ -172,7 +173,101 @@ static void a_filter_from_before(void) {
     talk(pair.far, pair.near);
 }
 
-enum { LISTENER = 77 };
+/* With no memory left, the kernel makes a socket all the same. */
+static void the_first_socket_without_memory(void) {
+    const int resources[] = {RLIMIT_AS, RLIMIT_DATA};
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            struct rlimit limit = {1 << 20, 1 << 20};
+            setrlimit(resources[i], &limit);
+            _exit(socket(AF_INET, SOCK_STREAM, 0) < 0);
+        }
+        observe("ended with %d", status_of(child));
+    }
+}
+
+static void fork_in_handler(int number) {
+    (void)number;
+    int before = errno;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    waitpid(child, NULL, 0);
+    errno = before;
+}
+
+static void the_first_socket_after_forks_within_forks(void) {
+    struct timespec began, now;
+    handle(SIGALRM, fork_in_handler, SA_RESTART);
+    timer_every_us(1500);
+    for (int i = 0; i < 300; i++) {
+        pid_t child = fork();
+        if (child == 0)
+            _exit(0);
+        waitpid(child, NULL, 0);
+    }
+    struct itimerval none = {0};
+    must(setitimer(ITIMER_REAL, &none, NULL) == 0, "setitimer");
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    Pair pair = connected();
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    observe("at once: %d", now.tv_sec - began.tv_sec + (now.tv_nsec - began.tv_nsec) / 1e9 < 0.15);
+    talk_until_on_ring(pair, 1);
+}
+
+static void *ask_and_end(void *near) {
+    char bytes[64] = "a message";
+    for (int i = 0; i < 1000; i++) {
+        must(send(*(int *)near, bytes, sizeof bytes, 0) == sizeof bytes, "send");
+        must(recv(*(int *)near, bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes, "recv");
+    }
+    shutdown(*(int *)near, SHUT_WR);
+    return NULL;
+}
+
+/* Answers what comes by a connection that it waits for by this set. */
+static void by_a_set(int set) {
+    Pair pair = connected();
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = pair.far};
+    must(epoll_ctl(set, EPOLL_CTL_ADD, pair.far, &event) == 0, "epoll_ctl");
+    pthread_t asker = start_thread(ask_and_end, &pair.near);
+    size_t bytes = 0;
+    for (;;) {
+        char buffer[256];
+        int count = epoll_wait(set, &event, 1, 3000);
+        ssize_t got = count == 1 ? recv(pair.far, buffer, sizeof buffer, 0) : -1;
+        if (got <= 0) {
+            observe("%d events, %zd at the end, %zu before", count, got, bytes);
+            break;
+        }
+        bytes += got;
+        must(send(pair.far, buffer, got, 0) == got, "send");
+    }
+    pthread_join(asker, NULL);
+}
+
+static void a_set_made_past_the_library(void) {
+#ifdef __x86_64__
+    long set;
+    __asm__ volatile("syscall" : "=a"(set) : "a"(SYS_epoll_create1), "D"(0L) : "rcx", "r11", "memory");
+    by_a_set(set);
+#endif
+}
+
+enum { LISTENER = 77, SET = 78 };
+
+static void waits_by_the_set_that_it_was_started_with(void) {
+    struct epoll_event event;
+    if (epoll_wait(SET, &event, 1, 0) < 0)
+        return observe_result("epoll_wait", -1);
+    by_a_set(SET);
+}
+
+static void a_program_with_a_set(void) {
+    must(dup2(epoll_create1(0), SET) == SET, "dup2");
+    execl("/proc/self/exe", "first", "waits_by_the_set_that_it_was_started_with", NULL);
+}
 
 /* Sends back what comes by the first connection of the listener that the program was started with, if it was. */
 static void accepts_by_what_it_was_started_with(void) {
@@ -216,6 +311,11 @@ int main(int argc, char **argv) {
         CASE(handlers_from_before),
         CASE(hidden_from_before),
         CASE(a_filter_from_before),
+        CASE(the_first_socket_without_memory),
+        CASE(the_first_socket_after_forks_within_forks),
+        CASE(a_set_made_past_the_library),
+        CASE(waits_by_the_set_that_it_was_started_with),
+        CASE(a_program_with_a_set),
         CASE(accepts_by_what_it_was_started_with),
         CASE(a_program_with_a_listener),
         {0},

@@ -63,6 +63,80 @@ static void questions(void) {
     observe_result("lseek", lseek(pair.near, 0, SEEK_CUR));
 }
 
+/* The fields of a kernel that is newer than the C library's header. */
+typedef struct {
+    struct tcp_info head;
+    char rest[256 - sizeof(struct tcp_info)];
+} Info;
+
+static uint64_t word_of(const Info *info, size_t place) {
+    uint64_t word;
+    memcpy(&word, (const char *)info + place, sizeof word);
+    return word;
+}
+
+/* Without what was sent again, as a kernel does that waits in vain for a moment. */
+static uint64_t sent_once(const Info *info) {
+    enum { BYTES_SENT = 200, BYTES_RETRANSMITTED = 208 };
+    return word_of(info, BYTES_SENT) - word_of(info, BYTES_RETRANSMITTED);
+}
+
+static Info info_of(int fd) {
+    Info info = {0};
+    socklen_t length = sizeof info;
+    must(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0, "getsockopt");
+    return info;
+}
+
+/* Waits until all that was sent is acknowledged. */
+static Info settled(int fd) {
+    int queued = 1;
+    for (int i = 0; i < 1000 && queued != 0; i++, usleep(1000))
+        must(ioctl(fd, TIOCOUTQ, &queued) == 0, "ioctl");
+    return info_of(fd);
+}
+
+static void info_counts_bytes(void) {
+    enum { BYTES_ACKED = 120, BYTES_RECEIVED = 128 };
+    Pair pair = on_the_ring();
+    char bytes[1000] = {0};
+    int low = 2;
+    for (int round = 0; round < 4; round++) {
+        Info near = settled(pair.near), far = settled(pair.far);
+        for (int i = 0; i < 20; i++)
+            must(send(pair.near, bytes, 100 + i, 0) == 100 + i, "send");
+        settled(pair.near);
+        Info unread = info_of(pair.far);
+        observe("unread, received: %lu", word_of(&unread, BYTES_RECEIVED) - word_of(&far, BYTES_RECEIVED));
+        if (round == 2) {
+            /* What is unread is the kernel's now. */
+            must(setsockopt(pair.far, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low) == 0, "setsockopt");
+        }
+        must(recv(pair.far, bytes, 1000, MSG_WAITALL) == 1000, "recv");
+        must(recv(pair.far, bytes, 1000, MSG_WAITALL) == 1000, "recv");
+        must(recv(pair.far, bytes, 190, MSG_WAITALL) == 190, "recv");
+        must(send(pair.far, bytes, 77, 0) == 77 && recv(pair.near, bytes, 77, MSG_WAITALL) == 77, "answer");
+        Info near_now = settled(pair.near), far_now = settled(pair.far);
+        for (int place = BYTES_ACKED; place <= BYTES_RECEIVED; place += 8)
+            observe("%d: near %lu, far %lu", place, word_of(&near_now, place) - word_of(&near, place),
+                    word_of(&far_now, place) - word_of(&far, place));
+        observe("sent: near %lu, far %lu", sent_once(&near_now) - sent_once(&near), sent_once(&far_now) - sent_once(&far));
+    }
+}
+
+static void info_tells_how_long_ago(void) {
+    Pair pair = on_the_ring();
+    char bytes[10] = {0};
+    for (int round = 0; round < 4; round++) {
+        usleep(300000);
+        Info near = info_of(pair.near), far = info_of(pair.far);
+        observe("sent long ago: %d, received: %d", near.head.tcpi_last_data_sent >= 250, far.head.tcpi_last_data_recv >= 250);
+        must(send(pair.near, bytes, 10, 0) == 10 && recv(pair.far, bytes, 10, MSG_WAITALL) == 10, "message");
+        near = info_of(pair.near), far = info_of(pair.far);
+        observe("just sent: %d, received: %d", near.head.tcpi_last_data_sent < 200, far.head.tcpi_last_data_recv < 200);
+    }
+}
+
 static void no_delay_is_the_program_s(void) {
     Pair pair = on_the_ring();
     int values[] = {0, 1, 0};
@@ -304,6 +378,8 @@ int main(int argc, char **argv) {
         CASE(state_to_copy),
         CASE(time_outs),
         CASE(questions),
+        CASE(info_counts_bytes),
+        CASE(info_tells_how_long_ago),
         CASE(no_delay_is_the_program_s),
         CASE(control_messages),
         CASE(bytes_left_are_told),

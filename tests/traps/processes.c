@@ -336,6 +336,35 @@ static void set_changed_by_a_child(void) {
     observe_result("wait", epoll_wait(set, &event, 1, 1000));
 }
 
+/* A child in a PID namespace of its own: numbers of threads mean nothing between it and its parent. */
+static void into_numbers_of_its_own(int by_setns) {
+    Pair pair = on_the_ring();
+    char bytes[16];
+    must(send(pair.near, "0123456789", 10, 0) == 10, "send");
+    if (by_setns) {
+        int namespace = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
+        must(setns(namespace, 0) == 0, "setns");
+        close(namespace);
+    } else {
+        must(unshare(CLONE_NEWPID) == 0, "unshare");
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        observe("first of its namespace: %d", getpid() == 1);
+        observe_result("recv", recv(pair.far, bytes, 4, 0));
+        observe_result("send", send(pair.far, "answer", 6, 0));
+        _exit(0);
+    }
+    observe("ended with %d", status_of(child));
+    observe_result("recv", recv(pair.far, bytes, sizeof bytes, 0));
+    observe_result("recv", recv(pair.near, bytes, sizeof bytes, 0));
+    talk(pair.near, pair.far);
+    talk(pair.far, pair.near);
+}
+
+static void a_child_with_numbers_of_its_own(void) { into_numbers_of_its_own(0); }
+static void a_child_after_setns(void) { into_numbers_of_its_own(1); }
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(fork_by_library),
@@ -359,6 +388,8 @@ int main(int argc, char **argv) {
         CASE(exec_with_bytes_unread),
         CASE(parent_ends_first),
         CASE(set_changed_by_a_child),
+        CASE(a_child_with_numbers_of_its_own),
+        CASE(a_child_after_setns),
         {0},
     };
     return run_cases(cases, argc, argv);

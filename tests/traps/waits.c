@@ -82,6 +82,43 @@ static void an_edge_whose_bytes_were_read(void) {
     }
 }
 
+static void *ask(void *near) {
+    unsigned random = 1;
+    for (int i = 0; i < 8000; i++) {
+        char bytes[64] = "a message";
+        for (volatile int pause = rand_r(&random) % 3000; pause > 0; pause--)
+            ;
+        must(send(*(int *)near, bytes, sizeof bytes, 0) == sizeof bytes, "send");
+        must(recv(*(int *)near, bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes, "recv");
+    }
+    shutdown(*(int *)near, SHUT_WR);
+    return NULL;
+}
+
+/* No edge is lost of what comes just when the set is looked at. */
+static void edges_beside_a_sender(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0);
+    must(add(set, pair.far, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) == 0, "add");
+    pthread_t asker = start_thread(ask, &pair.near);
+    for (;;) {
+        char bytes[256];
+        struct epoll_event event;
+        ssize_t got;
+        if (epoll_wait(set, &event, 1, 3000) != 1) {
+            observe("an edge was lost");
+            break;
+        }
+        while ((got = recv(pair.far, bytes, sizeof bytes, MSG_DONTWAIT)) > 0)
+            must(send(pair.far, bytes, got, 0) == got, "send");
+        if (got == 0)
+            break;
+    }
+    close(pair.far);
+    close(pair.near);
+    pthread_join(asker, NULL);
+}
+
 static void *wait_once(void *set) {
     observe_wait("asleep", *(int *)set, 1000);
     return NULL;
@@ -595,6 +632,7 @@ static void several_messages_within_a_time(void) {
 
 int main(int argc, char **argv) {
     const Case cases[] = {CASE(every_message_is_an_edge), CASE(an_edge_whose_bytes_were_read),
+                          CASE(edges_beside_a_sender),
                           CASE(an_edge_behind_unread_bytes),
                           CASE(armed_once),
                           CASE(a_set_in_a_set),

@@ -22,9 +22,8 @@ use std::time::{Duration, Instant};
 
 use millrace_shm::board::{Row, flags};
 use millrace_shm::gate::Gate;
-use millrace_shm::lock::Held;
+use millrace_shm::lock::{Held, OwnerLock};
 use millrace_shm::segment::{Segment, is_window};
-use millrace_shm::sys::thread_id;
 use millrace_wire::{End, Recall, Recalled, ToClient};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -285,7 +284,7 @@ impl Road<'_> {
             Asker::Both | Asker::Nobody => [Duration::ZERO; 2],
         };
         // Who asks holds its own, unless it waits for us no more: then nobody may use that half meanwhile, either.
-        let held = [0, 1].map(|half| locks[half].try_lock_for(thread_id(), patiences[half]));
+        let held = [0, 1].map(|half| locks[half].try_lock_for(OwnerLock::AGENT, patiences[half]));
         let is_ours = match self.asker {
             Asker::Reader => held[1],
             Asker::Sender => held[0],
@@ -416,7 +415,9 @@ impl Road<'_> {
     fn advance(&self, unread: Unread, sent: u32, to: BorrowedFd<'_>) -> Result<(), Refusal> {
         let words = self.segment.words(self.direction);
         let position = unread.position.wrapping_add(u64::from(sent));
-        self.sender.send.kernel_position.store(position, Relaxed);
+        let send = &self.sender.send;
+        send.kernel_position.store(position, Relaxed);
+        send.resent_bytes.fetch_add(u64::from(sent), Relaxed);
         words.switch_position.store(position, Relaxed);
         words.kernel_hint.fetch_max(position, Relaxed);
         let next = unread.head.wrapping_add(sent);

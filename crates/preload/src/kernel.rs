@@ -417,6 +417,14 @@ pub(crate) fn process_id() -> u32 {
     kernel!(libc::SYS_getpid) as u32
 }
 
+/// Which of the `CLONE_NEW…` a namespace is, that is open; zero where the kernel does not say.
+pub(crate) fn namespace_kind(fd: c_int) -> c_int {
+    // `linux/nsfs.h`.
+    const NS_GET_NSTYPE: usize = 0xb703;
+    let kind = kernel!(libc::SYS_ioctl, fd, NS_GET_NSTYPE);
+    kind.max(0) as c_int
+}
+
 /// A number for our PID namespace, or zero where `/proc` does not tell.
 pub(crate) fn pid_namespace() -> u64 {
     // SAFETY: integers, for which zero is a value.

@@ -9,7 +9,6 @@ use std::sync::atomic::AtomicU8;
 
 use millrace_shm::spin;
 
-use crate::process::Fork;
 use crate::thread::Kept;
 
 /// Signals that are kept at the same time at most.
@@ -32,7 +31,9 @@ pub(crate) struct Local {
     /// The thread has made, or is, a child that has its memory.
     pub(crate) has_bare_child: Cell<bool>,
     /// It makes a fork, between the handlers before and after.
-    pub(crate) forks: Cell<Fork>,
+    pub(crate) forks: Cell<bool>,
+    /// So many that it makes began while the library was not awake.
+    pub(crate) sleeping_forks: Cell<u32>,
     /// It may be cancelled at any instruction, as it has asked for.
     pub(crate) is_asynchronous: Cell<bool>,
     /// Signals whose handlers we run ourselves, of those that wait.

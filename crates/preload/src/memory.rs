@@ -146,10 +146,12 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Keeps some memory for the time when there is no more.
-pub(crate) fn keep_reserve() {
+/// Keeps some memory for the time when there is no more. False: that is now.
+pub(crate) fn keep_reserve() -> bool {
     // SAFETY: not of zero bytes.
-    RESERVE.store(unsafe { HEAP.alloc(KEPT) }, Relaxed);
+    let kept = unsafe { HEAP.alloc(KEPT) };
+    RESERVE.store(kept, Relaxed);
+    !kept.is_null()
 }
 
 /// Whether that time has come.

@@ -88,7 +88,7 @@ pub(crate) struct Keys {
 
 pub(crate) type Destructor = extern "C" fn(*mut c_void);
 type CreateKey = unsafe extern "C" fn(*mut pthread_key_t, Option<Destructor>) -> c_int;
-type SetSpecific = unsafe extern "C" fn(pthread_key_t, *const c_void) -> c_int;
+pub(crate) type SetSpecific = unsafe extern "C" fn(pthread_key_t, *const c_void) -> c_int;
 
 /// They are in a library of their own before glibc 2.34, which a program without threads need not load, or not yet.
 pub(crate) fn keys() -> Option<Keys> {

@@ -19,12 +19,12 @@ mod fork;
 mod numbers;
 mod waking;
 
-pub(crate) use fork::{Fork, bare_fork, handled_fork, new_token};
 use fork::{after_fork_in_parent, before_fork, begin_child};
+pub(crate) use fork::{bare_fork, count as count_forks, handled_fork, new_token};
 pub(crate) use numbers::{
     copy_descriptor, drop_descriptor, leave_unconnected, new_connection, new_descriptor,
 };
-pub(crate) use waking::{await_waking, is_asleep, is_off, load, wake};
+pub(crate) use waking::{await_waking, is_awake, is_off, load, wake};
 
 /// Zero: nobody has asked yet.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -183,14 +183,14 @@ enum LeftHolder {
 ///
 /// The new program goes on by the kernel. Bytes that lie in a ring unread would be missing from its stream, so such a connection is
 /// ended where everybody sees it, by a reset, if the new program would get it.
-pub(crate) fn leave_for_exec() -> Vec<Left> {
+pub(crate) fn leave_for_exec() -> Option<Vec<Left>> {
     if !table::exists() {
-        return Vec::new();
+        return None;
     }
     epoll::tell_all();
     if is_borrowed() {
         started::by_child_of_vfork();
-        return Vec::new();
+        return None;
     }
     epoll::hold_all(-1, true);
     let mut left = Vec::new();
@@ -226,14 +226,12 @@ pub(crate) fn leave_for_exec() -> Vec<Left> {
             socket.leave_to_program(fd);
         }
     }
-    left
+    Some(left)
 }
 
 /// `exec` failed: the connections are ours again.
 pub(crate) fn return_from_exec(left: Vec<Left>) {
-    if table::exists() && !is_borrowed() {
-        epoll::hold_all(1, true);
-    }
+    epoll::hold_all(1, true);
     for Left { socket, fd, holder } in left {
         let identity = &socket.row().identity;
         match holder {
@@ -271,6 +269,11 @@ pub(crate) fn part_descriptors() {
     }
 }
 
+/// Children will be in another PID namespace. What they and this process have in common knows threads by their numbers.
+pub(crate) fn part_numbers() {
+    leave_for_good(Reason::Unsupported);
+}
+
 /// There is no memory to follow anything more with. False: there is.
 #[inline]
 pub(crate) fn leave_if_scarce() -> bool {
@@ -284,16 +287,18 @@ pub(crate) fn leave_if_scarce() -> bool {
 /// The process leaves all rings, and the library is as if it were not there.
 #[cold]
 fn leave_for_good(reason: Reason) {
-    await_waking();
-    if is_off() || is_borrowed() {
-        return;
+    loop {
+        await_waking();
+        if is_off() || is_borrowed() || waking::stay_asleep() {
+            return;
+        }
+        if table::exists() {
+            leave_rings(reason, |socket, fd| socket.bring_back(fd));
+            waking::turn_off();
+            table::abandon();
+            return signals::give_back();
+        }
     }
-    if table::exists() {
-        leave_rings(reason, |socket, fd| socket.bring_back(fd));
-        signals::give_back();
-        table::abandon();
-    }
-    waking::turn_off();
 }
 
 /// The program is about to become one that the agent may not trace, so that nothing which it has sent could be brought back from a ring:

@@ -106,6 +106,7 @@ real! {
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, or newer::close_range;
     chroot(path: *const c_char) -> c_int;
     unshare(flags: c_int) -> c_int;
+    setns(fd: c_int, kind: c_int) -> c_int;
     setrlimit(resource: c_int, limits: *const libc::rlimit) -> c_int;
     prlimit(process: pid_t, resource: c_int, limits: *const libc::rlimit, before: *mut libc::rlimit) -> c_int;
     dup(fd: c_int) -> c_int;

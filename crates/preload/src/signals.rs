@@ -244,14 +244,16 @@ pub(crate) unsafe fn action(
     old: *mut libc::sigaction,
 ) -> c_int {
     process::await_waking();
-    let was_asleep = process::is_asleep();
+    let was_awake = process::is_awake();
     // SAFETY: the program's own arguments.
     let result = unsafe { exchange(signal, new, old) };
-    if was_asleep && result == 0 && !new.is_null() && !process::is_asleep() {
-        // Another thread has had the library wake meanwhile, which may have found the action before.
+    if !was_awake && result == 0 && !new.is_null() {
+        // Another thread may have had the library wake meanwhile, which has found the action before.
         process::await_waking();
-        // SAFETY: as above.
-        unsafe { exchange(signal, new, null_mut()) };
+        if process::is_awake() {
+            // SAFETY: as above.
+            unsafe { exchange(signal, new, null_mut()) };
+        }
     }
     result
 }
@@ -296,6 +298,7 @@ unsafe fn exchange(signal: c_int, new: *const libc::sigaction, old: *mut libc::s
         let result = unsafe { real::sigaction(signal, &raw const ours, old) };
         if !entered {
             before = noted();
+            FLAGS[index].store(0, Relaxed);
         } else if result != 0 {
             HANDLERS[index].store(before.0, Relaxed);
             FLAGS[index].store(before.1, Relaxed);
@@ -310,6 +313,9 @@ unsafe fn exchange(signal: c_int, new: *const libc::sigaction, old: *mut libc::s
             old.sa_sigaction = before.0;
             // SAFETY: as above.
             unsafe { (&raw mut old.sa_mask).cast::<u64>().write(before.2) };
+            old.sa_flags = old.sa_flags & !OUR_FLAGS | before.1 & OUR_FLAGS;
+        } else if old.sa_sigaction == libc::SIG_DFL && before.1 & libc::SA_RESETHAND != 0 {
+            // It has served, and the kernel has left the flags.
             old.sa_flags = old.sa_flags & !OUR_FLAGS | before.1 & OUR_FLAGS;
         }
     }

@@ -69,11 +69,15 @@ static ENTRIES: AtomicPtr<AtomicUsize> = AtomicPtr::new(std::ptr::null_mut());
 /// One more than the highest descriptor that ever had an entry.
 static HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes the table. Without it every lookup says [`Entry::Unknown`].
-pub(crate) fn create() {
-    if let Ok(memory) = sys::map_private(CAPACITY * size_of::<AtomicUsize>()) {
-        ENTRIES.store(memory.as_ptr().cast(), Release);
-    }
+/// Memory for the table; null: there is none.
+pub(crate) fn reserve() -> *mut AtomicUsize {
+    let memory = sys::map_private(CAPACITY * size_of::<AtomicUsize>());
+    memory.map_or(std::ptr::null_mut(), |memory| memory.as_ptr().cast())
+}
+
+/// Makes the table of memory that was reserved for it. Without it every lookup says [`Entry::Unknown`].
+pub(crate) fn create(entries: *mut AtomicUsize) {
+    ENTRIES.store(entries, Release);
 }
 
 /// Gives the table up: from now on every lookup says [`Entry::Unknown`].
@@ -202,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_is_beyond_the_table_is_left_to_the_kernel() {
-        create();
+        create(reserve());
         let last = CAPACITY as c_int - 1;
         for (fd, is_followed) in [
             (last, true),

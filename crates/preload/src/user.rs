@@ -10,13 +10,13 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{
-    AtomicPtr, AtomicU8, AtomicU32,
+    AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 
 use crate::kernel::kernel;
 use crate::local::local;
-use crate::objects::{self, Keys};
+use crate::objects::{self, Keys, SetSpecific};
 use crate::pool::Pool;
 use crate::thread::BlockedSignals;
 use crate::{memory, process, table, thread};
@@ -53,32 +53,41 @@ struct Tables {
     writable: Known,
 }
 
-/// What ends a thread's tables with the thread. Without it only the first thread remembers anything.
-#[derive(Debug)]
+/// What ends a thread's tables with the thread, by `pthread_setspecific`. Without it only the first thread remembers anything.
+#[derive(Clone, Copy)]
 struct Ending {
     key: libc::pthread_key_t,
-    functions: Keys,
+    set: SetSpecific,
 }
 
-/// Null: not found yet. What it points to stays.
-static ENDING: AtomicPtr<Ending> = AtomicPtr::new(null_mut());
+/// The key of it, plus one; zero: there is none yet.
+static KEY: AtomicU64 = AtomicU64::new(0);
+static SET: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-fn ending() -> Option<&'static Ending> {
-    // SAFETY: null, or what `prepare` has left for good. Acquire: pairs with its Release.
-    unsafe { ENDING.load(Acquire).as_ref() }
+fn ending() -> Option<Ending> {
+    // Acquire: pairs with the Release of `prepare`.
+    let key = KEY.load(Acquire).checked_sub(1)?;
+    // SAFETY: null, which is `None`, or what `prepare` has left for good: the function of this type.
+    let set: Option<SetSpecific> = unsafe { std::mem::transmute(SET.load(Relaxed)) };
+    Some(Ending {
+        key: key as libc::pthread_key_t,
+        set: set?,
+    })
 }
 
-/// Before there are other threads, and again where the program had no library of threads then.
+/// When the library is loaded, and again where the program had no library of threads then. Before the program makes keys of its own: for
+/// one of the first there is a place in each thread, for later ones the C library calls the program's `calloc`.
 pub(crate) fn prepare() {
     thread::look_up();
-    let Some(functions) = objects::keys() else {
+    let Some(Keys { create, set }) = objects::keys() else {
         return;
     };
     let mut key = 0;
     // SAFETY: `key` is a live variable, and the destructor takes what `first_tables` leaves for it.
-    if unsafe { (functions.create)(&raw mut key, Some(end_tables)) } == 0 {
+    if unsafe { create(&raw mut key, Some(end_tables)) } == 0 {
         // Two threads may have come here: one key too many is all.
-        ENDING.store(Box::into_raw(Box::new(Ending { key, functions })), Release);
+        SET.store(set as *mut c_void, Relaxed);
+        KEY.store(u64::from(key) + 1, Release);
     }
 }
 
@@ -105,9 +114,9 @@ fn first_tables() -> *mut Tables {
     if !fresh.is_null() {
         local().tables.set(fresh.cast());
     }
-    if let Some(Ending { key, functions }) = ending.filter(|_| !fresh.is_null()) {
+    if let Some(Ending { key, set }) = ending.filter(|_| !fresh.is_null()) {
         // SAFETY: the key was made by `prepare`.
-        unsafe { (functions.set)(*key, fresh.cast()) };
+        unsafe { set(key, fresh.cast()) };
     }
     fresh
 }

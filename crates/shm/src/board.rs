@@ -137,7 +137,10 @@ pub struct SendState {
     pub looked_at: AtomicU64,
     /// The thread that has sent a part of its message and has not ended it, or zero: others do not come between.
     pub in_parts: AtomicU32,
-    padding: [u32; 13],
+    gap: u32,
+    /// Agent: bytes that the kernel has sent besides those of the program's calls: what lay in the ring, and what had overtaken that.
+    pub resent_bytes: AtomicU64,
+    padding: [u32; 10],
 }
 
 /// The receiving half of an end. Guarded by `lock`, except where said.
@@ -163,7 +166,9 @@ pub struct ReceiveState {
     pub kernel_messages: AtomicU64,
     /// Agent: as in [`SendState`]; granted to the sender first.
     pub grant: Grant,
-    padding: [u32; 18],
+    /// Agent: bytes that the kernel has received twice, since they had overtaken what lay in the ring.
+    pub doubled_bytes: AtomicU64,
+    padding: [u32; 16],
 }
 
 /// One row: the end record of one connection.

@@ -18,6 +18,9 @@ const SPINS_BEFORE_YIELD: u32 = if cfg!(loom) { 1 } else { 200 };
 /// Times the processor is given away before we ask whether the owner is alive.
 const YIELDS_BEFORE_QUESTION: u32 = if cfg!(loom) { 1 } else { 50 };
 
+/// Turns until an agent is believed to be dead: some ten seconds.
+const AGENT_TURNS: u32 = 100_000 * YIELDS_BEFORE_QUESTION;
+
 /// The lock word: zero, or the owner's thread number.
 #[repr(transparent)]
 #[derive(Debug, Default)]
@@ -35,6 +38,10 @@ pub enum Held {
 }
 
 impl OwnerLock {
+    /// The agent as an owner, which may be in another PID namespace, where its number means nothing: no thread has this one. What it does
+    /// with a lock ends within seconds.
+    pub const AGENT: u32 = 1 << 31;
+
     /// A free lock.
     #[must_use]
     #[cfg(not(loom))]
@@ -100,7 +107,12 @@ impl OwnerLock {
         yield_now();
         if (turn + 1).is_multiple_of(YIELDS_BEFORE_QUESTION) {
             let owner = self.0.load(Ordering::Relaxed);
-            if owner != 0 && !thread_exists(owner) && self.succeed(owner, thread) {
+            let is_dead = match owner {
+                0 => false,
+                OwnerLock::AGENT => turn >= AGENT_TURNS,
+                _ => !thread_exists(owner),
+            };
+            if is_dead && self.succeed(owner, thread) {
                 return Some(Held::Inherited);
             }
             // To one that a scheduling policy puts behind us the processor is not given away by that.

@@ -299,6 +299,12 @@ impl<'a> ReceiveHalf<'a> {
         self.words.gate.load().tail
     }
 
+    /// Up to where what came by the ring has been taken.
+    #[must_use]
+    pub fn head(&self) -> u32 {
+        self.state().head.load(Relaxed)
+    }
+
     /// Whether the sender may publish now.
     #[must_use]
     #[inline]

@@ -19,9 +19,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use millrace_shm::board::{Row, flags};
-use millrace_shm::lock::Held;
+use millrace_shm::lock::{Held, OwnerLock};
 use millrace_shm::segment::Segment;
-use millrace_shm::sys::thread_id;
 use millrace_wire::{Address, Recall};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, send, setsockopt, sockopt};
@@ -87,7 +86,7 @@ impl Server {
             .or_else(|_| self.borrow_number(end, client, number))?;
         // Who asks holds it, unless it waits for us no more: then nobody may read meanwhile, either.
         let lock = &bereaved.receiver.receive.lock;
-        let is_ours = lock.try_lock_for(thread_id(), Duration::ZERO);
+        let is_ours = lock.try_lock_for(OwnerLock::AGENT, Duration::ZERO);
         let is_orphaned = || self.prover.is_orphaned(&sender.offer);
         let outcome = bereaved.put_back(reader.as_fd(), is_orphaned);
         if is_ours {

@@ -92,6 +92,9 @@ impl Road<'_> {
         }
         let receive = &self.receiver.receive;
         receive.kernel_position.store(queue.sent, Relaxed);
+        receive.doubled_bytes.fetch_add(queue.bytes, Relaxed);
+        let resent = &self.sender.send.resent_bytes;
+        resent.fetch_add(queue.bytes, Relaxed);
         let before = Unread {
             position: queue.sent + queue.bytes,
             ..unread

@@ -17,6 +17,8 @@ pub(super) struct Report {
     came: u64,
     slot: Option<usize>,
     by_kernel: bool,
+    /// It is of bytes in the ring.
+    reads: bool,
     /// Among those that came at the same time.
     place: usize,
 }
@@ -72,7 +74,7 @@ impl Inner {
             for (index, report) in reports.iter().enumerate() {
                 events[index] = report.event;
                 if let Some(slot) = report.slot {
-                    self.active[slot].note_reported(now + index as u64);
+                    self.active[slot].note_reported(now + index as u64, report.reads);
                 }
             }
             if one_shots {
@@ -106,6 +108,7 @@ impl Inner {
                     came: 0,
                     slot: Some(slot),
                     by_kernel: false,
+                    reads: event.events & READ_EVENTS != 0,
                     place: 0,
                 });
             } else {
@@ -143,6 +146,7 @@ impl Inner {
                 came,
                 slot: None,
                 by_kernel: true,
+                reads: false,
                 place: 0,
             }
         });
@@ -166,6 +170,7 @@ impl Inner {
                 known.event.events |= ring.event.events;
                 known.came = known.came.min(ring.came);
                 known.slot = ring.slot;
+                known.reads = ring.reads;
                 false
             });
         }
@@ -198,8 +203,10 @@ impl Active {
     }
 
     /// Takes note of a report that the program gets, in the order of `place`.
-    fn note_reported(&mut self, place: u64) {
-        self.reported = self.socket.peek_receive().map(|half| half.tail());
+    fn note_reported(&mut self, place: u64, reads: bool) {
+        let half = self.socket.peek_receive();
+        // Of what comes just now nobody has been told who was told of room only.
+        self.reported = half.map(|half| if reads { half.tail() } else { half.head() });
         self.listed = (self.events & EDGE == 0).then_some(place);
     }
 }

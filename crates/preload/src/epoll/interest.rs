@@ -7,11 +7,12 @@
 use std::sync::atomic::Ordering::Acquire;
 
 use libc::{c_int, epoll_event};
+use millrace_wire::Reason;
 
 use super::{EpollSet, SPECIAL};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{kernel, real, user};
+use crate::{kernel, process, real, thread, user};
 
 /// `epoll_ctl`.
 ///
@@ -27,7 +28,11 @@ pub(crate) unsafe fn control(
     let mut raw = || unsafe { real::epoll_ctl(epoll, operation, fd, event) };
     loop {
         let Entry::Set(set) = table::get(epoll) else {
-            return raw();
+            let result = raw();
+            if result == 0 && operation != libc::EPOLL_CTL_DEL {
+                leave_to_unknown(fd);
+            }
+            return result;
         };
         if set.defer(operation, fd, event) {
             return 0;
@@ -39,6 +44,22 @@ pub(crate) unsafe fn control(
             return result;
         }
     }
+}
+
+/// A set that we do not know has `fd`: it came from another program, or past us, and nobody looks at rings for those who wait on it.
+#[cold]
+fn leave_to_unknown(fd: c_int) {
+    let errno = thread::errno();
+    match table::get(fd) {
+        Entry::Socket(socket) => {
+            socket.pin(Reason::EpollAmbiguous);
+            socket.draw_back(fd);
+        }
+        Entry::Unconnected(_) => process::leave_unconnected(fd),
+        Entry::Set(inner) => inner.leave_to_kernel(),
+        Entry::Ring | Entry::Unknown => {}
+    }
+    thread::set_errno(errno);
 }
 
 /// Another process is about to get the sets of this one.

@@ -5,7 +5,6 @@ use std::hash::BuildHasherDefault;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use libc::{c_int, epoll_event};
-use millrace_stream::ReceiveHalf;
 
 use super::collect::{Reports, unread_tail};
 use super::repeats::Repeat;
@@ -107,7 +106,7 @@ pub(super) struct Active {
     pub(super) by: c_int,
     pub(super) events: u32,
     data: u64,
-    /// Edge-triggered: the tail that has been reported, or had been read when this began.
+    /// Edge-triggered: up to where what is in the ring has been reported, or had been read when this began.
     pub(super) reported: Option<u32>,
     /// Edge-triggered: bytes that the kernel had received when it was last asked while they could overtake those in the ring.
     pub(super) received: u64,
@@ -249,17 +248,13 @@ impl Inner {
         };
         if let (Some(socket), None) = (member.socket, member.slot) {
             member.slot = Some(self.active.len() as u32);
-            let half = socket.peek_receive();
-            // The tail comes first: whatever is published after this look is reported.
-            let tail = half.as_ref().map(ReceiveHalf::tail);
-            let is_drained = half.is_some_and(|half| half.is_drained());
             self.active.push(Active {
                 socket,
                 fd,
                 by: member.by,
                 events: member.wanted.unwrap_or(0),
                 data: member.data,
-                reported: tail.filter(|_| is_drained),
+                reported: socket.peek_receive().map(|half| half.head()),
                 received: 0,
                 listed: None,
                 origin,
@@ -435,13 +430,14 @@ impl Active {
         let write = self.events & WRITE_EVENTS;
         if read != 0 {
             let half = self.socket.peek_receive()?;
-            if let Some(tail) = unread_tail(&half, edge)
-                && !(edge && self.reported == Some(tail))
-            {
-                events = read;
-            } else if edge && self.reported.is_some_and(|tail| tail != half.tail()) {
-                // What came since has been read already: that it came is a moment to report what there is else.
-                return (write != 0 && self.is_writable()).then(|| self.report(write));
+            match unread_tail(&half, edge) {
+                Some(tail) if !(edge && self.reported == Some(tail)) => events = read,
+                // What came since has been read already: that it came is a moment to report what there is else. What the kernel has now it
+                // reports itself.
+                None if edge && self.reported != Some(half.head()) && !half.kernel_hinted() => {
+                    return (write != 0 && self.is_writable()).then(|| self.report(write));
+                }
+                _ => {}
             }
         }
         if write != 0 && (events != 0 || !once) && self.is_writable() {

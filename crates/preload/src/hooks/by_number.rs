@@ -59,7 +59,7 @@ fn before(number: c_long, [a, b, c, ..]: Arguments) {
             // SAFETY: found readable; its first word has the flags.
             before_clone(unsafe { (a as *const usize).read_unaligned() });
         }
-        libc::SYS_clone3 if process::is_asleep() => process::expect_bare_child(),
+        libc::SYS_clone3 if !process::is_off() => process::expect_bare_child(),
         _ => {}
     }
 }
@@ -130,6 +130,7 @@ fn descriptors_and_options(number: c_long, [a, b, c, d, e, _]: Arguments) -> Opt
         libc::SYS_chroot => call!(descriptors::chroot, a),
         libc::SYS_setrlimit => call!(descriptors::setrlimit, a, b),
         libc::SYS_prlimit64 => call!(descriptors::prlimit, a, b, c, d),
+        libc::SYS_setns => call!(descriptors::setns, a, b),
         libc::SYS_unshare => call!(descriptors::unshare, a),
         libc::SYS_prctl => call!(descriptors::prctl, a, b, c, d, e),
         libc::SYS_munmap => call!(descriptors::munmap, a, b),

@@ -130,7 +130,27 @@ pub(super) unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
         process::part_descriptors();
     }
     // SAFETY: the program's own arguments.
-    unsafe { real::unshare(flags) }
+    let result = unsafe { real::unshare(flags) };
+    if result == 0 && flags & libc::CLONE_NEWPID != 0 {
+        process::part_numbers();
+    }
+    result
+}
+
+/// Children will be in another PID namespace, if it is one.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::setns(fd, kind) };
+    let kinds = if kind == 0 {
+        kernel::namespace_kind(fd)
+    } else {
+        kind
+    };
+    if result == 0 && kinds & libc::CLONE_NEWPID != 0 {
+        process::part_numbers();
+    }
+    result
 }
 
 #[unsafe(no_mangle)]

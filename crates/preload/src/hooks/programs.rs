@@ -11,7 +11,9 @@ type Strings = *const *const c_char;
 fn replace(work: impl FnOnce() -> c_int) -> c_int {
     let left = process::leave_for_exec();
     let result = work();
-    process::return_from_exec(left);
+    if let Some(left) = left {
+        process::return_from_exec(left);
+    }
     result
 }
 

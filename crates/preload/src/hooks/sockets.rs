@@ -70,12 +70,13 @@ pub(super) unsafe extern "C-unwind" fn connect(
             return bad_descriptor();
         }
     }
+    let forks = process::count_forks();
     // SAFETY: the program's own arguments.
     let result = unsafe { real::connect(fd, address, bytes) };
     let errno = thread::errno();
     let begun = result == 0 || errno == libc::EINPROGRESS || errno == libc::EINTR;
     match table::get(fd) {
-        Entry::Unconnected(family) if begun => new_connection(fd, family, true),
+        Entry::Unconnected(family) if begun => new_connection((fd, family), true, forks),
         // A second call asks how the first went, or (AF_UNSPEC) dissolves the connection.
         Entry::Socket(socket) if result == 0 && is_unspecified(address, bytes) => socket.dissolve(),
         _ => {}
@@ -107,6 +108,7 @@ fn accepted(listener: c_int, fd: c_int) {
         return;
     }
     let errno = thread::errno();
+    let forks = process::count_forks();
     let family = match table::get(listener) {
         Entry::Unconnected(family) => Some(family),
         _ => kernel::tcp_family(fd),
@@ -115,7 +117,7 @@ fn accepted(listener: c_int, fd: c_int) {
         Some(family) => {
             // The program was started with what it listens on.
             process::wake();
-            new_connection(fd, family, false);
+            new_connection((fd, family), false, forks);
         }
         None => new_descriptor(fd, Entry::Unknown),
     }
@@ -327,6 +329,14 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
         && let Some(socket) = table::socket(fd)
     {
         socket.look_for_end(fd);
+        let mut result = -1;
+        socket.complete_info(fd, value.cast(), || {
+            // SAFETY: the program's own arguments.
+            result = unsafe { real::getsockopt(fd, level, name, value, bytes) };
+            // SAFETY: the kernel has just written it.
+            (result == 0).then(|| unsafe { bytes.read_unaligned() } as usize)
+        });
+        return result;
     }
     if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE)
         && let Some(socket) = table::socket(fd)

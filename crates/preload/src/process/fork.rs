@@ -18,18 +18,7 @@ use crate::table::Entry;
 use crate::{client, epoll, hooks, kernel, memory, table, thread, uring};
 
 /// So long the library's waking waits for a fork, milliseconds.
-const AWAITED_MS: u32 = 1000;
-
-/// What a thread is in the middle of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Fork {
-    /// No fork.
-    None = 0,
-    /// One that began while the library was not awake.
-    Asleep = 1,
-    Awake = 2,
-}
+const AWAITED_MS: u32 = 200;
 
 /// Our PID namespace as of the last fork; zero when it is not known.
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
@@ -49,7 +38,7 @@ pub(crate) fn new_token() -> u32 {
 }
 
 /// How many forks there have been. None: one is under way.
-pub(super) fn count() -> Option<u32> {
+pub(crate) fn count() -> Option<u32> {
     // SeqCst: pairs with the one in `before_fork`: either that finds what was put into the table before this, or this finds the fork.
     fence(SeqCst);
     // In this order: one that begins in between is under way.
@@ -74,7 +63,7 @@ fn begin() {
 
 /// Whether the calling thread is between the two halves of a fork.
 pub(super) fn is_under_way_here() -> bool {
-    local().forks.get() != Fork::None
+    local().forks.get() || local().sleeping_forks.get() != 0
 }
 
 /// Waits until no fork is under way, before the library wakes; those that come wait for that. False: one takes too long.
@@ -95,7 +84,9 @@ pub(super) extern "C" fn before_fork() {
     }
     begin();
     if !table::exists() {
-        return local().forks.set(Fork::Asleep);
+        // A handler may come between that makes one, too.
+        let forks = &local().sleeping_forks;
+        return forks.set(forks.get() + 1);
     }
     table::all().for_each(super::leave_unconnected);
     uring::share_all();
@@ -106,7 +97,7 @@ pub(super) extern "C" fn before_fork() {
     join_introduced();
     client::stop_introductions();
     // From here on no handler comes between that makes a fork itself.
-    local().forks.set(Fork::Awake);
+    local().forks.set(true);
     let child = new_token();
     let earlier = local().child.replace(child);
     let sockets = sockets();
@@ -157,16 +148,17 @@ fn join_introduced() {
 
 /// After it, in the parent.
 pub(super) extern "C" fn after_fork_in_parent() {
-    match local().forks.replace(Fork::None) {
-        Fork::None => return,
-        Fork::Asleep => {}
-        Fork::Awake => {
-            memory::unlock_after_fork();
-            epoll::unlock_after_fork();
-            client::resume_introductions();
-            thread::end_fork();
-            uring::share_all();
-        }
+    let sleeping = &local().sleeping_forks;
+    if local().forks.replace(false) {
+        memory::unlock_after_fork();
+        epoll::unlock_after_fork();
+        client::resume_introductions();
+        thread::end_fork();
+        uring::share_all();
+    } else if sleeping.get() != 0 {
+        sleeping.set(sleeping.get() - 1);
+    } else {
+        return;
     }
     ENDED.fetch_add(1, Release);
 }
@@ -191,7 +183,7 @@ pub(crate) fn bare_fork(make: impl FnOnce() -> pid_t) -> pid_t {
     if child == 0 {
         begin_child();
     } else {
-        if local().forks.get() == Fork::Awake {
+        if local().forks.get() {
             name_child(child);
         }
         after_fork_in_parent();
@@ -263,14 +255,16 @@ fn drop_others(token: u32) {
 }
 
 pub(super) extern "C" fn begin_child() {
-    match local().forks.replace(Fork::None) {
-        Fork::None => return thread::begin_child(),
-        Fork::Asleep => {
-            ENDED.store(BEGUN.load(Relaxed), Release);
-            waking::begin_child();
-            return thread::begin_child();
-        }
-        Fork::Awake => {}
+    let sleeping = &local().sleeping_forks;
+    if sleeping.get() != 0 {
+        // Those that a handler of ours has interrupted go on here, too.
+        sleeping.set(sleeping.get() - 1);
+        let ended = BEGUN.load(Relaxed).wrapping_sub(sleeping.get());
+        ENDED.store(ended, Release);
+        waking::begin_child();
+    }
+    if !local().forks.replace(false) {
+        return thread::begin_child();
     }
     let forker = thread::id();
     memory::unlock_after_fork();

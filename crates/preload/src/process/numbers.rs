@@ -93,10 +93,9 @@ pub(crate) fn new_descriptor(fd: c_int, entry: Entry) {
     }
 }
 
-/// A new connection on `fd`.
-pub(crate) fn new_connection(fd: c_int, family: c_int, active: bool) {
+/// A new connection on `fd`, which was none yet when `forks` were counted.
+pub(crate) fn new_connection((fd, family): (c_int, c_int), active: bool, forks: Option<u32>) {
     if fd >= 0 && !is_borrowed() {
-        let forks = fork::count();
         client::make_room(fd);
         Socket::track(fd, family, active);
         leave_standard_streams(fd);

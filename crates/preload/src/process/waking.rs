@@ -100,7 +100,7 @@ fn parse_mode(text: &str) -> (Mode, u64) {
 pub(crate) fn load() {
     real::look_up_all();
     hooks::look_up_all();
-    thread::look_up();
+    user::prepare();
     headers::learn_layout();
     let is_off = variable(c"MILLRACE") == Some(c"off");
     if is_off || has_privileges_of_its_file() || !watch_forks() {
@@ -142,12 +142,6 @@ pub(crate) fn is_off() -> bool {
     STAGE.load(Acquire) == OFF
 }
 
-/// Whether it waits for the first TCP socket.
-#[inline]
-pub(crate) fn is_asleep() -> bool {
-    STAGE.load(Acquire) == ASLEEP
-}
-
 /// Whether a thread is about to make it awake.
 pub(super) fn is_waking() -> bool {
     STAGE.load(SeqCst) == WAKING
@@ -156,6 +150,18 @@ pub(super) fn is_waking() -> bool {
 /// From now on it does nothing. Whatever it had begun is over.
 pub(super) fn turn_off() {
     STAGE.store(OFF, SeqCst);
+}
+
+/// As [`turn_off`], where it has not begun anything. False: it has.
+pub(super) fn stay_asleep() -> bool {
+    let stays = STAGE.compare_exchange(ASLEEP, OFF, SeqCst, SeqCst);
+    stays.is_ok()
+}
+
+/// Whether it takes part in the program's calls.
+#[inline]
+pub(crate) fn is_awake() -> bool {
+    STAGE.load(SeqCst) == AWAKE
 }
 
 /// Notes the process's number, for children that have its memory and another number.
@@ -179,6 +185,7 @@ fn wake_now() {
     if is_borrowed() || fork::is_under_way_here() {
         return;
     }
+    learn_id();
     let errno = thread::errno();
     {
         let _uncancelled = Uncancelled::new();
@@ -187,8 +194,8 @@ fn wake_now() {
         // SeqCst: a fork that began before this is waited for, and one that comes after it waits.
         match STAGE.compare_exchange(ASLEEP, WAKING, SeqCst, SeqCst) {
             Ok(_) => {
-                let is_awake = std::panic::catch_unwind(start).unwrap_or(false);
-                STAGE.store(if is_awake { AWAKE } else { OFF }, SeqCst);
+                let stage = std::panic::catch_unwind(start).unwrap_or(OFF);
+                STAGE.store(stage, SeqCst);
             }
             Err(_) => await_waking(),
         }
@@ -196,28 +203,33 @@ fn wake_now() {
     thread::set_errno(errno);
 }
 
-/// Waits while another thread has the library wake.
+/// Waits while another thread of this process has the library wake. The memory of a child that a system call made may be a copy in which
+/// it does so for ever.
 #[inline]
 pub(crate) fn await_waking() {
-    while is_waking() {
+    while is_waking() && kernel::process_id() == super::id() {
         kernel::pause(1);
     }
 }
 
-/// False: something is missing, and every hook goes on to pass through.
-fn start() -> bool {
-    if is_refused_a_call() || !fork::await_others() {
-        return false;
+/// What comes of it.
+fn start() -> u8 {
+    if is_refused_a_call() {
+        return OFF;
     }
-    learn_id();
-    user::prepare();
+    if !fork::await_others() {
+        return ASLEEP;
+    }
+    // Before anything else needs memory: without these it might be missing where nothing can be done about it.
+    let entries = table::reserve();
+    if entries.is_null() || !memory::keep_reserve() {
+        return OFF;
+    }
     client::configure(agent());
-    memory::keep_reserve();
-    table::create();
-    if table::exists() {
-        signals::watch();
-    }
-    table::exists()
+    // Until the table is there, calls by number of whoever stands behind `sigaction` pass through.
+    signals::watch();
+    table::create(entries);
+    AWAKE
 }
 
 /// In a forked child: another thread of the parent was about to wake, and waited for the fork to be over.

@@ -30,6 +30,7 @@ use smallvec::SmallVec;
 
 use crate::epoll::EpollSet;
 mod calls;
+mod info;
 mod leave;
 mod life;
 mod network;

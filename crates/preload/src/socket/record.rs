@@ -32,10 +32,12 @@ pub(crate) fn reset_row(row: &Row) {
         &send.ring_bytes,
         &send.ring_messages,
         &send.kernel_messages,
+        &send.resent_bytes,
         &receive.kernel_position,
         &receive.ring_bytes,
         &receive.ring_messages,
         &receive.kernel_messages,
+        &receive.doubled_bytes,
         &identity.connection_id,
     ] {
         word.store(0, Relaxed);

@@ -84,6 +84,16 @@ impl Stamps {
         first.map(|(_, stamp)| moment_of(stamp, now))
     }
 
+    /// Either: how long ago the last publish was that is noted, in ticks of the processor's counter, if that is less than `most`. Stamps
+    /// start anew after some minutes: of the ages that the last one may have the longest is told.
+    #[must_use]
+    pub fn newest_age(&self, now: u64, most: u64) -> Option<u64> {
+        const AROUND: u64 = 1 << (u32::BITS + TICK_LOG2);
+        let stamp = self.published[0].load(Relaxed) as u32;
+        let age = now.wrapping_sub(moment_of(stamp, now));
+        (stamp != 0 && age < most).then(|| age + (most - 1 - age) / AROUND * AROUND)
+    }
+
     /// Receiver: when the first bytes came by the kernel of those that are there.
     #[must_use]
     pub fn first_by_kernel(&self, now: u64) -> Option<u64> {
