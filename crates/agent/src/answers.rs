@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use millrace_shm::board::{RowView, state};
@@ -17,8 +17,10 @@ use crate::clients::Client;
 use crate::metrics::Gauges;
 use crate::offers::ClientId;
 use crate::proof::{Capabilities, Process};
+use crate::quota::Payer;
 use crate::report::{Connections, Holder, Known, Listed, StatusReport};
 use crate::roads::{self, Absent};
+use crate::segments::Refusal;
 use crate::server::Server;
 use crate::tenant::Tenant;
 
@@ -36,10 +38,19 @@ impl Server {
             Query::Channels => self.report_channels(asker),
             Query::Status | Query::StatusAndStay => self.report_status(asker),
         };
-        match text
+        let made = text
             .map_err(io::Error::from)
-            .and_then(|text| to_memfd(&text))
-        {
+            .and_then(|text| to_memfd(&text));
+        let charged = made.map_err(Refusal::from).and_then(|(memfd, bytes)| {
+            let Payer { tenant, .. } = self.payer(asker);
+            // Root is to see what is wrong when limits are reached.
+            if tenant != Tenant::User(0) {
+                let segments = &mut self.segments;
+                segments.charge_answer(memfd.as_fd(), tenant, bytes.into())?;
+            }
+            Ok((memfd, bytes))
+        });
+        match charged {
             Ok((memfd, bytes)) => self.send(
                 asker,
                 ToClient::Answer(Answer { bytes }),
@@ -47,7 +58,7 @@ impl Server {
             ),
             Err(error) => {
                 if self.log_limit.allows() {
-                    warn!("cannot answer a question: {error}");
+                    warn!("cannot answer a question: {error:?}");
                 }
             }
         }

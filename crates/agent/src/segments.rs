@@ -30,6 +30,10 @@ enum Charge {
     Board {
         tenant: Tenant,
     },
+    Answer {
+        tenant: Tenant,
+        bytes: u64,
+    },
     Segment {
         connection_id: u64,
         payers: [Payer; 2],
@@ -121,6 +125,23 @@ impl Segments {
             self.quota.give_back_client(tenant);
         }
         made
+    }
+
+    /// Charges an answer to who has asked, for as long as its memory is there.
+    pub(crate) fn charge_answer(
+        &mut self,
+        answer: BorrowedFd<'_>,
+        tenant: Tenant,
+        bytes: u64,
+    ) -> Result<(), Refusal> {
+        if !self.quota.take_bytes(tenant, bytes) {
+            return Err(Refusal::Quota);
+        }
+        let watched = self.watch(answer, Charge::Answer { tenant, bytes });
+        if watched.is_err() {
+            self.quota.give_back_bytes(tenant, bytes);
+        }
+        watched
     }
 
     /// A connection's segment.
@@ -225,6 +246,7 @@ impl Segments {
     fn give_back(&mut self, charge: Charge, gone: &mut Vec<u64>) {
         match charge {
             Charge::Board { tenant } => self.quota.give_back_client(tenant),
+            Charge::Answer { tenant, bytes } => self.quota.give_back_bytes(tenant, bytes),
             Charge::Segment {
                 connection_id,
                 payers,
