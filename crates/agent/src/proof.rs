@@ -37,6 +37,7 @@ use crate::text::printable;
 pub(crate) struct Process {
     directory: OwnedFd,
     identity: Identity,
+    shares_pid_namespace: bool,
 }
 
 /// What changes when a process becomes another program or gets other rights.
@@ -69,11 +70,16 @@ impl Process {
         if pidfd.is_some_and(is_dead) {
             return Ok(None);
         }
-        let identity = Identity::of(&directory);
-        Ok(identity.map(|identity| Process {
+        let Some(identity) = Identity::of(&directory) else {
+            return Ok(None);
+        };
+        let mut process = Process {
             directory,
             identity,
-        }))
+            shares_pid_namespace: false,
+        };
+        process.shares_pid_namespace = process.is_in_our_pid_namespace() == Some(true);
+        Ok(Some(process))
     }
 
     /// Its name as `ps -o comm` shows it, escaped.
@@ -102,12 +108,12 @@ impl Process {
         Identity::of(&self.directory) == Some(self.identity)
     }
 
-    /// Whether the agent and it know threads by the same numbers.
+    /// Whether the agent and it know threads by the same numbers, which no process changes; also of one that has ended.
     pub(crate) fn shares_pid_namespace(&self) -> bool {
-        self.is_in_our_pid_namespace() == Some(true)
+        self.shares_pid_namespace
     }
 
-    /// The same; `None`: the agent may not look, or it has ended.
+    /// The same as it can be seen now; `None`: the agent may not look, or it has ended.
     pub(crate) fn is_in_our_pid_namespace(&self) -> Option<bool> {
         let own = std::fs::read_link("/proc/self/ns/pid").ok()?;
         Some(own == std::path::Path::new(&self.link("ns/pid")?))

@@ -143,6 +143,8 @@ impl LogLimit {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) config: Config,
+    /// The agent's own number, which a worker (`recall`) has not.
+    pub(crate) pid: u32,
     pub(crate) clients: HashMap<ClientId, Client>,
     /// Programs for which an agent in the background stays.
     pub(crate) awaited: Awaited,
@@ -227,6 +229,7 @@ impl Server {
         let now = Instant::now();
         let mut server = Server {
             config,
+            pid: std::process::id(),
             clients: HashMap::new(),
             awaited: Awaited::default(),
             offers: Offers::new(prover.reach()),

@@ -41,13 +41,12 @@ impl Server {
         work: impl Fn(&Server) -> Result<(), Refusal>,
         last_words: impl FnOnce(&mut Server, bool),
     ) -> Result<(), Refusal> {
-        let agent = std::process::id();
         let worked = sys::apart(WORK_MAX, || {
             let outcome = work(self);
             if let Err(refusal) = &outcome {
                 debug!("refused: {refusal}");
             }
-            if std::os::unix::process::parent_id() != agent {
+            if std::os::unix::process::parent_id() != self.pid {
                 last_words(self, outcome.is_ok());
             }
             encode(&outcome)
@@ -132,8 +131,14 @@ fn decode(said: u8) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
     use nix::sys::signal::{Signal, raise};
+    use nix::sys::socket::{setsockopt, sockopt};
+
+    use super::*;
+    use crate::sys::Borrowed;
 
     #[test]
     fn a_worker_s_word_comes_back_and_one_that_dies_or_never_ends_has_none() {
@@ -145,6 +150,26 @@ mod tests {
         };
         let patience = Duration::from_millis(20);
         assert_eq!(sys::apart(patience, endless).unwrap(), None);
+    }
+
+    #[test]
+    fn a_worker_s_last_descriptor_of_a_socket_that_lingers_holds_nobody_up() {
+        let lingers = || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let far = listener.accept().unwrap().0;
+            near.set_nonblocking(true).unwrap();
+            while near.write(&[0; 1 << 16]).is_ok() {}
+            let linger = libc::linger {
+                l_onoff: 1,
+                l_linger: 600,
+            };
+            setsockopt(&near, sockopt::Linger, &linger).unwrap();
+            drop(Borrowed::new(near.into(), true));
+            std::mem::forget(far);
+            7
+        };
+        assert_eq!(sys::apart(WORK_MAX, lingers).unwrap(), Some(7));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::{Duration, Instant};
 
-use millrace_shm::board::{Row, flags, holders};
+use millrace_shm::board::{Row, flags};
 use millrace_shm::segment::ENDED;
 use nix::sys::socket::{getsockopt, sockopt};
 use tracing::debug;
@@ -146,10 +146,9 @@ impl Server {
         let end = &pairing.ends[direction];
         let row = self.row_of(end, pairing.connection_id).ok()?;
         let own = self.clients.get(&end.client).map(|client| client.pid);
-        let has_others = row.identity.processes.iter().any(|place| {
-            let process = holders::number(place.load(Relaxed)).map(u32::cast_signed);
-            process != own && process.is_some_and(|process| sys::pidfd_open(process).is_ok())
-        });
+        let mut holders = self.holders(end, row).map(u32::cast_signed);
+        let has_others =
+            holders.any(|process| Some(process) != own && sys::pidfd_open(process).is_ok());
         has_others.then_some(row)
     }
 

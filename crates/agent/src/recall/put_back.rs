@@ -181,7 +181,9 @@ impl Bereaved<'_> {
         let receive = &self.receiver.receive;
         let taken = receive.kernel_position.load(Relaxed);
         let before = unread.position.checked_sub(taken);
-        let before = before.filter(|before| before + u64::from(unread.bytes) <= BYTES_MAX);
+        // The position is the clients' word, and may be any number.
+        let all = before.and_then(|before| before.checked_add(unread.bytes.into()));
+        let before = before.filter(|_| all.is_some_and(|all| all <= BYTES_MAX));
         if receive.sleepers.load(Acquire) != 0 {
             return Err(Refusal::Read);
         }

@@ -1,7 +1,8 @@
 //! A process that does one thing, and goes on when the one that made it is killed.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,38 @@ const STACK_BYTES: usize = 1 << 20;
 struct Task<W> {
     work: Option<W>,
     says: OwnedFd,
+}
+
+/// A duplicate of a socket that was proved. The worker does not close it, but ends with it: whoever had it beside may have let go of it
+/// meanwhile, and a close that is the last one waits for as long as its owner has said (SO_LINGER). One at the end of a process does not.
+#[derive(Debug)]
+pub(crate) struct Borrowed {
+    socket: ManuallyDrop<OwnedFd>,
+    ends_with_worker: bool,
+}
+
+impl Borrowed {
+    pub(crate) fn new(socket: OwnedFd, ends_with_worker: bool) -> Borrowed {
+        Borrowed {
+            socket: ManuallyDrop::new(socket),
+            ends_with_worker,
+        }
+    }
+}
+
+impl AsFd for Borrowed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        if !self.ends_with_worker {
+            // SAFETY: it is used no more.
+            unsafe { ManuallyDrop::drop(&mut self.socket) };
+        }
+    }
 }
 
 /// Does `work` in a process of its own, which goes on when this one is killed, and returns the byte that it came to. `None`: it was killed,
