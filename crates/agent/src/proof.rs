@@ -24,7 +24,7 @@ use millrace_wire::Offer;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::{Mode, fstat, major, minor};
 use serde::{Deserialize, Serialize};
 
 use crate::offers::Reach;
@@ -126,15 +126,18 @@ impl Process {
         digits.parse().ok()
     }
 
-    /// The memory with that inode that it has mapped. Takes the right to trace it, and CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
-    pub(crate) fn open_mapped(&self, inode: u64) -> Option<OwnedFd> {
+    /// The memory with that device and inode that it has mapped. Takes the right to trace it, and CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
+    pub(crate) fn open_mapped(&self, device: u64, inode: u64) -> Option<OwnedFd> {
         let maps = self.read("maps")?;
+        // A file of another kind may have the number, too, and be opened by somebody who does not answer.
+        let device = format!("{:02x}:{:02x}", major(device), minor(device));
         let number = inode.to_string();
         // Addresses, rights, offset, device, inode, name: proc_pid_maps(5).
         let range = maps.lines().find_map(|line| {
             let mut words = line.split_ascii_whitespace();
             let range = words.next()?;
-            (words.nth(3)? == number).then_some(range)
+            let is_its = words.nth(2)? == device && words.next()? == number;
+            is_its.then_some(range)
         })?;
         let path = format!("map_files/{range}");
         let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC;
@@ -166,6 +169,12 @@ impl Process {
 
     fn link(&self, name: &str) -> Option<String> {
         readlinkat(&self.directory, name).ok()?.into_string().ok()
+    }
+}
+
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
     }
 }
 
@@ -293,6 +302,11 @@ impl Prover {
             namespace: namespace.to_string_lossy().into_owned(),
             reach: Reach(crate::sys::netns_cookie(probe.as_fd()).ok()),
         })
+    }
+
+    /// By which it asks.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.diag.as_fd()
     }
 
     /// The agent's network namespace, as `/proc/PID/ns/net` names it.

@@ -17,7 +17,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 mod apart;
 mod inlet;
 
-pub(crate) use apart::{Borrowed, apart};
+pub(crate) use apart::{Borrowed, Left, Worked, apart};
 pub(crate) use inlet::{Inlet, refuse_descriptors};
 
 /// Receives one message, and the first descriptor that comes with it.

@@ -160,7 +160,10 @@ impl Server {
         let socket = sys::pidfd_getfd(pidfd, number).map_err(Refusal::Descriptor)?;
         let socket = Borrowed::new(socket, std::process::id() != self.pid);
         // It may be another file by now: sockets alone have a cookie, and no file system is asked for it.
-        let cookie = sys::socket_cookie(socket.as_fd()).map_err(|_| Refusal::OtherSocket)?;
+        let cookie = sys::socket_cookie(socket.as_fd()).map_err(|_| {
+            self.suspect.store(end.client.0, Relaxed);
+            Refusal::OtherSocket
+        })?;
         let inode = fstat(socket.as_fd()).map_err(|errno| Refusal::Descriptor(errno.into()))?;
         if inode.st_ino == end.inode && cookie == end.offer.cookie {
             Ok(socket)

@@ -103,14 +103,8 @@ impl Server {
             let outcome = if self.has_left_nothing(key) {
                 self.send_last_of(key, patience)
             } else {
-                self.apart(|server| server.send_last_of(key, patience), |_, _| ())
+                self.send_last_apart(key, patience)
             };
-            if matches!(outcome, Err(Refusal::Interrupted)) {
-                if let Some((pairing, _)) = self.pairings.get(key) {
-                    self.abandon(pairing.connection_id, &pairing.ends, &[]);
-                }
-                apart::end_with_worker();
-            }
             if let Err(refusal) = outcome {
                 debug!(client = key.0.0, offer = key.1, "not sent: {refusal}");
                 if matches!(refusal, Refusal::Locked | Refusal::Sending) {
@@ -126,6 +120,24 @@ impl Server {
             self.lingering.keep(lingerer, Instant::now());
         }
         is_done
+    }
+
+    fn send_last_apart(&mut self, key: OfferKey, patience: Duration) -> Result<(), Refusal> {
+        let (pairing, _) = self.pairings.get(key).ok_or(Refusal::Unpaired)?;
+        let (connection_id, ends) = (pairing.connection_id, pairing.ends);
+        let clients = ends.map(|end| end.client);
+        if self.is_stopped(&clients) {
+            return Err(Refusal::Stopped);
+        }
+        let work = |server: &Server| server.send_last_of(key, patience);
+        let outcome = self.apart(&clients, Some(ends), work, |_, _| ());
+        if let Err(Refusal::Interrupted | Refusal::Stuck) = &outcome {
+            self.abandon(connection_id, &ends, &[]);
+        }
+        if matches!(outcome, Err(Refusal::Interrupted)) {
+            apart::end_with_worker();
+        }
+        outcome
     }
 
     /// The ends of a client that is gone of which somebody should hear.

@@ -53,8 +53,9 @@ impl Server {
             None => self.end_shown(client, recall, ends)?,
         };
         let introduced = self.introduced.get(&connection_id);
-        let inode = introduced.ok_or(Refusal::Unpaired)?.inode;
-        let memory = self.process_of(client)?.open_mapped(inode);
+        let introduced = introduced.ok_or(Refusal::Unpaired)?;
+        let process = self.process_of(client)?;
+        let memory = process.open_mapped(introduced.device, introduced.inode);
         let memory = memory.ok_or(Refusal::Unmapped)?;
         let segment = Segment::attach(memory.as_fd(), self.segments.ring_bytes());
         let left = Left {
