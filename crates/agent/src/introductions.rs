@@ -34,6 +34,7 @@ pub(crate) struct Introduced {
     pub(crate) clients: [ClientId; 2],
     /// The segment's inode, by which its mappings are known.
     pub(crate) inode: u64,
+    pub(crate) device: u64,
     /// What became of the end whose program was lost first, where that is known.
     pub(crate) absent: Option<Absent>,
 }
@@ -249,9 +250,12 @@ impl Server {
         self.next_connection_id += 1;
         self.metrics.paired += 1;
         let clients = keys.map(|key| key.0);
+        let facts = fstat(&*segment);
+        let (inode, device) = facts.map_or((0, 0), |facts| (facts.st_ino, facts.st_dev));
         let introduced = Introduced {
             clients,
-            inode: fstat(&*segment).map_or(0, |facts| facts.st_ino),
+            inode,
+            device,
             absent: None,
         };
         self.introduced.insert(connection_id, introduced);

@@ -22,6 +22,7 @@ pub(crate) struct Metrics {
     pub(crate) grown: u64,
     pub(crate) recalls: u64,
     pub(crate) recalls_failed: u64,
+    pub(crate) workers_left: u64,
     pub(crate) descriptors_exhausted: u64,
     declined: [u64; Reason::ALL.len()],
 }
@@ -58,6 +59,7 @@ impl Metrics {
             grown: 0,
             recalls: 0,
             recalls_failed: 0,
+            workers_left: 0,
             descriptors_exhausted: 0,
             declined: [0; Reason::ALL.len()],
         }
@@ -107,7 +109,7 @@ impl Metrics {
         text
     }
 
-    fn counters(&self) -> [(&'static str, &'static str, u64); 14] {
+    fn counters(&self) -> [(&'static str, &'static str, u64); 15] {
         let refused = "Programs that were refused: another user, a limit, or another version.";
         let strangers = "Messages of another process than the one that connected.";
         let exhausted = "Programs turned away because no file descriptor was left.";
@@ -168,6 +170,11 @@ impl Metrics {
                 "recalls_failed_total",
                 "Recalls that left bytes in the ring.",
                 self.recalls_failed,
+            ),
+            (
+                "workers_left_total",
+                "Processes that brought bytes back, and got stuck on a program's socket.",
+                self.workers_left,
             ),
             (
                 "descriptors_exhausted_total",

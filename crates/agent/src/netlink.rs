@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -24,6 +24,12 @@ const ANSWER_BYTES_MAX: usize = 16 << 10;
 pub(crate) struct Netlink {
     socket: OwnedFd,
     sequence: Cell<u32>,
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Netlink {

@@ -25,7 +25,7 @@ use millrace_wire::Offer;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::{Mode, fstat, major, minor};
 use serde::{Deserialize, Serialize};
 
 use crate::offers::Reach;
@@ -38,6 +38,7 @@ use crate::text::printable;
 pub(crate) struct Process {
     directory: OwnedFd,
     identity: Identity,
+    shares_pid_namespace: bool,
 }
 
 /// What changes when a process becomes another program or gets other rights.
@@ -70,11 +71,16 @@ impl Process {
         if pidfd.is_some_and(is_dead) {
             return Ok(None);
         }
-        let identity = Identity::of(&directory);
-        Ok(identity.map(|identity| Process {
+        let Some(identity) = Identity::of(&directory) else {
+            return Ok(None);
+        };
+        let mut process = Process {
             directory,
             identity,
-        }))
+            shares_pid_namespace: false,
+        };
+        process.shares_pid_namespace = process.is_in_our_pid_namespace() == Some(true);
+        Ok(Some(process))
     }
 
     /// Its name as `ps -o comm` shows it, escaped.
@@ -103,12 +109,12 @@ impl Process {
         Identity::of(&self.directory) == Some(self.identity)
     }
 
-    /// Whether the agent and it know threads by the same numbers.
+    /// Whether the agent and it know threads by the same numbers, which no process changes; also of one that has ended.
     pub(crate) fn shares_pid_namespace(&self) -> bool {
-        self.is_in_our_pid_namespace() == Some(true)
+        self.shares_pid_namespace
     }
 
-    /// The same; `None`: the agent may not look, or it has ended.
+    /// The same as it can be seen now; `None`: the agent may not look, or it has ended.
     pub(crate) fn is_in_our_pid_namespace(&self) -> Option<bool> {
         let own = std::fs::read_link("/proc/self/ns/pid").ok()?;
         Some(own == std::path::Path::new(&self.link("ns/pid")?))
@@ -121,15 +127,18 @@ impl Process {
         digits.parse().ok()
     }
 
-    /// The memory with that inode that it has mapped. Takes the right to trace it, and CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
-    pub(crate) fn open_mapped(&self, inode: u64) -> Option<OwnedFd> {
+    /// The memory with that device and inode that it has mapped. Takes the right to trace it, and CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
+    pub(crate) fn open_mapped(&self, device: u64, inode: u64) -> Option<OwnedFd> {
         let maps = self.read("maps")?;
+        // A file of another kind may have the number, too, and be opened by somebody who does not answer.
+        let device = format!("{:02x}:{:02x}", major(device), minor(device));
         let number = inode.to_string();
         // Addresses, rights, offset, device, inode, name: proc_pid_maps(5).
         let range = maps.lines().find_map(|line| {
             let mut words = line.split_ascii_whitespace();
             let range = words.next()?;
-            (words.nth(3)? == number).then_some(range)
+            let is_its = words.nth(2)? == device && words.next()? == number;
+            is_its.then_some(range)
         })?;
         let path = format!("map_files/{range}");
         let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC;
@@ -161,6 +170,12 @@ impl Process {
 
     fn link(&self, name: &str) -> Option<String> {
         readlinkat(&self.directory, name).ok()?.into_string().ok()
+    }
+}
+
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
     }
 }
 
@@ -291,6 +306,11 @@ impl Prover {
             namespace: namespace.to_string_lossy().into_owned(),
             reach: Reach(crate::sys::netns_cookie(probe.as_fd()).ok()),
         })
+    }
+
+    /// By which it asks.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.diag.as_fd()
     }
 
     /// The agent's network namespace, as `/proc/PID/ns/net` names it.

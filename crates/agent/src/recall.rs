@@ -14,7 +14,8 @@
 //! - its row must name a descriptor that still is the proved socket;
 //! - who dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on (`apart`);
 //! - one recall waits for 100 ms at most, and all of a tenant for about a fifth of the agent's time; but a system call on the sender's
-//!   socket waits for those on it that are under way, and one that faults on memory of a slow file system is as slow.
+//!   socket waits for those on it that are under way, and one that faults on memory of a slow file system is as slow: two seconds, then
+//!   the connection is reset, and its tenant has no recalls for a minute.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -47,6 +48,7 @@ mod renew;
 mod reorder;
 mod room;
 
+pub(crate) use apart::LeftWorker;
 pub(crate) use last::Lingering;
 use meeting::Ask;
 pub(crate) use meeting::Waiting;
@@ -75,14 +77,10 @@ impl Server {
         let outcome = if self.is_settled(client, &recall) {
             Ok(())
         } else {
-            let work = |server: &Server| server.recall(client, &recall, patience);
-            self.apart(work, |server, ok| server.answer(client, &recall, ok))
+            self.recall_apart(client, &recall, patience)
         };
         let now = Instant::now();
         self.patience.spend(tenant, now, now - start);
-        if matches!(outcome, Err(Refusal::Interrupted)) {
-            self.abandon_recall(client, &recall);
-        }
         if let Err(refusal) = &outcome {
             if self.waiting.keep(ask, refusal, rest, now) {
                 return;

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -29,7 +30,7 @@ use crate::pairings::Pairings;
 use crate::place::{PlaceError, Places};
 use crate::pods::PodNames;
 use crate::proof::Prover;
-use crate::recall::{Lingering, Patience, Waiting};
+use crate::recall::{LeftWorker, Lingering, Patience, Waiting};
 use crate::segments::Segments;
 use crate::tenant::Containment;
 
@@ -143,6 +144,8 @@ impl LogLimit {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) config: Config,
+    /// The agent's own number, which a worker (`recall`) has not.
+    pub(crate) pid: u32,
     pub(crate) clients: HashMap<ClientId, Client>,
     /// Programs for which an agent in the background stays.
     pub(crate) awaited: Awaited,
@@ -163,6 +166,9 @@ pub(crate) struct Server {
     /// For recalls that have to wait.
     pub(crate) patience: Patience,
     pub(crate) waiting: Waiting,
+    pub(crate) left_workers: Vec<LeftWorker>,
+    /// The client of whom a worker has taken what is no socket: the last word of one that is stuck.
+    pub(crate) suspect: AtomicU64,
     pub(crate) next_connection_id: u64,
     pub(crate) metrics: Metrics,
     pub(crate) log_limit: LogLimit,
@@ -227,6 +233,7 @@ impl Server {
         let now = Instant::now();
         let mut server = Server {
             config,
+            pid: std::process::id(),
             clients: HashMap::new(),
             awaited: Awaited::default(),
             offers: Offers::new(prover.reach()),
@@ -241,6 +248,8 @@ impl Server {
             addresses: Addresses::default(),
             patience: Patience::default(),
             waiting: Waiting::default(),
+            left_workers: Vec::new(),
+            suspect: AtomicU64::new(0),
             next_connection_id: 1,
             metrics: Metrics::new(),
             log_limit: LogLimit::default(),
@@ -308,6 +317,7 @@ impl Server {
         self.look_for_distant(now);
         let hello = self.expire_silent(now);
         self.retry_recalls(now);
+        let workers = self.bury_workers(now);
         let links = self.link_participants(now);
         self.doomed.extend(self.lingering.due(now));
         self.bury_doomed();
@@ -325,6 +335,7 @@ impl Server {
             self.distant.next_deadline(),
             self.lingering.next_deadline(),
             self.waiting.next_deadline(),
+            workers,
             hello,
             links,
             self.accept_again,

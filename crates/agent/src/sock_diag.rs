@@ -2,6 +2,7 @@
 //! `inet_diag_req_v2` and `inet_diag_msg` of `<linux/inet_diag.h>`), in this process's network namespace.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_wire::Address;
 use nix::libc;
@@ -34,6 +35,10 @@ pub(crate) struct SockDiag(Netlink);
 impl SockDiag {
     pub(crate) fn open() -> io::Result<SockDiag> {
         Netlink::open(SockProtocol::NetlinkSockDiag).map(SockDiag)
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// The TCP socket with these addresses and this `SO_COOKIE`; `None` when there is none.

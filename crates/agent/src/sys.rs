@@ -17,7 +17,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 mod apart;
 mod inlet;
 
-pub(crate) use apart::apart;
+pub(crate) use apart::{Borrowed, Left, Worked, apart};
 pub(crate) use inlet::{Inlet, refuse_descriptors};
 
 /// Receives one message, and the first descriptor that comes with it.
@@ -215,7 +215,8 @@ pub(crate) fn is_over_by_fin(socket: BorrowedFd<'_>, taken: u64) -> bool {
         return false;
     };
     let received = info[BYTES_RECEIVED].checked_sub(unread);
-    info[0].to_ne_bytes()[0] == CLOSE && received == Some(taken + 1)
+    info[0].to_ne_bytes()[0] == CLOSE
+        && received.and_then(|count| count.checked_sub(1)) == Some(taken)
 }
 
 /// Whether nothing is left of the connection: it was reset, or both ends have sent their FIN.

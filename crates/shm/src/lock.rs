@@ -128,6 +128,14 @@ impl OwnerLock {
             .is_ok()
     }
 
+    /// Gives the lock back for a thread that does nothing more and has not ended, if it holds it.
+    pub fn free_from(&self, thread: u32) {
+        // Release: as in `unlock`.
+        let _ = self
+            .0
+            .compare_exchange(thread, 0, Ordering::Release, Ordering::Relaxed);
+    }
+
     /// Gives the lock back, unless it is still needed below on the stack.
     #[inline]
     pub fn unlock(&self, held: Held) {

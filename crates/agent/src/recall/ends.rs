@@ -1,7 +1,7 @@
 //! Who has which end of a connection now, and its socket for a moment.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
 use millrace_shm::board::{Row, holders, state};
@@ -13,7 +13,7 @@ use crate::offers::ClientId;
 use crate::pairings::{PairedEnd, Pairing};
 use crate::proof::{self, Process};
 use crate::server::Server;
-use crate::sys;
+use crate::sys::{self, Borrowed};
 
 impl Server {
     /// The pairing of a connection that another process offered, and the direction in which the end sends that the client shows to
@@ -82,26 +82,35 @@ impl Server {
 
     /// A duplicate of the descriptor of an end that was proved; to be dropped at once. Its row says which number it has now, and who
     /// has it where the process that offered it has let go.
-    pub(super) fn borrow_socket(&self, end: &PairedEnd, row: &Row) -> Result<OwnedFd, Refusal> {
+    pub(super) fn borrow_socket(&self, end: &PairedEnd, row: &Row) -> Result<Borrowed, Refusal> {
         let number = row.identity.fd.load(Relaxed).cast_signed();
         let own = self.borrow_number(end, end.client, number);
         let Err(refusal) = own else {
             return own;
         };
-        let holders = row.identity.processes.iter();
-        holders
-            .filter_map(|place| holders::number(place.load(Relaxed)))
-            .filter_map(|process| sys::pidfd_open(process.cast_signed()).ok())
-            .find_map(|pidfd| take_socket(end, pidfd.as_fd(), number).ok())
+        self.holders(end, row)
+            .find_map(|holder| self.take_from(end, holder.cast_signed(), number))
             .ok_or(refusal)
+    }
+
+    /// The processes that have an end as its row says, if the client that offered it knows processes by the numbers that we do.
+    pub(super) fn holders<'a>(
+        &self,
+        end: &PairedEnd,
+        row: &'a Row,
+    ) -> impl Iterator<Item = u32> + use<'a> {
+        let process = self.process_of(end.client);
+        let speaks_our_numbers = process.is_ok_and(Process::shares_pid_namespace);
+        let places = row.identity.processes.iter();
+        places
+            .filter_map(|place| holders::number(place.load(Relaxed)))
+            .filter(move |_| speaks_our_numbers)
     }
 
     /// Whether somebody who has an end, or had it, is about to end.
     pub(super) fn is_ending(&self, end: &PairedEnd, row: &Row) -> bool {
         let first = self.clients.get(&end.client).map(|client| client.pid);
-        let holders = row.identity.processes.iter();
-        holders
-            .filter_map(|place| holders::number(place.load(Relaxed)))
+        self.holders(end, row)
             .chain(first.map(i32::cast_unsigned))
             .any(proof::is_ending)
     }
@@ -112,7 +121,7 @@ impl Server {
         end: &PairedEnd,
         client: ClientId,
         number: i32,
-    ) -> Result<OwnedFd, Refusal> {
+    ) -> Result<Borrowed, Refusal> {
         if self.doomed.contains(&client) {
             return Err(Refusal::Process);
         }
@@ -126,18 +135,40 @@ impl Server {
         if !process.is_unchanged() {
             return Err(Refusal::Process);
         }
-        take_socket(end, pidfd.as_fd(), number)
+        self.take_socket(end, process, pidfd.as_fd(), number)
     }
-}
 
-/// A duplicate of a process's descriptor, if that is the socket that was proved.
-fn take_socket(end: &PairedEnd, process: BorrowedFd<'_>, number: i32) -> Result<OwnedFd, Refusal> {
-    let socket = sys::pidfd_getfd(process, number).map_err(Refusal::Descriptor)?;
-    let inode = fstat(&socket).map_err(|errno| Refusal::Descriptor(errno.into()))?;
-    let cookie = sys::socket_cookie(socket.as_fd()).map_err(|_| Refusal::OtherSocket)?;
-    if inode.st_ino == end.inode && cookie == end.offer.cookie {
-        Ok(socket)
-    } else {
-        Err(Refusal::OtherSocket)
+    /// As [`Server::borrow_socket`], from whatever process has that number now.
+    fn take_from(&self, end: &PairedEnd, pid: i32, number: i32) -> Option<Borrowed> {
+        let pidfd = sys::pidfd_open(pid).ok()?;
+        let process = Process::open(pid, Some(pidfd.as_fd())).ok()??;
+        self.take_socket(end, &process, pidfd.as_fd(), number).ok()
+    }
+
+    /// A duplicate of a process's descriptor, if that is the socket that was proved. What it is, is asked before: of a file of another kind
+    /// the kernel may have to ask somebody who does not answer, when it is let go of.
+    fn take_socket(
+        &self,
+        end: &PairedEnd,
+        process: &Process,
+        pidfd: BorrowedFd<'_>,
+        number: i32,
+    ) -> Result<Borrowed, Refusal> {
+        if process.socket_inode(number) != Some(end.inode) {
+            return Err(Refusal::OtherSocket);
+        }
+        let socket = sys::pidfd_getfd(pidfd, number).map_err(Refusal::Descriptor)?;
+        let socket = Borrowed::new(socket, std::process::id() != self.pid);
+        // It may be another file by now: sockets alone have a cookie, and no file system is asked for it.
+        let cookie = sys::socket_cookie(socket.as_fd()).map_err(|_| {
+            self.suspect.store(end.client.0, Relaxed);
+            Refusal::OtherSocket
+        })?;
+        let inode = fstat(socket.as_fd()).map_err(|errno| Refusal::Descriptor(errno.into()))?;
+        if inode.st_ino == end.inode && cookie == end.offer.cookie {
+            Ok(socket)
+        } else {
+            Err(Refusal::OtherSocket)
+        }
     }
 }

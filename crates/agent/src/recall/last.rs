@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::{Duration, Instant};
 
-use millrace_shm::board::{Row, flags, holders};
+use millrace_shm::board::{Row, flags};
 use millrace_shm::segment::ENDED;
 use nix::sys::socket::{getsockopt, sockopt};
 use tracing::debug;
@@ -103,14 +103,8 @@ impl Server {
             let outcome = if self.has_left_nothing(key) {
                 self.send_last_of(key, patience)
             } else {
-                self.apart(|server| server.send_last_of(key, patience), |_, _| ())
+                self.send_last_apart(key, patience)
             };
-            if matches!(outcome, Err(Refusal::Interrupted)) {
-                if let Some((pairing, _)) = self.pairings.get(key) {
-                    self.abandon(pairing.connection_id, &pairing.ends, &[]);
-                }
-                apart::end_with_worker();
-            }
             if let Err(refusal) = outcome {
                 debug!(client = key.0.0, offer = key.1, "not sent: {refusal}");
                 if matches!(refusal, Refusal::Locked | Refusal::Sending) {
@@ -126,6 +120,24 @@ impl Server {
             self.lingering.keep(lingerer, Instant::now());
         }
         is_done
+    }
+
+    fn send_last_apart(&mut self, key: OfferKey, patience: Duration) -> Result<(), Refusal> {
+        let (pairing, _) = self.pairings.get(key).ok_or(Refusal::Unpaired)?;
+        let (connection_id, ends) = (pairing.connection_id, pairing.ends);
+        let clients = ends.map(|end| end.client);
+        if self.is_stopped(&clients) {
+            return Err(Refusal::Stopped);
+        }
+        let work = |server: &Server| server.send_last_of(key, patience);
+        let outcome = self.apart(&clients, Some(ends), work, |_, _| ());
+        if let Err(Refusal::Interrupted | Refusal::Stuck) = &outcome {
+            self.abandon(connection_id, &ends, &[]);
+        }
+        if matches!(outcome, Err(Refusal::Interrupted)) {
+            apart::end_with_worker();
+        }
+        outcome
     }
 
     /// The ends of a client that is gone of which somebody should hear.
@@ -146,10 +158,9 @@ impl Server {
         let end = &pairing.ends[direction];
         let row = self.row_of(end, pairing.connection_id).ok()?;
         let own = self.clients.get(&end.client).map(|client| client.pid);
-        let has_others = row.identity.processes.iter().any(|place| {
-            let process = holders::number(place.load(Relaxed)).map(u32::cast_signed);
-            process != own && process.is_some_and(|process| sys::pidfd_open(process).is_ok())
-        });
+        let mut holders = self.holders(end, row).map(u32::cast_signed);
+        let has_others =
+            holders.any(|process| Some(process) != own && sys::pidfd_open(process).is_ok());
         has_others.then_some(row)
     }
 

@@ -13,6 +13,8 @@ pub(super) const SHORT_WAIT: Duration = Duration::from_millis(1);
 const REST_FACTOR: u32 = 4;
 /// No longer than this: what held the agent up so long was not its own waiting.
 const REST_MAX: Duration = Duration::from_secs(1);
+/// So long a tenant has no recalls on whose socket a worker was stuck.
+const STOP: Duration = Duration::from_secs(60);
 /// So long something is waited for without giving the processor away: it comes from another one.
 const SPIN: Duration = Duration::from_micros(200);
 /// Until it is looked for again then: who is to do it may need this processor.
@@ -22,6 +24,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     rests: HashMap<Tenant, Instant>,
+    stops: HashMap<Tenant, Instant>,
 }
 
 impl Patience {
@@ -38,6 +41,16 @@ impl Patience {
             .get(&tenant)
             .copied()
             .filter(|until| now < *until)
+    }
+
+    /// From now on it has no recalls for a while: what held the agent up was not its waiting, and may do so again.
+    pub(super) fn stop(&mut self, tenant: Tenant, now: Instant) {
+        self.stops.retain(|_, until| now < *until);
+        self.stops.insert(tenant, now + STOP);
+    }
+
+    pub(super) fn is_stopped(&self, tenant: Tenant, now: Instant) -> bool {
+        self.stops.get(&tenant).is_some_and(|until| now < *until)
     }
 
     pub(super) fn spend(&mut self, tenant: Tenant, now: Instant, spent: Duration) {

@@ -52,8 +52,9 @@ impl Server {
             None => self.end_shown(client, recall, ends)?,
         };
         let introduced = self.introduced.get(&connection_id);
-        let inode = introduced.ok_or(Refusal::Unpaired)?.inode;
-        let memory = self.process_of(client)?.open_mapped(inode);
+        let introduced = introduced.ok_or(Refusal::Unpaired)?;
+        let process = self.process_of(client)?;
+        let memory = process.open_mapped(introduced.device, introduced.inode);
         let memory = memory.ok_or(Refusal::Unmapped)?;
         let segment = Segment::attach(memory.as_fd(), self.segments.ring_bytes());
         let left = Left {
@@ -180,7 +181,9 @@ impl Bereaved<'_> {
         let receive = &self.receiver.receive;
         let taken = receive.kernel_position.load(Relaxed);
         let before = unread.position.checked_sub(taken);
-        let before = before.filter(|before| before + u64::from(unread.bytes) <= BYTES_MAX);
+        // The position is the clients' word, and may be any number.
+        let all = before.and_then(|before| before.checked_add(unread.bytes.into()));
+        let before = before.filter(|_| all.is_some_and(|all| all <= BYTES_MAX));
         if receive.sleepers.load(Acquire) != 0 {
             return Err(Refusal::Read);
         }

@@ -45,6 +45,10 @@ pub(crate) enum Refusal {
     Repair(io::Error),
     /// The worker was killed.
     Interrupted,
+    /// The worker is stuck.
+    Stuck,
+    /// One whose socket it is had a worker stuck lately.
+    Stopped,
     /// The worker has said why.
     Told,
 }
@@ -76,6 +80,8 @@ impl fmt::Display for Refusal {
                 return write!(f, "bytes cannot be put into a queue: {error}");
             }
             Refusal::Interrupted => "the worker was killed",
+            Refusal::Stuck => "the worker is stuck",
+            Refusal::Stopped => "a worker was stuck on a socket of one of these",
             Refusal::Told => "as told above",
         })
     }

@@ -377,6 +377,29 @@ fn what_a_sender_that_is_gone_has_left_is_put_where_its_reader_finds_it() {
     }
 }
 
+#[test]
+fn a_position_that_no_stream_has_is_refused() {
+    for position in [u64::MAX, u64::MAX - 5, 1 << 63] {
+        let connection = Connection::new();
+        connection.send_by_ring(0, &pattern(10, 0));
+        let Connection {
+            near,
+            far,
+            segment,
+            boards,
+        } = connection;
+        drop(near);
+        segment.words(0).switch_position.store(position, Relaxed);
+        let bereaved = Bereaved {
+            receiver: boards[1].row(0).unwrap(),
+            segment: &segment,
+            direction: 0,
+        };
+        let refusal = bereaved.put_back(far.as_fd(), || false);
+        assert!(matches!(refusal, Err(Refusal::Overtaken)), "{refusal:?}");
+    }
+}
+
 /// Both ends of a connection to this address, by a listener at that one. The near end has chosen its port; the far one is the second, or
 /// not.
 fn connected(listen: &str, reach: &str, is_far: bool) -> [TcpStream; 2] {
