@@ -113,6 +113,10 @@ impl Metrics {
         let refused = "Programs that were refused: another user, a limit, or another version.";
         let strangers = "Messages of another process than the one that connected.";
         let exhausted = "Programs turned away because no file descriptor was left.";
+        let (offered, answered) = (
+            "Connections that were offered.",
+            "Questions that were answered.",
+        );
         [
             ("clients_total", "Programs that connected.", self.clients),
             ("clients_refused_total", refused, self.clients_refused),
@@ -131,11 +135,7 @@ impl Metrics {
                 strangers,
                 self.messages_of_strangers,
             ),
-            (
-                "offers_total",
-                "Connections that were offered.",
-                self.offers,
-            ),
+            ("offers_total", offered, self.offers),
             (
                 "paired_total",
                 "Connections that got a segment.",
@@ -151,11 +151,7 @@ impl Metrics {
                 "Sockets that these looks read.",
                 self.distant_sockets,
             ),
-            (
-                "queries_total",
-                "Questions that were answered.",
-                self.queries,
-            ),
+            ("queries_total", answered, self.queries),
             (
                 "rings_grown_total",
                 "Times that a ring got more memory.",

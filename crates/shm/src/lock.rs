@@ -128,12 +128,12 @@ impl OwnerLock {
             .is_ok()
     }
 
-    /// Gives the lock back for a thread that does nothing more and has not ended, if it holds it.
-    pub fn free_from(&self, thread: u32) {
+    /// Gives the lock back if the agent has it, whose worker does nothing more.
+    pub fn free_from_agent(&self) {
         // Release: as in `unlock`.
         let _ = self
             .0
-            .compare_exchange(thread, 0, Ordering::Release, Ordering::Relaxed);
+            .compare_exchange(Self::AGENT, 0, Ordering::Release, Ordering::Relaxed);
     }
 
     /// Gives the lock back, unless it is still needed below on the stack.

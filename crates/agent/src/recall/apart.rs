@@ -210,10 +210,8 @@ impl Server {
             }
         }
         for row in ends.iter().flat_map(|end| self.row_of(end, connection_id)) {
-            for lock in [&row.receive.lock, &row.send.lock] {
-                let workers = self.left_workers.iter();
-                workers.for_each(|it| lock.free_from(it.left.number().cast_unsigned()));
-            }
+            row.receive.lock.free_from_agent();
+            row.send.lock.free_from_agent();
         }
     }
 
