@@ -100,12 +100,13 @@ fn parse_mode(text: &str) -> (Mode, u64) {
 pub(crate) fn load() {
     real::look_up_all();
     hooks::look_up_all();
-    user::prepare();
+    thread::look_up();
     headers::learn_layout();
     let is_off = variable(c"MILLRACE") == Some(c"off");
     if is_off || has_privileges_of_its_file() || !watch_forks() {
         return;
     }
+    user::prepare();
     #[cfg(feature = "coverage")]
     if let Some(path) = variable(c"MILLRACE_COVERAGE") {
         crate::coverage::start(path);
