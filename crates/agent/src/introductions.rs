@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 
 use crate::clients::Client;
 use crate::distant::Recognised;
-use crate::offers::{ClientId, InsertError, OfferKey};
+use crate::offers::{ALIKE_MAX, ClientId, InsertError, OfferKey};
 use crate::pairings::{PairedEnd, Pairing};
 use crate::policy::Party;
 use crate::proof::{Claim, Doubt, Side};
@@ -58,7 +58,7 @@ impl Server {
             .is_some_and(|client| client.excluded)
         {
             self.refuse_offer(client, &offer, Reason::Excluded);
-        } else if !self.has_room_for_offer(client) {
+        } else if !self.has_room_for_offer(client, &offer) {
             self.refuse_offer(client, &offer, Reason::Quota);
         } else if !self.prover.is_in_reach(&offer) && !self.distant.can_prove() {
             self.refuse_offer(client, &offer, Reason::Unproven);
@@ -79,12 +79,16 @@ impl Server {
         Ok(())
     }
 
-    /// Whether a client may have one more offer: of those that have waited in vain the oldest makes room.
-    fn has_room_for_offer(&mut self, client: ClientId) -> bool {
-        if self.offers.count_of(client) < self.config.quota.offers_per_client {
+    /// Whether a client may have one more offer: of those that have waited in vain the oldest makes room, and of those with the same ends
+    /// the oldest that waits.
+    fn has_room_for_offer(&mut self, client: ClientId, offer: &Offer) -> bool {
+        let evicted = if self.offers.alike(client, offer) >= ALIKE_MAX {
+            self.offers.evict_alike(client, offer)
+        } else if self.offers.count_of(client) < self.config.quota.offers_per_client {
             return true;
-        }
-        let evicted = self.offers.evict_of(client);
+        } else {
+            self.offers.evict_of(client)
+        };
         if let Some(offer) = &evicted {
             self.give_up(client, offer);
         }

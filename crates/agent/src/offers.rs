@@ -28,6 +28,9 @@ use millrace_wire::{Address, Offer};
 pub(crate) const WAIT: Duration = Duration::from_secs(10);
 /// Offers that may be dormant at a time, of everybody: some 400 bytes each. Connections to other machines are among them.
 pub(crate) const DORMANT_MAX: usize = 32_768;
+/// Offers of one client with the same two addresses. A connection may be made again, and in several network namespaces; each offer of the
+/// other end looks at all of them.
+pub(crate) const ALIKE_MAX: usize = 16;
 
 /// The agent's number of a client; never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,23 +51,18 @@ impl Reach {
     }
 }
 
-/// One connection, the same from both ends: the two addresses in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Tuple {
-    low: Address,
-    high: Address,
-}
+/// A connection from one of its ends: its address, and the other's.
+type Ends = (Address, Address);
 
-impl Tuple {
-    fn of(offer: &Offer) -> Tuple {
-        let (low, high) = (offer.local.min(offer.remote), offer.local.max(offer.remote));
-        Tuple { low, high }
-    }
+fn ends_of(offer: &Offer) -> Ends {
+    (offer.local, offer.remote)
 }
 
 #[derive(Debug)]
 struct Waiting {
     offer: Offer,
+    /// When it came, by number.
+    arrival: u64,
     /// Its place among the deadlines, while it waits, or among the dormant.
     sequence: u64,
     partner: Option<OfferKey>,
@@ -96,7 +94,8 @@ pub(crate) enum InsertError {
 #[derive(Debug, Default)]
 pub(crate) struct Offers {
     waiting: BTreeMap<OfferKey, Waiting>,
-    by_tuple: HashMap<Tuple, Vec<OfferKey>>,
+    /// In the sequence in which they came.
+    by_ends: HashMap<Ends, BTreeMap<u64, OfferKey>>,
     /// By age: every offer waits equally long, so the sequence of arrival is the sequence of expiry.
     deadlines: BTreeMap<u64, (Instant, OfferKey)>,
     /// Those that have waited in vain, with the numbers that they had among the deadlines…
@@ -105,6 +104,7 @@ pub(crate) struct Offers {
     dormant_of: BTreeSet<(ClientId, u64)>,
     counts: HashMap<ClientId, u32>,
     sequence: u64,
+    arrivals: u64,
     reach: Reach,
     /// Those whose introduction waits until that client reads, by the client.
     held_up: BTreeSet<OfferKey>,
@@ -134,20 +134,23 @@ impl Offers {
         if offer.local == offer.remote {
             return Err(InsertError::SelfConnected);
         }
+        self.arrivals += 1;
+        let arrival = self.arrivals;
         self.waiting.insert(
             key,
             Waiting {
                 offer,
+                arrival,
                 sequence: 0,
                 partner: None,
                 told: false,
                 taken: false,
             },
         );
-        self.by_tuple
-            .entry(Tuple::of(&offer))
+        self.by_ends
+            .entry(ends_of(&offer))
             .or_default()
-            .push(key);
+            .insert(arrival, key);
         *self.counts.entry(client).or_default() += 1;
         self.begin_wait(key, now);
         Ok(())
@@ -179,20 +182,24 @@ impl Offers {
         let Some(mine) = self.get(key) else {
             return Vec::new();
         };
-        let Some(same_tuple) = self.by_tuple.get(&Tuple::of(mine)) else {
-            return Vec::new();
-        };
-        let mirrored = |other: &&OfferKey| {
+        let others = self.between((mine.remote, mine.local));
+        let is_partner = |other: &&OfferKey| {
             self.waiting.get(*other).is_some_and(|waiting| {
                 let theirs = &waiting.offer;
                 waiting.partner.is_none()
-                    && theirs.local == mine.remote
-                    && theirs.remote == mine.local
                     && theirs.cookie != mine.cookie
                     && theirs.netns_cookie == mine.netns_cookie
             })
         };
-        same_tuple.iter().filter(mirrored).copied().collect()
+        others.filter(is_partner).copied().collect()
+    }
+
+    /// All that have these ends, the oldest first.
+    fn between(&self, ends: Ends) -> impl Iterator<Item = &OfferKey> {
+        self.by_ends
+            .get(&ends)
+            .into_iter()
+            .flat_map(BTreeMap::values)
     }
 
     /// Makes two offers without partners each other's; returns those whose clients have not heard of a match.
@@ -293,8 +300,11 @@ impl Offers {
     /// Offers without a partner, also dormant ones, that have the same two addresses as this one, which is among them, in whatever
     /// network namespace.
     pub(crate) fn waiting_between(&self, offer: &Offer) -> impl Iterator<Item = (OfferKey, Offer)> {
-        let same_tuple = self.by_tuple.get(&Tuple::of(offer)).into_iter().flatten();
-        same_tuple.filter_map(|key| {
+        let (local, remote) = ends_of(offer);
+        let all = self
+            .between((local, remote))
+            .chain(self.between((remote, local)));
+        all.filter_map(|key| {
             let waiting = self.waiting.get(key)?;
             waiting.partner.is_none().then_some((*key, waiting.offer))
         })
@@ -340,11 +350,11 @@ impl Offers {
         let waiting = self.waiting.remove(&key)?;
         self.held_up.remove(&key);
         self.end_wait(key.0, &waiting.offer, waiting.sequence);
-        let tuple = Tuple::of(&waiting.offer);
-        if let Some(keys) = self.by_tuple.get_mut(&tuple) {
-            keys.retain(|other| *other != key);
+        let ends = ends_of(&waiting.offer);
+        if let Some(keys) = self.by_ends.get_mut(&ends) {
+            keys.remove(&waiting.arrival);
             if keys.is_empty() {
-                self.by_tuple.remove(&tuple);
+                self.by_ends.remove(&ends);
             }
         }
         if let Some(count) = self.counts.get_mut(&key.0) {
@@ -394,6 +404,24 @@ impl Offers {
     pub(crate) fn evict_of(&mut self, client: ClientId) -> Option<Offer> {
         let (_, sequence) = self.dormant_of.range((client, 0)..).next()?;
         let key = *self.dormant.get(sequence).filter(|key| key.0 == client)?;
+        self.take_out(key).map(|waiting| waiting.offer)
+    }
+
+    /// How many offers of a client have the same ends as this one.
+    pub(crate) fn alike(&self, client: ClientId, offer: &Offer) -> usize {
+        let all = self.between(ends_of(offer));
+        all.filter(|key| key.0 == client).count()
+    }
+
+    /// Takes the oldest of these that has no partner out, if there is one.
+    pub(crate) fn evict_alike(&mut self, client: ClientId, offer: &Offer) -> Option<Offer> {
+        let is_alone =
+            |key: &OfferKey| self.waiting.get(key).is_some_and(|it| it.partner.is_none());
+        let found = self
+            .between(ends_of(offer))
+            .find(|key| key.0 == client && is_alone(key))
+            .copied();
+        let key = found?;
         self.take_out(key).map(|waiting| waiting.offer)
     }
 

@@ -76,6 +76,25 @@ fn a_false_claim_does_not_displace_the_true_one() {
 }
 
 #[test]
+fn of_offers_that_are_alike_the_oldest_that_waits_makes_room() {
+    let now = Instant::now();
+    let mut offers = Offers::default();
+    for id in 1..=4 {
+        offers.insert(ONE, offer(id, A, B, id), now).unwrap();
+    }
+    offers.insert(TWO, offer(1, A, B, 9), now).unwrap();
+    offers.insert(ONE, offer(5, B, A, 10), now).unwrap();
+    offers.match_up([(ONE, 1), (ONE, 5)]);
+    let next = offer(6, A, B, 11);
+    assert_eq!(offers.alike(ONE, &next), 4);
+    assert_eq!(offers.evict_alike(ONE, &next), Some(offer(2, A, B, 2)));
+    assert_eq!(offers.evict_alike(ONE, &next), Some(offer(3, A, B, 3)));
+    assert_eq!(offers.evict_alike(ONE, &next), Some(offer(4, A, B, 4)));
+    assert_eq!(offers.evict_alike(ONE, &next), None, "it is matched");
+    assert_eq!((offers.alike(ONE, &next), offers.alike(TWO, &next)), (1, 1));
+}
+
+#[test]
 fn duplicates_and_sockets_connected_to_themselves_are_refused() {
     let now = Instant::now();
     let mut offers = Offers::default();
@@ -186,7 +205,7 @@ fn nothing_of_a_client_stays_when_it_is_gone() {
     assert_eq!((offers.count_of(ONE), offers.count()), (0, 1));
     assert!(offers.partners((TWO, 0)).is_empty());
     offers.remove_client(TWO, now);
-    assert!(offers.waiting.is_empty() && offers.by_tuple.is_empty() && offers.deadlines.is_empty());
+    assert!(offers.waiting.is_empty() && offers.by_ends.is_empty() && offers.deadlines.is_empty());
     assert!(offers.counts.is_empty() && offers.dormant.is_empty() && offers.dormant_of.is_empty());
 }
 
@@ -206,7 +225,7 @@ fn both_ends_have_to_take_what_was_matched() {
     offers.take(keys[1]);
     assert_eq!(offers.both_taken(keys[1]), Some([keys[1], keys[0]]));
     assert!(offers.settle(keys).iter().all(Option::is_some));
-    assert!(offers.waiting.is_empty() && offers.by_tuple.is_empty() && offers.counts.is_empty());
+    assert!(offers.waiting.is_empty() && offers.by_ends.is_empty() && offers.counts.is_empty());
 }
 
 #[test]
