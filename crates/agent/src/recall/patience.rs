@@ -70,3 +70,20 @@ pub(super) fn pause(since: Instant) {
         std::thread::sleep(PAUSE);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_socket_held_a_worker_up_has_no_recalls_for_a_while() {
+        let mut patience = Patience::default();
+        let (start, tenant) = (Instant::now(), Tenant::User(1));
+        patience.stop(tenant, start);
+        assert!(patience.is_stopped(tenant, start));
+        assert!(!patience.is_stopped(Tenant::User(2), start));
+        assert!(!patience.is_stopped(tenant, start + STOP));
+        patience.stop(Tenant::User(2), start + STOP);
+        assert_eq!(patience.stops.len(), 1, "others' are forgotten in time");
+    }
+}

@@ -268,8 +268,9 @@ fn refill(
 fn drain(reader: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let mut queue = Vec::new();
     let mut part = vec![0; 64 << 10];
-    let mut since = Instant::now();
-    while queue.len() as u64 <= BYTES_MAX {
+    let began = Instant::now();
+    let mut since = began;
+    while queue.len() as u64 <= BYTES_MAX && began.elapsed() < reorder::TAKE_MAX {
         match recv(reader.as_raw_fd(), &mut part, MsgFlags::MSG_DONTWAIT) {
             Ok(0) => return Some(queue),
             Ok(count) => {

@@ -29,6 +29,8 @@ pub(super) const CARRIED_MAX: u64 = 16 << 20;
 pub(super) const ARRIVAL: Duration = Duration::from_millis(5);
 /// How long nothing may arrive of what has no room in the reader's queue, and nothing be taken, once the queue has been touched.
 pub(super) const STANDSTILL: Duration = Duration::from_millis(100);
+/// How long a queue may take to be emptied: who has the network between the ends may let a byte through now and then.
+pub(super) const TAKE_MAX: Duration = Duration::from_secs(2);
 
 /// What lies in the reader's queue, or is under way to it.
 #[derive(Debug, Clone, Copy)]
@@ -180,8 +182,9 @@ fn only_waits(queue: Queue, (sender, reader): (BorrowedFd<'_>, BorrowedFd<'_>)) 
 fn take(reader: BorrowedFd<'_>, count: usize, goes_on: impl Fn() -> bool) -> Vec<u8> {
     let mut queue = vec![0; count];
     let mut taken = 0;
-    let mut since = Instant::now();
-    while taken < count && goes_on() {
+    let began = Instant::now();
+    let mut since = began;
+    while taken < count && goes_on() && began.elapsed() < TAKE_MAX {
         match recv(
             reader.as_raw_fd(),
             &mut queue[taken..],

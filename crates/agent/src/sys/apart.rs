@@ -12,7 +12,7 @@ use nix::unistd::{pipe2, write};
 
 /// The stack of a process that does something apart.
 const STACK_BYTES: usize = 1 << 20;
-/// Whoever sleeps for so long in one system call, and by no signal can be woken, may do so for ever.
+/// Whoever sleeps for so long in all, so that no signal wakes it, may do so for ever.
 const STUCK_MAX: Duration = Duration::from_secs(2);
 /// Until that is looked at.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
@@ -260,21 +260,19 @@ impl End {
 /// The byte that comes by a pipe, if one comes in time, and its sender is not stuck. Does not touch `errno`.
 fn read_byte(pipe: &OwnedFd, worker: i32, patience: Duration) -> Option<u8> {
     let began = Instant::now();
-    let mut asleep: Option<(Sleep, Instant)> = None;
+    let mut asleep = Duration::ZERO;
     loop {
         let left = patience.checked_sub(began.elapsed())?;
         if is_readable(pipe.as_fd(), left.min(LOOK_PAUSE)) {
             break;
         }
-        asleep = match (Sleep::of(worker), asleep) {
-            (Some(now), Some((before, since))) if now == before => {
-                if since.elapsed() >= STUCK_MAX {
-                    return None;
-                }
-                Some((before, since))
+        // In one call or in many: it is killed in the middle of one, and not when it has just been let go on.
+        if Sleep::of(worker).is_some_and(|sleep| sleep.is_whole()) {
+            asleep += LOOK_PAUSE;
+            if asleep >= STUCK_MAX {
+                return None;
             }
-            (now, _) => now.map(|now| (now, Instant::now())),
-        };
+        }
     }
     let mut byte = 0u8;
     let arguments = [
@@ -291,7 +289,6 @@ fn read_byte(pipe: &OwnedFd, worker: i32, patience: Duration) -> Option<u8> {
 
 /// A system call in which a process sleeps so that no signal wakes it: its number, its arguments, and where it was made, as the kernel
 /// writes it (`proc_pid_syscall(5)`).
-#[derive(PartialEq)]
 struct Sleep {
     text: [u8; Self::BYTES],
     bytes: usize,

@@ -85,6 +85,8 @@ impl AsRawFd for Inlet {
 impl Drop for Inlet {
     fn drop(&mut self) {
         let has_rest = self.takes_descriptors && self.has_rest();
+        // The client is to hear of it also while a worker that is stuck (`recall`) has the socket.
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
         // SAFETY: it is used no more.
         let socket = unsafe { ManuallyDrop::take(&mut self.socket) };
         if has_rest {
