@@ -10,6 +10,8 @@ pub mod holders;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+/// Of what nothing depends on: no model needs to see it.
+use std::sync::atomic::AtomicU64 as Counter;
 
 use crate::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::lock::OwnerLock;
@@ -139,7 +141,7 @@ pub struct SendState {
     pub in_parts: AtomicU32,
     gap: u32,
     /// Agent: bytes that the kernel has sent besides those of the program's calls: what lay in the ring, and what had overtaken that.
-    pub resent_bytes: AtomicU64,
+    pub resent_bytes: Counter,
     padding: [u32; 10],
 }
 
@@ -167,7 +169,7 @@ pub struct ReceiveState {
     /// Agent: as in [`SendState`]; granted to the sender first.
     pub grant: Grant,
     /// Agent: bytes that the kernel has received twice, since they had overtaken what lay in the ring.
-    pub doubled_bytes: AtomicU64,
+    pub doubled_bytes: Counter,
     padding: [u32; 16],
 }
 
