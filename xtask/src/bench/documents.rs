@@ -14,7 +14,7 @@ use millrace_bench::results::{FILE, Results};
 
 use super::measured::{Measured, measured};
 use super::rows::ROWS;
-use super::{channels, sets, tables};
+use super::{claims, sets, tables};
 
 /// Where results are kept, each set in a directory of its own; those of `bench-sockets` in `sockets-DATE`.
 pub(super) const RESULTS: &str = "docs/results";
@@ -28,6 +28,7 @@ pub(crate) const DOCUMENTS: &[&str] = &[
     "SPECIFICATION.md",
     "docs/benchmarks.md",
     "docs/benchmarks-channels.md",
+    "docs/benchmarks-packets.md",
     "docs/containers.md",
 ];
 /// Before the set, if one is named, and the name of what is made.
@@ -154,7 +155,10 @@ impl Source {
             "machine" => machine::table(&self.results.machine),
             "roads" => sets::roads(&self.results),
             "pairs" => sets::pairs(&self.results),
-            "channels" => channels::claims(&self.results)?,
+            "channels" => claims::table(claims::CHANNELS, &self.results)?,
+            "packets" => claims::table(claims::PACKETS, &self.results)?,
+            "ppf" => claims::table(claims::PPF, &self.results)?,
+            "scheduler" => claims::table(claims::SCHEDULER, &self.results)?,
             "short" => of_sockets(tables::readme),
             "promises" => of_sockets(tables::promises),
             "figures" => of_sockets(tables::all),

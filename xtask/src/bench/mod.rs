@@ -1,10 +1,10 @@
 //! `cargo xtask bench-sockets`: what is claimed of sockets, measured by `millrace bench run`, and the documents that say it.
 //!
 //! Reading order: `../sockets/*.toml` (the scenarios), `rows` (what is claimed of their cells), `lab` (how the suite is run), `probe` (what
-//! it does not measure yet), `measured` and `tables` (what is shown of that), `sets` and `channels` (what is shown of other results that
+//! it does not measure yet), `measured` and `tables` (what is shown of that), `sets` and `claims` (what is shown of other results that
 //! are kept), `documents` (where).
 
-mod channels;
+mod claims;
 mod documents;
 mod lab;
 mod measured;
