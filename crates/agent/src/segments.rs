@@ -356,6 +356,14 @@ mod tests {
         drop(mapped);
         assert_eq!(gone(&mut segments, 1), [7]);
         assert_eq!(segments.bytes().0, 0);
+
+        let answer = segment::create(65_536).unwrap();
+        let charged = segments.charge_answer(answer.as_fd(), PAYERS[0].tenant, 5000);
+        assert!(charged.is_ok() && segments.bytes().0 == 5000);
+        drop(answer);
+        while segments.bytes().0 != 0 {
+            segments.handle_gone();
+        }
         drop(segments.create_segment(8, PAYERS).unwrap());
 
         let board = segments.create_board(PAYERS[0].tenant, 16).unwrap();

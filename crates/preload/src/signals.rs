@@ -298,7 +298,9 @@ unsafe fn exchange(signal: c_int, new: *const libc::sigaction, old: *mut libc::s
         let result = unsafe { real::sigaction(signal, &raw const ours, old) };
         if !entered {
             before = noted();
-            FLAGS[index].store(0, Relaxed);
+            if result == 0 {
+                FLAGS[index].store(0, Relaxed);
+            }
         } else if result != 0 {
             HANDLERS[index].store(before.0, Relaxed);
             FLAGS[index].store(before.1, Relaxed);

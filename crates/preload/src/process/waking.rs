@@ -140,6 +140,7 @@ fn agent() -> CString {
 /// Whether the library does nothing, and never will.
 #[inline]
 pub(crate) fn is_off() -> bool {
+    // Acquire: pairs with the store that ends `load`; what was read of the environment is visible after it.
     STAGE.load(Acquire) == OFF
 }
 
