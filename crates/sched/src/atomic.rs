@@ -1,7 +1,11 @@
-//! The atomic types of the protocols between workers: those of the standard library, or loom's, which plays every order.
+//! The atomic types, and the locks, of the protocols between workers: those of the standard library, or loom's, which plays every order.
 
 #[cfg(loom)]
+pub(crate) use loom::sync::Mutex;
+#[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
+#[cfg(not(loom))]
+pub(crate) use std::sync::Mutex;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::event::{Event, StageId};
+use crate::event::StageId;
 use crate::map::Place;
 use crate::seen::ELEPHANTS;
 
 /// Time between two looks at the load, in nanoseconds.
-const LOOK_NS: u64 = 250_000;
+pub(crate) const LOOK_NS: u64 = 250_000;
 /// Looks between two moves.
-const LOOKS: u32 = 4;
+pub(crate) const LOOKS: u32 = 4;
 /// Below this load, in thousandths of a processor, nothing is given away.
 const LOADED: u64 = 700;
 /// A smaller difference is none.
@@ -110,12 +110,13 @@ impl Load {
         self.busy += ns;
     }
 
-    /// A batch of a stage was handled.
+    /// A batch of a stage was handled: of what, and of which flow each is.
     #[inline]
-    pub(crate) fn saw(&mut self, stage: StageId, events: &[Event]) {
+    pub(crate) fn saw<T>(&mut self, stage: StageId, events: &[T], flow: impl Fn(&T) -> u32) {
         let mut at = STRIDE - 1 - self.skipped;
         while let Some(event) = events.get(at) {
-            self.remember(Place::of(stage, event.flow), event.flow);
+            let flow = flow(event);
+            self.remember(Place::of(stage, flow), flow);
             at += STRIDE;
         }
         // How many there were since the last that was remembered.
@@ -126,6 +127,12 @@ impl Load {
         let place = place.word();
         self.sample[self.at] = Some(Mark { place, flow });
         self.at = (self.at + 1) % SAMPLE;
+    }
+
+    /// Whether there was so much work since the last look that it is time for the next one.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.busy >= LOOK_NS
     }
 
     /// Looks at the load, if it is time for it; and then, whether it is time to give something away.
@@ -142,15 +149,22 @@ impl Load {
         Some(self.looks.is_multiple_of(LOOKS))
     }
 
-    /// What to give to a worker of another load. `costs` are what an event of each stage costs, and `is_apart` says which stages may be
-    /// done by another worker than the one before them.
-    pub(crate) fn choose(&self, other: u64, costs: &[u64], is_apart: &[bool]) -> Vec<Move> {
+    /// What to give to a worker of another load. `costs` are what an event of each stage costs, `is_apart` says which stages may be done by
+    /// another worker than the one before them, and `may_move` what may be given at all: the rest is load that stays.
+    pub(crate) fn choose(
+        &self,
+        other: u64,
+        costs: &[u64],
+        is_apart: &[bool],
+        may_move: impl Fn(Place) -> bool,
+    ) -> Vec<Move> {
         let mut chosen = Vec::new();
         let (mut own, mut other) = (self.level, other);
         if own < LOADED {
             return chosen;
         }
-        let shares = self.shares(costs);
+        let mut shares = self.shares(costs);
+        shares.retain(|(place, _)| may_move(*place));
         for whole in buckets(&shares) {
             if chosen.len() < MOVES && other + whole.load + DIFFERENCE <= own {
                 chosen.push(whole);
@@ -261,7 +275,7 @@ fn buckets(shares: &[(Place, u64)]) -> Vec<Move> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Priority;
+    use crate::event::{Event, Priority};
 
     /// Events of a stage and a bucket.
     fn load_of(level: u64, events: &[(u8, usize, usize)]) -> Load {
@@ -281,7 +295,7 @@ mod tests {
             .iter()
             .map(|(bucket, count)| (0, *bucket, *count))
             .collect();
-        let chosen = load_of(level, &events).choose(other, &[10], &[false]);
+        let chosen = load_of(level, &events).choose(other, &[10], &[false], |_| true);
         chosen
             .iter()
             .map(|chosen| (chosen.bucket, chosen.load))
@@ -316,15 +330,18 @@ mod tests {
             }]
         };
         assert_eq!(
-            elephant.choose(0, &costs, &[false, true, true]),
+            elephant.choose(0, &costs, &[false, true, true], |_| true),
             part(2, 500)
         );
         assert_eq!(
-            elephant.choose(0, &costs, &[false, true, false]),
+            elephant.choose(0, &costs, &[false, true, false], |_| true),
             part(1, 750)
         );
-        assert_eq!(elephant.choose(0, &costs, &[false; 3]), []);
-        assert_eq!(elephant.choose(480, &costs, &[false, true, true]), []);
+        assert_eq!(elephant.choose(0, &costs, &[false; 3], |_| true), []);
+        assert_eq!(
+            elephant.choose(480, &costs, &[false, true, true], |_| true),
+            []
+        );
     }
 
     #[test]
@@ -352,12 +369,28 @@ mod tests {
         for size in [1, 2, 16, 17, 18, 32, 700] {
             let mut load = Load::new(0);
             for batch in events.chunks(size) {
-                load.saw(StageId(0), batch);
+                load.saw(StageId(0), batch, |event| event.flow);
             }
             let seen = load.sample.iter().flatten().map(|mark| mark.flow);
             let every = (0..2000).filter(|flow| (flow + 1) % STRIDE as u32 == 0);
             assert!(seen.eq(every), "batches of {size}");
         }
+    }
+
+    #[test]
+    fn what_may_not_move_is_load_that_stays() {
+        // Half of all is of a bucket that cannot go.
+        let load = load_of(1000, &[(0, 7, 50), (0, 1, 25), (0, 2, 25), (1, 7, 0)]);
+        let may_move = |place: Place| place.bucket() != 7;
+        let moved = load.choose(0, &[10, 10], &[false, true], may_move);
+        let moved: Vec<_> = moved.iter().map(|one| (one.bucket, one.load)).collect();
+        assert_eq!(moved, [(1, 250), (2, 250)]);
+        // Of one whose first stage cannot, the second can.
+        let load = load_of(1000, &[(0, 7, 50), (1, 7, 50)]);
+        let may_move = |place: Place| place.stage() != StageId(0);
+        let moved = load.choose(0, &[10, 10], &[false, true], may_move);
+        let moved: Vec<_> = moved.iter().map(|one| (one.bucket, one.load)).collect();
+        assert_eq!(moved, [(7, 500)]);
     }
 
     #[test]

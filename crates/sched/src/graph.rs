@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::event::{Event, StageId};
+use crate::map::Place;
+use crate::state::State;
 
 /// Stages of a graph, at most.
 pub const STAGES_MAX: usize = 64;
@@ -26,9 +28,27 @@ pub trait Handler: Send {
     /// Does the work of events that came together, in their order, at most [`crate::Config::burst`]. What is not handed on by `out` has
     /// left the graph.
     ///
-    /// When it panics, these events are lost, and counted; the worker makes another handler, and for a second its flows are other
-    /// workers', where there are any.
+    /// When it panics, these events are lost, and counted, and so is, without being counted, what this handler kept of its flows. The
+    /// worker makes another handler, and for a second its flows are other workers', where there are any.
     fn handle(&mut self, events: &[Event], out: &mut Out);
+
+    /// Gives up what it keeps of a bucket of an atomic stage, which another worker is to have: see [`crate::bucket_of`]. No event of it
+    /// comes any more, unless the bucket comes back. None: there is nothing.
+    ///
+    /// When it panics, that is lost with all that this handler keeps, as when [`Handler::handle`] panics.
+    fn give(&mut self, bucket: usize) -> Option<State> {
+        let _ = bucket;
+        None
+    }
+
+    /// Gets what the former owner of a bucket gave up, before the first event of it comes. A bucket of which nothing was given up, or
+    /// whose state was lost, comes without: then there is nothing that could be known of its flows.
+    ///
+    /// When it panics, that is lost with all that this handler keeps, as when [`Handler::handle`] panics. A worker that has no handler,
+    /// since making one panicked, loses what it gets, and counts it.
+    fn take(&mut self, bucket: usize, state: State) {
+        let _ = (bucket, state);
+    }
 }
 
 impl<F: FnMut(&[Event], &mut Out) + Send> Handler for F {
@@ -45,6 +65,8 @@ pub struct Out {
     /// After how many nanoseconds.
     pub(crate) timers: Vec<(u64, Event)>,
     pub(crate) now_ns: u64,
+    /// The stages for which events wait, by bits.
+    pub(crate) waiting: u64,
 }
 
 impl Out {
@@ -77,6 +99,13 @@ impl Out {
         self.now_ns
     }
 
+    /// Whether events of a stage waited at this worker when it began with these: what is done for that stage in place overtakes them.
+    #[inline]
+    #[must_use]
+    pub fn waits(&self, stage: StageId) -> bool {
+        self.waiting >> stage.index() & 1 != 0
+    }
+
     /// Counts an event that is dropped, by a cause of the program's own.
     pub fn drop(&mut self, cause: u8) {
         match self.drops.iter_mut().find(|(known, _)| *known == cause) {
@@ -103,10 +132,25 @@ impl fmt::Debug for Stage {
     }
 }
 
+/// A flow whose bucket stays with a worker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pin {
+    pub(crate) stage: StageId,
+    pub(crate) flow: u32,
+    pub(crate) worker: usize,
+}
+
+impl Pin {
+    pub(crate) fn place(self) -> Place {
+        Place::of(self.stage, self.flow)
+    }
+}
+
 /// Stages, in the order that work goes through them: who has several to do does the last one first.
 #[derive(Debug, Default)]
 pub struct Graph {
     pub(crate) stages: Vec<Stage>,
+    pub(crate) pins: Vec<Pin>,
 }
 
 impl Graph {
@@ -143,5 +187,19 @@ impl Graph {
     /// worker, by another one. Otherwise that is decided by what the stage costs.
     pub fn fuse(&mut self, stage: StageId, is_fused: bool) {
         self.stages[stage.index()].fused = Some(is_fused);
+    }
+
+    /// Has a flow of a stage, and all of its bucket, be a worker's from the start, and never another one's: whatever the load, and also
+    /// while that worker stands down, or is ill. Batches of an ordered stage are lent still. [`crate::build`] says what cannot be.
+    ///
+    /// # Panics
+    /// When there is no such stage.
+    pub fn pin(&mut self, stage: StageId, flow: u32, worker: usize) {
+        assert!(stage.index() < self.stages.len(), "there is no such stage");
+        self.pins.push(Pin {
+            stage,
+            flow,
+            worker,
+        });
     }
 }

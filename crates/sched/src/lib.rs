@@ -9,6 +9,10 @@
 //! keeps the order of its events; an *ordered* one may have several, and its order is restored behind it; a *parallel* one promises
 //! neither.
 //!
+//! What a handler keeps of its flows goes with them, by value: [`Handler::give`] and [`Handler::take`]. Flows that cannot move are pinned
+//! ([`Graph::pin`]). A worker may be run by a thread that has more to do, which wakes it its own way ([`Worker::wake_with`]), and does in
+//! place what it has received for flows of its own ([`Worker::is_clear`], [`Worker::has`], [`Worker::did`]).
+//!
 //! | Eventdev | here |
 //! |---|---|
 //! | event device, port | scheduler, worker |
@@ -16,6 +20,7 @@
 //! | `op` NEW | [`Entry::enter`], or [`Entry::gather`] |
 //! | `rte_event_maintain` | [`Entry::flush`] |
 //! | FORWARD | [`Out::forward`]: never fails |
+//! | port link | buckets, which move by themselves, but for those of [`Graph::pin`] |
 //! | RELEASE | whatever a handler does not hand on; buckets are a worker's until they move, so there is no lock to release early |
 //! | `new_event_threshold` | the limit of an entry point |
 //! | priority 0 to 255 | [`Priority`], four levels; lower ones are never starved |
@@ -24,9 +29,10 @@
 //!
 //! In reading order: `event`, `graph`; `map` (who has which flows), `ring`, `shared`, `outbox`; `entry`, `worker` (a turn),
 //! `worker::queues` and `worker::batch` (what is done next, and what becomes of it), `worker::moving` (buckets that go to another one),
-//! `worker::lending` (batches of ordered stages), `balance` and `fusion` (which, and when), `worker::activity` (how many workers there is
-//! work for), `timers`; `run` (threads), `calibration` (what handing over costs here), `placement` (on which processors); `seen` (what is
-//! counted), `control` (who looks at it, and tunes), `snapshot`, `picture`; `keys` of flows, and `toeplitz`.
+//! `state` and `worker::carrying` (what handlers keep of them goes with them), `worker::lending` (batches of ordered stages), `balance`,
+//! `told` and `fusion` (which, and when), `worker::activity` (how many workers there is work for), `worker::in_place` (what its thread does
+//! without events), `timers`; `run` (threads), `calibration` (what handing over costs here), `placement` (on which processors); `seen`
+//! (what is counted), `control` (who looks at it, and tunes), `snapshot`, `picture`; `keys` of flows, and `toeplitz`.
 
 #![forbid(unsafe_code)]
 
@@ -56,8 +62,10 @@ mod run;
 mod seen;
 mod shared;
 mod snapshot;
+mod state;
 mod timers;
 pub mod toeplitz;
+mod told;
 mod worker;
 
 pub use control::Control;
@@ -65,13 +73,16 @@ pub use entry::Entry;
 pub use event::{Event, Priority, StageId};
 pub use fusion::{Fused, HAND_OVER_NS};
 pub use graph::{Graph, Handler, Kind, Out, STAGES_MAX};
+pub use map::{BUCKETS, bucket_of};
 pub use run::Running;
 pub use snapshot::{
     ElephantFigures, EntryFigures, FlowFigures, Snapshot, StageFigures, WorkFigures, WorkerFigures,
 };
+pub use state::State;
 pub use worker::{Work, Worker};
 
 use balance::Clock;
+use map::Pins;
 use outbox::Outbox;
 use shared::Shared;
 
@@ -131,10 +142,29 @@ impl Config {
         for limit in &self.entries {
             at_most("events of an entry point", *limit, LIMIT_MAX)?;
         }
-        match self.ring.is_power_of_two() && self.ring <= 1 << 20 {
-            true => Ok(()),
-            false => Err(ConfigError::Ring(self.ring)),
+        if !self.ring.is_power_of_two() || self.ring > 1 << 20 {
+            return Err(ConfigError::Ring(self.ring));
         }
+        self.check_pins(graph)
+    }
+
+    fn check_pins(&self, graph: &Graph) -> Result<(), ConfigError> {
+        let mut pins = Pins::new();
+        for pin in &graph.pins {
+            let (stage, flow, worker) = (pin.stage, pin.flow, pin.worker);
+            let error = |why| Err(ConfigError::Pin { stage, flow, why });
+            if worker >= self.workers {
+                return error(PinError::NoWorker(worker));
+            }
+            if graph.stages[stage.index()].kind == Kind::Parallel {
+                return error(PinError::Parallel);
+            }
+            let known = *pins.entry(pin.place()).or_insert(worker);
+            if known != worker {
+                return error(PinError::Apart(known, worker));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -152,6 +182,41 @@ pub enum ConfigError {
     },
     /// The size of rings is no power of two up to a million.
     Ring(usize),
+    /// A flow cannot be pinned as [`Graph::pin`] was asked to.
+    Pin {
+        /// At which stage.
+        stage: StageId,
+        /// The flow.
+        flow: u32,
+        /// Why not.
+        why: PinError,
+    },
+}
+
+/// Why a flow cannot be pinned so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PinError {
+    /// There is no such worker.
+    NoWorker(usize),
+    /// The stage is parallel: its flows are nobody's.
+    Parallel,
+    /// Its bucket is pinned to two workers.
+    Apart(usize, usize),
+}
+
+impl fmt::Display for PinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PinError::NoWorker(worker) => write!(f, "there is no worker {worker}"),
+            PinError::Parallel => write!(f, "flows of a parallel stage are no worker's"),
+            PinError::Apart(one, other) => {
+                write!(
+                    f,
+                    "its bucket is pinned to worker {one} and to worker {other}"
+                )
+            }
+        }
+    }
 }
 
 impl fmt::Display for ConfigError {
@@ -162,6 +227,9 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::Ring(room) => {
                 write!(f, "rings of {room} events: a power of two up to 1048576")
+            }
+            ConfigError::Pin { stage, flow, why } => {
+                write!(f, "flow {flow} pinned at stage {}: {why}", stage.index())
             }
         }
     }
@@ -196,7 +264,7 @@ fn build_with(
 ) -> Result<(Vec<Worker>, Vec<Entry>), ConfigError> {
     config.check(graph)?;
     let (workers, entries) = (config.workers, config.entries.len());
-    let shared = Arc::new(Shared::new(&graph.stages, config));
+    let shared = Arc::new(Shared::new(graph, config));
     let (producers, consumers): (Vec<_>, Vec<_>) =
         (0..workers).map(|_| ring::ring(config.ring)).unzip();
     let outbox = |sender: usize| {

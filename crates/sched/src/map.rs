@@ -5,23 +5,31 @@
 //! writes the new owner, and then waits until each sender was seen outside, or in a later round ([`Quiet`]): whatever comes after that goes
 //! by the new table. A sender that sleeps, waits, or works in a handler for long is outside, and is waited for by nobody.
 
+use std::collections::HashMap;
+
 use crate::atomic::{Apart, AtomicU8, AtomicU64, Ordering, fence};
 use crate::event::StageId;
 use crate::ring::Consumer;
 
 /// Buckets of each stage: flows that share one move together.
-pub(crate) const BUCKETS: usize = if cfg!(loom) { 2 } else { 4096 };
+pub const BUCKETS: usize = if cfg!(loom) { 2 } else { 4096 };
+
+/// The bucket of a flow, the same at each stage. Multiplied by the golden ratio: keys whose low bits are alike are spread.
+#[inline]
+#[must_use]
+pub fn bucket_of(flow: u32) -> usize {
+    (flow.wrapping_mul(0x9e37_79b9) >> (32 - BUCKETS.trailing_zeros())) as usize
+}
 
 /// A bucket of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Place(u32);
 
 impl Place {
-    /// Of a flow's events at a stage. Multiplied by the golden ratio: keys whose low bits are alike are spread.
+    /// Of a flow's events at a stage.
     #[inline]
     pub(crate) fn of(stage: StageId, flow: u32) -> Place {
-        let bucket = flow.wrapping_mul(0x9e37_79b9) >> (32 - BUCKETS.trailing_zeros());
-        Place(u32::from(stage.0) * BUCKETS as u32 + bucket)
+        Place::new(stage, bucket_of(flow))
     }
 
     /// All of them, of so many stages.
@@ -29,6 +37,7 @@ impl Place {
         (0..(stages * BUCKETS) as u32).map(Place)
     }
 
+    #[inline]
     pub(crate) fn new(stage: StageId, bucket: usize) -> Place {
         Place(u32::from(stage.0) * BUCKETS as u32 + bucket as u32)
     }
@@ -55,14 +64,20 @@ impl Place {
     }
 }
 
+/// Buckets that stay with a worker, whatever happens.
+pub(crate) type Pins = HashMap<Place, usize>;
+
 /// The tables. Only a bucket's owner writes its entry.
 #[derive(Debug)]
 pub(crate) struct Owners(Box<[AtomicU8]>);
 
 impl Owners {
-    /// Buckets go round the workers.
-    pub(crate) fn new(stages: usize, workers: usize) -> Owners {
-        let first = |place: Place| (place.index() % BUCKETS % workers) as u8;
+    /// Buckets go round the workers, but for those that are pinned.
+    pub(crate) fn new(stages: usize, workers: usize, pins: &Pins) -> Owners {
+        let first = |place: Place| match pins.get(&place) {
+            Some(worker) => *worker as u8,
+            None => (place.bucket() % workers) as u8,
+        };
         Owners(
             Place::all(stages)
                 .map(|place| AtomicU8::new(first(place)))

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use loom::thread;
 
 use crate::event::StageId;
-use crate::map::{Owners, Place, Sending};
+use crate::map::{Owners, Pins, Place, Sending};
 use crate::ring::ring;
 
 /// A sender sends twice while the owner gives the bucket away: what was sent on, and behind it what came straight, is in order.
 pub fn a_bucket_moves() {
-    let owners = Arc::new(Owners::new(1, 2));
+    let owners = Arc::new(Owners::new(1, 2, &Pins::new()));
     let senders: Arc<[Sending]> = Arc::new([Sending::default()]);
     let place = Place::new(StageId(0), 0);
     let (mut to_old, mut old) = ring(2);

@@ -8,6 +8,8 @@ use crate::shared::Shared;
 
 /// Stages of what workers say to each other, to the worker that is the event's value: a bucket has been handed over;
 pub(crate) const HANDED_OVER: StageId = StageId(u8::MAX);
+/// the same, and what the former owner's handler kept of it lies ready;
+pub(crate) const HANDED_OVER_WITH_STATE: StageId = StageId(u8::MAX - 4);
 /// a batch is lent;
 pub(crate) const LENT: StageId = StageId(u8::MAX - 1);
 /// it comes back.

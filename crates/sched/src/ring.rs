@@ -147,8 +147,16 @@ impl Consumer {
         self.inner.room()
     }
 
+    /// Whether nothing is there, and nobody has reserved a place.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reserved() == self.taken
+    }
+
     /// How many places were ever reserved.
+    #[inline]
     pub(crate) fn reserved(&self) -> u64 {
+        // Acquire: pairs with `Producer::reserve`.
         self.inner.reserved.0.load(Ordering::Acquire)
     }
 
@@ -195,6 +203,7 @@ mod tests {
             assert_eq!(producer.reserve(1).1, 0);
             other.fill(last, [last, 7]);
             assert!(!consumer.is_ready(), "the places before it are not filled");
+            assert!(!consumer.is_empty(), "they are reserved");
             for at in first..first + 3 {
                 producer.fill(at, [at, 7]);
             }
@@ -206,5 +215,6 @@ mod tests {
             }
         }
         assert_eq!((next, consumer.taken(), consumer.reserved()), (20, 20, 20));
+        assert!(consumer.is_empty());
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::calibration;
 use crate::placement::pin;
+use crate::told::Told;
 use crate::worker::Worker;
 
 /// Batches of a turn: then others get what is theirs.
@@ -108,7 +109,7 @@ impl Running {
 }
 
 fn work(mut worker: Worker, patience: Duration, is_over: &AtomicBool) -> Worker {
-    worker.own_bed();
+    worker.bed().own();
     let mut idle = 0;
     let mut since = None;
     while !is_over.load(Ordering::Acquire) {
@@ -131,26 +132,47 @@ fn work(mut worker: Worker, patience: Duration, is_over: &AtomicBool) -> Worker 
 }
 
 impl Worker {
-    fn own_bed(&self) {
-        self.bed().own();
+    /// What wakes the thread that runs this worker, when it has lain down: an eventfd, say. It is called by whoever sends something, and is
+    /// short, and does not panic. For a thread of one's own; [`Running`] has its threads park.
+    ///
+    /// Such a thread has turns ([`Worker::turn`]) until [`Worker::is_idle`]. Then it lies down, and asks once more: what was sent before
+    /// wakes nobody. If that is so still, it waits until it is woken, or [`Worker::next_timer_ns`] has come; in any case it gets up.
+    pub fn wake_with(&self, wake: impl Fn() + Send + Sync + 'static) {
+        self.bed().wake_with(wake);
+    }
+
+    /// From here on whoever sends something to this worker wakes it, once: see [`Worker::wake_with`].
+    pub fn lie_down(&self) {
+        self.show();
+        self.told().fall_asleep(self.now_ns());
+        self.bed().lie_down();
+    }
+
+    /// From here on nobody wakes it. The time since [`Worker::lie_down`] is counted as sleep.
+    pub fn get_up(&self) {
+        self.bed().get_up();
+        if let Some(slept_ns) = self.told().awake(self.now_ns()) {
+            let seen = self.seen();
+            seen.parks.add(1);
+            seen.parked_ns.add(slept_ns);
+        }
+    }
+
+    fn told(&self) -> &Told {
+        &self.shared().loads[self.index()].0
     }
 
     fn sleep(&self, is_over: &AtomicBool) {
-        self.be_unloaded();
-        self.show();
-        self.bed().lie_down();
+        self.lie_down();
         if self.is_idle() && !is_over.load(Ordering::Acquire) {
-            let begin = self.now_ns();
             match self.next_timer_ns() {
                 Some(due) => {
-                    std::thread::park_timeout(Duration::from_nanos(due.saturating_sub(begin)));
+                    let left = due.saturating_sub(self.now_ns());
+                    std::thread::park_timeout(Duration::from_nanos(left));
                 }
                 None => std::thread::park(),
             }
-            let seen = self.seen();
-            seen.parks.add(1);
-            seen.parked_ns.add(self.now_ns().saturating_sub(begin));
         }
-        self.bed().get_up();
+        self.get_up();
     }
 }

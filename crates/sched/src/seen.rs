@@ -73,6 +73,17 @@ impl StageSeen {
         }
     }
 
+    /// A batch took so long for each event; it is not counted yet.
+    #[inline]
+    pub(crate) fn learn_cost(&self, cost_ns: u64) {
+        // One that was interrupted is not what work costs.
+        let known = self.cost_ns.get();
+        self.cost_ns.set(match self.batches.get() {
+            0 => cost_ns,
+            _ => (7 * known + cost_ns.min(16 * known + 1000)) / 8,
+        });
+    }
+
     /// A batch was handled.
     #[inline]
     pub(crate) fn count(&self, events: usize) {
@@ -101,6 +112,10 @@ pub(crate) struct Seen {
     pub(crate) owned: Figure,
     pub(crate) given: Figure,
     pub(crate) taken: Figure,
+    /// What handlers kept of buckets that it gave and got, and what was lost of that on the way.
+    pub(crate) states_given: Figure,
+    pub(crate) states_taken: Figure,
+    pub(crate) states_lost: Figure,
     /// Batches of others that it has done.
     pub(crate) borrowed: Figure,
     pub(crate) parks: Figure,
@@ -134,6 +149,9 @@ impl Seen {
             owned: figure(),
             given: figure(),
             taken: figure(),
+            states_given: figure(),
+            states_taken: figure(),
+            states_lost: figure(),
             borrowed: figure(),
             parks: figure(),
             parked_ns: figure(),

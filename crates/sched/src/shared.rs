@@ -1,15 +1,16 @@
 //! What all workers and entry points of a scheduler see.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64 as Plain, AtomicUsize};
-use std::thread::Thread;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Config;
 use crate::atomic::{Apart, AtomicBool, AtomicU64, Ordering, fence};
 use crate::fusion::Fusion;
-use crate::graph::{Kind, Maker, Stage};
-use crate::map::{Owners, Sending};
+use crate::graph::{Graph, Kind, Maker, Pin};
+use crate::map::{Owners, Pins, Sending};
 use crate::seen::{EntrySeen, Seen};
+use crate::state::States;
+use crate::told::Told;
 use crate::worker::Loans;
 
 /// What all of them see.
@@ -25,11 +26,15 @@ pub(crate) struct Shared {
     /// Which workers have flows, or are about to have some, by bits; never none.
     pub(crate) active: Apart<Plain>,
     pub(crate) owners: Owners,
+    /// Buckets that never move.
+    pub(crate) pins: Pins,
+    /// What handlers keep of buckets that are on their way.
+    pub(crate) states: States,
     /// Of workers, and of entry points behind them.
     pub(crate) senders: Box<[Sending]>,
     pub(crate) beds: Box<[Bed]>,
-    /// Of each worker, in thousandths of a processor.
-    pub(crate) loads: Box<[Apart<AtomicU64>]>,
+    /// Of each worker.
+    pub(crate) loads: Box<[Apart<Told>]>,
     /// Of each worker.
     pub(crate) loans: Box<[Loans]>,
     /// Of each worker: events of each entry point that left the graph, less those that were made in it.
@@ -78,18 +83,23 @@ pub(crate) fn nanoseconds(latency: Option<std::time::Duration>) -> u64 {
 }
 
 impl Shared {
-    pub(crate) fn new(stages: &[Stage], config: &Config) -> Shared {
+    pub(crate) fn new(graph: &Graph, config: &Config) -> Shared {
         let (workers, entries) = (config.workers, config.entries.len());
+        let stages = &graph.stages;
         let names = stages.iter().map(|stage| stage.name.clone()).collect();
         let kinds: Vec<_> = stages.iter().map(|stage| stage.kind).collect();
-        let pins = stages.iter().map(|stage| stage.fused).collect();
+        let fused = stages.iter().map(|stage| stage.fused).collect();
+        let place = |pin: &Pin| (pin.place(), pin.worker);
+        let pins: Pins = graph.pins.iter().map(place).collect();
         let makers = stages.iter().map(|stage| stage.maker.clone()).collect();
         let zeros = |_| Apart((0..entries).map(|_| AtomicU64::new(0)).collect());
         let seen = |_| Apart(Seen::new(stages.len()));
         let entered = |_| Apart(EntrySeen::new(stages.len()));
         Shared {
-            owners: Owners::new(kinds.len(), workers),
-            fusion: Fusion::new(pins),
+            owners: Owners::new(kinds.len(), workers, &pins),
+            pins,
+            states: States::new(kinds.len()),
+            fusion: Fusion::new(fused),
             names,
             kinds,
             makers: Makers(makers),
@@ -112,6 +122,12 @@ impl Shared {
     pub(crate) fn active(&self) -> u64 {
         // Acquire: pairs with the changes in `worker::activity`, which are AcqRel; nothing else hangs on it.
         self.active.0.load(Ordering::Acquire)
+    }
+
+    /// A worker's load, as far as others know, in thousandths of a processor.
+    #[inline]
+    pub(crate) fn load(&self, worker: usize, now: u64) -> u64 {
+        self.loads[worker].0.load(now)
     }
 
     /// The next active worker, from one on.
@@ -154,17 +170,32 @@ impl Shared {
     }
 }
 
+type Waker = Arc<dyn Fn() + Send + Sync>;
+
 /// Where a worker sleeps.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Bed {
     sleeps: Apart<AtomicBool>,
-    thread: OnceLock<Thread>,
+    /// What wakes it: locked by whoever does, when it sleeps, and when another thread comes to run it.
+    waker: Mutex<Option<Waker>>,
+}
+
+impl std::fmt::Debug for Bed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "bed, sleeps: {:?}", self.sleeps.0)
+    }
 }
 
 impl Bed {
-    /// Whose it is.
+    /// It is this thread's, which parks.
     pub(crate) fn own(&self) {
-        let _ = self.thread.set(std::thread::current());
+        let thread = std::thread::current();
+        self.wake_with(move || thread.unpark());
+    }
+
+    /// What wakes who sleeps here, from now on.
+    pub(crate) fn wake_with(&self, wake: impl Fn() + Send + Sync + 'static) {
+        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(wake));
     }
 
     /// From here on it is woken; what was sent before is to be looked for once more.
@@ -178,13 +209,19 @@ impl Bed {
         self.sleeps.0.store(false, Ordering::Relaxed);
     }
 
+    #[cold]
+    fn wake(&self) {
+        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        let waker = Option::clone(&waker);
+        if let Some(wake) = waker {
+            wake();
+        }
+    }
+
     pub(crate) fn rouse(&self) {
         // Most are awake: a swap would take the line from them.
-        if self.sleeps.0.load(Ordering::Relaxed)
-            && self.sleeps.0.swap(false, Ordering::AcqRel)
-            && let Some(thread) = self.thread.get()
-        {
-            thread.unpark();
+        if self.sleeps.0.load(Ordering::Relaxed) && self.sleeps.0.swap(false, Ordering::AcqRel) {
+            self.wake();
         }
     }
 }

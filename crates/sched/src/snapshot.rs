@@ -80,6 +80,13 @@ pub struct WorkerFigures {
     pub buckets_given: u64,
     /// Buckets that it has got from others.
     pub buckets_taken: u64,
+    /// Buckets that it has given together with what its handler had kept of them.
+    pub states_given: u64,
+    /// Buckets that it has got together with what another handler had kept of them.
+    pub states_taken: u64,
+    /// What a handler had kept of a bucket, and was lost when the bucket moved: giving it up or getting it panicked, or there was no
+    /// handler. What is lost with a handler that panics is not counted.
+    pub states_lost: u64,
     /// What it did at each stage.
     pub work: Vec<WorkFigures>,
     /// Events and words that came to it from entry points and other workers.
@@ -194,10 +201,16 @@ impl WorkerFigures {
             is_active: shared.active() >> worker & 1 != 0,
             is_ill: seen.ill_until_ns.get() > now,
             processor: seen.processor.get().checked_sub(1).map(|at| at as usize),
-            load: seen.load.get(),
+            load: match shared.loads[worker].0.is_long_asleep(now) {
+                true => 0,
+                false => seen.load.get(),
+            },
             buckets: seen.owned.get(),
             buckets_given: seen.given.get(),
             buckets_taken: seen.taken.get(),
+            states_given: seen.states_given.get(),
+            states_taken: seen.states_taken.get(),
+            states_lost: seen.states_lost.get(),
             work: seen.stages.iter().map(WorkFigures::of).collect(),
             received: seen.received.get(),
             sent: seen.sent.get(),
@@ -305,6 +318,9 @@ impl WorkerFigures {
         let less = |now: &mut u64, before: u64| *now = now.saturating_sub(before);
         less(&mut self.buckets_given, before.buckets_given);
         less(&mut self.buckets_taken, before.buckets_taken);
+        less(&mut self.states_given, before.states_given);
+        less(&mut self.states_taken, before.states_taken);
+        less(&mut self.states_lost, before.states_lost);
         less(&mut self.received, before.received);
         less(&mut self.sent, before.sent);
         less(&mut self.borrowed, before.borrowed);

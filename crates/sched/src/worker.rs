@@ -11,7 +11,7 @@ use crate::control::Control;
 use crate::event::{Event, StageId};
 use crate::graph::{Handler, Kind, Out};
 use crate::map::Place;
-use crate::outbox::{HANDED_OVER, LENT, Outbox, RETURNED};
+use crate::outbox::{HANDED_OVER, HANDED_OVER_WITH_STATE, LENT, Outbox, RETURNED};
 use crate::ring::Consumer;
 use crate::seen::Seen;
 use crate::shared::{Bed, Shared};
@@ -23,6 +23,8 @@ use queues::Queues;
 
 mod activity;
 mod batch;
+mod carrying;
+mod in_place;
 mod lending;
 mod moving;
 mod queues;
@@ -192,12 +194,12 @@ impl Worker {
         handled
     }
 
-    /// What is left to do then; the clock is asked now and then.
+    /// What is left to do then; the clock is asked now and then, and when much was done in place.
     fn turn_without_work(&mut self) {
         self.go_on_moving();
         self.send();
         self.idle_turns = self.idle_turns.wrapping_add(1);
-        if self.idle_turns.is_multiple_of(IDLE_TURNS) {
+        if self.idle_turns.is_multiple_of(IDLE_TURNS) || self.load.is_due() {
             self.look_around(self.clock.now());
         }
     }
@@ -208,7 +210,7 @@ impl Worker {
             self.show();
             if is_time_to_move {
                 self.follow_load(now);
-                self.balance();
+                self.balance(now);
             }
         }
     }
@@ -245,7 +247,9 @@ impl Worker {
         &self.shared
     }
 
-    pub(crate) fn now_ns(&self) -> u64 {
+    /// What time it is, in nanoseconds since the graph was built.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
         self.clock.now()
     }
 
@@ -307,6 +311,10 @@ impl Worker {
     fn obey(&mut self, word: Event) {
         match word.stage {
             HANDED_OVER => self.take_over(Place::from_word(word.flow)),
+            HANDED_OVER_WITH_STATE => {
+                self.take_state(Place::from_word(word.flow));
+                self.take_over(Place::from_word(word.flow));
+            }
             LENT => self.lending.borrowed.push_back(word.flow),
             RETURNED => self.come_back(word.flow),
             _ => {}

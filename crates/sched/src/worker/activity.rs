@@ -4,12 +4,13 @@
 //! finds that the others could do its work as well stands down: it gives them all that it has, and sleeps. Between the two limits nothing
 //! happens, so that a load that does not change leaves everybody where it is.
 //!
-//! A worker whose handler has panicked stands down as well, for a second.
+//! A worker whose handler has panicked stands down as well, for a second. What is pinned to a worker stays there in all this: it is woken
+//! for that, active or not.
 //!
 //! | a worker is | and becomes | when |
 //! |---|---|---|
 //! | active | leaving | it is calm for some looks, or its handler panics and another one is well |
-//! | leaving | inactive | it has no bucket any more |
+//! | leaving | inactive | it has no bucket any more but those that are pinned |
 //! | leaving, inactive | active | it is called up, and is not ill; what it has not given away yet it keeps |
 //! | inactive | leaving | it is given a bucket by somebody who has not seen that it stood down |
 //!
@@ -122,7 +123,7 @@ impl Worker {
         let active = self.shared.active();
         if active >> self.index & 1 == 0 {
             // Somebody has given it something since it stood down.
-            if self.flows.owned() > 0 && self.activity.exodus.is_none() {
+            if self.flows.movable() > 0 && self.activity.exodus.is_none() {
                 self.leave(active);
             }
             return;
@@ -134,7 +135,7 @@ impl Worker {
             self.activity.calm = 0;
             self.call_up(now);
         } else {
-            self.stand_down_if_calm(active, wait <= bound / 2);
+            self.stand_down_if_calm(active, wait <= bound / 2, now);
         }
     }
 
@@ -169,9 +170,9 @@ impl Worker {
         self.activity.exodus = Some(Exodus::new(true, bit));
     }
 
-    fn stand_down_if_calm(&mut self, active: u64, nobody_waits: bool) {
+    fn stand_down_if_calm(&mut self, active: u64, nobody_waits: bool, now: u64) {
         let others = u64::from(active.count_ones()) - 1;
-        let load = |worker: usize| self.shared.loads[worker].0.load(Relaxed);
+        let load = |worker: usize| self.shared.load(worker, now);
         let all = (0..self.shared.workers).filter(|worker| active >> worker & 1 != 0);
         let sum: u64 = all.map(load).sum();
         let is_calm = others > 0 && sum <= CALM * others && nobody_waits;
@@ -250,13 +251,13 @@ impl Worker {
         for bucket in exodus.bucket..end {
             let of_bucket = (0..stages).map(|stage| Place::new(StageId(stage), bucket));
             let before = places.len();
-            places.extend(of_bucket.filter(|place| self.flows.has(*place)));
+            places.extend(of_bucket.filter(|place| self.may_move(*place)));
             if places.len() > before && !exodus.takes() {
                 places.truncate(before);
             }
         }
         self.moves += self.give_away(&places, to) as u64;
-        let is_over = end == BUCKETS && (exodus.is_half || self.flows.owned() == 0);
+        let is_over = end == BUCKETS && (exodus.is_half || self.flows.movable() == 0);
         exodus.bucket = end % BUCKETS;
         self.activity.exodus = (!is_over).then_some(exodus);
     }

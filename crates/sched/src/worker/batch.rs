@@ -75,9 +75,9 @@ impl Worker {
     pub(super) fn run(&mut self, id: StageId) {
         let stage = id.index();
         let seen = &self.shared.seen[self.index].0.stages[stage];
-        let batches = seen.batches.get();
-        let is_timed = batches.is_multiple_of(TIMED);
+        let is_timed = seen.batches.get().is_multiple_of(TIMED);
         let begin = if is_timed { self.clock.now() } else { 0 };
+        self.out.waiting = self.queues.stages();
         let (batch, out) = (&self.batch, &mut self.out);
         let is_done = match &mut self.handlers[stage] {
             // What a handler left in `out` before it panicked is thrown away, and it is not called again.
@@ -85,16 +85,10 @@ impl Worker {
             None => false,
         };
         if is_timed && !batch.is_empty() {
-            let cost = (self.clock.now() - begin) / batch.len() as u64;
-            // One that was interrupted is not what work costs.
-            let known = seen.cost_ns.get();
-            seen.cost_ns.set(match batches {
-                0 => cost,
-                _ => (7 * known + cost.min(16 * known + 1000)) / 8,
-            });
+            seen.learn_cost((self.clock.now() - begin) / batch.len() as u64);
         }
         seen.count(batch.len());
-        self.load.saw(id, batch);
+        self.load.saw(id, batch, |event| event.flow);
         if !is_done {
             self.fail(id);
         }
@@ -203,16 +197,22 @@ impl Worker {
         }
     }
 
-    /// A handler panicked: its batch is lost, another handler takes its place, and others get its flows for a while.
+    /// A handler panicked, or there is none: its batch is lost.
     #[cold]
     fn fail(&mut self, id: StageId) {
-        let stage = id.index();
         self.out.events.clear();
         self.out.drops.clear();
         self.out.timers.clear();
-        let seen = &self.shared.seen[self.index].0;
-        seen.panics.add(1);
-        seen.stages[stage].lost.add(self.batch.len() as u64);
+        let seen = &self.seen().stages[id.index()];
+        seen.lost.add(self.batch.len() as u64);
+        self.replace_handler(id);
+    }
+
+    /// Another handler takes the place of one that panicked, and others get its flows for a while.
+    #[cold]
+    pub(super) fn replace_handler(&mut self, id: StageId) {
+        let stage = id.index();
+        self.seen().panics.add(1);
         let broken = self.handlers[stage].take();
         // Both may panic as well. Without a handler the next batch ends here, and another one is asked for.
         let _ = catch_unwind(AssertUnwindSafe(move || drop(broken)));

@@ -56,6 +56,12 @@ pub(super) struct Lending {
 }
 
 impl Lending {
+    /// Whether nothing is away, and nothing of others is here.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.line.is_empty() && self.borrowed.is_empty()
+    }
+
     /// Whether something of a bucket is away.
     pub(super) fn has(&self, place: Place) -> bool {
         self.line.iter().any(|away| away.places.contains(&place))
@@ -101,7 +107,7 @@ impl Worker {
             return None;
         }
         self.lending.turn += 1;
-        let load = |worker: &usize| self.shared.loads[*worker].0.load(Ordering::Relaxed);
+        let load = |worker: &usize| self.shared.load(*worker, self.out.now_ns);
         // Who is not active is called up by load, and not by a loan.
         let active = self.shared.active() & !(1 << self.index);
         let others = (0..workers).map(|step| (self.lending.turn + step) % workers);

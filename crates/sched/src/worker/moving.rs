@@ -4,8 +4,13 @@
 //! |---|---|---|
 //! | 1 | the owner | stops handling the bucket's events, sends those that wait to the new owner, and writes it into the table |
 //! | 2 | the owner | sends on whatever still comes, until every sender was seen outside of sending, and what they had sent was taken |
-//! | 3 | the owner | says so, behind all that it sent on |
-//! | 4 | the new owner | handles what the old one sent on, and behind it what came straight, which it has kept until then |
+//! | 3 | the owner | lays down what its handler kept of the bucket (`worker::carrying`) |
+//! | 4 | the owner | says so, behind all that it sent on |
+//! | 5 | the new owner | has its handler take that |
+//! | 6 | the new owner | handles what the old one sent on, and behind it what came straight, which it has kept until then |
+//!
+//! Never: a bucket that is pinned moves; a bucket that is on its way, or of which something is lent, is given away; a handler is asked for
+//! what it keeps while an event of the bucket may still come to it.
 //!
 //! So a bucket has one worker at a time that handles it, and each sender's events keep their order. Nobody is waited for but who is in the
 //! midst of sending; nothing has to be said to, or done by, anybody else.
@@ -13,11 +18,10 @@
 use std::collections::HashMap;
 
 use super::Worker;
-use crate::atomic::Ordering;
 use crate::event::{Event, StageId};
 use crate::graph::Kind;
 use crate::map::{Leave, Place};
-use crate::outbox::{HANDED_OVER, word};
+use crate::outbox::{HANDED_OVER, HANDED_OVER_WITH_STATE, word};
 use crate::seen::ELEPHANTS;
 use crate::shared::Shared;
 
@@ -42,6 +46,8 @@ struct Leaving {
 pub(super) struct Flows {
     states: Box<[State]>,
     owned: usize,
+    /// How many of those are pinned.
+    pinned: usize,
     leaving: Vec<Leaving>,
     /// What came straight, or was sent on, for buckets that are on their way here.
     held: HashMap<Place, Vec<Event>>,
@@ -64,6 +70,7 @@ impl Flows {
                 .filter(|state| **state == State::Owned)
                 .count(),
             states,
+            pinned: shared.pins.values().filter(|of| **of == worker).count(),
             leaving: Vec::new(),
             held: HashMap::new(),
             held_events: 0,
@@ -78,6 +85,11 @@ impl Flows {
     /// Buckets that it has, of all stages.
     pub(super) fn owned(&self) -> usize {
         self.owned
+    }
+
+    /// Of those, how many may be another one's some time.
+    pub(super) fn movable(&self) -> usize {
+        self.owned - self.pinned
     }
 
     pub(super) fn is_moving(&self) -> bool {
@@ -112,7 +124,13 @@ impl Worker {
         }
     }
 
-    /// Gives a flow of a stage, and all of its bucket, to another worker. False: it is not this one's, or it is on its way already.
+    /// Whether it has a bucket that may be another one's some time.
+    pub(super) fn may_move(&self, place: Place) -> bool {
+        self.flows.has(place) && !self.shared.pins.contains_key(&place)
+    }
+
+    /// Gives a flow of a stage, and all of its bucket, to another worker. False: it is not this one's, it is pinned, something of it is
+    /// lent, or it is on its way already.
     ///
     /// # Panics
     /// When there is no such worker.
@@ -121,11 +139,11 @@ impl Worker {
         self.give_away(&[Place::of(stage, flow)], to) > 0
     }
 
-    /// Gives buckets to another worker, but those that are not ours to give, or are on their way already. How many are given: those of
-    /// several stages that stand beside each other are one.
+    /// Gives buckets to another worker, but those that are not ours to give, are pinned, or are on their way already. How many are given:
+    /// those of several stages that stand beside each other are one.
     pub(super) fn give_away(&mut self, places: &[Place], to: usize) -> usize {
         // What was lent comes back here.
-        let may_go = |place: &&Place| self.flows.has(**place) && !self.lending.has(**place);
+        let may_go = |place: &&Place| self.may_move(**place) && !self.lending.has(**place);
         let places: Vec<Place> = places.iter().filter(may_go).copied().collect();
         if to == self.index || places.is_empty() {
             return 0;
@@ -155,17 +173,10 @@ impl Worker {
         count
     }
 
-    /// Who sleeps has no load.
-    pub(crate) fn be_unloaded(&self) {
-        self.shared.loads[self.index].0.store(0, Ordering::Relaxed);
-        self.seen().load.set(0);
-    }
-
     /// Tells its load, and gives some of it to whoever has the least.
-    pub(super) fn balance(&mut self) {
+    pub(super) fn balance(&mut self, now: u64) {
         let shared = self.shared.clone();
-        let load_of = |worker: usize| &shared.loads[worker].0;
-        load_of(self.index).store(self.load.level, Ordering::Relaxed);
+        shared.loads[self.index].0.tell(self.load.level);
         let costs: Vec<u64> = self
             .seen()
             .stages
@@ -175,17 +186,18 @@ impl Worker {
         self.show_elephants(&costs);
         let active = shared.active() & !(1 << self.index);
         let others = (0..shared.workers).filter(|worker| active >> worker & 1 != 0);
-        let load = |worker: &usize| load_of(*worker).load(Ordering::Relaxed);
+        let load = |worker: &usize| shared.load(*worker, now);
         let Some(least) = others.min_by_key(load) else {
             return;
         };
         let is_apart = shared.fusion.is_apart(&costs);
-        let chosen = self.load.choose(load(&least), &costs, &is_apart);
+        let may_move = |place| self.may_move(place);
+        let chosen = self.load.choose(load(&least), &costs, &is_apart, may_move);
         if chosen.is_empty() {
             return;
         }
         let charged: u64 = chosen.iter().map(|chosen| chosen.load).sum();
-        load_of(least).fetch_add(charged, Ordering::Relaxed);
+        shared.loads[least].0.charge(charged);
         let stages = shared.kinds.len();
         let places = chosen.iter().flat_map(|chosen| {
             (chosen.stage..stages).map(|stage| Place::new(StageId(stage as u8), chosen.bucket))
@@ -219,12 +231,16 @@ impl Worker {
             let Leaving { places, to, .. } = self.flows.leaving.swap_remove(at);
             for place in places {
                 self.flows.states[place.index()] = State::Other;
-                self.pending.push_back(word(HANDED_OVER, to, place.word()));
+                let what = match self.give_state(place) {
+                    true => HANDED_OVER_WITH_STATE,
+                    false => HANDED_OVER,
+                };
+                self.pending.push_back(word(what, to, place.word()));
             }
         }
     }
 
-    /// A bucket has come: its former owner has sent on all that it had.
+    /// A bucket has come: its former owner has sent on all that it had. What its handler kept has been taken.
     pub(super) fn take_over(&mut self, place: Place) {
         self.flows.states[place.index()] = State::Owned;
         self.flows.owned += 1;

@@ -62,6 +62,13 @@ impl Queues {
         self.used == [0; 4]
     }
 
+    /// The stages that have something, by bits.
+    #[inline]
+    pub(super) fn stages(&self) -> u64 {
+        let [highest, high, normal, low] = self.used;
+        highest | high | normal | low
+    }
+
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.counts.iter().sum()
