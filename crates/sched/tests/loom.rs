@@ -12,6 +12,16 @@ fn what_was_sent_by_the_older_table_comes_first() {
 }
 
 #[test]
+fn what_is_kept_of_a_bucket_is_there_when_it_is_handed_over() {
+    loom::model(model::a_state_goes_with_its_bucket);
+}
+
+#[test]
+fn what_is_done_in_place_overtakes_nothing() {
+    loom::model(model::what_is_done_in_place_overtakes_nothing);
+}
+
+#[test]
 fn causes_come_before_effects() {
     loom::model(model::causes_come_first);
 }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_sched::{
-    Config, Entry, Event, Graph, Kind, Out, Priority, StageId, Worker, build_in_virtual_time,
+    Config, Entry, Event, Graph, Kind, Out, Priority, StageId, Worker, bucket_of,
+    build_in_virtual_time,
 };
 
 const FLOWS: u64 = 30;
@@ -99,6 +100,26 @@ fn graph(behaviour: Behaviour, left: &Left) -> (Graph, StageId) {
         }
     });
     (graph, first.unwrap())
+}
+
+/// Some flows of some stages stay with some worker, in half of all graphs.
+fn pin_some(
+    graph: &mut Graph,
+    behaviour: Behaviour,
+    first: StageId,
+    workers: usize,
+) -> Vec<(StageId, u32, usize)> {
+    let mut pins = HashMap::new();
+    for at in 0..behaviour.seed % 2 * 12 {
+        let draw = |of: u64, end: u64| mix(&[behaviour.seed, at, of]) % end;
+        let stage = first.plus(draw(5, behaviour.stages + 1) as u8);
+        let flow = draw(6, 2 * FLOWS) as u32;
+        // A bucket has one worker.
+        let pin = (stage, flow, draw(7, workers as u64) as usize);
+        let pinned = *pins.entry((stage, bucket_of(flow))).or_insert(pin);
+        graph.pin(stage, flow, pinned.2);
+    }
+    pins.into_values().collect()
 }
 
 struct Play {
@@ -209,7 +230,9 @@ fn play(seed: u64, steps: usize) {
         stages: 1 + seed % 5,
     };
     let left = Left::default();
-    let (graph, first) = graph(behaviour, &left);
+    let (mut graph, first) = graph(behaviour, &left);
+    let workers = 1 + seed as usize / 2 % 5;
+    let pins = pin_some(&mut graph, behaviour, first, workers);
     let now = Arc::new(AtomicU64::new(0));
     let is_elastic = seed.is_multiple_of(3);
     let config = Config {
@@ -220,7 +243,7 @@ fn play(seed: u64, steps: usize) {
         },
         entries: vec![200; 1 + seed as usize % 2],
         latency: is_elastic.then_some(Duration::from_micros(100)),
-        ..Config::new(1 + seed as usize / 2 % 5)
+        ..Config::new(workers)
     };
     let (workers, entries) = build_in_virtual_time(&graph, &config, &now).unwrap();
     let mut play = Play {
@@ -252,6 +275,9 @@ fn play(seed: u64, steps: usize) {
         play.workers.iter().all(|worker| worker.backlog() == 0),
         "seed {seed}"
     );
+    for (stage, flow, worker) in pins {
+        assert!(play.workers[worker].has(stage, flow), "seed {seed}");
+    }
     // What is shown is what happened.
     let shown = play.entries[0].control().snapshot();
     let events: Vec<u64> = shown.stages.iter().map(|stage| stage.work.events).collect();
