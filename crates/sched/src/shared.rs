@@ -211,8 +211,9 @@ impl Bed {
 
     #[cold]
     fn wake(&self) {
-        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
-        let waker = Option::clone(&waker);
+        let lock = self.waker.lock();
+        let waker = Option::clone(&lock.unwrap_or_else(PoisonError::into_inner));
+        // The lock is free again: whoever is woken may be as quick as it likes.
         if let Some(wake) = waker {
             wake();
         }

@@ -24,7 +24,7 @@ impl Worker {
             && self.input.is_empty()
     }
 
-    /// Whether a flow of a stage is this worker's: none other handles it before this one's next turn. Those of parallel stages are nobody's.
+    /// Whether a flow of a stage is this worker's: none other handles it before this one's next turn. Of parallel stages none is.
     ///
     /// # Panics
     /// When there is no such stage.
