@@ -7,6 +7,8 @@
 //!   number    slot (22) | generation (9)
 //! ```
 //!
+//! Bearers whose slots leave the same rest when they are divided by 1024 are a shard: they are one worker's.
+//!
 //! A slot that is used again has another generation: what is still sent to the bearer that was there before is of no tunnel. Generations
 //! begin at 1, so that no TEID is 0.
 
@@ -205,6 +207,8 @@ const GENERATION_BITS: u32 = 9;
 pub(crate) const GENERATIONS: u32 = 1 << GENERATION_BITS;
 /// Bearers of a table, at most.
 pub const BEARERS_MAX: usize = 1 << (31 - GENERATION_BITS);
+/// Into so many parts bearers are divided, by their slots: each is one worker's at a time, with all that is known of its bearers.
+pub(crate) const SHARDS: usize = 1024;
 
 impl BearerId {
     pub(crate) fn new(slot: usize, generation: u32) -> BearerId {
@@ -214,6 +218,12 @@ impl BearerId {
     #[inline]
     pub(crate) fn slot(self) -> usize {
         (self.0 >> GENERATION_BITS) as usize
+    }
+
+    /// Which shard it is of.
+    #[inline]
+    pub(crate) fn shard(self) -> u32 {
+        (self.0 >> GENERATION_BITS) % SHARDS as u32
     }
 
     #[inline]

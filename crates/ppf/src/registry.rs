@@ -5,11 +5,11 @@
 
 use std::fmt;
 
-use crate::bearer::{BEARERS_MAX, Bearer, BearerId, MeterId};
+use crate::bearer::{BEARERS_MAX, Bearer, BearerId, MeterId, SHARDS};
 use crate::hold::HoldLimits;
 use crate::spec::{BearerSpec, UeSpec};
 use crate::store::{Store, StoreError};
-use crate::table::{Class, Table};
+use crate::table::Table;
 
 /// Why a change was not made.
 #[derive(Debug)]
@@ -45,8 +45,6 @@ impl From<StoreError> for ChangeError {
 pub struct Registry {
     table: Table,
     store: Option<Store>,
-    /// Bearers of one user equipment are one worker's, of so many.
-    workers: usize,
 }
 
 impl Default for Registry {
@@ -68,7 +66,6 @@ impl Registry {
         Registry {
             table: Table::with_limits(limits),
             store: None,
-            workers: 1,
         }
     }
 
@@ -91,11 +88,6 @@ impl Registry {
         }
         registry.store = Some(store);
         Ok(registry)
-    }
-
-    /// Says how many workers there are.
-    pub(crate) fn set_workers(&mut self, workers: usize) {
-        self.workers = workers;
     }
 
     /// How many there are.
@@ -156,9 +148,14 @@ impl Registry {
         spec.check()?;
         let bearer = spec.bearer();
         self.check_users(spec, None)?;
-        let class = self.class(spec.ue)?;
-        let full = || format!("there are {BEARERS_MAX} bearers, and can be no more");
-        self.table.add_in(bearer, class).ok_or_else(full)
+        let shard = self.shard(spec.ue)?;
+        let added = self.table.add_in(bearer, shard);
+        added.ok_or_else(|| match spec.ue {
+            Some(ue) if self.table.len() < BEARERS_MAX => {
+                format!("where the bearers of ue {ue} are is no place for one more")
+            }
+            _ => format!("there are {BEARERS_MAX} bearers, and can be no more"),
+        })
     }
 
     /// A user is one bearer's, but for that which is to be changed.
@@ -183,12 +180,12 @@ impl Registry {
         let before = self.table.get(id).ok_or(ChangeError::Unknown)?;
         self.check_users(spec, Some(id))
             .map_err(ChangeError::Refused)?;
-        let class = self.class(spec.ue).map_err(ChangeError::Refused)?;
-        // One that it is of already may be several workers' since a restart with another number of them.
+        self.shard(spec.ue).map_err(ChangeError::Refused)?;
+        // One that it is of already may have bearers in several shards, since an older version kept it.
         let is_other = before.user != spec.ue.map(MeterId);
-        if is_other && !class.has(id.slot()) {
-            let why =
-                "another worker has the bearers of this ue: add the bearer anew, as one of them";
+        let shard = spec.ue.and_then(|ue| self.table.meter_shard(MeterId(ue)));
+        if is_other && shard.is_some_and(|shard| shard != id.shard()) {
+            let why = "the bearers of this ue are elsewhere: add the bearer anew, as one of them";
             return Err(ChangeError::Refused(why.to_owned()));
         }
         if let Some(store) = &mut self.store {
@@ -221,16 +218,15 @@ impl Registry {
         Ok(gone)
     }
 
-    /// Where bearers of a user equipment are.
-    fn class(&self, ue: Option<u32>) -> Result<Class, String> {
-        let Some(ue) = ue else { return Ok(Class::ANY) };
+    /// In which shard a bearer of a user equipment is added: they are all in one, so that one worker has them all, and their limit is one.
+    /// It is that which has its bearers; for the first one it follows from the number, so that user equipments are spread evenly.
+    fn shard(&self, ue: Option<u32>) -> Result<Option<u32>, String> {
+        let Some(ue) = ue else { return Ok(None) };
         if self.table.meter(MeterId(ue)).is_none() {
             return Err(format!("there is no ue {ue}"));
         }
-        Ok(Class {
-            rest: ue as usize % self.workers,
-            of: self.workers,
-        })
+        let shard = self.table.meter_shard(MeterId(ue));
+        Ok(shard.or(Some(ue % SHARDS as u32)))
     }
 
     /// Adds a user equipment, with what limits all its bearers together; returns its number.
@@ -353,5 +349,46 @@ mod tests {
             Err(ChangeError::Unknown)
         ));
         assert_eq!((registry.len(), registry.page(0, 10).len()), (1, 1));
+    }
+
+    #[test]
+    fn bearers_of_a_ue_are_in_one_shard() {
+        let mut registry = Registry::new();
+        let spec = |teid: u32, ue: Option<u32>| BearerSpec {
+            ue,
+            ..BearerSpec::new(
+                FarEnd::Tunnel([192, 0, 2, 8].into(), teid),
+                FarEnd::Tunnel([192, 0, 2, 9].into(), teid),
+            )
+        };
+        let add = |registry: &mut Registry, ue| {
+            let added = registry.add(&[spec(1, ue)]).unwrap();
+            *added[0].as_ref().unwrap()
+        };
+        let ues: Vec<u32> = (0..1_100)
+            .map(|_| registry.add_ue(UeSpec::default()).unwrap())
+            .collect();
+        let alone: Vec<_> = (0..3_000).map(|_| add(&mut registry, None)).collect();
+        for ue in &ues {
+            for _ in 0..3 {
+                assert_eq!(add(&mut registry, Some(*ue)).shard(), ue % SHARDS as u32);
+            }
+        }
+        // One that is there becomes the first of another, which has the others with it, and no other's.
+        let last = registry.add_ue(UeSpec::default()).unwrap();
+        let (first, other) = (alone[77], alone[78]);
+        registry.change(first, &spec(1, Some(last))).unwrap();
+        assert_eq!(add(&mut registry, Some(last)).shard(), first.shard());
+        for ue in [last, ues[0]] {
+            let refused = registry.change(other, &spec(1, Some(ue)));
+            assert!(matches!(refused, Err(ChangeError::Refused(_))));
+        }
+        // An older version's may be in several, and can be changed where they are.
+        let bearer = spec(1, Some(last)).bearer();
+        let old = BearerId::new(40 * SHARDS + 9, 1);
+        assert!(registry.table.restore(old, &bearer) && old.shard() != first.shard());
+        registry.change(old, &spec(2, Some(last))).unwrap();
+        assert_eq!(add(&mut registry, Some(last)).shard(), first.shard());
+        registry.change(other, &spec(1, None)).unwrap();
     }
 }

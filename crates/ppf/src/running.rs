@@ -107,7 +107,6 @@ impl Running {
             .map(|_| Bell::new().map(Arc::new))
             .collect::<Result<_, _>>()
             .map_err(kernel)?;
-        running.registry().set_workers(workers);
         let (lanes, inlets) = lanes(&bells, lane::ROOM);
         let interfaces: Vec<_> = config.port.iter().map(|port| port.interface()).collect();
         let parts = bells.into_iter().zip(lanes).zip(inlets).zip(attached);

@@ -4,54 +4,35 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 
-use crate::bearer::{BEARERS_MAX, Bearer, BearerId, MeterId, Side};
-use crate::blocks::{Blocks, Slab};
+use crate::bearer::{Bearer, BearerId, MeterId, Side};
+use crate::blocks::Slab;
 use crate::cause::Drops;
 use crate::delivery::Delivery;
 use crate::event::Events;
 use crate::hold::{HeldCounts, HoldLimits, Pool};
 use crate::meter::{Bucket, Limit};
 use crate::paths::{PathState, Paths};
-use hot::{Extra, Hot, Meter, OCCUPIED};
+use hot::{Extra, Hot, Meter, OCCUPIED, RESTING};
+use places::Places;
 use search::Search;
+use slots::Slots;
 use users::{User, Users};
 
 pub(crate) mod hot;
 pub(crate) mod pass;
+mod places;
 mod search;
+mod slots;
 mod store;
 #[cfg(test)]
 mod tests;
 pub(crate) mod users;
 
-/// So many slots rest at least, before one is used again.
-const REST_MIN: usize = 64;
-
-/// So many free slots are looked at for one of a class.
-const LOOK_MAX: usize = 64;
-
-/// Slots that leave one rest when they are divided.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Class {
-    pub(crate) rest: usize,
-    pub(crate) of: usize,
-}
-
-impl Class {
-    pub(crate) const ANY: Class = Class { rest: 0, of: 1 };
-
-    pub(crate) fn has(self, slot: usize) -> bool {
-        slot % self.of == self.rest
-    }
-}
-
 /// All bearers.
 #[derive(Debug)]
 pub struct Table {
-    slots: Blocks<Hot>,
-    /// Slots without a bearer, the one that has been so for longest first: its generation is the least likely to be known still. Those that
-    /// were taken otherwise are still in it.
-    free: VecDeque<u32>,
+    slots: Slots,
+    places: Places,
     count: usize,
     extras: Slab<Extra>,
     meters: Slab<Meter>,
@@ -84,8 +65,8 @@ impl Table {
     #[must_use]
     pub fn with_limits(limits: HoldLimits) -> Table {
         Table {
-            slots: Blocks::default(),
-            free: VecDeque::new(),
+            slots: Slots::default(),
+            places: Places::default(),
             count: 0,
             extras: Slab::default(),
             meters: Slab::default(),
@@ -112,21 +93,15 @@ impl Table {
         self.len() == 0
     }
 
-    /// Adds a bearer. None: there are [`BEARERS_MAX`], or 16 million peers. A user whose address another bearer has is this one's from now
-    /// on.
+    /// Adds a bearer. None: there are [`crate::BEARERS_MAX`], or 16 million peers. A user whose address another bearer has is this one's
+    /// from now on.
     pub fn add(&mut self, bearer: Bearer) -> Option<BearerId> {
-        self.add_in(bearer, Class::ANY)
+        self.add_in(bearer, None)
     }
 
-    /// The same, with a slot of a class: whoever parts bearers by that has those together that belong together.
-    pub(crate) fn add_in(&mut self, bearer: Bearer, class: Class) -> Option<BearerId> {
-        // Slots rest while there are others: late packets come to nobody then.
-        let rest = (self.slots.len() / 8).max(REST_MIN);
-        let slot = match self.free.len() > rest || self.slots.len() == BEARERS_MAX {
-            true => self.free_slot(class),
-            false => None,
-        };
-        let slot = slot.or_else(|| self.new_slot(class))?;
+    /// The same, in a shard if one is said: whoever parts bearers by that has those together that belong together.
+    pub(crate) fn add_in(&mut self, bearer: Bearer, shard: Option<u32>) -> Option<BearerId> {
+        let slot = self.places.take(&mut self.slots, shard)?;
         let hot = self.slots.get(slot)?;
         let id = BearerId::new(slot, hot.generation.into());
         self.put(id, &bearer).then_some(id)
@@ -138,85 +113,35 @@ impl Table {
         if id.generation() == 0 {
             return false;
         }
-        self.make_room(id, false);
-        self.set_next(id) && self.put(id, bearer)
+        self.claim(id) && self.put(id, bearer)
     }
 
     /// Has the slot of a number, which is free, go on with it: another table's does. Whether it is free.
     pub(crate) fn restore_free(&mut self, id: BearerId) -> bool {
-        self.make_room(id, true);
-        self.set_next(id)
+        let is_free = self.claim(id);
+        if is_free {
+            self.places.rest(&mut self.slots, id.slot());
+        }
+        is_free
     }
 
     /// The number that each free slot goes on with.
     pub(crate) fn free_ids(&self) -> impl Iterator<Item = BearerId> {
-        let slots = self.slots.iter().enumerate();
-        let free = slots.filter(|(_, hot)| !hot.is_there());
+        let slots = self.slots.iter_from(0);
+        let free = slots.filter(|(_, hot)| hot.flags & RESTING != 0);
         free.map(|(slot, hot)| BearerId::new(slot, hot.generation.into()))
     }
 
-    fn make_room(&mut self, id: BearerId, is_free: bool) {
-        while self.slots.len() <= id.slot() {
-            let slot = self.slots.push(Hot::empty(1));
-            if slot != id.slot() || is_free {
-                self.free.push_back(slot as u32);
-            }
+    /// Has the slot of a number be kept for it. Whether it was free.
+    fn claim(&mut self, id: BearerId) -> bool {
+        if !self.places.claim(&mut self.slots, id.slot()) {
+            return false;
         }
-    }
-
-    fn set_next(&mut self, id: BearerId) -> bool {
-        match self.slots.get_mut(id.slot()) {
-            Some(hot) if !hot.is_there() => hot.generation = id.generation() as u16,
-            _ => return false,
+        if let Some(hot) = self.slots.get_mut(id.slot()) {
+            // Of nine bits.
+            hot.generation = id.generation() as u16;
         }
         true
-    }
-
-    /// Of a slot that is listed as free several times, having been restored and removed, all but the last: a table to which others say the
-    /// numbers takes none from its list.
-    fn shorten_free(&mut self) {
-        if self.free.len() < 2 * self.slots.len() + REST_MIN {
-            return;
-        }
-        let mut is_listed = vec![false; self.slots.len()];
-        let mut free = VecDeque::with_capacity(self.slots.len());
-        for slot in self.free.drain(..).rev() {
-            if !std::mem::replace(&mut is_listed[slot as usize], true) {
-                free.push_front(slot);
-            }
-        }
-        self.free = free;
-    }
-
-    /// A slot that is free: of the first few, if there can be others.
-    fn free_slot(&mut self, class: Class) -> Option<usize> {
-        let most = match self.slots.len() {
-            BEARERS_MAX => usize::MAX,
-            _ => LOOK_MAX,
-        };
-        // Those that are passed over go behind the others: the next look is at others.
-        for _ in 0..most.min(self.free.len()) {
-            let slot = self.free.pop_front()? as usize;
-            if self.slots.get(slot).is_none_or(Hot::is_there) {
-                continue;
-            }
-            if class.has(slot) {
-                return Some(slot);
-            }
-            self.free.push_back(slot as u32);
-        }
-        None
-    }
-
-    fn new_slot(&mut self, class: Class) -> Option<usize> {
-        while self.slots.len() < BEARERS_MAX {
-            let slot = self.slots.push(Hot::empty(1));
-            if class.has(slot) {
-                return Some(slot);
-            }
-            self.free.push_back(slot as u32);
-        }
-        None
     }
 
     /// Puts a bearer into a slot that is free and has its generation.
@@ -268,8 +193,7 @@ impl Table {
         let hot = self.hot_mut(id)?;
         *hot = Hot::empty(id.next().generation() as u16);
         self.count -= 1;
-        self.free.push_back(id.slot() as u32);
-        self.shorten_free();
+        self.places.rest(&mut self.slots, id.slot());
         Some(bearer)
     }
 
@@ -280,7 +204,7 @@ impl Table {
 
     /// Those from a slot on.
     pub(crate) fn iter_from(&self, slot: usize) -> impl Iterator<Item = (BearerId, Bearer)> {
-        let slots = (slot..self.slots.len()).filter_map(|slot| Some((slot, self.slots.get(slot)?)));
+        let slots = self.slots.iter_from(slot);
         slots.filter(|(_, hot)| hot.is_there()).map(|(slot, hot)| {
             let id = BearerId::new(slot, hot.generation.into());
             (id, self.load(hot))
@@ -313,20 +237,19 @@ impl Table {
         MeterId(self.meters.add(Meter {
             buckets: limits.map(Bucket::new),
             bearers: 0,
+            shard: 0,
         }))
     }
 
     /// The same by the number that it has in another table; one that is there is changed.
     pub(crate) fn put_meter(&mut self, meter: MeterId, limits: [Limit; 2]) {
         if !self.set_meter(meter, limits) {
-            let buckets = limits.map(Bucket::new);
-            self.meters.put(
-                meter.0,
-                Meter {
-                    buckets,
-                    bearers: 0,
-                },
-            );
+            let made = Meter {
+                buckets: limits.map(Bucket::new),
+                bearers: 0,
+                shard: 0,
+            };
+            self.meters.put(meter.0, made);
         }
     }
 
@@ -345,6 +268,12 @@ impl Table {
     pub(crate) fn meter(&self, meter: MeterId) -> Option<([Limit; 2], u32)> {
         let meter = self.meters.get(meter.0)?;
         Some((meter.buckets.map(|bucket| bucket.limit()), meter.bearers))
+    }
+
+    /// In which shard the first of a meter's bearers is. None: it has none.
+    pub(crate) fn meter_shard(&self, meter: MeterId) -> Option<u32> {
+        let meter = self.meters.get(meter.0)?;
+        (meter.bearers > 0).then_some(meter.shard)
     }
 
     /// Changes it; whether there is one.

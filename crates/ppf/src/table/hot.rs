@@ -23,6 +23,8 @@ const USER_V6: u16 = 1 << 8;
 const LOST: u16 = 1 << 10;
 /// Without a tunnel: the user has an address of IPv4.
 const USER_V4: u16 = 1 << 12;
+/// No bearer is in the slot, and others may be.
+pub(crate) const RESTING: u16 = 1 << 14;
 
 const PATH_BITS: u32 = 24;
 const FLOW_KEPT: u8 = 0xff;
@@ -30,6 +32,8 @@ const FLOW_REMOVED: u8 = 0xfe;
 const FLOW_MAPPED: u8 = 0xfd;
 /// No rest.
 pub(crate) const NO_EXTRA: u32 = u32::MAX;
+/// No slot.
+pub(crate) const NO_SLOT: u32 = u32::MAX;
 
 /// What every packet needs.
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +71,23 @@ impl Hot {
             second: 0,
             marking: [0; 2],
         }
+    }
+
+    /// Of a slot that rests: which ones are before and behind it in the list of all (0), and in that of its shard (1).
+    pub(super) fn links_mut(&mut self, which: usize) -> &mut [u32; 2] {
+        match which {
+            0 => &mut self.teid,
+            _ => &mut self.road,
+        }
+    }
+
+    /// Of a slot that rests: so many had begun to when it did.
+    pub(super) fn rest_since(&mut self, rested: u64) {
+        self.usage[0].packets = rested;
+    }
+
+    pub(super) fn rests_since(&self) -> u64 {
+        self.usage[0].packets
     }
 
     #[inline]
@@ -154,7 +175,7 @@ impl Hot {
         self.set_number(side, v6.unwrap_or(0));
     }
 
-    fn set_number(&mut self, side: Side, number: u32) {
+    pub(super) fn set_number(&mut self, side: Side, number: u32) {
         let road = &mut self.road[side as usize];
         *road = *road >> PATH_BITS << PATH_BITS | number;
     }
@@ -225,4 +246,6 @@ pub(crate) struct Extra {
 pub(crate) struct Meter {
     pub(crate) buckets: [Bucket; 2],
     pub(crate) bearers: u32,
+    /// Of the first of them.
+    pub(crate) shard: u32,
 }

@@ -22,6 +22,8 @@ pub(crate) struct Search {
     /// A path and a tunnel on it, and how many slots are still to be looked at.
     wanted: HashMap<u64, usize, Hash>,
     at: usize,
+    /// So many slots there were at the last look.
+    slots: usize,
 }
 
 fn key(path: PathId, teid: u32) -> u64 {
@@ -40,7 +42,10 @@ impl Table {
         if self.search.wanted.len() >= WANTED_MAX {
             return false;
         }
-        let slots = self.slots.len();
+        let slots = self.slots.end();
+        if self.search.is_over() {
+            self.search.slots = slots;
+        }
         self.search.wanted.entry(key(path, teid)).or_insert(slots);
         true
     }
@@ -50,7 +55,14 @@ impl Table {
         if self.search.is_over() {
             return;
         }
-        let slots = self.slots.len();
+        let slots = self.slots.end();
+        // Those that are new stand before others that are still to be looked at.
+        let grown = slots.saturating_sub(self.search.slots);
+        if grown > 0 {
+            self.search.slots = slots;
+            let wanted = self.search.wanted.values_mut();
+            wanted.for_each(|left| *left += grown);
+        }
         for _ in 0..STEP.min(slots) {
             let at = self.search.at % slots;
             self.search.at = at + 1;
@@ -62,7 +74,7 @@ impl Table {
         });
     }
 
-    fn look_at(&mut self, slot: usize) {
+    pub(super) fn look_at(&mut self, slot: usize) {
         let Some(hot) = self.slots.get_mut(slot).filter(|hot| hot.is_there()) else {
             return;
         };

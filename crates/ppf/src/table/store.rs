@@ -16,7 +16,7 @@ impl Table {
     }
 
     /// Addresses that a user has.
-    fn addresses(&self, hot: &Hot, side: Side) -> [Option<User>; 2] {
+    pub(super) fn addresses(&self, hot: &Hot, side: Side) -> [Option<User>; 2] {
         [
             hot.user_v4(side).map(User::V4),
             self.prefix(hot, side).map(User::V6),
@@ -188,7 +188,7 @@ impl Table {
         let mut number = hot.extra;
         if !has_more && !self.extras.get(number).is_some_and(waits) {
             if let Some(extra) = self.extras.remove(number) {
-                self.count_bearer(extra.user, None);
+                self.count_bearer(id, extra.user, None);
             }
             number = NO_EXTRA;
         } else {
@@ -205,7 +205,7 @@ impl Table {
     fn fill_extra(&mut self, id: BearerId, number: u32, bearer: &Bearer) {
         let user = bearer.user.filter(|user| self.meters.get(user.0).is_some());
         let before = self.extras.get(number).and_then(|extra| extra.user);
-        self.count_bearer(before, user);
+        self.count_bearer(id, before, user);
         let Some(extra) = self.extras.get_mut(number) else {
             return;
         };
@@ -236,11 +236,19 @@ impl Table {
         }
     }
 
-    fn count_bearer(&mut self, before: Option<MeterId>, now: Option<MeterId>) {
+    pub(super) fn count_bearer(
+        &mut self,
+        id: BearerId,
+        before: Option<MeterId>,
+        now: Option<MeterId>,
+    ) {
         if let Some(meter) = before.and_then(|before| self.meters.get_mut(before.0)) {
             meter.bearers = meter.bearers.saturating_sub(1);
         }
         if let Some(meter) = now.and_then(|now| self.meters.get_mut(now.0)) {
+            if meter.bearers == 0 {
+                meter.shard = id.shard();
+            }
             meter.bearers += 1;
         }
     }
