@@ -19,6 +19,9 @@ use std::net::IpAddr;
 
 use crate::bearer::Side;
 use crate::event::{Event, Events};
+use crate::table::users::Hash;
+
+mod own;
 
 /// How paths are supervised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,8 +96,9 @@ enum Asking {
 struct Path {
     side: Side,
     address: IpAddr,
-    /// Tunnels that go by it.
+    /// Tunnels that go by it, and those of them whose bearers are in this table.
     tunnels: u32,
+    own: u32,
     is_up: Option<bool>,
     asking: Asking,
     /// Of the last request.
@@ -127,7 +131,7 @@ pub struct PathState {
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     places: Vec<Path>,
-    numbers: HashMap<(Side, IpAddr), u32>,
+    numbers: HashMap<(Side, IpAddr), u32, Hash>,
     free: std::collections::VecDeque<u32>,
     supervision: Option<Supervision>,
     /// Which worker this is, and of how many.
@@ -166,17 +170,7 @@ impl Paths {
             self.places[*number as usize].tunnels += 1;
             return Some(PathId(*number));
         }
-        let path = Path {
-            side,
-            address,
-            tunnels: 1,
-            is_up: None,
-            asking: Asking::Resting(0),
-            sequence: 0,
-            requests: 0,
-            responses: 0,
-            restart_counter: None,
-        };
+        let path = Path::new(side, address);
         let number = if self.free.len() > REST || self.places.len() == PATHS_MAX {
             let number = self.free.pop_front()?;
             self.places[number as usize] = path;
@@ -192,12 +186,12 @@ impl Paths {
         Some(PathId(number))
     }
 
-    /// One tunnel less.
+    /// One tunnel less, of those whose bearers are not here.
     pub(crate) fn release(&mut self, path: PathId) {
         let Some(place) = self.places.get_mut(path.index()) else {
             return;
         };
-        place.tunnels = place.tunnels.saturating_sub(1);
+        place.tunnels = place.tunnels.saturating_sub(1).max(place.own);
         if place.tunnels == 0 && self.numbers.remove(&(place.side, place.address)).is_some() {
             self.due.remove(&(place.asking.due_ns(), path.0));
             self.free.push_back(path.0);
