@@ -219,7 +219,7 @@ impl Node {
     #[inline]
     #[must_use]
     pub fn owner(bearer: BearerId, workers: usize) -> usize {
-        bearer.slot() % workers
+        bearer.shard() as usize % workers
     }
 
     /// Has all bearers of a user equipment be limited together from now on, or no more.
