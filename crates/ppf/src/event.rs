@@ -31,6 +31,20 @@ pub enum Event {
     Usage(Report),
 }
 
+impl Event {
+    /// The bearer that it is of.
+    pub(crate) fn bearer(&self) -> Option<BearerId> {
+        match self {
+            Event::PathUp(..) | Event::PathDown(..) | Event::Extensions(..) => None,
+            Event::Lost(id, _)
+            | Event::EndMarker(id, _)
+            | Event::TunnelStatus(id, ..)
+            | Event::FirstHeld(id, _) => Some(*id),
+            Event::Usage(report) => Some(report.bearer),
+        }
+    }
+}
+
 /// What passed since the last report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
@@ -99,6 +113,18 @@ impl Events {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    /// Takes out those of a shard's bearers, in their order.
+    pub(crate) fn take_shard(&mut self, shard: u32) -> VecDeque<Event> {
+        let is_of = |event: &Event| event.bearer().is_some_and(|id| id.shard() == shard);
+        if !self.waiting.iter().any(is_of) {
+            return VecDeque::new();
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let (taken, left) = waiting.into_iter().partition(is_of);
+        self.waiting = left;
+        taken
     }
 
     pub(crate) fn pop(&mut self) -> Option<Event> {

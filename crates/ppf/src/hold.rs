@@ -143,6 +143,55 @@ impl Pool {
         held: Held,
         bytes: &[u8],
     ) -> Result<(), Cause> {
+        self.push_behind(queue, held, bytes, self.newest)?;
+        self.counts.taken += 1;
+        Ok(())
+    }
+
+    /// Takes a packet behind those of its queue that was another pool's: by its age it stands among the others, where it is looked for from
+    /// the one that was taken so before. Returns the record's number.
+    pub(crate) fn put(
+        &mut self,
+        queue: &mut Queue,
+        held: Held,
+        bytes: &[u8],
+        before: Option<u32>,
+    ) -> Result<u32, Cause> {
+        let older = self.place_of(before.unwrap_or(self.newest), held.at_ns);
+        self.push_behind(queue, held, bytes, older)
+    }
+
+    /// The newest record that is no newer than a time, looked for from another one on.
+    fn place_of(&self, from: u32, at_ns: u64) -> u32 {
+        let is_older = |record: &Record| record.held.at_ns <= at_ns;
+        let mut place = from;
+        while let Some(record) = self
+            .records
+            .get(place as usize)
+            .filter(|one| !is_older(one))
+        {
+            place = record.older;
+        }
+        loop {
+            let next = match self.records.get(place as usize) {
+                Some(record) => record.newer,
+                None => self.oldest,
+            };
+            match self.records.get(next as usize) {
+                Some(newer) if is_older(newer) => place = next,
+                _ => return place,
+            }
+        }
+    }
+
+    /// Takes a packet behind those of its queue, and by its age behind another one, or before all.
+    fn push_behind(
+        &mut self,
+        queue: &mut Queue,
+        held: Held,
+        bytes: &[u8],
+        older: u32,
+    ) -> Result<u32, Cause> {
         let length = u32::try_from(bytes.len()).map_err(|_| Cause::HeldBytes)?;
         if queue.packets >= self.limits.packets_per_bearer {
             return Err(Cause::HeldPackets);
@@ -155,21 +204,24 @@ impl Pool {
             return Err(Cause::HeldMemory);
         }
         let number = self.free_record().ok_or(Cause::HeldMemory)?;
+        let newer = match self.records.get_mut(older as usize) {
+            Some(older) => std::mem::replace(&mut older.newer, number),
+            None => std::mem::replace(&mut self.oldest, number),
+        };
+        match self.records.get_mut(newer as usize) {
+            Some(newer) => newer.older = number,
+            None => self.newest = number,
+        }
         let record = Record {
             held,
             length,
             block: self.fill(bytes),
             next: NONE,
-            older: self.newest,
-            newer: NONE,
+            older,
+            newer,
         };
         self.free_blocks -= blocks;
         self.records[number as usize] = record;
-        match self.records.get_mut(self.newest as usize) {
-            Some(newest) => newest.newer = number,
-            None => self.oldest = number,
-        }
-        self.newest = number;
         match self.records.get_mut(queue.last as usize) {
             Some(last) => last.next = number,
             None => queue.first = number,
@@ -179,8 +231,7 @@ impl Pool {
         queue.bytes += length;
         self.counts.packets += 1;
         self.counts.bytes += u64::from(length);
-        self.counts.taken += 1;
-        Ok(())
+        Ok(number)
     }
 
     /// The number of a record that is free; it is so no more.

@@ -103,6 +103,16 @@ impl Bucket {
             && (packet_rate == 0 || self.packets >= SCALE)
     }
 
+    /// What two have in common that were one, and have let pass what they have apart from each other.
+    pub(crate) fn lesser(mut self, mut other: Bucket) -> Bucket {
+        let at_ns = self.at_ns.max(other.at_ns);
+        self.allows(0, at_ns);
+        other.allows(0, at_ns);
+        self.bytes = self.bytes.min(other.bytes);
+        self.packets = self.packets.min(other.packets);
+        self
+    }
+
     /// It has.
     pub(crate) fn take(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(scaled(bytes as u64));
