@@ -94,7 +94,7 @@ fn measure(what: &str, count: u32) -> (f64, u64) {
         interface("radio", Side::Radio, RADIO),
         interface("core", Side::Core, CORE),
     ];
-    let (mut node, mut outs) = (Node::new(interfaces, 0, 1), Outs::new(2, 1));
+    let (mut node, mut outs) = (Node::new(interfaces, 0, 1), Outs::new(2));
     let mut registry = Registry::new();
     let peer = |own: [u8; 4], teid| FarEnd::Tunnel(IpAddr::from([own[0], own[1], own[2], 9]), teid);
     let specs: Vec<BearerSpec> = (1..=count)

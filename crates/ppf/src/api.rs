@@ -86,6 +86,7 @@ impl Api {
             ("GET", ["neighbours"]) => json(200, &self.running.neighbours()),
             ("GET", ["events"]) => self.events(question),
             ("GET", ["paths"]) => self.paths(question),
+            ("GET", ["graph"]) => self.graph(question),
             ("GET", ["bearers"]) => self.list(question),
             ("POST", ["bearers"]) => self.add(question),
             ("POST", ["bearers", "remove"]) => self.remove(question),
@@ -100,9 +101,10 @@ impl Api {
                 json(200, gone.first().ok_or_else(unknown)?)
             }
             (_, ["ues"] | ["ues", _]) => self.ues(question, &words[1..]),
-            (_, ["status" | "neighbours" | "events" | "paths"] | ["bearers", _, "trace"]) => {
-                Err(otherwise("GET"))
-            }
+            (
+                _,
+                ["status" | "neighbours" | "events" | "paths" | "graph"] | ["bearers", _, "trace"],
+            ) => Err(otherwise("GET")),
             (_, ["bearers"]) => Err(otherwise("GET, POST")),
             (_, ["bearers", "remove"]) => Err(otherwise("POST")),
             (_, ["bearers", _]) => Err(otherwise("GET, PUT, DELETE")),

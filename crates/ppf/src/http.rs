@@ -17,6 +17,7 @@ const BODY_BYTES_MAX: usize = 64 << 20;
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const JSON_LINES: &str = "application/x-ndjson";
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4";
+pub(crate) const SVG: &str = "image/svg+xml";
 pub(crate) const PCAPNG: &str = "application/x-pcapng";
 
 /// What is asked.

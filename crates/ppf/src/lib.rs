@@ -32,7 +32,7 @@ mod http;
 mod icmp;
 mod inner;
 mod ip;
-mod lane;
+
 mod link;
 mod mark;
 mod meter;
@@ -41,6 +41,7 @@ mod neighbour;
 mod node;
 mod observed;
 mod paths;
+mod post;
 #[cfg(test)]
 mod random;
 mod reassembly;
@@ -73,7 +74,7 @@ pub use link::{LinkCause, LinkCounts};
 pub use mark::Marking;
 pub use meter::Limit;
 pub use neighbour::Known;
-pub use node::{BURST, Interface, Node, Outs};
+pub use node::{BURST, Interface, Node, Outs, Whose};
 pub use observed::{
     EventCounts, EventList, EventReport, HeldReport, PathCounts, PathList, PathReport,
 };
@@ -82,7 +83,7 @@ pub use reassembly::{Outcome, Reassembler, ReassemblyLimits};
 pub use registry::{ChangeError, Registry};
 pub use report::{
     Added, BearerList, BearerReport, CountReport, DropReport, NeighbourReport, PortReport, Refusal,
-    StatusReport, TeidReport, UeList, UeReport, UsageReport, WorkerReport,
+    StageReport, StatusReport, TeidReport, UeList, UeReport, UsageReport, WorkerReport,
 };
 pub use route::Prefix;
 pub use running::Running;

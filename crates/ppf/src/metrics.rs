@@ -2,7 +2,7 @@
 
 use millrace_switch::{Exposition, Figure};
 
-use crate::report::{CountReport, DropReport, StatusReport};
+use crate::report::{CountReport, DropReport, StageReport, StatusReport, WorkerReport};
 
 /// Everything as Prometheus reads it.
 pub(crate) fn render(report: &StatusReport) -> String {
@@ -40,7 +40,56 @@ pub(crate) fn render(report: &StatusReport) -> String {
     let workers = report.workers.iter();
     let workers = workers.map(|it| [it.turns, it.busy_turns, it.sleeps, it.processor_ns]);
     text.workers(&workers.collect::<Vec<_>>());
+    render_scheduler(&mut text, report);
     text.finish()
+}
+
+/// What workers hand to each other.
+fn render_scheduler(text: &mut Exposition, report: &StatusReport) {
+    let numbers: Vec<String> = (0..report.workers.len()).map(|it| it.to_string()).collect();
+    let workers = || numbers.iter().map(String::as_str).zip(&report.workers);
+    let given = "Shards of bearers that a worker gave to others, to even out what they have to do.";
+    let handed = "Packets that a worker handed over.";
+    let figures: [Figure<WorkerReport>; 3] = [
+        ("worker_shards_given_total", given, |it| it.shards_given),
+        (
+            "worker_shards_taken_total",
+            "Shards of bearers that it got.",
+            |it| it.shards_taken,
+        ),
+        ("worker_handed_over_total", handed, |it| it.handed_over),
+    ];
+    text.counters(&figures, "worker", workers());
+    let help = "Shards of bearers that a worker has, of 1024.";
+    text.family("worker_shards", "gauge", help);
+    for (number, worker) in workers() {
+        text.sample("worker_shards", &[("worker", number)], worker.shards);
+    }
+    let help = "The share of a worker's time that packets take, of late.";
+    text.family("worker_load_ratio", "gauge", help);
+    for (number, worker) in workers() {
+        let load = worker.load as f64 / 1000.0;
+        text.sample("worker_load_ratio", &[("worker", number)], load);
+    }
+    let stages = || report.stages.iter().map(|it| (&it.name[..], it));
+    let events = "Packets and questions that a stage of the scheduler has dealt with.";
+    let figures: [Figure<StageReport>; 2] = [
+        ("stage_events_total", events, |it| it.events),
+        ("stage_batches_total", "Bursts that they came in.", |it| {
+            it.batches
+        }),
+    ];
+    text.counters(&figures, "stage", stages());
+    text.family("stage_waiting", "gauge", "Those that wait at a stage.");
+    for (name, stage) in stages() {
+        text.sample("stage_waiting", &[("stage", name)], stage.waiting);
+    }
+    let help = "What one costs at a stage, of late.";
+    text.family("stage_cost_seconds", "gauge", help);
+    for (name, stage) in stages() {
+        let cost = stage.cost_ns as f64 / 1e9;
+        text.sample("stage_cost_seconds", &[("stage", name)], cost);
+    }
 }
 
 /// What there is now of paths and of what is held.
@@ -124,17 +173,16 @@ fn render_drops(text: &mut Exposition, report: &StatusReport) {
 mod tests {
     use super::*;
     use crate::observed::{EventCounts, HeldReport, PathCounts};
-    use crate::report::{PortReport, WorkerReport};
+    use crate::report::PortReport;
 
-    #[test]
-    fn what_there_is_is_told() {
+    fn report() -> StatusReport {
         let drop = DropReport {
             at: "function".to_owned(),
             cause: "zero_teid".to_owned(),
             clause: Some("TS 29.281, 7.3.1".to_owned()),
             packets: 3,
         };
-        let report = StatusReport {
+        StatusReport {
             version: "1".to_owned(),
             pid: 7,
             uptime_ns: 1,
@@ -180,9 +228,24 @@ mod tests {
                 busy_turns: 1,
                 sleeps: 1,
                 processor_ns: 1_500_000_000,
+                load: 250,
+                shards: 1024,
+                shards_given: 1,
+                shards_taken: 2,
+                handed_over: 3,
             }],
-        };
-        let text = render(&report);
+            stages: vec![StageReport {
+                name: "bearer".to_owned(),
+                events: 5,
+                cost_ns: 250,
+                ..StageReport::default()
+            }],
+        }
+    }
+
+    #[test]
+    fn what_there_is_is_told() {
+        let text = render(&report());
         for wanted in [
             "millrace_ppf_paths{state=\"down\"} 5",
             "millrace_ppf_held_bytes 800",
@@ -191,6 +254,10 @@ mod tests {
             "millrace_ppf_drops_total{side=\"core\",cause=\"zero_teid\",clause=\"TS 29.281, 7.3.1\"} 3",
             "millrace_ppf_port_up{port=\"n3\"} 1",
             "millrace_ppf_worker_processor_seconds_total{worker=\"0\"} 1.5",
+            "millrace_ppf_worker_shards_taken_total{worker=\"0\"} 2",
+            "millrace_ppf_worker_load_ratio{worker=\"0\"} 0.25",
+            "millrace_ppf_stage_events_total{stage=\"bearer\"} 5",
+            "millrace_ppf_stage_cost_seconds{stage=\"bearer\"} 0.00000025",
         ] {
             assert!(text.lines().any(|line| line == wanted), "{wanted}: {text}");
         }

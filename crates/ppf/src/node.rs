@@ -6,10 +6,11 @@
 //! message's header is written anew and its body goes on where it lies, by [`Burst::append_part`]; nothing is allocated, but for a packet
 //! that waits for its next station's address.
 //!
-//! A function with several workers has a node for each. All of them know all users, stations and ways; a bearer's state is one node's
-//! ([`Node::owner`]), and what is of another's bearer is copied to it. What stations say is copied to all.
+//! A function with several workers has a node for each. All of them know all users, peers, stations and ways; a bearer's state is one
+//! node's at a time, with its shard's, and what is of another's bearer is handed over. What stations say is handed to all.
 //!
-//! In reading order: this file (who gets what), `meet` (what a packet is), `share` (which worker deals with it), `send` (messages and
+//! In reading order: this file (who gets what), `outs` (where packets
+//! leave to), `meet` (what a packet is), `share` (which worker deals with it), `send` (messages and
 //! users' packets leave), `cut` (those that are too long for their port), `whole` (those that came in parts), `own` (what the function
 //! sends by itself), `local` (what is for the function itself).
 
@@ -17,7 +18,7 @@ use std::net::IpAddr;
 
 use millrace_port::{Burst, Packet};
 
-use crate::bearer::{Bearer, BearerId, MeterId, Side};
+use crate::bearer::{Bearer, BearerId, MeterId, SHARDS, Side};
 use crate::ethernet::Mac;
 use crate::function::{Function, Settings};
 use crate::link::{LinkCause, LinkCounts};
@@ -25,21 +26,24 @@ use crate::meter::Limit;
 use crate::neighbour::{Known, Neighbours};
 use crate::reassembly::{Reassembler, ReassemblyLimits};
 use crate::route::{Prefix, Route, Routes};
+use crate::table::moving::Shard;
 use crate::table::users::{User, Users};
 
 mod cut;
 mod local;
 mod meet;
+mod outs;
 mod own;
 mod send;
 mod share;
 mod whole;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use cut::{Numbers, PIECES_MAX};
 use meet::Met;
+pub use outs::{Outs, Whose};
 use send::Towards;
 
 /// Packets that are handled together.
@@ -85,26 +89,6 @@ impl Interface {
     }
 }
 
-/// Where packets leave to.
-#[derive(Debug)]
-pub struct Outs {
-    /// By port: frames that leave by it.
-    pub ports: Vec<Burst>,
-    /// By worker: frames that came by the port whose burst was handled, and that are another worker's to handle.
-    pub works: Vec<Burst>,
-}
-
-impl Outs {
-    /// For so many.
-    #[must_use]
-    pub fn new(ports: usize, workers: usize) -> Outs {
-        Outs {
-            ports: (0..ports).map(|_| Burst::new(OUT_BURST)).collect(),
-            works: (0..workers).map(|_| Burst::new(BURST)).collect(),
-        }
-    }
-}
-
 /// What was found once of a path. Its number may be another path's by now.
 #[derive(Debug, Clone, Copy)]
 struct Hop {
@@ -147,7 +131,11 @@ pub struct Node {
     has_cut: bool,
     worker: usize,
     workers: usize,
-    /// What is handled now came from another worker.
+    /// By shard of bearers: what comes for them is dealt with here and now.
+    shards: Box<[bool]>,
+    /// Everything of bearers is handed over now: some of it waits already.
+    defers: bool,
+    /// What is handled now was handed over.
     is_work: bool,
     now_ns: u64,
     now_s: u64,
@@ -207,6 +195,8 @@ impl Node {
             interfaces,
             worker,
             workers,
+            shards: (0..SHARDS).map(|shard| shard % workers == worker).collect(),
+            defers: false,
             is_work: false,
             now_ns: 0,
             now_s: 0,
@@ -215,11 +205,22 @@ impl Node {
         }
     }
 
-    /// Which worker has a bearer's state.
-    #[inline]
-    #[must_use]
-    pub fn owner(bearer: BearerId, workers: usize) -> usize {
-        bearer.shard() as usize % workers
+    /// Says of which shards of bearers packets are dealt with where they come; those of others are handed over. At first shards go round
+    /// the workers.
+    pub fn deal_with(&mut self, is_here: impl Fn(u32) -> bool) {
+        for (shard, here) in (0..).zip(&mut self.shards) {
+            *here = is_here(shard);
+        }
+    }
+
+    /// How many those are that are dealt with.
+    pub(crate) fn shards(&self) -> usize {
+        self.shards.iter().filter(|here| **here).count()
+    }
+
+    /// Whether all that comes for bearers is handed over from now on, also for those that are here.
+    pub fn defer(&mut self, defers: bool) {
+        self.defers = defers;
     }
 
     /// Has all bearers of a user equipment be limited together from now on, or no more.
@@ -232,18 +233,28 @@ impl Node {
         }
     }
 
-    /// Has a bearer from now on, if it is this worker's, and knows its user in any case. One that is there already goes on with what it
-    /// has counted.
-    pub fn put(&mut self, id: BearerId, mut bearer: Bearer) {
-        for (side, user) in users_of(&bearer) {
-            if self.workers > 1 {
+    /// Knows a bearer's users and peers from now on, whoever has the bearer.
+    pub fn know(&mut self, id: BearerId, bearer: &Bearer) {
+        if self.workers > 1 {
+            for (side, user) in users_of(bearer) {
                 self.users[side as usize].insert(user, id);
             }
+            self.know_peers(bearer);
         }
-        if Node::owner(id, self.workers) != self.worker {
-            self.know_peers(&bearer);
-            return;
+    }
+
+    /// Knows them no more; before its far ends become others.
+    pub fn forget(&mut self, id: BearerId, bearer: &Bearer) {
+        if self.workers > 1 {
+            for (side, user) in users_of(bearer) {
+                self.users[side as usize].remove(user, id);
+            }
+            self.forget_peers(bearer);
         }
+    }
+
+    /// Has a bearer from now on. One that is there already goes on with what it has counted.
+    pub fn put(&mut self, id: BearerId, mut bearer: Bearer) {
         let bearers = &mut self.function.bearers;
         if let Some(mut there) = bearers.get_mut(id) {
             (bearer.usage, bearer.active_s) = (there.usage, there.active_s);
@@ -257,7 +268,6 @@ impl Node {
     /// Has a bearer be otherwise than it was. Whoever was at a tunnel's far end until now gets so many end markers behind the last packet
     /// (TS 23.501, 5.8.2.9).
     pub fn change(&mut self, id: BearerId, before: &Bearer, after: Bearer, markers: u32) {
-        self.forget_users(id, before);
         for side in Side::BOTH {
             if before.peer(side) != after.peer(side) {
                 for _ in 0..markers {
@@ -268,21 +278,19 @@ impl Node {
         self.put(id, after);
     }
 
-    /// Has it no more; returns it, if it was this worker's. `bearer`: what the registry knew.
-    pub fn remove(&mut self, id: BearerId, bearer: &Bearer) -> Option<Bearer> {
-        self.forget_users(id, bearer);
+    /// Has it no more; returns it, if it was here.
+    pub fn remove(&mut self, id: BearerId) -> Option<Bearer> {
         self.function.bearers.remove(id)
     }
 
-    /// Forgets whose packets come to a bearer without a tunnel, and that another worker's has these peers; before its far ends become
-    /// others.
-    pub fn forget_users(&mut self, id: BearerId, bearer: &Bearer) {
-        if Node::owner(id, self.workers) != self.worker {
-            self.forget_peers(bearer);
-        }
-        for (side, user) in users_of(bearer) {
-            self.users[side as usize].remove(user, id);
-        }
+    /// Gives all bearers of a shard away, with all that is known of them.
+    pub(crate) fn give_shard(&mut self, shard: u32) -> Shard {
+        self.function.bearers.take_shard(shard)
+    }
+
+    /// Has them from now on.
+    pub(crate) fn take_shard(&mut self, shard: Shard) {
+        self.function.bearers.put_shard(shard);
     }
 
     /// Whose bearers users' addresses are.
@@ -331,8 +339,14 @@ impl Node {
         }
     }
 
-    /// Deals with the packets that came by a port; `outs` are empty. `is_work`: they were handed over by another worker, who has counted
-    /// them. Returns how many it has dealt with: what is cut may need more room than there is, and the others are left to
+    /// What was told last of the time.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Deals with the packets that came by a port; `outs` are empty. `is_work`: they were handed over to this worker, and counted then.
+    /// Returns how many it has dealt with: what is cut may need more room than there is, and the others are left to
     /// [`Node::receive_from`] then.
     #[inline]
     pub fn receive(&mut self, port: u16, burst: &Burst, is_work: bool, outs: &mut Outs) -> usize {

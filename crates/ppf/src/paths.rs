@@ -96,9 +96,9 @@ enum Asking {
 struct Path {
     side: Side,
     address: IpAddr,
-    /// Tunnels that go by it, and those of them whose bearers are in this table.
-    tunnels: u32,
+    /// Tunnels that go by it: of bearers that are in this table, and of all that were told of.
     own: u32,
+    known: u32,
     is_up: Option<bool>,
     asking: Asking,
     /// Of the last request.
@@ -164,11 +164,10 @@ impl Paths {
         asker(self.places[number as usize].address, self.workers) == self.worker
     }
 
-    /// The path to an address, with one tunnel more. None: there are too many.
-    pub(crate) fn acquire(&mut self, side: Side, address: IpAddr) -> Option<PathId> {
-        if let Some(number) = self.numbers.get(&(side, address)) {
-            self.places[*number as usize].tunnels += 1;
-            return Some(PathId(*number));
+    /// The path to an address, which nobody uses if it was not there. None: there are too many.
+    fn open(&mut self, side: Side, address: IpAddr) -> Option<PathId> {
+        if let Some(path) = self.find(side, address) {
+            return Some(path);
         }
         let path = Path::new(side, address);
         let number = if self.free.len() > REST || self.places.len() == PATHS_MAX {
@@ -186,13 +185,12 @@ impl Paths {
         Some(PathId(number))
     }
 
-    /// One tunnel less, of those whose bearers are not here.
-    pub(crate) fn release(&mut self, path: PathId) {
-        let Some(place) = self.places.get_mut(path.index()) else {
+    /// Forgets a path that nobody uses.
+    fn close(&mut self, path: PathId) {
+        let Some(place) = self.places.get(path.index()) else {
             return;
         };
-        place.tunnels = place.tunnels.saturating_sub(1).max(place.own);
-        if place.tunnels == 0 && self.numbers.remove(&(place.side, place.address)).is_some() {
+        if !place.is_used() && self.numbers.remove(&(place.side, place.address)).is_some() {
             self.due.remove(&(place.asking.due_ns(), path.0));
             self.free.push_back(path.0);
         }
@@ -215,14 +213,13 @@ impl Paths {
     /// The same from a number on, with their numbers.
     pub(crate) fn iter_from(&self, number: usize) -> impl Iterator<Item = (usize, PathState)> {
         let places = self.places.iter().enumerate().skip(number);
-        let own = places.filter(|(_, path)| {
-            path.tunnels > 0 && asker(path.address, self.workers) == self.worker
-        });
+        let own = places
+            .filter(|(_, path)| path.is_used() && asker(path.address, self.workers) == self.worker);
         own.map(|(number, path)| {
             let state = PathState {
                 side: path.side,
                 address: path.address,
-                tunnels: path.tunnels,
+                tunnels: path.tunnels(self.workers),
                 is_up: path.is_up,
                 requests: path.requests,
                 responses: path.responses,
@@ -277,7 +274,7 @@ impl Paths {
         for number in self.fresh.drain(rest..) {
             let path = &mut self.places[number as usize];
             // The number may be another path's by now, of another worker's peer.
-            if path.tunnels > 0 && asker(path.address, self.workers) == self.worker {
+            if path.is_used() && asker(path.address, self.workers) == self.worker {
                 path.asking = Asking::Resting(now_ns);
                 self.due.insert((now_ns, number));
             }

@@ -46,6 +46,8 @@ pub struct StatusReport {
     pub events: EventCounts,
     /// Workers.
     pub workers: Vec<WorkerReport>,
+    /// Stages of the scheduler.
+    pub stages: Vec<StageReport>,
 }
 
 /// A port.
@@ -111,8 +113,26 @@ pub struct DropReport {
     pub packets: u64,
 }
 
+/// A stage of the scheduler: what was handed over to it, at all workers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StageReport {
+    /// `bearer`: what is asked of bearers, and, where there are several workers, their packets, also those that were dealt with where they
+    /// came; `worker`: what a certain worker is to hear of; `port`: what leaves by another worker's port.
+    pub name: String,
+    /// Packets and questions that it has dealt with.
+    pub events: u64,
+    /// Bursts that they came in.
+    pub batches: u64,
+    /// What one costs of late, in nanoseconds.
+    pub cost_ns: u64,
+    /// Those that wait.
+    pub waiting: u64,
+    /// How many have waited at a worker, at most.
+    pub waiting_max: u64,
+}
+
 /// A worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct WorkerReport {
     /// The processor that it stays on.
     pub processor: Option<usize>,
@@ -124,6 +144,16 @@ pub struct WorkerReport {
     pub sleeps: u64,
     /// Processor time that its thread has used.
     pub processor_ns: u64,
+    /// The share of time that packets take, in thousandths, of late.
+    pub load: u64,
+    /// Shards of bearers that it has: of 1024, each with the bearers whose places are equal modulo that.
+    pub shards: u64,
+    /// Shards that it gave to other workers, to even out what they have to do.
+    pub shards_given: u64,
+    /// Shards that it got from others.
+    pub shards_taken: u64,
+    /// Packets that it handed over, to other workers or behind those that waited.
+    pub handed_over: u64,
 }
 
 /// A station that something was sent to.

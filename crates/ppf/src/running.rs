@@ -6,17 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use millrace_switch::{Bell, lanes, open_port, processor};
+use millrace_sched::{Control, Entry, StageId};
+use millrace_switch::{Bell, open_port, processor};
 
 use crate::bearer::{Bearer, BearerId, MeterId};
 use crate::config::Config;
-use crate::lane;
 use crate::node::{Interface, Node};
 use crate::registry::{ChangeError, Registry};
 use crate::report::{BearerList, BearerReport, CountReport, Passed, PortReport, UeList, UeReport};
 use crate::spec::{BearerSpec, UeSpec};
 use crate::store::StoreError;
 use crate::told::EventLog;
+use crate::worker::errand::{Errand, Errands, by_shard};
+use crate::worker::stages::{self, EndsAll};
 use crate::worker::{Attached, Command, Parts, Worker};
 
 mod observe;
@@ -52,6 +54,11 @@ pub struct Running {
     ports: Vec<(PortReport, usize)>,
     workers: Vec<Handle>,
     registry: Mutex<Registry>,
+    /// The scheduler of the workers, and how errands get there.
+    control: Control,
+    errands: Arc<Errands>,
+    entry: Mutex<Entry>,
+    bearer_stage: StageId,
     events: Arc<EventLog>,
     /// How many look at bearers now.
     traces: Arc<AtomicUsize>,
@@ -71,6 +78,25 @@ fn gather<T>(answers: &Receiver<T>, count: usize) -> Vec<T> {
     gathered
 }
 
+/// Opens all ports: what each worker has of them, and by port whose it is.
+fn attach(config: &Config) -> Result<(Vec<Vec<Attached>>, Vec<usize>), String> {
+    let workers = config.workers();
+    let mut attached: Vec<Vec<Attached>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut owners = Vec::new();
+    for (number, port) in (0..).zip(&config.port) {
+        let fewest = (0..workers).min_by_key(|worker| attached[*worker].len());
+        let owner = port.worker.or(fewest).unwrap_or(0);
+        let (opened, is_file) = open_port(&port.opened())?;
+        owners.push(owner);
+        attached[owner].push(Attached {
+            number,
+            port: opened,
+            is_file,
+        });
+    }
+    Ok((attached, owners))
+}
+
 impl Running {
     /// Opens the ports, and starts workers, each a thread, when all of it is in place.
     ///
@@ -79,39 +105,30 @@ impl Running {
     pub fn start(config: &Config, registry: Registry) -> Result<Running, String> {
         let kernel = |error: nix::Error| format!("the kernel refuses what a worker needs: {error}");
         let workers = config.workers();
+        let (attached, owners) = attach(config)?;
+        let built = stages::build(workers, &owners);
+        let (parts, errands_entry, stages) = built.map_err(|error| error.to_string())?;
         let mut running = Running {
             began: Instant::now(),
             config: config.clone(),
             ports: Vec::new(),
             workers: Vec::new(),
             registry: Mutex::new(registry),
+            control: errands_entry.control(),
+            errands: Arc::default(),
+            entry: Mutex::new(errands_entry),
+            bearer_stage: stages.bearer,
             events: Arc::default(),
             traces: Arc::default(),
         };
-        let mut attached: Vec<Vec<Attached>> = (0..workers).map(|_| Vec::new()).collect();
-        let mut owners = Vec::new();
-        for (number, port) in (0_u16..).zip(&config.port) {
-            let fewest = (0..workers).min_by_key(|worker| attached[*worker].len());
-            let owner = port.worker.or(fewest).unwrap_or(0);
-            let (opened, is_file) = open_port(&port.opened())?;
-            owners.push(owner);
-            attached[owner].push(Attached {
-                number,
-                port: opened,
-                is_file,
-            });
+        for (number, owner) in (0..).zip(&owners) {
             let port = running.describe(number);
-            running.ports.push((port, owner));
+            running.ports.push((port, *owner));
         }
-        let bells: Vec<Arc<Bell>> = (0..workers)
-            .map(|_| Bell::new().map(Arc::new))
-            .collect::<Result<_, _>>()
-            .map_err(kernel)?;
-        let (lanes, inlets) = lanes(&bells, lane::ROOM);
         let interfaces: Vec<_> = config.port.iter().map(|port| port.interface()).collect();
-        let parts = bells.into_iter().zip(lanes).zip(inlets).zip(attached);
-        for (number, (((bell, lanes), inlets), ports)) in parts.enumerate() {
-            let node = running.node(number, interfaces.clone());
+        for (number, (part, ports)) in parts.into_iter().zip(attached).enumerate() {
+            let node = running.node(number, interfaces.clone(), &part.scheduled);
+            let bell = Arc::new(Bell::new().map_err(kernel)?);
             let (commands, received) = channel();
             let parts = Parts {
                 node,
@@ -121,13 +138,13 @@ impl Running {
                 spin: Duration::from_micros(config.spin_us.into()),
                 commands: received,
                 bell: bell.clone(),
-                lanes,
-                inlets,
                 ports,
                 owners: owners.clone(),
                 events: running.events.clone(),
+                stages,
+                errands: running.errands.clone(),
             };
-            let worker = Worker::new(parts).map_err(kernel)?;
+            let worker = Worker::new(parts, part).map_err(kernel)?;
             let processor = config.processors.get(number).copied();
             let thread = start(number, processor, worker)?;
             running.workers.push(Handle {
@@ -140,17 +157,27 @@ impl Running {
         Ok(running)
     }
 
-    /// A worker's node, which has what there is.
-    fn node(&self, number: usize, interfaces: Vec<Interface>) -> Node {
+    /// A worker's node, which has what there is, and is the worker's.
+    fn node(
+        &self,
+        number: usize,
+        interfaces: Vec<Interface>,
+        scheduled: &millrace_sched::Worker,
+    ) -> Node {
         let settings = self.config.settings();
         let node = Node::with_settings(interfaces, settings, number, self.config.workers());
         let mut node = node.with_reassembly(self.config.reassembly.limits());
+        let is_here = |shard| scheduled.has(self.bearer_stage, shard);
+        node.deal_with(is_here);
         let registry = self.registry();
         for (ue, spec, _) in registry.ues() {
             node.put_ue(MeterId(ue), Some(spec.limits()));
         }
         for (id, bearer) in registry.iter() {
-            node.put(id, bearer);
+            node.know(id, &bearer);
+            if is_here(id.shard()) {
+                node.put(id, bearer);
+            }
         }
         node
     }
@@ -195,15 +222,14 @@ impl Running {
             let bearers =
                 bearers.filter_map(|(id, spec)| Some((*id.as_ref().ok()?, spec.bearer())));
             let bearers: Vec<(BearerId, Bearer)> = bearers.collect();
-            for piece in bearers.chunks(PIECE) {
-                for worker in &self.workers {
-                    worker.tell(Command::Put(piece.to_vec()));
-                }
-            }
+            self.tell_all(&bearers, Command::Know);
+            let shards = by_shard(bearers, |(id, _)| *id).into_iter();
+            self.run(shards.map(|(shard, bearers)| (shard, Errand::Put(bearers))));
             added
         };
         // Peers that are told of their tunnels may send at once: workers have them by then.
-        self.reports(Vec::new());
+        let ids = added.iter().filter_map(|id| id.as_ref().ok().copied());
+        self.usage(ids);
         Ok(added)
     }
 
@@ -220,10 +246,11 @@ impl Running {
         let after = {
             let mut registry = self.registry();
             let before = registry.change(id, spec)?;
+            let change = Box::new((before, spec.bearer()));
             for worker in &self.workers {
-                let change = Box::new((before.clone(), spec.bearer()));
-                worker.tell(Command::Change(id, change, markers));
+                worker.tell(Command::Change(id, change.clone()));
             }
+            self.run([(id.shard(), Errand::Change(id, change, markers))]);
             registry.get(id)
         };
         let after = after.ok_or(ChangeError::Unknown)?;
@@ -305,19 +332,41 @@ impl Running {
     /// When that cannot be kept: none is away then.
     pub fn remove(&self, ids: &[BearerId]) -> Result<Vec<BearerReport>, StoreError> {
         let (answer, answers) = channel();
-        let mut pieces = 0;
-        let gone = {
+        let (gone, pieces) = {
             let mut registry = self.registry();
             let gone = registry.remove(ids)?;
-            for piece in gone.chunks(PIECE) {
-                for worker in &self.workers {
-                    worker.tell(Command::Remove(piece.to_vec(), answer.clone()));
-                    pieces += 1;
-                }
-            }
-            gone
+            self.tell_all(&gone, Command::Forget);
+            let shards = by_shard(gone.iter().map(|(id, _)| *id), |id| *id);
+            let pieces = shards.len();
+            let remove = |(shard, ids)| (shard, Errand::Remove(ids, answer.clone()));
+            self.run(shards.into_iter().map(remove));
+            (gone, pieces)
         };
         Ok(with_usage(gone, gather(&answers, pieces)))
+    }
+
+    /// Tells all workers of bearers, some at a time.
+    fn tell_all(
+        &self,
+        bearers: &[(BearerId, Bearer)],
+        of: impl Fn(Vec<(BearerId, Bearer)>) -> Command,
+    ) {
+        // One worker knows what it has.
+        if self.workers.len() == 1 {
+            return;
+        }
+        for piece in bearers.chunks(PIECE) {
+            for worker in &self.workers {
+                worker.tell(of(piece.to_vec()));
+            }
+        }
+    }
+
+    /// Has things be done at bearers, by whoever has their shards, in the order of these calls.
+    fn run(&self, errands: impl IntoIterator<Item = (u32, Errand)>) {
+        let entry = self.entry.lock();
+        let mut entry = entry.unwrap_or_else(PoisonError::into_inner);
+        self.errands.send(&mut entry, self.bearer_stage, errands);
     }
 
     /// A bearer, with what passed by it.
@@ -342,17 +391,18 @@ impl Running {
     }
 
     fn reports(&self, bearers: Vec<(BearerId, Bearer)>) -> Vec<BearerReport> {
+        let usage = self.usage(bearers.iter().map(|(id, _)| *id));
+        with_usage(bearers, usage)
+    }
+
+    /// What passed by bearers, by all that was done at them until now.
+    fn usage(&self, ids: impl Iterator<Item = BearerId>) -> Vec<Vec<(BearerId, Passed)>> {
         let (answer, answers) = channel();
-        let ids: Vec<BearerId> = bearers.iter().map(|(id, _)| *id).collect();
-        let mut pieces = 0;
-        // Also of none: whoever waits for an answer has waited for what was told before.
-        for piece in ids.chunks(PIECE).chain(ids.is_empty().then_some(&ids[..])) {
-            for worker in &self.workers {
-                worker.tell(Command::Usage(piece.to_vec(), answer.clone()));
-                pieces += 1;
-            }
-        }
-        with_usage(bearers, gather(&answers, pieces))
+        let shards = by_shard(ids, |id| *id);
+        let pieces = shards.len();
+        let ask = |(shard, ids)| (shard, Errand::Usage(ids, answer.clone()));
+        self.run(shards.into_iter().map(ask));
+        gather(&answers, pieces)
     }
 
     /// Sees to it that what was written survives the machine as well.
@@ -418,22 +468,6 @@ fn start(
             "processors: no thread can run on processor {processor}: {error}"
         )),
         _ => Ok(thread),
-    }
-}
-
-/// Ends the process with a worker that panics: bearers and ports of one that is no more would be nobody's. Whoever started the process
-/// starts it again, and what was answered is kept.
-struct EndsAll(usize);
-
-impl Drop for EndsAll {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            tracing::error!(
-                worker = self.0,
-                "a worker has ended, and with it the function"
-            );
-            std::process::exit(1);
-        }
     }
 }
 

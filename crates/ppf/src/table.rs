@@ -19,7 +19,6 @@ use slots::Slots;
 use users::{User, Users};
 
 pub(crate) mod hot;
-#[allow(dead_code, reason = "workers have no shards yet")]
 pub(crate) mod moving;
 pub(crate) mod pass;
 mod places;

@@ -1,8 +1,11 @@
 //! Which buckets go to another worker, and when: each worker looks at its own load, and gives some of it to whoever has the least.
 //!
-//! The load is the share of time with work, over a quarter of a millisecond, smoothed. Limits are those of DPDK's distributed software
-//! device (`event_dsw`), which have proved themselves: nothing moves below 70 %, nor for a difference below 3 %; what moves must make the
-//! more loaded of both less loaded than it was, and is charged to the receiver at once, so that not everybody gives to the same one.
+//! The load is the share of time with work, over a quarter of a millisecond, smoothed twice: over half a millisecond for those who wait,
+//! and over eight for what is given away, since that is to last. Limits are those of DPDK's distributed software device (`event_dsw`),
+//! which have proved themselves: nothing moves below 70 %, nor for a difference below 3 %; what moves must make the more loaded of both
+//! less loaded than it was, and is charged to the receiver at once, so that not everybody gives to the same one. And it begins only where
+//! the difference is a tenth: what real work measures goes up and down, also where nothing is uneven, and a bucket that comes and goes has
+//! its costs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +23,10 @@ pub(crate) const LOOKS: u32 = 4;
 const LOADED: u64 = 700;
 /// A smaller difference is none.
 const DIFFERENCE: u64 = 30;
+/// A smaller one is none, while nothing was given away before.
+const FIRST_DIFFERENCE: u64 = 100;
+/// Looks that the steady load is smoothed over.
+const STEADY: u64 = 32;
 /// Buckets that move at a time, at most.
 const MOVES: usize = 8;
 /// Of so many events one is remembered: a prime, so that flows that take turns are all seen.
@@ -56,6 +63,10 @@ pub(crate) struct Load {
     busy: u64,
     /// In thousandths.
     pub(crate) level: u64,
+    /// The same over a longer time, in millionths.
+    steady: u64,
+    /// Something was given away the last time.
+    is_giving: bool,
     /// Of the last events that were handled.
     sample: Box<[Option<Mark>; SAMPLE]>,
     at: usize,
@@ -97,6 +108,8 @@ impl Load {
             looks: 0,
             busy: 0,
             level: 0,
+            steady: 0,
+            is_giving: false,
             sample: Box::new([None; SAMPLE]),
             at: 0,
             skipped: 0,
@@ -144,25 +157,66 @@ impl Load {
         }
         let last = (self.busy.min(elapsed) * 1000 / elapsed).min(1000);
         self.level = u64::midpoint(self.level, last);
+        // Who has slept looks once for all that time.
+        for _ in 0..(elapsed / LOOK_NS).min(4 * STEADY) {
+            self.steady = self.steady - self.steady / STEADY + last * 1000 / STEADY;
+        }
         (self.looked, self.busy) = (now, 0);
         self.looks += 1;
         Some(self.looks.is_multiple_of(LOOKS))
     }
 
-    /// What to give to a worker of another load. `costs` are what an event of each stage costs, `is_apart` says which stages may be done by
-    /// another worker than the one before them, and `may_move` what may be given at all: the rest is load that stays.
+    /// The steady load, in thousandths.
+    pub(crate) fn steady(&self) -> u64 {
+        (self.steady / 1000).min(1000)
+    }
+
+    /// It was given so much, which will be measured before long.
+    pub(crate) fn charge(&mut self, load: u64) {
+        self.steady += load * 1000;
+    }
+
+    /// What was chosen is given away.
+    pub(crate) fn give(&mut self, gone: &[Move]) {
+        let given: u64 = gone.iter().map(|gone| gone.load).sum();
+        self.steady = self.steady.saturating_sub(given * 1000);
+        self.forget(gone);
+    }
+
+    /// What to give to a worker of another steady load. `costs` are what an event of each stage costs, `is_apart` says which stages may be
+    /// done by another worker than the one before them, and `may_move` what may be given at all: the rest is load that stays.
     pub(crate) fn choose(
-        &self,
+        &mut self,
         other: u64,
         costs: &[u64],
         is_apart: &[bool],
         may_move: impl Fn(Place) -> bool,
     ) -> Vec<Move> {
+        let (own, least) = (
+            self.steady(),
+            if self.is_giving {
+                DIFFERENCE
+            } else {
+                FIRST_DIFFERENCE
+            },
+        );
+        let chosen = match own >= LOADED && other + least <= own {
+            true => self.choose_between(own, other, costs, is_apart, may_move),
+            false => Vec::new(),
+        };
+        self.is_giving = !chosen.is_empty();
+        chosen
+    }
+
+    fn choose_between(
+        &self,
+        mut own: u64,
+        mut other: u64,
+        costs: &[u64],
+        is_apart: &[bool],
+        may_move: impl Fn(Place) -> bool,
+    ) -> Vec<Move> {
         let mut chosen = Vec::new();
-        let (mut own, mut other) = (self.level, other);
-        if own < LOADED {
-            return chosen;
-        }
         let mut shares = self.shares(costs);
         shares.retain(|(place, _)| may_move(*place));
         for whole in buckets(&shares) {
@@ -193,12 +247,13 @@ impl Load {
         seen.sort_unstable();
         let place = |same: &[Mark]| Place::from_word(same[0].place);
         let same = seen.chunk_by(|one, two| one.place == two.place);
-        self.weigh(same.map(|same| (place(same), same)), costs)
+        self.weigh(self.steady(), same.map(|same| (place(same), same)), costs)
     }
 
     /// The load of groups of events that were seen.
     fn weigh<'a, T>(
         &self,
+        load: u64,
         groups: impl Iterator<Item = (T, &'a [Mark])>,
         costs: &[u64],
     ) -> Vec<(T, u64)> {
@@ -206,7 +261,7 @@ impl Load {
         let weigh = |(what, same): (T, &[Mark])| (what, same.iter().map(cost).sum::<u64>());
         let weights: Vec<_> = groups.map(weigh).collect();
         let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
-        let share = |(what, weight)| (what, self.level * weight / total);
+        let share = |(what, weight)| (what, load * weight / total);
         weights.into_iter().map(share).collect()
     }
 
@@ -222,7 +277,7 @@ impl Load {
         let mut seen: Vec<Mark> = self.sample.iter().copied().flatten().collect();
         seen.sort_unstable_by_key(|mark| (mark.flow, mark.place));
         let same = seen.chunk_by(|one, two| one.flow == two.flow);
-        let shares = self.weigh(same.map(|same| (same[0].flow, same)), costs);
+        let shares = self.weigh(self.level, same.map(|same| (same[0].flow, same)), costs);
         let elephant = |(flow, load)| Elephant { flow, load };
         let mut elephants: Vec<_> = shares.into_iter().map(elephant).collect();
         elephants.retain(|elephant| elephant.load >= ELEPHANT);
@@ -233,7 +288,7 @@ impl Load {
     }
 
     /// What was seen of buckets that have gone.
-    pub(crate) fn forget(&mut self, gone: &[Move]) {
+    fn forget(&mut self, gone: &[Move]) {
         for seen in self.sample.iter_mut() {
             let place = seen.map(|mark| Place::from_word(mark.place));
             if place.is_some_and(|place| gone.iter().any(|gone| gone.has(place))) {
@@ -273,148 +328,4 @@ fn buckets(shares: &[(Place, u64)]) -> Vec<Move> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::event::{Event, Priority};
-
-    /// Events of a stage and a bucket.
-    fn load_of(level: u64, events: &[(u8, usize, usize)]) -> Load {
-        let mut load = Load::new(0);
-        load.level = level;
-        for (stage, bucket, count) in events {
-            for _ in 0..*count {
-                load.remember(Place::new(StageId(*stage), *bucket), *bucket as u32);
-            }
-        }
-        load
-    }
-
-    /// Of one stage.
-    fn choose(level: u64, events: &[(usize, usize)], other: u64) -> Vec<(usize, u64)> {
-        let events: Vec<_> = events
-            .iter()
-            .map(|(bucket, count)| (0, *bucket, *count))
-            .collect();
-        let chosen = load_of(level, &events).choose(other, &[10], &[false], |_| true);
-        chosen
-            .iter()
-            .map(|chosen| (chosen.bucket, chosen.load))
-            .collect()
-    }
-
-    #[test]
-    fn what_moves_makes_the_more_loaded_one_less_loaded() {
-        // Ten buckets of a tenth each, and somebody idle: half of them go.
-        let even: Vec<_> = (0..10).map(|bucket| (bucket, 10)).collect();
-        let moved = choose(1000, &even, 0);
-        assert_eq!(moved.len(), 5, "{moved:?}");
-        assert!(moved.iter().all(|(_, load)| *load == 100));
-        // An elephant stays, since it would only be somewhere else; mice go.
-        let moved = choose(1000, &[(7, 90), (1, 5), (2, 5)], 100);
-        assert_eq!(moved, [(1, 50), (2, 50)]);
-        assert_eq!(choose(1000, &[(7, 90)], 0), []);
-        assert_eq!(choose(600, &even, 0), []);
-        assert_eq!(choose(1000, &even, 950), []);
-    }
-
-    #[test]
-    fn an_elephant_is_cut_where_its_stages_may_be_apart() {
-        // Stage 2 costs as much as the others together.
-        let elephant = load_of(1000, &[(0, 7, 30), (1, 7, 30), (2, 7, 30)]);
-        let costs = [10, 10, 20];
-        let part = |stage, load| {
-            vec![Move {
-                bucket: 7,
-                stage,
-                load,
-            }]
-        };
-        assert_eq!(
-            elephant.choose(0, &costs, &[false, true, true], |_| true),
-            part(2, 500)
-        );
-        assert_eq!(
-            elephant.choose(0, &costs, &[false, true, false], |_| true),
-            part(1, 750)
-        );
-        assert_eq!(elephant.choose(0, &costs, &[false; 3], |_| true), []);
-        assert_eq!(
-            elephant.choose(480, &costs, &[false, true, true], |_| true),
-            []
-        );
-    }
-
-    #[test]
-    fn the_load_is_the_share_of_time_with_work() {
-        let mut load = Load::new(0);
-        for look in 1..=20 {
-            load.add(LOOK_NS / 2);
-            assert_eq!(load.look(look * LOOK_NS - 1), None);
-            assert_eq!(load.look(look * LOOK_NS), Some(look % 4 == 0));
-        }
-        assert!((490..=500).contains(&load.level), "{}", load.level);
-    }
-
-    #[test]
-    fn one_of_so_many_events_is_remembered_however_they_are_cut_into_batches() {
-        let event = |flow| Event {
-            flow,
-            stage: StageId(0),
-            priority: Priority::Normal,
-            entry: 0,
-            is_sent_on: false,
-            value: 0,
-        };
-        let events: Vec<Event> = (0..2000).map(event).collect();
-        for size in [1, 2, 16, 17, 18, 32, 700] {
-            let mut load = Load::new(0);
-            for batch in events.chunks(size) {
-                load.saw(StageId(0), batch, |event| event.flow);
-            }
-            let seen = load.sample.iter().flatten().map(|mark| mark.flow);
-            let every = (0..2000).filter(|flow| (flow + 1) % STRIDE as u32 == 0);
-            assert!(seen.eq(every), "batches of {size}");
-        }
-    }
-
-    #[test]
-    fn what_may_not_move_is_load_that_stays() {
-        // Half of all is of a bucket that cannot go.
-        let load = load_of(1000, &[(0, 7, 50), (0, 1, 25), (0, 2, 25), (1, 7, 0)]);
-        let may_move = |place: Place| place.bucket() != 7;
-        let moved = load.choose(0, &[10, 10], &[false, true], may_move);
-        let moved: Vec<_> = moved.iter().map(|one| (one.bucket, one.load)).collect();
-        assert_eq!(moved, [(1, 250), (2, 250)]);
-        // Of one whose first stage cannot, the second can.
-        let load = load_of(1000, &[(0, 7, 50), (1, 7, 50)]);
-        let may_move = |place: Place| place.stage() != StageId(0);
-        let moved = load.choose(0, &[10, 10], &[false, true], may_move);
-        let moved: Vec<_> = moved.iter().map(|one| (one.bucket, one.load)).collect();
-        assert_eq!(moved, [(7, 500)]);
-    }
-
-    #[test]
-    fn elephants_are_flows_with_much_load() {
-        let mut load = load_of(
-            900,
-            &[(0, 7, 40), (1, 7, 40), (0, 9, 80), (0, 1, 20), (1, 1, 20)],
-        );
-        assert_eq!(load.elephants(&[10, 10]), None);
-        load.hunts = HUNT - 1;
-        let elephant = |flow, load| Elephant { flow, load };
-        let found = load.elephants(&[10, 30]).unwrap();
-        // 1600 and 800 of 3200, and 800.
-        assert_eq!(found, [elephant(7, 450)]);
-        load.hunts = HUNT - 1;
-        let found = load.elephants(&[20, 5]).unwrap();
-        assert_eq!(found, [elephant(9, 464), elephant(7, 290)]);
-        assert!(
-            found
-                .iter()
-                .all(|one| Elephant::unpack(one.pack()) == Some(*one))
-        );
-        assert_eq!(Elephant::unpack(0), None);
-        (load.level, load.hunts) = (200, HUNT - 1);
-        assert_eq!(load.elephants(&[20, 5]), Some(Vec::new()));
-    }
-}
+mod tests;

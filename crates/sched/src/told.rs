@@ -13,6 +13,7 @@ const ASLEEP_NS: u64 = LOOK_NS * LOOKS as u64;
 pub(crate) struct Told {
     /// As it has told, in thousandths of a processor.
     level: Figure,
+    steady: Figure,
     /// What it was given since.
     charged: AtomicU64,
     /// Since when it has been asleep; 0: it is not.
@@ -34,10 +35,23 @@ impl Told {
         since != 0 && now.saturating_sub(since) >= ASLEEP_NS
     }
 
-    /// It says so itself.
-    pub(crate) fn tell(&self, level: u64) {
+    /// The same over a longer time.
+    pub(crate) fn steady(&self, now: u64) -> u64 {
+        match self.is_long_asleep(now) {
+            true => 0,
+            false => self.steady.get() + self.charged.load(Ordering::Relaxed),
+        }
+    }
+
+    /// It says so itself, having reckoned with what it was given ([`Told::take_charge`]).
+    pub(crate) fn tell(&self, level: u64, steady: u64) {
         self.level.set(level);
-        self.charged.store(0, Ordering::Relaxed);
+        self.steady.set(steady);
+    }
+
+    /// What it was given since it asked last.
+    pub(crate) fn take_charge(&self) -> u64 {
+        self.charged.swap(0, Ordering::Relaxed)
     }
 
     /// Somebody gives it some.
@@ -54,6 +68,7 @@ impl Told {
         let since = self.asleep_since_ns.get();
         if self.is_long_asleep(now) {
             self.level.set(0);
+            self.steady.set(0);
         }
         self.asleep_since_ns.set(0);
         (since != 0).then(|| now.saturating_sub(since))
@@ -67,8 +82,9 @@ mod tests {
     #[test]
     fn who_sleeps_between_bursts_keeps_its_load_and_who_sleeps_for_long_has_none() {
         let told = Told::default();
-        told.tell(400);
+        told.tell(400, 300);
         told.charge(50);
+        assert_eq!(told.steady(0), 350);
         told.fall_asleep(1);
         assert_eq!((told.load(ASLEEP_NS), told.load(ASLEEP_NS + 1)), (450, 0));
         assert_eq!(told.awake(1000), Some(999));
@@ -77,7 +93,9 @@ mod tests {
         assert_eq!(told.awake(1000 + ASLEEP_NS), Some(ASLEEP_NS));
         assert_eq!(told.awake(9 * ASLEEP_NS), None);
         assert_eq!(told.load(9 * ASLEEP_NS), 50);
-        told.tell(70);
+        assert_eq!(told.take_charge(), 50);
+        told.tell(70, 60);
+        assert_eq!(told.steady(9 * ASLEEP_NS), 60);
         assert_eq!(told.load(9 * ASLEEP_NS), 70);
     }
 }

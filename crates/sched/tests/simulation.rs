@@ -323,7 +323,7 @@ fn uneven_work_is_evened_out_and_then_stays_where_it_is() {
         workers[1].give(stage, *flow, 0);
     }
     let mut moves = Vec::new();
-    for round in 0..4000 {
+    for round in 0..12_000 {
         let entry = &mut entries[0];
         for count in 0..8 {
             let flow = flows[(round * 8 + count) % flows.len()];
@@ -339,7 +339,7 @@ fn uneven_work_is_evened_out_and_then_stays_where_it_is() {
             end = end.max(now.load(Ordering::Relaxed));
         }
         now.store(end.max(begin + 500), Ordering::Relaxed);
-        if round % 1000 == 999 {
+        if round % 3000 == 2999 {
             moves.push(workers.iter().map(Worker::moves).sum::<u64>());
         }
     }

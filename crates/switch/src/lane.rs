@@ -14,29 +14,10 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::BURST;
 use crate::table::Station;
 
-/// What may be under way from one worker to another.
-#[derive(Clone, Copy, Debug)]
-pub struct Room {
-    /// Bursts.
-    pub bursts: usize,
-    /// Packets of a burst.
-    pub packets: usize,
-    /// Other messages besides. What does not fit is lost.
-    pub news: usize,
-}
-
-/// Between workers of a switch. News that do not fit are told again later.
-pub(crate) const ROOM: Room = Room {
-    bursts: 64,
-    packets: BURST,
-    news: 1024,
-};
-
-/// What one worker says to another, of its own kind.
-pub trait Carries {
-    /// The packets that it has, if it is about any.
-    fn into_burst(self) -> Option<Burst>;
-}
+/// Bursts that may be under way from one worker to another.
+const BURSTS: usize = 64;
+/// Other messages besides. What does not fit is told again later.
+const NEWS: usize = 1024;
 
 /// What one worker of a switch says to another.
 #[derive(Debug)]
@@ -49,7 +30,8 @@ pub(crate) enum Mail {
     Forget(u16),
 }
 
-impl Carries for Mail {
+impl Mail {
+    /// The packets that it has, if it is about any.
     fn into_burst(self) -> Option<Burst> {
         match self {
             Mail::Packets(_, burst) => Some(burst),
@@ -129,32 +111,30 @@ impl Bell {
 
 /// The sending end of a lane.
 #[derive(Debug)]
-pub struct Lane<M> {
-    mail: SyncSender<M>,
+pub(crate) struct Lane {
+    mail: SyncSender<Mail>,
     back: Receiver<Burst>,
     spare: Vec<Burst>,
-    bursts: usize,
     bell: Arc<Bell>,
     is_rung: bool,
 }
 
 /// The receiving end.
 #[derive(Debug)]
-pub struct Inlet<M> {
-    mail: Receiver<M>,
+pub(crate) struct Inlet {
+    mail: Receiver<Mail>,
     back: SyncSender<Burst>,
 }
 
 /// What goes out of each worker, by the other one's number: none to itself. And what comes into each.
-pub type Lanes<M> = (Vec<Vec<Option<Lane<M>>>>, Vec<Vec<Inlet<M>>>);
+pub(crate) type Lanes = (Vec<Vec<Option<Lane>>>, Vec<Vec<Inlet>>);
 
 /// Lanes from each worker to each other one. Workers have these bells.
-#[must_use]
-pub fn lanes<M>(bells: &[Arc<Bell>], room: Room) -> Lanes<M> {
-    let mut inlets: Vec<Vec<Inlet<M>>> = bells.iter().map(|_| Vec::new()).collect();
+pub(crate) fn lanes(bells: &[Arc<Bell>]) -> Lanes {
+    let mut inlets: Vec<Vec<Inlet>> = bells.iter().map(|_| Vec::new()).collect();
     let mut lane_to = |from: usize, to: usize| {
         (from != to).then(|| {
-            let (lane, inlet) = lane(&bells[to], room);
+            let (lane, inlet) = lane(&bells[to]);
             inlets[to].push(inlet);
             lane
         })
@@ -167,15 +147,14 @@ pub fn lanes<M>(bells: &[Arc<Bell>], room: Room) -> Lanes<M> {
     (lanes.collect(), inlets)
 }
 
-fn lane<M>(bell: &Arc<Bell>, room: Room) -> (Lane<M>, Inlet<M>) {
-    let (mail, received) = sync_channel(room.bursts + room.news);
-    let (back, returned) = sync_channel(room.bursts);
-    let burst = |_| Burst::new(room.packets);
+fn lane(bell: &Arc<Bell>) -> (Lane, Inlet) {
+    let (mail, received) = sync_channel(BURSTS + NEWS);
+    let (back, returned) = sync_channel(BURSTS);
+    let burst = |_| Burst::new(BURST);
     let lane = Lane {
         mail,
         back: returned,
-        spare: (0..room.bursts).map(burst).collect(),
-        bursts: room.bursts,
+        spare: (0..BURSTS).map(burst).collect(),
         bell: bell.clone(),
         is_rung: false,
     };
@@ -186,9 +165,9 @@ fn lane<M>(bell: &Arc<Bell>, room: Room) -> (Lane<M>, Inlet<M>) {
     (lane, inlet)
 }
 
-impl<M: Carries> Lane<M> {
+impl Lane {
     /// An empty burst, unless all are under way.
-    pub fn take_burst(&mut self) -> Option<Burst> {
+    pub(crate) fn take_burst(&mut self) -> Option<Burst> {
         if self.spare.is_empty() {
             self.spare.extend(self.back.try_iter());
         }
@@ -199,8 +178,8 @@ impl<M: Carries> Lane<M> {
     }
 
     /// Whether so many bursts are under way that those to come should be full.
-    pub fn is_congested(&mut self) -> bool {
-        let few = self.bursts * 3 / 4;
+    pub(crate) fn is_congested(&mut self) -> bool {
+        let few = BURSTS * 3 / 4;
         if self.spare.len() < few {
             self.spare.extend(self.back.try_iter());
         }
@@ -208,7 +187,7 @@ impl<M: Carries> Lane<M> {
     }
 
     /// Gives a burst back that was not needed.
-    pub fn put_back(&mut self, burst: Burst) {
+    pub(crate) fn put_back(&mut self, burst: Burst) {
         self.spare.push(burst);
     }
 
@@ -216,7 +195,7 @@ impl<M: Carries> Lane<M> {
     ///
     /// # Errors
     /// When there is none, or the other worker has gone: how many packets are lost. Their burst is this lane's again.
-    pub fn send(&mut self, mail: M) -> Result<(), usize> {
+    pub(crate) fn send(&mut self, mail: Mail) -> Result<(), usize> {
         match self.mail.try_send(mail) {
             Ok(()) => {
                 self.is_rung = true;
@@ -231,39 +210,23 @@ impl<M: Carries> Lane<M> {
         }
     }
 
-    /// Sends copies of packets, as `into` says. Returns how many there was no room for.
-    pub fn send_copies(&mut self, packets: &Burst, into: impl FnOnce(Burst) -> M) -> usize {
-        let Some(mut burst) = self.take_burst() else {
-            return packets.len();
-        };
-        let copied = packets
-            .iter()
-            .take_while(|packet| burst.append_copy(*packet))
-            .count();
-        match self.send(into(burst)) {
-            Ok(()) => packets.len() - copied,
-            Err(_) => packets.len(),
-        }
-    }
-
     /// Wakes the other worker, if something was sent.
     #[inline]
-    pub fn ring(&mut self) {
+    pub(crate) fn ring(&mut self) {
         if std::mem::take(&mut self.is_rung) {
             self.bell.ring();
         }
     }
 }
 
-impl<M> Inlet<M> {
+impl Inlet {
     /// What came next.
-    #[must_use]
-    pub fn next(&self) -> Option<M> {
+    pub(crate) fn next(&self) -> Option<Mail> {
         self.mail.try_recv().ok()
     }
 
     /// Returns a burst. There is room for all.
-    pub fn give_back(&self, burst: Burst) {
+    pub(crate) fn give_back(&self, burst: Burst) {
         let _ = self.back.try_send(burst);
     }
 }
@@ -275,20 +238,25 @@ mod tests {
     #[test]
     fn packets_arrive_in_order_and_what_has_no_room_is_said() {
         let bells = [0, 1].map(|_| Arc::new(Bell::new().unwrap()));
-        let room = Room { news: 1, ..ROOM };
-        let (mut lanes, inlets) = lanes::<Mail>(&bells, room);
+        let (mut lanes, inlets) = lanes(&bells);
         assert!(lanes[0][0].is_none() && inlets[0].len() == 1);
         let lane = lanes[0][1].as_mut().unwrap();
         let mut burst = Burst::new(BURST);
         for number in 0..BURST {
             assert!(burst.push(&[number as u8; 200]));
         }
-        for _ in 0..ROOM.bursts {
-            assert_eq!(lane.send_copies(&burst, |burst| Mail::Packets(3, burst)), 0);
+        let send = |lane: &mut Lane, port| {
+            let mut copy = lane.take_burst()?;
+            assert!(burst.iter().all(|packet| copy.append_copy(packet)));
+            lane.send(Mail::Packets(port, copy)).ok()
+        };
+        for _ in 0..BURSTS {
+            assert_eq!(send(lane, 3), Some(()));
         }
-        let lost = lane.send_copies(&burst, |burst| Mail::Packets(3, burst));
-        assert_eq!(lost, BURST);
-        assert_eq!(lane.send(Mail::Forget(3)), Ok(()));
+        assert_eq!(send(lane, 3), None, "all are under way");
+        for _ in 0..NEWS {
+            assert_eq!(lane.send(Mail::Forget(3)), Ok(()));
+        }
         assert_eq!(lane.send(Mail::Forget(3)), Err(0));
         lane.ring();
         assert!(bells[1].take_news());
@@ -299,6 +267,6 @@ mod tests {
         let wanted: Vec<u8> = (0..BURST as u8).collect();
         assert_eq!(numbers, wanted);
         inlets[1][0].give_back(came);
-        assert_eq!(lane.send_copies(&burst, |burst| Mail::Packets(4, burst)), 0);
+        assert_eq!(send(lane, 4), Some(()));
     }
 }

@@ -54,7 +54,7 @@ pub use control::{AskError, Request, ask, ask_with, own_socket};
 pub use counters::{Cause, Hits, Tally, Work};
 pub use exposition::{Exposition, Figure};
 pub use kinds::open_port;
-pub use lane::{Bell, Carries, Inlet, Lane, Lanes, Room, lanes};
+pub use lane::Bell;
 pub use offload::{Cut, Impossible, complete};
 pub use parse::{Frame, Packet, Version, payload};
 pub use report::{

@@ -12,7 +12,7 @@ use crate::config::{
     self, Config, Direction, FLOWS_MAX, FlowConfig, Kind, MirrorConfig, PORTS_MAX, PortConfig,
 };
 use crate::kinds;
-use crate::lane::{self, Bell, lanes};
+use crate::lane::{Bell, lanes};
 use crate::plan::{FlowPlan, MirrorPlan, Plan, PortPlan};
 use crate::processor;
 use crate::table::Limits;
@@ -126,7 +126,7 @@ impl Switch {
             .map(|_| Bell::new().map(Arc::new))
             .collect::<Result<_, _>>()
             .map_err(kernel)?;
-        let (lanes, inlets) = lanes(&bells, lane::ROOM);
+        let (lanes, inlets) = lanes(&bells);
         let mut switch = Switch {
             began: Instant::now(),
             workers: Vec::new(),

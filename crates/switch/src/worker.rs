@@ -104,8 +104,8 @@ pub(crate) struct Worker {
     commands: Receiver<Command>,
     bell: Arc<Bell>,
     /// By number of worker; none to itself.
-    pub(crate) lanes: Vec<Option<Lane<Mail>>>,
-    inlets: Vec<Inlet<Mail>>,
+    pub(crate) lanes: Vec<Option<Lane>>,
+    inlets: Vec<Inlet>,
     epoll: Epoll,
     /// Not there only while packets are on their way.
     pub(crate) plan: Option<Arc<Plan>>,
@@ -140,8 +140,8 @@ pub(crate) struct Parts {
     pub(crate) spin: Duration,
     pub(crate) commands: Receiver<Command>,
     pub(crate) bell: Arc<Bell>,
-    pub(crate) lanes: Vec<Option<Lane<Mail>>>,
-    pub(crate) inlets: Vec<Inlet<Mail>>,
+    pub(crate) lanes: Vec<Option<Lane>>,
+    pub(crate) inlets: Vec<Inlet>,
     pub(crate) plan: Arc<Plan>,
 }
 

@@ -177,7 +177,7 @@ impl Run {
         }
         Run {
             node,
-            outs: Outs::new(2, 1),
+            outs: Outs::new(2),
             mtus,
             now_ns: 0,
             sent: 0,

@@ -48,6 +48,7 @@ const EXAMPLES: &str = "Examples:
   millrace ppf top                                                         the same, live, with rates
   millrace ppf events --follow                                             what it meets, as it comes
   millrace ppf paths                                                       which peers answer
+  millrace ppf graph -w graph.svg                                          what workers hand to each other, as a picture
   millrace ppf trace 513 -w bearer.pcapng                                  a bearer's frames, for Wireshark
 
 Environment:
@@ -66,6 +67,7 @@ enum Command {
     Paths(observe::PathsArguments),
     Events(observe::EventsArguments),
     Trace(observe::TraceArguments),
+    Graph(observe::GraphArguments),
     Bearer(BearerArguments),
     Ue(ue::UeArguments),
 }
@@ -240,6 +242,7 @@ pub(crate) fn run(arguments: &PpfArguments) -> anyhow::Result<u8> {
         Command::Paths(paths) => observe::paths(control, paths)?,
         Command::Events(events) => observe::events(control, events)?,
         Command::Trace(trace) => observe::trace(control, trace)?,
+        Command::Graph(graph) => observe::graph(control, graph)?,
         Command::Bearer(bearer) => return bearers(control, &bearer.command),
         Command::Ue(arguments) => ue::run(control, arguments)?,
     }

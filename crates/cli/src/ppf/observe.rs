@@ -73,6 +73,30 @@ pub(super) struct TraceArguments {
     teid: bool,
 }
 
+/// Write the stages that packets are handed over by, with what passes between them, as a picture (SVG).
+///
+/// Packets that are dealt with where they came take none of the ways between stages; where there are several workers they are counted at
+/// the stage `bearer`, and where there is one nobody hands anything over. What stages cost is of late, and rates are of so many seconds
+/// from now on.
+#[derive(Debug, Args)]
+pub(super) struct GraphArguments {
+    /// Where to write; - is standard output.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    write: PathBuf,
+    /// For so long packets are counted.
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=20))]
+    seconds: u64,
+}
+
+pub(super) fn graph(control: Option<&Path>, graph: &GraphArguments) -> anyhow::Result<()> {
+    let svg = get(control, &format!("/v1/graph?seconds={}", graph.seconds))?;
+    if graph.write.as_os_str() == "-" {
+        return print(&svg);
+    }
+    let shown = graph.write.display();
+    std::fs::write(&graph.write, svg).with_context(|| format!("cannot write {shown}"))
+}
+
 pub(super) fn events(control: Option<&Path>, events: &EventsArguments) -> anyhow::Result<()> {
     if events.follow {
         return follow(control, events);

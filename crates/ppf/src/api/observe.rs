@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Answered, Api, id_of, json, number_of, unknown};
-use crate::http::{Answer, PCAPNG, Question, Said};
+use crate::http::{Answer, PCAPNG, Question, SVG, Said};
 
 /// Events and paths of an answer, unless it is said how many, and at most.
 const LIMIT: usize = 1000;
@@ -28,6 +28,12 @@ impl Api {
         let from = number_of(question, "from", 0..=u64::MAX)?.unwrap_or(0);
         let limit = number_of(question, "limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT);
         json(200, &self.running.paths(from, limit))
+    }
+
+    pub(super) fn graph(&self, question: &Question) -> Answered {
+        let seconds = number_of(question, "seconds", 1..=WAIT_S_MAX)?;
+        let graph = self.running.graph(seconds.map(Duration::from_secs));
+        Ok(Answer::new(200, SVG, graph.into_bytes()))
     }
 
     pub(super) fn trace(&self, id: &str, question: &Question) -> Result<Said, Answer> {

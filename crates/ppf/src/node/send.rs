@@ -6,7 +6,7 @@ use millrace_port::{Checksum, HEAD_BYTES, Packet};
 use millrace_wire::gtpu::{ECHO_REQUEST, HEADER_BYTES, PORT};
 
 use super::meet::{Datagram, Met};
-use super::{Hop, Node, Outs};
+use super::{Hop, Node, Outs, Whose};
 use crate::bearer::{Peer, Side};
 use crate::checksum::Sum;
 use crate::ethernet::{Frame, IPV4, IPV6, Mac};
@@ -87,18 +87,14 @@ impl Node {
         outs: &mut Outs,
     ) -> Result<(), LinkCause> {
         if self.workers > 1
+            && !self.is_work
             && let Some(bearer) = what.bearer()
-            && Node::owner(bearer, self.workers) != self.worker
         {
-            // Who sent it here knows another bearer for its user: it does not go round.
-            if self.is_work {
-                return Err(LinkCause::Destination);
+            let shard = bearer.shard();
+            if self.defers || !self.shards[shard as usize] {
+                return outs.hand_over(Whose::Shard(shard), packet);
             }
-            let work = &mut outs.works[Node::owner(bearer, self.workers)];
-            return match work.append_copy(packet) {
-                true => Ok(()),
-                false => Err(LinkCause::NoRoom),
-            };
+            outs.done.push(shard);
         }
         match what {
             Met::Message(datagram) => self.handle_message(port, packet, datagram, outs),

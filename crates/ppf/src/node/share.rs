@@ -8,7 +8,7 @@ use millrace_port::Packet;
 use millrace_wire::gtpu::{ECHO_RESPONSE, ERROR_INDICATION};
 
 use super::meet::Met;
-use super::{Node, Outs};
+use super::{Node, Outs, Whose};
 use crate::bearer::{Bearer, Peer, Side};
 use crate::link::LinkCause;
 use crate::paths;
@@ -20,11 +20,11 @@ fn tunnels(bearer: &Bearer) -> impl Iterator<Item = (Side, Peer)> {
 }
 
 impl Node {
-    /// Another worker's bearer has these peers.
+    /// A bearer has these peers, whoever has the bearer.
     pub(super) fn know_peers(&mut self, bearer: &Bearer) {
         for (side, peer) in tunnels(bearer) {
             // Where there are too many its owner has not taken the bearer either.
-            let _ = self.function.bearers.paths.acquire(side, peer.address);
+            self.function.bearers.paths.know(side, peer.address);
         }
     }
 
@@ -32,9 +32,7 @@ impl Node {
     pub(super) fn forget_peers(&mut self, bearer: &Bearer) {
         let paths = &mut self.function.bearers.paths;
         for (side, peer) in tunnels(bearer) {
-            if let Some(path) = paths.find(side, peer.address) {
-                paths.release(path);
-            }
+            paths.forget(side, peer.address);
         }
     }
 
@@ -74,10 +72,7 @@ impl Node {
                 if asker == self.worker {
                     return None;
                 }
-                Some(match outs.works[asker].append_copy(packet) {
-                    true => Ok(()),
-                    false => Err(LinkCause::NoRoom),
-                })
+                Some(outs.hand_over(Whose::Worker(asker), packet))
             }
             (ERROR_INDICATION, 0) => {
                 self.share_with_all(port, packet, outs);
@@ -90,14 +85,10 @@ impl Node {
     /// Hands copies to all other workers.
     pub(super) fn share_with_all(&mut self, port: u16, packet: Packet<'_>, outs: &mut Outs) {
         let counts = &mut self.counts[usize::from(port)];
-        for (worker, work) in outs.works.iter_mut().enumerate() {
-            if worker == self.worker {
-                continue;
-            }
-            counts.made += 1;
-            if !work.append_copy(packet) {
-                counts.drop(LinkCause::NoRoom);
-            }
+        let others = self.workers as u64 - 1;
+        counts.made += others;
+        if let Err(cause) = outs.hand_over(Whose::Others, packet) {
+            counts.drop_many(cause, others);
         }
     }
 }

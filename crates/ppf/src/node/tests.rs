@@ -16,8 +16,8 @@ mod paths;
 mod tunnels;
 mod wrong;
 
-const RADIO: u16 = 0;
-const CORE: u16 = 1;
+pub(crate) const RADIO: u16 = 0;
+pub(crate) const CORE: u16 = 1;
 
 fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -28,7 +28,7 @@ fn station(port: u16) -> Mac {
     Mac([2, 0, 0, 0, 1, port as u8])
 }
 
-fn interfaces() -> Vec<Interface> {
+pub(crate) fn interfaces() -> Vec<Interface> {
     let one = |name: &str, side, vlan, addresses: [&str; 2]| Interface {
         name: name.to_owned(),
         side,
@@ -60,7 +60,7 @@ struct World {
     node: Node,
     outs: Outs,
     sent: Vec<(u16, Vec<u8>)>,
-    works: Vec<(usize, Vec<u8>)>,
+    works: Vec<(Whose, Vec<u8>)>,
 }
 
 impl World {
@@ -71,7 +71,7 @@ impl World {
     fn of(worker: usize, workers: usize) -> World {
         World {
             node: Node::new(interfaces(), worker, workers),
-            outs: Outs::new(2, workers),
+            outs: Outs::new(2),
             sent: Vec::new(),
             works: Vec::new(),
         }
@@ -95,11 +95,10 @@ impl World {
                 .extend(out.iter().map(|packet| (port, packet.to_vec())));
             out.clear();
         }
-        for (worker, work) in self.outs.works.iter_mut().enumerate() {
-            self.works
-                .extend(work.iter().map(|packet| (worker, packet.to_vec())));
-            work.clear();
-        }
+        let works = self.outs.works.iter().zip(&self.outs.whose);
+        let works = works.map(|(packet, whose)| (*whose, packet.to_vec()));
+        self.works.extend(works);
+        self.outs.clear_works();
     }
 
     /// A frame comes; returns those that leave.
@@ -215,7 +214,7 @@ fn packet(port: u16, from: IpAddr, to: IpAddr, protocol: u8, body: &[u8]) -> Vec
 }
 
 /// A datagram for GTP-U; in IPv6 with a checksum.
-fn datagram(port: u16, from: &str, to: &str, message: &[u8]) -> Vec<u8> {
+pub(crate) fn datagram(port: u16, from: &str, to: &str, message: &[u8]) -> Vec<u8> {
     let mut udp = vec![0; UDP_BYTES];
     let length = UDP_BYTES + message.len();
     Udp::emit(&mut udp, 40_000, PORT, length as u16);
@@ -229,7 +228,7 @@ fn datagram(port: u16, from: &str, to: &str, message: &[u8]) -> Vec<u8> {
     packet(port, from, to, UDP, &udp)
 }
 
-fn g_pdu(teid: u32, body: &[u8]) -> Vec<u8> {
+pub(crate) fn g_pdu(teid: u32, body: &[u8]) -> Vec<u8> {
     let length = (body.len() as u16).to_be_bytes();
     [&[0x30, G_PDU], &length[..], &teid.to_be_bytes(), body].concat()
 }
@@ -245,7 +244,7 @@ fn inner(from: &str, to: &str, bytes: usize) -> Vec<u8> {
 }
 
 /// What a frame has that the function has sent: all headers, and the message.
-fn opened(port: u16, frame: &[u8]) -> (Frame, Header, Udp, &[u8]) {
+pub(crate) fn opened(port: u16, frame: &[u8]) -> (Frame, Header, Udp, &[u8]) {
     let ethernet = Frame::parse(frame).unwrap();
     let interface = &interfaces()[usize::from(port)];
     assert_eq!(
@@ -266,23 +265,47 @@ fn opened(port: u16, frame: &[u8]) -> (Frame, Header, Udp, &[u8]) {
     (ethernet, ip, udp, &datagram[UDP_BYTES..])
 }
 
-fn tunnel(at: &str, teid: u32) -> Peer {
+pub(crate) fn tunnel(at: &str, teid: u32) -> Peer {
     Peer {
         address: address(at),
         teid,
     }
 }
 
+/// A node knows the peers' stations at both ports.
+pub(crate) fn meet_stations(node: &mut Node) {
+    let mut world = World::new();
+    std::mem::swap(&mut world.node, node);
+    world.meet(RADIO, "192.0.2.9");
+    world.meet(CORE, "198.51.100.9");
+    std::mem::swap(&mut world.node, node);
+}
+
 /// A bearer between two tunnels, and one of a user.
 fn bearers(node: &mut Node) -> (BearerId, BearerId) {
     let ids = [BearerId::of(0x402).0, BearerId::of(0x802).0];
-    node.put(
+    put(
+        node,
         ids[0],
         Bearer::new(tunnel("198.51.100.9", 77), tunnel("192.0.2.9", 88)),
     );
-    node.put(
+    put(
+        node,
         ids[1],
         Bearer::new(Peer::plain(address("10.0.0.1")), tunnel("192.0.2.9", 99)),
     );
     (ids[0], ids[1])
+}
+
+/// A node of one or two is told of a bearer, and has it, if it is its.
+fn put(node: &mut Node, id: BearerId, bearer: Bearer) {
+    node.know(id, &bearer);
+    if owner(id) % node.workers == node.worker {
+        node.put(id, bearer);
+    }
+}
+
+/// Which of two workers has a bearer, before anything has moved.
+fn owner(id: BearerId) -> usize {
+    id.shard() as usize % 2
 }

@@ -1,7 +1,5 @@
-//! Which of a path's tunnels are of bearers that are in this table: the others are known of because another worker has them, and a bearer
-//! that moves from one worker to another is one of the first here, and then one of the others.
-//!
-//! A path is there while a bearer of this table has its number, whatever was said of others' in between.
+//! Who has tunnels by a path: bearers that are in this table, and all that were told of, which are those of all workers where there are
+//! several. The two are counted apart, as a bearer is told of and comes at different moments, and moves from table to table meanwhile.
 
 use std::net::IpAddr;
 
@@ -9,13 +7,13 @@ use super::{Asking, Path, PathId, Paths};
 use crate::bearer::Side;
 
 impl Path {
-    /// One with a tunnel of another table's bearer.
+    /// One that nobody uses yet.
     pub(super) fn new(side: Side, address: IpAddr) -> Path {
         Path {
             side,
             address,
-            tunnels: 1,
             own: 0,
+            known: 0,
             is_up: None,
             asking: Asking::Resting(0),
             sequence: 0,
@@ -24,41 +22,52 @@ impl Path {
             restart_counter: None,
         }
     }
+
+    pub(super) fn is_used(&self) -> bool {
+        self.own > 0 || self.known > 0
+    }
+
+    /// How many tunnels go by it: one worker has all, and nobody else is told of them.
+    pub(super) fn tunnels(&self, workers: usize) -> u32 {
+        if workers > 1 { self.known } else { self.own }
+    }
 }
 
 impl Paths {
     /// The path to an address, with a tunnel more, of a bearer of this table. None: there are too many.
-    pub(crate) fn acquire_own(&mut self, side: Side, address: IpAddr) -> Option<PathId> {
-        let path = self.acquire(side, address)?;
+    pub(crate) fn acquire(&mut self, side: Side, address: IpAddr) -> Option<PathId> {
+        let path = self.open(side, address)?;
         self.places[path.index()].own += 1;
         Some(path)
     }
 
-    /// One of those less.
-    pub(crate) fn release_own(&mut self, path: PathId) {
-        if self.give(path).is_some() {
-            self.release(path);
+    /// One of those less; returns where it led.
+    #[inline]
+    pub(crate) fn release(&mut self, path: PathId) -> Option<IpAddr> {
+        let place = self.places.get_mut(path.index())?;
+        place.own = place.own.saturating_sub(1);
+        let address = place.address;
+        if !place.is_used() {
+            self.close(path);
+        }
+        Some(address)
+    }
+
+    /// There is a tunnel more to an address, whichever worker has its bearer. Where there are too many paths its owner has not taken it
+    /// either.
+    pub(crate) fn know(&mut self, side: Side, address: IpAddr) {
+        if let Some(path) = self.open(side, address) {
+            self.places[path.index()].known += 1;
         }
     }
 
-    /// A bearer of this table goes to another worker: its tunnel is one of the others' from now on. Returns where it leads.
-    #[inline]
-    pub(crate) fn give(&mut self, path: PathId) -> Option<IpAddr> {
-        let place = self.places.get_mut(path.index())?;
-        place.own = place.own.saturating_sub(1);
-        Some(place.address)
-    }
-
-    /// A bearer comes from another worker: its tunnel was one of the others' until now. One that nobody has told of yet is a new one.
-    pub(crate) fn take(&mut self, side: Side, address: IpAddr) -> Option<PathId> {
-        let known = self.find(side, address);
-        let known = known.filter(|path| {
+    /// There is one less.
+    pub(crate) fn forget(&mut self, side: Side, address: IpAddr) {
+        if let Some(path) = self.find(side, address) {
             let place = &mut self.places[path.index()];
-            let is_known = place.own < place.tunnels;
-            place.own += u32::from(is_known);
-            is_known
-        });
-        known.or_else(|| self.acquire_own(side, address))
+            place.known = place.known.saturating_sub(1);
+            self.close(path);
+        }
     }
 }
 
@@ -77,46 +86,41 @@ mod tests {
     fn a_path_is_there_while_anybody_s_tunnel_goes_by_it() {
         for seed in 1..30 {
             let (mut random, mut paths) = (Random(seed), Paths::default());
-            // By address: tunnels of others, and of this table's.
+            // By address: those that were told of, and this table's.
             let mut model = [(0_u32, 0_u32); 6];
             for _ in 0..3_000 {
                 let at = random.below(6);
                 let (others, own) = &mut model[at as usize];
                 let path = paths.find(Side::Core, address(at));
                 assert_eq!(path.is_some(), *others + *own > 0);
-                match (random.below(6), path) {
+                match (random.below(4), path) {
                     (0, _) => {
-                        paths.acquire(Side::Core, address(at)).unwrap();
+                        paths.know(Side::Core, address(at));
                         *others += 1;
                     }
                     (1, _) => {
-                        paths.acquire_own(Side::Core, address(at)).unwrap();
+                        paths.acquire(Side::Core, address(at)).unwrap();
                         *own += 1;
                     }
                     // Of others that there are not nothing changes.
-                    (2, Some(path)) => {
-                        paths.release(path);
+                    (2, _) => {
+                        paths.forget(Side::Core, address(at));
                         *others = others.saturating_sub(1);
                     }
                     (3, Some(path)) if *own > 0 => {
-                        paths.release_own(path);
+                        assert_eq!(paths.release(path), Some(address(at)));
                         *own -= 1;
-                    }
-                    (4, Some(path)) if *own > 0 => {
-                        assert_eq!(paths.give(path), Some(address(at)));
-                        (*own, *others) = (*own - 1, *others + 1);
-                    }
-                    (5, _) => {
-                        paths.take(Side::Core, address(at)).unwrap();
-                        (*own, *others) = (*own + 1, others.saturating_sub(1));
                     }
                     _ => {}
                 }
             }
-            let tunnels = |at| model[at as usize].0 + model[at as usize].1;
-            for at in 0..6 {
-                let found = paths.iter().find(|path| path.address == address(at));
-                assert_eq!(found.map_or(0, |path| path.tunnels), tunnels(at));
+            for (workers, told) in [(1, model.map(|of| of.1)), (2, model.map(|of| of.0))] {
+                paths.share(0, workers);
+                for (at, tunnels) in (0..).zip(told) {
+                    let path = paths.find(Side::Core, address(at));
+                    let path = path.map(|path| paths.places[path.index()].tunnels(workers));
+                    assert_eq!(path.unwrap_or(0), tunnels);
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 use millrace_port::Counters;
@@ -11,7 +12,9 @@ use super::{Running, gather};
 use crate::bearer::{BEARERS_MAX, BearerId};
 use crate::link::LinkCounts;
 use crate::observed::{EventCounts, EventList, HeldReport, PathCounts, PathList, PathReport};
-use crate::report::{CountReport, NeighbourReport, StatusReport, WorkerReport, add_drops};
+use crate::report::{
+    CountReport, NeighbourReport, PortReport, StageReport, StatusReport, WorkerReport, add_drops,
+};
 use crate::told::Crowded;
 use crate::trace::{self, Capture, Wish};
 use crate::worker::{Command, Report};
@@ -58,16 +61,14 @@ impl Running {
         reports.flat_map(|report| report.neighbours).collect()
     }
 
-    /// What it is, does and counts.
-    #[must_use]
-    pub fn status(&self) -> StatusReport {
-        let mut reports = self.asked();
+    /// Its ports, of which each was counted by its worker, and what came by it by all.
+    fn ports_of(&self, reports: &[Report]) -> Vec<PortReport> {
         let mut ports = Vec::new();
         for (number, (port, owner)) in self.ports.iter().enumerate() {
             let mut port = port.clone();
             port.worker = *owner;
             let (mut counters, mut link) = (Counters::default(), LinkCounts::default());
-            for report in &reports {
+            for report in reports {
                 link.add(&report.counts[number]);
                 let own = report.ports.iter();
                 let mut own = own.filter(|(own, ..)| usize::from(*own) == number);
@@ -79,6 +80,14 @@ impl Running {
             port.counters = CountReport::new(&counters, &link);
             ports.push(port);
         }
+        ports
+    }
+
+    /// What it is, does and counts.
+    #[must_use]
+    pub fn status(&self) -> StatusReport {
+        let mut reports = self.asked();
+        let ports = self.ports_of(&reports);
         let mut drops = [Vec::new(), Vec::new()];
         for report in &mut reports {
             let more = std::mem::take(&mut report.drops);
@@ -93,6 +102,7 @@ impl Running {
             held.add(report.held);
         }
         let (told, gone) = self.events.counts();
+        let figures = self.control.snapshot();
         let workers = self.workers.iter().enumerate().map(|(number, worker)| {
             // One that does not answer in time has nothing to say.
             let report = reports.iter().find(|report| report.worker == number);
@@ -103,7 +113,20 @@ impl Running {
                 busy_turns: work.busy_turns,
                 sleeps: work.sleeps,
                 processor_ns: work.processor_ns,
+                load: figures.workers[number].load,
+                shards: work.shards,
+                shards_given: work.given,
+                shards_taken: work.taken,
+                handed_over: figures.entries[number].entered.iter().sum(),
             }
+        });
+        let stages = figures.stages.iter().map(|stage| StageReport {
+            name: stage.name.clone(),
+            events: stage.work.events,
+            batches: stage.work.batches,
+            cost_ns: stage.work.cost_ns,
+            waiting: stage.work.waiting,
+            waiting_max: stage.work.waiting_max,
         });
         let store = self.config.store.as_ref();
         StatusReport {
@@ -127,7 +150,18 @@ impl Running {
                 lost: reports.iter().map(|report| report.overflows.0).sum(),
             },
             workers: workers.collect(),
+            stages: stages.collect(),
         }
+    }
+
+    /// The scheduler's stages as a picture (SVG), with what passed between them in so much time, or since the function began.
+    pub(crate) fn graph(&self, time: Option<Duration>) -> String {
+        let Some(time) = time else {
+            return self.control.snapshot().svg();
+        };
+        let earlier = self.control.snapshot();
+        thread::sleep(time);
+        self.control.snapshot().since(&earlier).svg()
     }
 
     /// Events from a number on, or from the oldest that is kept, at most so many. Where there is none yet it is waited for, so long.

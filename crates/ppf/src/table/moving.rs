@@ -10,10 +10,8 @@
 //! own that wait to be sent. Tunnels that peers have lost are looked for before a bearer leaves and when it has come, so that none is
 //! missed because it moved; but for what a peer says while a shard is in neither table, which it says again when it gets more.
 //!
-//! *Paths.* Every worker knows all bearers' peers, and each bearer's tunnels are counted once in each: here both steps see to that. A
-//! table that gives a bearer away goes on knowing its peers as if it had been told of them
-//! ([`Paths::acquire`](crate::paths::Paths::acquire)), and one that gets it counts them as before. So nobody tells either of them. A
-//! bearer that the receiving worker has not been told of yet counts anew, and is not to be told of as another's later.
+//! *Paths.* A bearer's tunnels go by paths of the table that has it. What other tables know of its peers they are told
+//! ([`Paths::know`](crate::paths::Paths::know)), and moving changes nothing in that.
 //!
 //! *Users* of sides without tunnels are in the table of whoever has their bearer, and go with it. Who else looks for them keeps lists of
 //! its own.
@@ -52,13 +50,11 @@ struct More {
     extra: Extra,
     /// What its user equipment's meter has.
     credit: Option<[Bucket; 2]>,
-    /// Of a bearer that moves without its shard: towards either side in their order.
-    held: Vec<Packet>,
 }
 
 /// A bearer on its way to another table.
 #[derive(Debug)]
-pub(crate) struct Moved {
+struct Moved {
     /// Its numbers of paths and prefixes mean nothing.
     hot: Hot,
     /// Where its tunnels lead; without a tunnel, the user's prefix of IPv6, if there is one.
@@ -70,7 +66,6 @@ pub(crate) struct Moved {
 /// A shard on its way to another table.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    number: u32,
     bearers: Vec<Moved>,
     /// Packets of all of them, the oldest first.
     held: Vec<Packet>,
@@ -85,48 +80,7 @@ impl Moved {
     }
 }
 
-impl Shard {
-    /// Which one it is.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// How many bearers it has.
-    pub(crate) fn len(&self) -> usize {
-        self.bearers.len()
-    }
-}
-
 impl Table {
-    /// Gives a bearer away. What it holds leaves as well, and what is given out of it; events stay, as only a shard's move.
-    pub(crate) fn take_out(&mut self, id: BearerId) -> Option<Moved> {
-        self.hot(id)?;
-        let mut held = Vec::new();
-        let mut moved = self.lift(id.slot(), &mut held)?;
-        if let Some(more) = &mut moved.more {
-            more.held = held;
-            self.releasing.retain(|(of, _)| *of != id);
-        }
-        Some(moved)
-    }
-
-    /// Has a bearer from now on that another table had. Not, if its slot has one, or there are too many peers.
-    pub(crate) fn put_in(&mut self, id: BearerId, mut moved: Moved) -> bool {
-        debug_assert_eq!(id, moved.id());
-        let more = moved.more.as_mut();
-        let mut held = more.map_or(Vec::new(), |more| std::mem::take(&mut more.held));
-        let is_put = self.put_down(moved);
-        held.sort_by_key(|packet| packet.held.at_ns);
-        self.hold_moved(held);
-        for side in Side::BOTH {
-            let is_given_out = |extra: &Extra| !extra.paused[side as usize] && extra.waits(side);
-            if self.extra(id).is_some_and(is_given_out) {
-                self.releasing.push_back((id, side));
-            }
-        }
-        is_put
-    }
-
     /// Gives all bearers of a shard away.
     pub(crate) fn take_shard(&mut self, shard: u32) -> Shard {
         let lines = self.slots.of(shard as usize);
@@ -142,7 +96,6 @@ impl Table {
         let releasing = self.releasing.iter().copied().filter(is_moved).collect();
         self.releasing.retain(|releasing| !is_moved(releasing));
         Shard {
-            number: shard,
             bearers,
             held,
             releasing,
@@ -198,7 +151,7 @@ impl Table {
             return unspecified;
         }
         if !hot.is_plain(side) {
-            return self.paths.give(hot.path(side)).unwrap_or(unspecified);
+            return self.paths.release(hot.path(side)).unwrap_or(unspecified);
         }
         for user in self.addresses(hot, side).into_iter().flatten() {
             self.users[side as usize].remove(user, id);
@@ -229,14 +182,10 @@ impl Table {
             }
             *queue = Queue::default();
         }
-        Some(Box::new(More {
-            extra,
-            credit,
-            held: Vec::new(),
-        }))
+        Some(Box::new(More { extra, credit }))
     }
 
-    /// Puts a bearer into its slot, without what it holds. Not, if there is one.
+    /// Puts a bearer into its slot, without what it holds. Not, if there is one, or there are too many peers.
     #[inline]
     fn put_down(&mut self, moved: Moved) -> bool {
         let id = moved.id();
@@ -272,7 +221,7 @@ impl Table {
             return true;
         }
         if !hot.is_plain(side) {
-            let path = self.paths.take(side, end);
+            let path = self.paths.acquire(side, end);
             match path {
                 Some(path) => hot.set_number(side, path.0),
                 None => hot.clear_peer(side),

@@ -109,7 +109,7 @@ impl Table {
         if is_tunnel && self.peer(&hot, side).0 == peer {
             return true;
         }
-        let Some(path) = self.paths.acquire_own(side, peer.address) else {
+        let Some(path) = self.paths.acquire(side, peer.address) else {
             return false;
         };
         self.clear_peer(id, side);
@@ -163,7 +163,7 @@ impl Table {
                 self.prefixes.remove(prefix);
             }
         } else {
-            self.paths.release_own(hot.path(side));
+            self.paths.release(hot.path(side));
         }
         if let Some(hot) = self.hot_mut(id) {
             hot.clear_peer(side);

@@ -2,16 +2,17 @@
 
 use millrace_switch::processor;
 
-use super::{Report, Work, Worker};
+use super::serving::Serving;
+use super::{Report, Work};
 use crate::bearer::Side;
 use crate::cause::Cause;
 use crate::observed::PathCounts;
 use crate::report::{NeighbourReport, drops_of};
 
-impl Worker {
+impl Serving {
     pub(super) fn report(&self) -> Report {
-        let node = &self.parts.node;
-        let ports = self.parts.ports.iter().map(|attached| {
+        let node = &self.node;
+        let ports = self.ports.iter().map(|attached| {
             let port = &attached.port;
             (attached.number, port.counters(), port.state().to_string())
         });
@@ -29,7 +30,7 @@ impl Worker {
             address,
             mac: mac.to_string(),
             state: known.name().to_owned(),
-            worker: self.parts.number,
+            worker: self.number,
         });
         let (lost, alive) = node.heard();
         let mut paths = PathCounts::default();
@@ -37,7 +38,7 @@ impl Worker {
             paths.count(path.is_up);
         }
         Report {
-            worker: self.parts.number,
+            worker: self.number,
             ports: ports.collect(),
             counts: node.counts().to_vec(),
             drops: [drops(Side::Core), drops(Side::Radio)],
@@ -46,7 +47,8 @@ impl Worker {
             alive,
             work: Work {
                 processor_ns: processor::used_ns(),
-                ..self.work
+                shards: node.shards() as u64,
+                ..self.counted
             },
             paths,
             held: node.function.bearers.held_counts(),
@@ -57,9 +59,9 @@ impl Worker {
     /// Hands over what others should know; a patient worker all of it.
     #[inline]
     pub(super) fn tell(&mut self, is_patient: bool) {
-        while self.parts.node.has_event() {
-            let (events, node) = (&self.parts.events, &mut self.parts.node);
-            events.put(self.parts.number, is_patient, || node.poll_event());
+        while self.node.has_event() {
+            let (events, node) = (&self.events, &mut self.node);
+            events.put(self.number, is_patient, || node.poll_event());
             if !is_patient {
                 break;
             }

@@ -34,6 +34,14 @@ impl Worker {
         self.flows.has(Place::of(stage, flow))
     }
 
+    /// How often buckets have come or gone: while it is the same, so is what [`Worker::has`] says.
+    #[inline]
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        let seen = self.seen();
+        seen.given.get() + seen.taken.get()
+    }
+
     /// The thread that runs this worker has done in place what a stage does, once for each of these flows, which took so long in all. It is
     /// counted as a batch is, so that the load of this worker, and of each flow, is known, and balanced.
     ///

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use super::Worker;
 use crate::event::{Event, StageId};
 use crate::graph::Kind;
-use crate::map::{Leave, Place};
+use crate::map::{Leave, Pins, Place};
 use crate::outbox::{HANDED_OVER, HANDED_OVER_WITH_STATE, word};
 use crate::seen::ELEPHANTS;
 use crate::shared::Shared;
@@ -92,6 +92,10 @@ impl Flows {
         self.owned - self.pinned
     }
 
+    fn may_move(&self, place: Place, pins: &Pins) -> bool {
+        self.has(place) && !pins.contains_key(&place)
+    }
+
     pub(super) fn is_moving(&self) -> bool {
         !self.leaving.is_empty()
     }
@@ -126,7 +130,7 @@ impl Worker {
 
     /// Whether it has a bucket that may be another one's some time.
     pub(super) fn may_move(&self, place: Place) -> bool {
-        self.flows.has(place) && !self.shared.pins.contains_key(&place)
+        self.flows.may_move(place, &self.shared.pins)
     }
 
     /// Gives a flow of a stage, and all of its bucket, to another worker. False: it is not this one's, it is pinned, something of it is
@@ -176,7 +180,9 @@ impl Worker {
     /// Tells its load, and gives some of it to whoever has the least.
     pub(super) fn balance(&mut self, now: u64) {
         let shared = self.shared.clone();
-        shared.loads[self.index].0.tell(self.load.level);
+        let told = &shared.loads[self.index].0;
+        self.load.charge(told.take_charge());
+        told.tell(self.load.level, self.load.steady());
         let costs: Vec<u64> = self
             .seen()
             .stages
@@ -186,12 +192,13 @@ impl Worker {
         self.show_elephants(&costs);
         let active = shared.active() & !(1 << self.index);
         let others = (0..shared.workers).filter(|worker| active >> worker & 1 != 0);
-        let load = |worker: &usize| shared.load(*worker, now);
+        let load = |worker: &usize| shared.loads[*worker].0.steady(now);
         let Some(least) = others.min_by_key(load) else {
             return;
         };
         let is_apart = shared.fusion.is_apart(&costs);
-        let may_move = |place| self.may_move(place);
+        let (flows, pins) = (&self.flows, &shared.pins);
+        let may_move = |place| flows.may_move(place, pins);
         let chosen = self.load.choose(load(&least), &costs, &is_apart, may_move);
         if chosen.is_empty() {
             return;
@@ -204,7 +211,7 @@ impl Worker {
         });
         let places: Vec<Place> = places.collect();
         self.moves += self.give_away(&places, least) as u64;
-        self.load.forget(&chosen);
+        self.load.give(&chosen);
     }
 
     fn show_elephants(&mut self, costs: &[u64]) {

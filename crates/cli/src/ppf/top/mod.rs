@@ -18,7 +18,9 @@ use rates::{Rates, View};
 /// RX and TX are packets per second that a port received and transmitted, RXB and TXB their bytes. DROPS are per second, too, and WHY says
 /// which cause had how many of them and where, or why no packets pass. Messages that the function dropped have lines of their own, by the
 /// side that they came from, with the clause that demands it. Of workers, USED is what its thread used of a processor, BUSY the share of
-/// its looks at all ports that found packets.
+/// its looks at all ports that found packets. Where there are several workers, LOAD is the share of a worker's time that packets take,
+/// SHARDS what it has of the 1024 that bearers are parted into, GIVEN and TAKEN those that went to other workers and came from them since
+/// the function began, and HANDED what it handed over; stages are what was handed over to.
 /// Where the output is no terminal, or with --count or --json, tables or lines are printed one after the other.
 #[derive(Debug, Args)]
 #[command(after_help = KEYS)]

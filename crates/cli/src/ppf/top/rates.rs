@@ -1,6 +1,9 @@
 //! What `millrace ppf top` shows: rates from two reports. No I/O.
 
-use millrace_ppf::{DropReport, HeldReport, PathCounts, PortReport, StatusReport};
+use millrace_ppf::{
+    DropReport, HeldReport, PathCounts, PortReport, StageReport, StatusReport, WorkerReport,
+};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::top::board::{
@@ -33,6 +36,34 @@ pub(super) struct View {
     /// What the function drops in a second, by the side that it came from.
     pub(super) drops: Vec<(&'static str, Dropped)>,
     pub(super) workers: Vec<WorkerRow>,
+    /// What workers have of bearers, and stages of the scheduler. One worker shares nothing.
+    pub(super) shares: Vec<ShareRow>,
+    pub(super) stages: Vec<StageRow>,
+}
+
+/// What a worker has of bearers, and hands over.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(super) struct ShareRow {
+    pub(super) worker: usize,
+    /// Thousandths of its time.
+    pub(super) load: u64,
+    pub(super) shards: u64,
+    /// Since the function began.
+    pub(super) given: u64,
+    pub(super) taken: u64,
+    /// Per second.
+    pub(super) handed_over: u64,
+}
+
+/// A stage of the scheduler.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(super) struct StageRow {
+    pub(super) name: String,
+    /// Per second.
+    pub(super) events: u64,
+    pub(super) batches: u64,
+    pub(super) cost_ns: u64,
+    pub(super) waiting: u64,
 }
 
 /// The last report, and the one before it.
@@ -90,6 +121,8 @@ impl Rates {
             ports,
             drops,
             workers: worker_rows(&workers(now), &workers(then), passed_ns),
+            shares: shares(now, then, passed_ns),
+            stages: stages(now, then, passed_ns),
         }
     }
 }
@@ -130,6 +163,36 @@ fn port_row(port: &PortReport, then: Option<&PortReport>, passed_ns: u64) -> Por
     }
 }
 
+fn shares(now: &StatusReport, then: &StatusReport, passed_ns: u64) -> Vec<ShareRow> {
+    if now.workers.len() < 2 {
+        return Vec::new();
+    }
+    let workers = now.workers.iter().zip(&then.workers).enumerate();
+    let row = |(worker, (now, then)): (usize, (&WorkerReport, &WorkerReport))| ShareRow {
+        worker,
+        load: now.load,
+        shards: now.shards,
+        given: now.shards_given,
+        taken: now.shards_taken,
+        handed_over: rate(now.handed_over, then.handed_over, passed_ns),
+    };
+    workers.map(row).collect()
+}
+
+fn stages(now: &StatusReport, then: &StatusReport, passed_ns: u64) -> Vec<StageRow> {
+    if now.workers.len() < 2 {
+        return Vec::new();
+    }
+    let row = |(now, then): (&StageReport, &StageReport)| StageRow {
+        name: now.name.clone(),
+        events: rate(now.events, then.events, passed_ns),
+        batches: rate(now.batches, then.batches, passed_ns),
+        cost_ns: now.cost_ns,
+        waiting: now.waiting,
+    };
+    now.stages.iter().zip(&then.stages).map(row).collect()
+}
+
 fn workers(report: &StatusReport) -> Vec<WorkerCounts> {
     let workers = report.workers.iter().enumerate();
     let counts = workers.map(|(number, worker)| {
@@ -163,6 +226,7 @@ impl View {
             "pid": self.pid, "uptime_s": self.uptime_s, "bearers": self.bearers, "bearers_max": self.bearers_max,
             "paths": self.paths, "held": self.held, "events": self.events, "ports": ports.collect::<Vec<_>>(),
             "core_drops": drops("core"), "radio_drops": drops("radio"), "workers": workers_json(&self.workers),
+            "shares": self.shares, "stages": self.stages,
         })
     }
 }
@@ -199,6 +263,10 @@ pub(super) mod tests {
             "workers": [{
                 "processor": 1, "turns": packets, "busy_turns": packets / 4, "sleeps": packets / 100,
                 "processor_ns": at_s * 250_000_000,
+                "load": 0, "shards": 1024, "shards_given": 0, "shards_taken": 0, "handed_over": 0,
+            }],
+            "stages": [{
+                "name": "bearer", "events": packets, "batches": packets / 10, "cost_ns": 200, "waiting": 3, "waiting_max": 4,
             }],
         });
         serde_json::from_value(report).unwrap()
@@ -242,6 +310,40 @@ pub(super) mod tests {
         assert_eq!(json["core_drops"], json!([]));
         assert_eq!(json["workers"][0]["busy_share"], 0.25);
         assert_eq!(json["paths"]["down"], 2);
+    }
+
+    #[test]
+    fn what_several_workers_share_is_shown() {
+        let of_two = |at_s, packets| {
+            let mut report = report(at_s, packets);
+            let second = WorkerReport {
+                load: 250,
+                shards: 24,
+                shards_given: 7,
+                shards_taken: packets / 1000,
+                handed_over: packets / 2,
+                ..report.workers[0].clone()
+            };
+            report.workers.push(second);
+            report
+        };
+        let view = view_of(&[of_two(1, 1000), of_two(3, 5000)], &Choice::default());
+        let wanted = ShareRow {
+            worker: 1,
+            load: 250,
+            shards: 24,
+            given: 7,
+            taken: 5,
+            handed_over: 1000,
+        };
+        assert_eq!(view.shares[1], wanted);
+        let stage = &view.stages[0];
+        assert_eq!((stage.events, stage.batches), (2000, 200));
+        let json = view.json();
+        assert_eq!(json["stages"][0]["cost_ns"], 200);
+        assert_eq!(json["shares"][1]["taken"], 5);
+        let alone = view_of(&[report(1, 1000), report(3, 5000)], &Choice::default());
+        assert!(alone.shares.is_empty() && alone.stages.is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use ratatui::Frame;
 
-use super::rates::{PortRow, View};
+use super::rates::{PortRow, ShareRow, StageRow, View};
 use crate::table::{human_seconds, human_short};
 use crate::top::board::{self, Choice, Column, Dropped, Part, workers_part};
 
@@ -65,7 +65,40 @@ fn function_cells(view: &View, number: fn(u64) -> String) -> Vec<String> {
     figures.map(number).into()
 }
 
-/// Ports, drops, the function, workers. Those that there are none of have no lines.
+const SHARES: [Column; 6] = [
+    ("WORKER", 6, true),
+    ("LOAD", 6, true),
+    ("SHARDS", 6, true),
+    ("GIVEN", 6, true),
+    ("TAKEN", 6, true),
+    ("HANDED/s", 8, true),
+];
+const STAGES: [Column; 5] = [
+    ("STAGE", 0, false),
+    ("EVENTS/s", 8, true),
+    ("BATCHES/s", 9, true),
+    ("COST-NS", 7, true),
+    ("WAITING", 7, true),
+];
+
+fn share_cells(share: &ShareRow, number: fn(u64) -> String) -> Vec<String> {
+    vec![
+        share.worker.to_string(),
+        format!("{}.{}%", share.load / 10, share.load % 10),
+        number(share.shards),
+        number(share.given),
+        number(share.taken),
+        number(share.handed_over),
+    ]
+}
+
+fn stage_cells(stage: &StageRow, number: fn(u64) -> String) -> Vec<String> {
+    let figures = [stage.events, stage.batches, stage.cost_ns, stage.waiting];
+    let cells = figures.into_iter().map(number);
+    std::iter::once(stage.name.clone()).chain(cells).collect()
+}
+
+/// Ports, drops, the function, workers, and what these share. Those that there are none of have no lines.
 fn parts(view: &View, number: fn(u64) -> String) -> Vec<Part> {
     let ports = view.ports.iter().map(|port| port_cells(port, number));
     let drops = view.drops.iter();
@@ -84,6 +117,22 @@ fn parts(view: &View, number: fn(u64) -> String) -> Vec<Part> {
             lines: vec![function_cells(view, number)],
         },
         workers_part(&view.workers, number),
+        Part {
+            columns: &SHARES,
+            lines: view
+                .shares
+                .iter()
+                .map(|it| share_cells(it, number))
+                .collect(),
+        },
+        Part {
+            columns: &STAGES,
+            lines: view
+                .stages
+                .iter()
+                .map(|it| stage_cells(it, number))
+                .collect(),
+        },
     ]
 }
 

@@ -99,7 +99,11 @@ fn an_address_that_has_moved_is_told_to_all_workers_and_a_flood_of_that_is_not()
     ] {
         assert!(world.come(RADIO, &frame).is_empty());
         let works = std::mem::take(&mut world.works);
-        let wanted = if is_for_all { vec![(1, frame)] } else { vec![] };
+        let wanted = if is_for_all {
+            vec![(Whose::Others, frame)]
+        } else {
+            vec![]
+        };
         assert_eq!(works, wanted);
     }
     for _ in 0..10_000 {

@@ -260,14 +260,15 @@ fn what_is_put_together_is_handed_over_to_its_worker() {
         id = Some(bearers(&mut world.node).0);
     }
     let id = id.unwrap();
-    let owner = Node::owner(id, 2);
+    let owner = owner(id);
     let message = g_pdu(id.teid(Side::Radio), &[7; 3000]);
     let whole = datagram(RADIO, "192.0.2.9", "192.0.2.1", &message);
     for part in parts(&whole, 1480, 1) {
         assert!(worlds[1 - owner].come(RADIO, &part).is_empty());
     }
     let works = std::mem::take(&mut worlds[1 - owner].works);
-    assert_eq!((works.len(), works[0].0), (1, owner));
+    let whose = Whose::Shard(id.shard());
+    assert_eq!((works.len(), works[0].0), (1, whose));
     // But for DSCP, which the parts kept, and what says that it may not be cut, it is what was cut.
     assert_eq!(works[0].1, whole);
     let counts = worlds[1 - owner].node.counts()[usize::from(RADIO)];

@@ -72,7 +72,7 @@ fn one_worker_asks_a_peer_and_the_answer_gets_to_it() {
         let frame = datagram(port, far, own, &answer);
         assert!(worlds[1 - worker].come(port, &frame).is_empty());
         let handed = std::mem::take(&mut worlds[1 - worker].works);
-        assert_eq!(handed, [(worker, frame.clone())]);
+        assert_eq!(handed, [(Whose::Worker(worker), frame.clone())]);
         let node = &mut worlds[1 - worker].node;
         assert_eq!(node.poll_event(), None, "it has asked nobody");
         work(&mut worlds[worker], port, &frame);
@@ -90,7 +90,7 @@ fn one_worker_asks_a_peer_and_the_answer_gets_to_it() {
 #[test]
 fn whose_tunnel_a_peer_has_lost_is_found_by_its_worker() {
     let (mut worlds, relay) = worlds();
-    let owner = Node::owner(relay, 2);
+    let owner = owner(relay);
     let lost = ErrorIndication {
         teid: 77,
         peer: address("198.51.100.9"),
@@ -107,7 +107,7 @@ fn whose_tunnel_a_peer_has_lost_is_found_by_its_worker() {
     let (made, consumed) = counted(other);
     assert!(other.come(CORE, &frame).is_empty());
     let handed = std::mem::take(&mut other.works);
-    assert_eq!(handed, [(owner, frame.clone())]);
+    assert_eq!(handed, [(Whose::Others, frame.clone())]);
     assert_eq!(counted(other), (made + 1, consumed + 1));
     work(&mut worlds[owner], CORE, &frame);
     for (worker, world) in worlds.iter_mut().enumerate() {
@@ -123,8 +123,8 @@ fn a_peer_whose_bearers_have_gone_is_asked_no_more() {
     let bearer = Bearer::new(tunnel("198.51.100.9", 77), tunnel("192.0.2.9", 88));
     let moved = Bearer::new(tunnel("198.51.100.8", 77), tunnel("192.0.2.9", 88));
     for world in &mut worlds {
-        world.node.forget_users(relay, &bearer);
-        world.node.put(relay, moved.clone());
+        world.node.forget(relay, &bearer);
+        put(&mut world.node, relay, moved.clone());
     }
     let peers = |worlds: &[World]| {
         let paths = worlds.iter().flat_map(|world| {
@@ -138,7 +138,8 @@ fn a_peer_whose_bearers_have_gone_is_asked_no_more() {
     let both = [address("192.0.2.9"), address("198.51.100.8")];
     assert_eq!(peers(&worlds), both);
     for world in &mut worlds {
-        world.node.remove(relay, &moved);
+        world.node.forget(relay, &moved);
+        world.node.remove(relay);
     }
     assert_eq!(peers(&worlds), both[..1]);
 }

@@ -203,8 +203,7 @@ fn users_come_and_go_without_tunnels() {
     strangers_are_not_users(&mut world, user);
     let usage = world.node.function.bearers.get(user).unwrap().usage;
     assert_eq!(usage, [all; 2], "what did not pass is not counted");
-    let bearer = Bearer::new(Peer::plain(address("10.0.0.1")), tunnel("192.0.2.9", 99));
-    assert!(world.node.remove(user, &bearer).is_some());
+    assert!(world.node.remove(user).is_some());
     assert!(
         world
             .come(CORE, &framed(CORE, IPV4, &inner("8.8.8.8", "10.0.0.1", 20)))
@@ -222,27 +221,27 @@ fn workers_get_what_is_of_their_bearers_and_all_hear_of_stations() {
         ids = vec![one, other];
     }
     assert_eq!(
-        ids.iter().map(|id| Node::owner(*id, 2)).sum::<usize>(),
+        ids.iter().map(|id| owner(*id)).sum::<usize>(),
         1,
         "one of each"
     );
-    for (worker, world) in worlds.iter_mut().enumerate() {
+    for world in &mut worlds {
         world.meet(RADIO, "192.0.2.9");
         let copied = std::mem::take(&mut world.works);
-        assert_eq!((copied.len(), copied[0].0), (1, 1 - worker));
+        assert_eq!((copied.len(), copied[0].0), (1, Whose::Others));
     }
     for id in ids {
-        let owner = Node::owner(id, 2);
+        let owner = owner(id);
         let message = g_pdu(id.teid(Side::Radio), &inner("10.0.0.1", "8.8.8.8", 300));
         let frame = datagram(RADIO, "192.0.2.9", "192.0.2.1", &message);
         assert!(worlds[1 - owner].come(RADIO, &frame).is_empty());
         let works = std::mem::take(&mut worlds[1 - owner].works);
-        assert_eq!(works, [(owner, frame.clone())]);
+        assert_eq!(works, [(Whose::Shard(id.shard()), frame.clone())]);
         let mut burst = Burst::new(1);
         assert!(burst.push(&frame));
         let World { node, outs, .. } = &mut worlds[owner];
         node.receive(RADIO, &burst, true, outs);
-        assert!(outs.works.iter().all(Burst::is_empty));
+        assert!(outs.works.is_empty() && outs.whose.is_empty());
         let bearer = worlds[owner].node.function.bearers.get(id).unwrap();
         assert_eq!(bearer.usage[Side::Core as usize].packets, 1);
         assert!(worlds[1 - owner].node.function.bearers.get(id).is_none());

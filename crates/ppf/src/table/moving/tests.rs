@@ -113,30 +113,24 @@ fn credit_of_bearers_that_are_apart_is_the_lesser_where_they_meet() {
 }
 
 #[test]
-fn a_bearer_that_moves_is_in_one_table_and_its_slot_is_kept() {
+fn a_shard_that_moves_is_in_one_table() {
     let [mut one, mut other] = [Table::new(), Table::new()];
     let ids: Vec<_> = (0..2_100)
         .map(|number| one.add(plain_bearer(number)).unwrap())
         .collect();
-    let moved = one.take_out(ids[1030]).unwrap();
-    assert!(!one.contains(ids[1030]) && one.take_out(ids[1030]).is_none());
-    for number in 0..500 {
-        assert_ne!(one.add(plain_bearer(number)).unwrap().slot(), 1030);
-    }
     assert!(other.restore(ids[5], &plain_bearer(5)));
-    assert!(other.put_in(ids[1030], moved));
+    let moved = one.take_shard(6);
+    assert_eq!(moved.bearers.len(), 3);
+    assert!(!one.contains(ids[6]) && !one.contains(ids[1030]));
+    other.put_shard(moved);
     assert_eq!(
         (other.len(), other.get(ids[1030])),
-        (2, Some(plain_bearer(1030)))
+        (4, Some(plain_bearer(1030)))
     );
-    // It was not told of: its tunnels are counted here, and still there.
-    assert_eq!(other.paths().map(|path| path.tunnels).sum::<u32>(), 4);
-    assert_eq!(one.paths().map(|path| path.tunnels).sum::<u32>(), 5_200);
-    let again = other.take_out(ids[1030]).unwrap();
-    assert!(one.put_in(ids[1030], again));
-    assert_eq!(one.take_shard(6).len(), 3);
-    let one_more = other.take_out(ids[5]).unwrap();
-    assert!(!one.put_in(ids[5], one_more), "its slot has one");
+    assert_eq!(other.paths().map(|path| path.tunnels).sum::<u32>(), 8);
+    assert_eq!(one.paths().map(|path| path.tunnels).sum::<u32>(), 4_194);
+    one.put_shard(other.take_shard(6));
+    assert_eq!((one.len(), other.len()), (2_100, 1));
 }
 
 #[test]
@@ -157,11 +151,8 @@ fn a_tunnel_that_is_looked_for_is_found_wherever_its_bearer_is() {
         let far = id(5 * SHARDS);
         assert!(one.restore(far, &plain_bearer(1)) && other.restore(far, &plain_bearer(1)));
         assert!(one.restore(id(900), &made));
-        other.paths.acquire(Side::Core, made.core.address).unwrap();
-        other
-            .paths
-            .acquire(Side::Radio, made.radio.address)
-            .unwrap();
+        other.paths.know(Side::Core, made.core.address);
+        other.paths.know(Side::Radio, made.radio.address);
         for (table, is_told) in [(&mut one, told[0]), (&mut other, told[1])] {
             let path = table.paths.find(Side::Core, made.core.address).unwrap();
             assert!(!is_told || table.look_for(path, made.core.teid));

@@ -77,7 +77,13 @@ impl Twins {
     fn new() -> Twins {
         Twins {
             still: function(),
-            moving: (0..TABLES).map(|_| function()).collect(),
+            moving: (0..TABLES)
+                .map(|worker| {
+                    let mut function = function();
+                    function.bearers.paths.share(worker, TABLES);
+                    function
+                })
+                .collect(),
             owners: SHARDS_USED.map(|shard| (shard, 0)).into(),
             bearers: BTreeMap::new(),
             events: BTreeMap::new(),
@@ -91,21 +97,15 @@ impl Twins {
     }
 
     /// As `Node::know_peers` and `Node::forget_peers` do.
-    fn tell(&mut self, id: BearerId, bearer: &Bearer, is_known: bool) {
-        let owner = self.owners[&id.shard()];
-        let others = self.moving.iter_mut().enumerate();
-        for (_, function) in others.filter(|(table, _)| *table != owner) {
-            for side in Side::BOTH {
-                let peer = bearer.peer(side);
+    fn tell(&mut self, bearer: &Bearer, is_known: bool) {
+        let peers = Side::BOTH.map(|side| (side, bearer.peer(side)));
+        let tunnels = peers.iter().filter(|(_, peer)| !peer.is_plain());
+        for (side, peer) in tunnels {
+            for function in &mut self.moving {
                 let paths = &mut function.bearers.paths;
-                if peer.is_plain() {
-                    continue;
-                }
-                if is_known {
-                    paths.acquire(side, peer.address).unwrap();
-                } else {
-                    let path = paths.find(side, peer.address).unwrap();
-                    paths.release(path);
+                match is_known {
+                    true => paths.know(*side, peer.address),
+                    false => paths.forget(*side, peer.address),
                 }
             }
         }
@@ -113,9 +113,9 @@ impl Twins {
 
     fn put(&mut self, id: BearerId, bearer: Bearer) {
         if let Some(before) = self.bearers.insert(id, bearer.clone()) {
-            self.tell(id, &before, false);
+            self.tell(&before, false);
         }
-        self.tell(id, &bearer, true);
+        self.tell(&bearer, true);
         let owner = self.owners[&id.shard()];
         for function in [&mut self.still, &mut self.moving[owner]] {
             let mut bearer = bearer.clone();
@@ -130,7 +130,7 @@ impl Twins {
 
     fn remove(&mut self, id: BearerId) {
         if let Some(before) = self.bearers.remove(&id) {
-            self.tell(id, &before, false);
+            self.tell(&before, false);
         }
         let still = self.still.bearers.remove(id);
         assert_eq!(self.owner(id).bearers.remove(id), still);
@@ -185,28 +185,14 @@ impl Twins {
         std::iter::once(&mut self.still).chain(&mut self.moving)
     }
 
-    /// A shard moves, whole or by its bearers.
+    /// A shard moves.
     fn shift(&mut self, random: &mut Random) {
         let shard = SHARDS_USED[random.below(3) as usize];
         let (from, to) = (self.owners[&shard], random.below(3) as usize);
-        if random.below(3) > 0 {
-            let moved = self.moving[from].bearers.take_shard(shard);
-            assert_eq!(moved.number(), shard);
-            let ids = self.bearers.keys().filter(|id| id.shard() == shard);
-            assert_eq!(moved.len(), ids.count());
-            self.moving[to].bearers.put_shard(moved);
-        } else {
-            // Events stay with whoever had them, and are fetched in their order only if they are before.
-            self.fetch(random);
-            let ids: Vec<_> = self.bearers.keys().copied().collect();
-            for id in ids.into_iter().filter(|id| id.shard() == shard) {
-                let moved = self.moving[from].bearers.take_out(id).unwrap();
-                assert!(!self.moving[from].bearers.contains(id));
-                assert!(self.moving[to].bearers.put_in(id, moved));
-                // That it was looked for, and found, just before.
-                self.fetch(random);
-            }
-        }
+        let moved = self.moving[from].bearers.take_shard(shard);
+        let ids = self.bearers.keys().filter(|id| id.shard() == shard);
+        assert_eq!(moved.bearers.len(), ids.count());
+        self.moving[to].bearers.put_shard(moved);
         self.owners.insert(shard, to);
     }
 
@@ -294,10 +280,9 @@ impl Twins {
                 paths.map(|path| (format!("{:?} {}", path.side, path.address), path.tunnels));
             paths.collect::<BTreeMap<_, _>>()
         };
-        let wanted = paths(&self.still);
-        for function in &self.moving {
-            assert_eq!(paths(function), wanted);
-        }
+        // One of them asks by each path.
+        let found = self.moving.iter().flat_map(paths);
+        assert_eq!(found.collect::<BTreeMap<_, _>>(), paths(&self.still));
     }
 
     fn step(&mut self, random: &mut Random) {
