@@ -49,6 +49,8 @@ pub struct QuotaConfig {
     pub clients_per_tenant: u32,
     /// Offers of one program that may wait.
     pub offers_per_client: u32,
+    /// Offers of all programs of one tenant.
+    pub offers_per_tenant: u32,
     /// Ends of one program that may be on the ring.
     pub ends_per_client: u32,
     /// Ends of one tenant's programs that may be on the ring.
@@ -86,6 +88,7 @@ impl Default for QuotaConfig {
         QuotaConfig {
             clients_per_tenant: 4096,
             offers_per_client: 16_384,
+            offers_per_tenant: 65_536,
             ends_per_client: 16_384,
             ends_per_tenant: 65_536,
             bytes_per_tenant: 2 << 30,

@@ -63,7 +63,10 @@ impl Server {
         } else if !self.prover.is_in_reach(&offer) && !self.distant.can_prove() {
             self.refuse_offer(client, &offer, Reason::Unproven);
         } else {
-            match self.offers.insert(client, offer, now) {
+            match self
+                .offers
+                .insert((client, self.tenant_of(client)), offer, now)
+            {
                 Ok(()) => {
                     self.look_for_partner(key);
                     if self.offers.get(key).is_some() {
@@ -84,7 +87,10 @@ impl Server {
     fn has_room_for_offer(&mut self, client: ClientId, offer: &Offer) -> bool {
         let evicted = if self.offers.alike(client, offer) >= ALIKE_MAX {
             self.offers.evict_alike(client, offer)
-        } else if self.offers.count_of(client) < self.config.quota.offers_per_client {
+        } else if self.offers.count_of(client) < self.config.quota.offers_per_client
+            && self.offers.count_of_tenant(&self.tenant_of(client))
+                < self.config.quota.offers_per_tenant
+        {
             return true;
         } else {
             self.offers.evict_of(client)

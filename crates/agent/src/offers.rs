@@ -20,9 +20,12 @@
 //! known to the agent much later than the other, or make its calls much more rarely, and neither offers twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use millrace_wire::{Address, Offer};
+
+use crate::tenant::Tenant;
 
 /// How long an offer waits for its other end before it is said that there is none, and looked for only when others come.
 pub(crate) const WAIT: Duration = Duration::from_secs(10);
@@ -61,6 +64,7 @@ fn ends_of(offer: &Offer) -> Ends {
 #[derive(Debug)]
 struct Waiting {
     offer: Offer,
+    tenant: Tenant,
     /// When it came, by number.
     arrival: u64,
     /// Its place among the deadlines, while it waits, or among the dormant.
@@ -79,6 +83,16 @@ pub(crate) struct Removed {
     pub(crate) taken: bool,
     /// The offer that it was matched with, which waits again.
     pub(crate) left: Option<OfferKey>,
+}
+
+/// One less.
+fn count_down<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
 }
 
 /// Why an offer was not taken.
@@ -102,7 +116,9 @@ pub(crate) struct Offers {
     dormant: BTreeMap<u64, OfferKey>,
     /// …and the same by client.
     dormant_of: BTreeSet<(ClientId, u64)>,
+    /// By client, and by tenant.
     counts: HashMap<ClientId, u32>,
+    counts_of_tenants: HashMap<Tenant, u32>,
     sequence: u64,
     arrivals: u64,
     reach: Reach,
@@ -120,10 +136,10 @@ impl Offers {
         }
     }
 
-    /// Takes an offer in.
+    /// Takes an offer in, of a client and its tenant.
     pub(crate) fn insert(
         &mut self,
-        client: ClientId,
+        (client, tenant): (ClientId, Tenant),
         offer: Offer,
         now: Instant,
     ) -> Result<(), InsertError> {
@@ -140,6 +156,7 @@ impl Offers {
             key,
             Waiting {
                 offer,
+                tenant,
                 arrival,
                 sequence: 0,
                 partner: None,
@@ -152,6 +169,7 @@ impl Offers {
             .or_default()
             .insert(arrival, key);
         *self.counts.entry(client).or_default() += 1;
+        *self.counts_of_tenants.entry(tenant).or_default() += 1;
         self.begin_wait(key, now);
         Ok(())
     }
@@ -357,12 +375,8 @@ impl Offers {
                 self.by_ends.remove(&ends);
             }
         }
-        if let Some(count) = self.counts.get_mut(&key.0) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&key.0);
-            }
-        }
+        count_down(&mut self.counts, &key.0);
+        count_down(&mut self.counts_of_tenants, &waiting.tenant);
         Some(waiting)
     }
 
@@ -435,6 +449,11 @@ impl Offers {
     /// How many offers of this client there are.
     pub(crate) fn count_of(&self, client: ClientId) -> u32 {
         self.counts.get(&client).copied().unwrap_or(0)
+    }
+
+    /// How many offers of all clients of this tenant there are.
+    pub(crate) fn count_of_tenant(&self, tenant: &Tenant) -> u32 {
+        self.counts_of_tenants.get(tenant).copied().unwrap_or(0)
     }
 
     /// How many offers there are that wait or are matched.

@@ -105,7 +105,7 @@ impl Server {
     }
 
     /// Whose patience a client's recalls cost.
-    fn tenant_of(&self, client: ClientId) -> Tenant {
+    pub(crate) fn tenant_of(&self, client: ClientId) -> Tenant {
         let found = self.clients.get(&client);
         found.map_or(Tenant::Nobody, |client| client.tenant)
     }

@@ -32,9 +32,13 @@ fn mirrored_offers_find_each_other_also_within_one_client() {
     let now = Instant::now();
     for other in [ONE, TWO] {
         let mut offers = Offers::default();
-        offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
+        offers
+            .insert((ONE, Tenant::Nobody), offer(1, A, B, 10), now)
+            .unwrap();
         assert!(offers.partners((ONE, 1)).is_empty());
-        offers.insert(other, offer(2, B, A, 11), now).unwrap();
+        offers
+            .insert((other, Tenant::Nobody), offer(2, B, A, 11), now)
+            .unwrap();
         assert_eq!(offers.partners((other, 2)), [(ONE, 1)]);
         assert_eq!(offers.partners((ONE, 1)), [(other, 2)]);
     }
@@ -44,12 +48,18 @@ fn mirrored_offers_find_each_other_also_within_one_client() {
 fn what_is_not_mirrored_or_the_same_socket_or_elsewhere_is_no_partner() {
     let now = Instant::now();
     let mut offers = Offers::default();
-    offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
-    offers.insert(TWO, offer(1, A, B, 11), now).unwrap();
-    offers.insert(TWO, offer(2, B, A, 10), now).unwrap();
+    offers
+        .insert((ONE, Tenant::Nobody), offer(1, A, B, 10), now)
+        .unwrap();
+    offers
+        .insert((TWO, Tenant::Nobody), offer(1, A, B, 11), now)
+        .unwrap();
+    offers
+        .insert((TWO, Tenant::Nobody), offer(2, B, A, 10), now)
+        .unwrap();
     offers
         .insert(
-            TWO,
+            (TWO, Tenant::Nobody),
             Offer {
                 netns_cookie: 2,
                 ..offer(3, B, A, 12)
@@ -58,7 +68,7 @@ fn what_is_not_mirrored_or_the_same_socket_or_elsewhere_is_no_partner() {
         )
         .unwrap();
     offers
-        .insert(TWO, offer(4, "127.0.0.2:80", A, 13), now)
+        .insert((TWO, Tenant::Nobody), offer(4, "127.0.0.2:80", A, 13), now)
         .unwrap();
     assert!(offers.partners((ONE, 1)).is_empty());
 }
@@ -67,9 +77,15 @@ fn what_is_not_mirrored_or_the_same_socket_or_elsewhere_is_no_partner() {
 fn a_false_claim_does_not_displace_the_true_one() {
     let now = Instant::now();
     let mut offers = Offers::default();
-    offers.insert(TWO, offer(1, A, B, 66), now).unwrap();
-    offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
-    offers.insert(ONE, offer(2, B, A, 11), now).unwrap();
+    offers
+        .insert((TWO, Tenant::Nobody), offer(1, A, B, 66), now)
+        .unwrap();
+    offers
+        .insert((ONE, Tenant::Nobody), offer(1, A, B, 10), now)
+        .unwrap();
+    offers
+        .insert((ONE, Tenant::Nobody), offer(2, B, A, 11), now)
+        .unwrap();
     assert_eq!(offers.partners((ONE, 2)), [(TWO, 1), (ONE, 1)]);
     offers.remove((TWO, 1), now);
     assert_eq!(offers.partners((ONE, 2)), [(ONE, 1)]);
@@ -80,10 +96,16 @@ fn of_offers_that_are_alike_the_oldest_that_waits_makes_room() {
     let now = Instant::now();
     let mut offers = Offers::default();
     for id in 1..=4 {
-        offers.insert(ONE, offer(id, A, B, id), now).unwrap();
+        offers
+            .insert((ONE, Tenant::Nobody), offer(id, A, B, id), now)
+            .unwrap();
     }
-    offers.insert(TWO, offer(1, A, B, 9), now).unwrap();
-    offers.insert(ONE, offer(5, B, A, 10), now).unwrap();
+    offers
+        .insert((TWO, Tenant::Nobody), offer(1, A, B, 9), now)
+        .unwrap();
+    offers
+        .insert((ONE, Tenant::Nobody), offer(5, B, A, 10), now)
+        .unwrap();
     offers.match_up([(ONE, 1), (ONE, 5)]);
     let next = offer(6, A, B, 11);
     assert_eq!(offers.alike(ONE, &next), 4);
@@ -98,13 +120,15 @@ fn of_offers_that_are_alike_the_oldest_that_waits_makes_room() {
 fn duplicates_and_sockets_connected_to_themselves_are_refused() {
     let now = Instant::now();
     let mut offers = Offers::default();
-    offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
+    offers
+        .insert((ONE, Tenant::Nobody), offer(1, A, B, 10), now)
+        .unwrap();
     assert_eq!(
-        offers.insert(ONE, offer(1, B, A, 11), now),
+        offers.insert((ONE, Tenant::Nobody), offer(1, B, A, 11), now),
         Err(InsertError::Duplicate)
     );
     assert_eq!(
-        offers.insert(ONE, offer(2, A, A, 12), now),
+        offers.insert((ONE, Tenant::Nobody), offer(2, A, A, 12), now),
         Err(InsertError::SelfConnected)
     );
     assert_eq!(offers.count(), 1);
@@ -114,9 +138,15 @@ fn duplicates_and_sockets_connected_to_themselves_are_refused() {
 fn offers_expire_in_order_and_once() {
     let start = Instant::now();
     let mut offers = Offers::default();
-    offers.insert(ONE, offer(1, A, B, 10), start).unwrap();
     offers
-        .insert(ONE, offer(2, A, B, 10), start + Duration::from_secs(1))
+        .insert((ONE, Tenant::Nobody), offer(1, A, B, 10), start)
+        .unwrap();
+    offers
+        .insert(
+            (ONE, Tenant::Nobody),
+            offer(2, A, B, 10),
+            start + Duration::from_secs(1),
+        )
         .unwrap();
     assert_eq!(offers.next_deadline(), Some(start + WAIT));
     assert_eq!(offers.expire(start + WAIT - Duration::from_millis(1)), None);
@@ -131,7 +161,9 @@ fn offers_expire_in_order_and_once() {
 fn an_end_that_comes_late_finds_one_that_has_waited_in_vain() {
     let start = Instant::now();
     let mut offers = Offers::new(Reach(Some(2)));
-    offers.insert(ONE, offer(1, A, B, 10), start).unwrap();
+    offers
+        .insert((ONE, Tenant::Nobody), offer(1, A, B, 10), start)
+        .unwrap();
     assert!(offers.has_distant());
     let late = start + WAIT * 100;
     assert!(offers.expire(late).is_some());
@@ -142,11 +174,13 @@ fn an_end_that_comes_late_finds_one_that_has_waited_in_vain() {
         netns_cookie: 2,
         ..offer(1, B, A, 12)
     };
-    offers.insert(TWO, near, late).unwrap();
+    offers.insert((TWO, Tenant::Nobody), near, late).unwrap();
     assert!(offers.has_distant());
     offers.remove((TWO, 1), late);
 
-    offers.insert(TWO, offer(2, B, A, 11), late).unwrap();
+    offers
+        .insert((TWO, Tenant::Nobody), offer(2, B, A, 11), late)
+        .unwrap();
     let (first, second) = ((ONE, 1), (TWO, 2));
     assert_eq!(offers.partners(second), [first]);
     let between: Vec<_> = offers.waiting_between(&offer(2, B, A, 11)).collect();
@@ -174,7 +208,7 @@ fn what_has_waited_in_vain_makes_room_the_oldest_first() {
     for offer_id in 0..count {
         let client = ClientId(offer_id % 2);
         offers
-            .insert(client, offer(offer_id, A, B, 10), start)
+            .insert((client, Tenant::Nobody), offer(offer_id, A, B, 10), start)
             .unwrap();
     }
     assert_eq!(offers.evict(), None);
@@ -196,10 +230,14 @@ fn nothing_of_a_client_stays_when_it_is_gone() {
     let now = Instant::now();
     let mut offers = Offers::default();
     for offer_id in [0, 7, u64::MAX] {
-        offers.insert(ONE, offer(offer_id, A, B, 10), now).unwrap();
+        offers
+            .insert((ONE, Tenant::Nobody), offer(offer_id, A, B, 10), now)
+            .unwrap();
     }
     assert!(offers.expire(now + WAIT).is_some());
-    offers.insert(TWO, offer(0, B, A, 11), now).unwrap();
+    offers
+        .insert((TWO, Tenant::Nobody), offer(0, B, A, 11), now)
+        .unwrap();
     assert_eq!(offers.count_of(ONE), 3);
     assert!(offers.remove_client(ONE, now).is_empty());
     assert_eq!((offers.count_of(ONE), offers.count()), (0, 1));
@@ -214,8 +252,12 @@ fn both_ends_have_to_take_what_was_matched() {
     let now = Instant::now();
     let mut offers = Offers::default();
     let keys = [(ONE, 1), (TWO, 1)];
-    offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
-    offers.insert(TWO, offer(1, B, A, 11), now).unwrap();
+    offers
+        .insert((ONE, Tenant::Nobody), offer(1, A, B, 10), now)
+        .unwrap();
+    offers
+        .insert((TWO, Tenant::Nobody), offer(1, B, A, 11), now)
+        .unwrap();
     offers.take(keys[0]);
     assert_eq!(offers.match_up(keys), keys);
     assert_eq!(offers.next_deadline(), None, "a match does not expire");
@@ -233,8 +275,12 @@ fn an_offer_whose_partner_goes_waits_again_and_stays_taken() {
     let now = Instant::now();
     let later = now + WAIT;
     let mut offers = Offers::default();
-    offers.insert(ONE, offer(1, A, B, 10), now).unwrap();
-    offers.insert(TWO, offer(1, B, A, 11), now).unwrap();
+    offers
+        .insert((ONE, Tenant::Nobody), offer(1, A, B, 10), now)
+        .unwrap();
+    offers
+        .insert((TWO, Tenant::Nobody), offer(1, B, A, 11), now)
+        .unwrap();
     offers.match_up([(ONE, 1), (TWO, 1)]);
     offers.take((ONE, 1));
     // A child of the second client has taken the connection over.
@@ -242,7 +288,9 @@ fn an_offer_whose_partner_goes_waits_again_and_stays_taken() {
     assert_eq!((removed.taken, removed.left), (false, Some((ONE, 1))));
     assert_eq!(offers.next_deadline(), Some(later + WAIT));
     let child = ClientId(3);
-    offers.insert(child, offer(5, B, A, 11), later).unwrap();
+    offers
+        .insert((child, Tenant::Nobody), offer(5, B, A, 11), later)
+        .unwrap();
     assert_eq!(offers.partners((child, 5)), [(ONE, 1)]);
     assert_eq!(offers.match_up([(ONE, 1), (child, 5)]), [(child, 5)]);
     offers.take((child, 5));
@@ -251,4 +299,23 @@ fn an_offer_whose_partner_goes_waits_again_and_stays_taken() {
     let removed = offers.remove((ONE, 1), later).unwrap();
     assert_eq!((removed.taken, removed.left), (true, None));
     assert!(offers.deadlines.is_empty() && offers.counts.is_empty());
+}
+
+#[test]
+fn offers_of_all_clients_of_a_tenant_are_counted() {
+    let now = Instant::now();
+    let (mut offers, tenant) = (Offers::default(), Tenant::User(1000));
+    for (client, address, id) in [(ONE, (A, B), 1), (TWO, (B, A), 2)] {
+        let offer = offer(id, address.0, address.1, id);
+        offers.insert((client, tenant), offer, now).unwrap();
+    }
+    let stranger = offer(3, A, B, 3);
+    offers.insert((TWO, Tenant::Nobody), stranger, now).unwrap();
+    offers.match_up([(ONE, 1), (TWO, 2)]);
+    assert_eq!(offers.count_of_tenant(&tenant), 2, "matched ones as well");
+    offers.remove_client(TWO, now);
+    assert_eq!(offers.count_of_tenant(&tenant), 1);
+    assert_eq!(offers.count_of_tenant(&Tenant::Nobody), 0);
+    offers.remove((ONE, 1), now);
+    assert!(offers.counts_of_tenants.is_empty() && offers.counts.is_empty());
 }
