@@ -9,11 +9,13 @@ use millrace_wire::Recall;
 use super::session::Client;
 use super::{link, with_client};
 use crate::guarded::Guarded;
-use crate::socket::Socket;
+use crate::socket::{Socket, rests};
 use crate::{kernel, process, spin};
 
 /// Milliseconds that the agent has to answer a recall: one that stands still holds a program up once, not for each of its connections.
 const RECALL_WAIT_MS: u64 = 300;
+/// The same of a sender whose peers have held others of its recalls up: mostly the agent needs a third of that.
+const RESTING_WAIT_MS: u64 = 1;
 /// The same when a reader waits.
 const READER_WAIT_MS: u64 = 600;
 /// The same when it cannot go on to read its ring: a program that gets the connection would miss what lies there.
@@ -34,6 +36,7 @@ pub(crate) fn recall(socket: &Socket, fd: c_int, sends: bool) {
     };
     let is_leaving = socket.row().identity.flags.load(Relaxed) & flags::LEAVES != 0;
     let patience_ms = match sends {
+        true if rests() => RESTING_WAIT_MS,
         true => RECALL_WAIT_MS,
         false if is_leaving => LEAVING_WAIT_MS,
         false => READER_WAIT_MS,

@@ -11,7 +11,7 @@ use millrace_shm::board::flags;
 use millrace_stream::{ReceiveHalf, SendHalf};
 use millrace_wire::Reason;
 
-use super::Socket;
+use super::{Socket, patience};
 use crate::epoll::Resent;
 use crate::{client, kernel, spin, thread};
 
@@ -45,13 +45,20 @@ impl Socket {
     /// Nothing is sent from here any more, and soon nobody can be asked to send anything again: what the reader does not take from the
     /// ring at once is sent again by the kernel, where that can be done. It then has it whatever becomes of itself. The half is locked.
     pub(super) fn flush(&self, fd: c_int, half: &SendHalf<'_>) {
+        patience::spend(|| self.flush_now(fd, half));
+    }
+
+    /// False: some of it is left in the ring.
+    fn flush_now(&self, fd: c_int, half: &SendHalf<'_>) -> bool {
         half.leave();
         if half.unread() != 0 && !self.is_taken_soon(half) {
             client::recall(self, fd, true);
-            if half.unread() == 0 {
-                VAIN.store(0, Relaxed);
+            if half.unread() != 0 {
+                return false;
             }
+            VAIN.store(0, Relaxed);
         }
+        true
     }
 
     /// Waits a moment, less than asking the agent takes, for a reader that is at work on the ring.
@@ -72,16 +79,21 @@ impl Socket {
 
     /// As [`Socket::flush`], more than once where that is of use.
     pub(crate) fn flush_all(&'static self, fd: c_int) {
-        insist(&LEAVE_PAUSES_MS, || {
-            let Some(locked) = self.lock_send(fd) else {
-                return ControlFlow::Break(());
-            };
-            self.flush(fd, &locked.half);
-            if locked.half.unread() == 0 {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+        let began_ns = kernel::monotonic_ns();
+        let mut is_over = true;
+        patience::spend(|| {
+            insist(&LEAVE_PAUSES_MS, || {
+                let Some(locked) = self.lock_send(fd) else {
+                    return ControlFlow::Break(());
+                };
+                is_over = self.flush_now(fd, &locked.half);
+                if is_over {
+                    ControlFlow::Break(())
+                } else {
+                    patience::goes_on(began_ns)
+                }
+            });
+            is_over
         });
     }
 

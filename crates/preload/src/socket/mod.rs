@@ -34,12 +34,14 @@ mod info;
 mod leave;
 mod life;
 mod network;
+mod patience;
 mod peer;
 mod record;
 mod restored;
 mod sharing;
 
 pub(crate) use life::{begin_child, forget};
+pub(crate) use patience::rests;
 pub(crate) use record::reset_row;
 
 use crate::guarded::Guarded;
