@@ -40,6 +40,13 @@ const NS_BETWEEN_QUESTIONS: u64 = 10_000_000;
 const NS_BETWEEN_STAMP_LOOKS: u64 = 1_000;
 /// [`ROOM_WAIT_NS`] when the program asked not to block.
 const ROOM_WAIT_NONBLOCKING_NS: u64 = 20_000;
+/// One call waits so much in all for each byte that it has sent, in nanoseconds, and one such wait more: a reader that makes room byte by
+/// byte would hold it up for as long as it likes.
+const ROOM_WAIT_NS_PER_BYTE: u64 = 16;
+/// The same when the program asked not to block: some times what the kernel takes to copy.
+const ROOM_WAIT_NONBLOCKING_NS_PER_BYTE: u64 = 4;
+/// A wait counts as so long at least, in nanoseconds: small pieces cost time, too.
+const NS_OF_WAIT_MIN: u64 = 500;
 
 /// The kernel copies what is sent into pieces of memory of at most this many bytes.
 const KERNEL_STEP_BYTES: usize = 32 << 10;
@@ -97,33 +104,43 @@ fn send_joined(
         return send_raw(socket, call.fd, 0, raw);
     };
     let total = vectors.remaining();
-    let (mut sent, mut fruitless) = (0, 0);
+    let mut course = Course::default();
     let mut turn = Turn::default();
-    while sent < total {
-        let place = (sent, total - sent, &mut fruitless);
-        match send_step(socket, call, &mut vectors, place, &mut turn) {
-            Step::Ring(bytes) => (sent, fruitless) = (sent + bytes, 0),
+    while course.sent < total {
+        match send_step(socket, call, &mut vectors, &mut course, &mut turn) {
+            Step::Ring(bytes) => (course.sent, course.fruitless) = (course.sent + bytes, 0),
             Step::Again => {}
             Step::OthersTurn => turn.pass(),
             Step::Gone => break,
             Step::Fault => {
-                return if sent > 0 {
-                    done(socket, sent)
+                return if course.sent > 0 {
+                    done(socket, course.sent)
                 } else {
                     Outcome::Errno(libc::EFAULT)
                 };
             }
-            Step::Kernel(row) if sent == 0 => return end_raw(socket, call.fd, row, raw),
+            Step::Kernel(row) if course.sent == 0 => return end_raw(socket, call.fd, row, raw),
             Step::Kernel(row) => {
                 let rest = send_rest(socket, row, call, &vectors);
-                return done(socket, sent + rest.max(0).cast_unsigned());
+                return done(socket, course.sent + rest.max(0).cast_unsigned());
             }
         }
     }
-    if sent == 0 {
+    if course.sent == 0 {
         return send_raw(socket, call.fd, total, raw);
     }
-    done(socket, sent)
+    done(socket, course.sent)
+}
+
+/// How far a call has come.
+#[derive(Debug, Default)]
+struct Course {
+    /// Bytes that are published.
+    sent: usize,
+    /// Steps since then.
+    fruitless: u32,
+    /// Cycles that were spent on waits for room.
+    waited: u64,
 }
 
 fn done(socket: &Socket, sent: usize) -> Outcome {
@@ -153,9 +170,10 @@ fn send_step(
     socket: &'static Socket,
     call: &Call<'_>,
     vectors: &mut Vectors<'_>,
-    (sent, want, fruitless): (usize, usize, &mut u32),
+    course: &mut Course,
     turn: &mut Turn,
 ) -> Step {
+    let want = vectors.remaining();
     let Some(locked) = socket.lock_send(call.fd) else {
         return Step::Gone;
     };
@@ -163,11 +181,11 @@ fn send_step(
     if turn.is_others(state) {
         return Step::OthersTurn;
     }
-    if locked.is_nested() || *fruitless > FRUITLESS_STEPS_MAX {
+    if locked.is_nested() || course.fruitless > FRUITLESS_STEPS_MAX {
         // What we interrupted may be copying to the same place; and a gate that never holds still is a hostile reader's.
         return Step::Kernel(begin_raw(socket, &locked, want));
     }
-    *fruitless += 1;
+    course.fruitless += 1;
     if CHAOS.strikes(6) {
         locked.half.leave();
     }
@@ -187,7 +205,7 @@ fn send_step(
             let part = (CHAOS.cut(bytes.min(step_of(window))), window);
             let step = ring_step(&locked, gate, part, vectors, now);
             if let Step::Ring(part) = step {
-                note_part(state, sent + part, part == want);
+                note_part(state, course.sent + part, part == want);
             }
             drop(locked);
             if window == SMALL_RING_BYTES && want > window as usize {
@@ -198,7 +216,7 @@ fn send_step(
         Ok(SendPlan::Full { gate, head, widens }) => {
             // What will be replaced by a larger window as soon as it is drained is no room.
             let from = if widens { gate.tail } else { head };
-            let waited = wait_for_room(socket, call, locked, gate, from);
+            let waited = wait_for_room(socket, call, locked, (gate, from), course);
             if !waited && let Some(locked) = socket.lock_send(call.fd) {
                 locked.half.overflow(gate);
             }
@@ -312,28 +330,42 @@ fn wait_for_room(
     socket: &'static Socket,
     call: &Call<'_>,
     locked: Locked<SendHalf<'static>>,
-    gate: Gate,
-    head: u32,
+    (gate, head): (Gate, u32),
+    course: &mut Course,
 ) -> bool {
     let segment_words = locked.segment().words(locked.direction);
     let same_processor = segment_words.receiver_cpu.load(Relaxed) == spin::processor();
     drop(locked);
     let nonblocking = call.flags & libc::MSG_DONTWAIT != 0 || socket.is_nonblocking();
-    let patience_ns = if nonblocking {
-        ROOM_WAIT_NONBLOCKING_NS
+    let (patience_ns, ns_per_byte) = if nonblocking {
+        (ROOM_WAIT_NONBLOCKING_NS, ROOM_WAIT_NONBLOCKING_NS_PER_BYTE)
     } else {
-        ROOM_WAIT_NS
+        (ROOM_WAIT_NS, ROOM_WAIT_NS_PER_BYTE)
     };
-    if same_processor || CHAOS.strikes(2) {
+    let most = cycles(patience_ns + ns_per_byte * course.sent as u64);
+    if same_processor || course.waited > most || CHAOS.strikes(2) {
         return false;
     }
     let Some(mut spin): Option<Spin<'_>> = socket.room_spinner.begin(patience_ns, 1) else {
         return false;
     };
+    let has_room = spin_for_room(socket, call.fd, &mut spin, (gate, head), nonblocking);
+    course.waited += spin.spent().max(cycles(NS_OF_WAIT_MIN));
+    has_room
+}
+
+/// As [`wait_for_room`], where that is worth it.
+fn spin_for_room(
+    socket: &'static Socket,
+    fd: c_int,
+    spin: &mut Spin<'_>,
+    (gate, head): (Gate, u32),
+    nonblocking: bool,
+) -> bool {
     let interrupts = thread::interrupts();
     let mut taken = None;
     loop {
-        let Some(locked) = socket.lock_send(call.fd) else {
+        let Some(locked) = socket.lock_send(fd) else {
             return true;
         };
         let words = locked.segment().words(locked.direction);

@@ -257,6 +257,12 @@ impl Spin<'_> {
         self.spinner.adjust(HIT);
     }
 
+    /// Cycles since the budget began to count: without the time that went missing, and what came before there was hope.
+    #[inline]
+    pub fn spent(&self) -> u64 {
+        self.last.wrapping_sub(self.prolonged)
+    }
+
     /// Cycles since the spin began.
     #[inline]
     pub fn age(&self) -> u64 {
