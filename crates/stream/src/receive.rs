@@ -9,6 +9,9 @@ use millrace_shm::segment::{DirectionWords, SMALL_RING_BYTES, Segment, window_lo
 use crate::Corrupt;
 use crate::send::window_of;
 
+/// A sender that keeps its tail moving, and makes nothing ready, would keep a reader from sleeping, and so from its time-out.
+const CLOSE_TRIES_MAX: u32 = 16;
+
 /// Where the next bytes of the stream are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivePlan {
@@ -100,9 +103,24 @@ impl<'a> ReceiveHalf<'a> {
     #[must_use]
     pub fn ready(&self) -> Option<u32> {
         let tail = self.arrived()?;
+        self.is_reached().then_some(tail)
+    }
+
+    /// As [`ReceiveHalf::ready`], up to where what came by the ring had been taken then: an honest sender's bytes behind that stay
+    /// ready until they are taken.
+    #[inline]
+    #[must_use]
+    pub fn ready_from(&self) -> Option<u32> {
+        let head = self.state().head.load(Relaxed);
+        let arrived = self.words.gate.load().tail != head;
+        (arrived && self.is_reached()).then_some(head)
+    }
+
+    /// Whether the kernel's bytes before those in the ring have been taken.
+    #[inline]
+    fn is_reached(&self) -> bool {
         let position = self.state().kernel_position.load(Relaxed);
-        let reached = self.words.switch_position.load(Relaxed) <= position;
-        reached.then_some(tail)
+        self.words.switch_position.load(Relaxed) <= position
     }
 
     /// Whether the ring has bytes, whatever comes before them, and at which tail. Needs no lock.
@@ -270,6 +288,18 @@ impl<'a> ReceiveHalf<'a> {
             return now.tail == seen_tail && !now.open;
         }
         true
+    }
+
+    /// As [`ReceiveHalf::close`], in the `tries`th try of one call. After some the gate is closed wherever its tail is, and bytes behind
+    /// the kernel's are no reason to stay awake.
+    pub fn close_in(&self, tries: u32, seen_tail: u32) -> bool {
+        if self.close(seen_tail) {
+            return true;
+        }
+        if tries > CLOSE_TRIES_MAX {
+            self.leave();
+        }
+        tries > CLOSE_TRIES_MAX && self.ready().is_none()
     }
 
     /// Whether nothing has come by the ring since it was last opened, up to `tail`.

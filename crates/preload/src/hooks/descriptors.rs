@@ -288,9 +288,11 @@ const SIOCATMARK: c_ulong = 0x8905;
 
 /// What is unread in the kernel, which `raw` asks, and in the ring: at one moment, whoever reads, or has it sent again, beside us.
 fn count_unread(fd: c_int, count: *mut c_int, raw: &mut dyn FnMut() -> c_int) -> c_int {
-    let locked = table::socket(fd).and_then(|socket| socket.lock_receive(fd));
+    let socket = table::socket(fd);
+    let locked = socket.and_then(|socket| socket.lock_receive(fd));
     let result = raw();
-    if let Some(locked) = locked.filter(|_| result == 0) {
+    if let (Some(socket), Some(locked)) = (socket, locked.filter(|_| result == 0)) {
+        socket.told.is_ready(&locked.half);
         let in_ring = locked.half.unread().cast_signed();
         // SAFETY: the kernel has just written it.
         unsafe { count.write_unaligned(count.read_unaligned().saturating_add(in_ring)) };

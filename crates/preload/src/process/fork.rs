@@ -299,6 +299,7 @@ pub(super) extern "C" fn begin_child() {
             socket.has_lost_sets.store(true, Relaxed);
         }
         socket.forget_threads();
+        socket.peeked.begin_child(forker);
         match socket.phase.load(Acquire) {
             phase::ATTACHED => {}
             // The introduction that is under way is the parent's. If the parent lets go, the child offers the connection itself.

@@ -319,6 +319,7 @@ pub(super) fn ending(socket: &'static Socket, fd: c_int) -> Outcome {
         millrace_shm::sys::yield_now();
     }
     socket.look_for_end(fd);
+    socket.note_end(fd);
     let error = match socket.error() {
         libc::EPIPE => 0,
         _ => socket.take_error_of_end(fd),

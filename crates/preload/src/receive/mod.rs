@@ -9,11 +9,13 @@ use millrace_stream::{ReceiveHalf, ReceivePlan, step_of};
 use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
 use crate::vectors::Vectors;
-use crate::{Outcome, fault, kernel, spin, table, thread, user};
+use crate::{Outcome, kernel, spin, table, thread};
 
 mod by_kernel;
 mod gathering;
 mod peek;
+mod peeked;
+mod told;
 
 use by_kernel::{
     await_kernel, await_rest, end_raw, ending, kept_error, look_in_kernel, recount,
@@ -21,6 +23,9 @@ use by_kernel::{
 };
 pub(crate) use by_kernel::{by_kernel, keep_error};
 pub(crate) use gathering::Gathering;
+pub(crate) use peeked::Peeked;
+use peeked::copy_from_ring;
+pub(crate) use told::Told;
 
 /// Flags that the ring can honour.
 const RING_FLAGS: c_int = libc::MSG_DONTWAIT
@@ -193,7 +198,7 @@ fn receive_joined(
             Step::Gone if progress.got > 0 => return done(socket, call, &progress),
             // Dealt with under the lock.
             Step::Peek(..) | Step::Corrupt | Step::Rest => return Outcome::Errno(libc::ECONNRESET),
-            Step::End(result) if result < 0 => return Outcome::Errno(-(result as i32)),
+            Step::End(result) if result < 0 => return socket.fail(call.fd, -(result as i32)),
             Step::End(_) => return ending(socket, call.fd),
             Step::Gone => return table::gone(call.fd),
         }
@@ -225,6 +230,8 @@ fn done(socket: &'static Socket, call: &Call<'_>, progress: &Progress<'_>) -> Ou
     socket.note_read(call.fd);
     socket.gathering.note(&row.send, progress.took_all);
     if !call.has(libc::MSG_PEEK) {
+        socket.told.reset();
+        socket.peeked.forget_taken(receive.head.load(Relaxed));
         receive
             .ring_messages
             .store(receive.ring_messages.load(Relaxed) + 1, Relaxed);
@@ -276,7 +283,8 @@ fn step_locked(
     let may_wait = !call.has(libc::MSG_DONTWAIT)
         && !socket.is_nonblocking()
         && (progress.got == 0 || call.has(libc::MSG_WAITALL));
-    match locked.half.plan() {
+    let peeked = socket.peeked.count(locked.half.head());
+    match (socket.told).check(&locked.half, peeked, locked.half.plan()) {
         Ok(ReceivePlan::Ring { .. }) if call.has(libc::MSG_PEEK) => Step::Peek(0, may_wait),
         Ok(ReceivePlan::KernelUpTo { limit }) if call.has(libc::MSG_PEEK) => {
             Step::Peek(limit, may_wait)
@@ -288,7 +296,8 @@ fn step_locked(
             open,
         }) => {
             let is_all = open && bytes < LOOK_AGAIN_BYTES && !call.has(libc::MSG_WAITALL);
-            take_from_ring(call, locked, progress, (head, bytes, window), is_all)
+            let ring = (head, bytes, window);
+            take_from_ring((socket, call), locked, progress, ring, is_all)
         }
         Ok(ReceivePlan::KernelUpTo { limit }) => {
             match take_from_kernel(socket, call, progress, limit) {
@@ -367,7 +376,7 @@ fn step_empty(
 /// Takes from the ring what the call has room for.
 #[inline]
 fn take_from_ring(
-    call: &Call<'_>,
+    (socket, call): (&Socket, &Call<'_>),
     locked: &Locked<ReceiveHalf<'_>>,
     progress: &mut Progress<'_>,
     (head, available, window): (u32, u32, u32),
@@ -375,7 +384,8 @@ fn take_from_ring(
 ) -> Step {
     let wanted = u32::try_from(progress.wanted - progress.got).unwrap_or(u32::MAX);
     let bytes = CHAOS.cut(available.min(wanted).min(step_of(window)));
-    let copied = copy_from_ring(call, locked, progress, (0, bytes as usize), (head, window));
+    let part = (0, bytes as usize);
+    let copied = copy_from_ring((socket, call), locked, progress, part, (head, window));
     let Some(copied) = copied else {
         return Step::End(-(libc::EFAULT as isize));
     };
@@ -392,41 +402,6 @@ fn take_from_ring(
     } else {
         Step::More
     }
-}
-
-/// Copies `bytes` bytes of the ring from `head` on to the call's memory, `skipped` bytes on. None: some of the memory is not there; as
-/// in the kernel, nothing is taken then.
-#[inline]
-fn copy_from_ring(
-    call: &Call<'_>,
-    locked: &Locked<ReceiveHalf<'_>>,
-    progress: &Progress<'_>,
-    (skipped, bytes): (usize, usize),
-    (head, window): (u32, u32),
-) -> Option<usize> {
-    if call.has(libc::MSG_TRUNC) {
-        return Some(bytes);
-    }
-    let mut cursor = progress.vectors.clone();
-    cursor.skip(skipped);
-    let mut copied = 0;
-    while copied < bytes {
-        let (target, length) = cursor.chunk();
-        let part = (bytes - copied).min(length);
-        let from = head.wrapping_add(copied as u32);
-        let read = || {
-            let segment = locked.segment();
-            // SAFETY: the memory is the program's buffer; a part that is not there ends the copy.
-            unsafe { segment.read(locked.direction, from, window, target, part as u32) }
-        };
-        if !user::may_write(target, part) || !fault::guarded(read) {
-            user::forget();
-            return None;
-        }
-        cursor.advance(part);
-        copied += part;
-    }
-    Some(copied)
 }
 
 /// Lets the sender know where we run, so that it does not wait for room on our own processor.

@@ -34,7 +34,9 @@ pub(super) fn peek(
     } else {
         wanted - before - middle
     };
-    let copied = match copy_from_ring(call, &locked, progress, (before, middle), (head, window)) {
+    keep(socket, call, &locked, (head, window), middle);
+    let part = (before, middle);
+    let copied = match copy_from_ring((socket, call), &locked, progress, part, (head, window)) {
         None if before == 0 => return Step::End(-(libc::EFAULT as isize)),
         copied => copied.unwrap_or(0),
     };
@@ -74,4 +76,18 @@ pub(super) fn peek(
         return Step::End(0);
     }
     Step::Enough
+}
+
+/// What is seen now is there to be taken, and is what is taken then.
+fn keep(
+    socket: &Socket,
+    call: &Call<'_>,
+    locked: &Locked<ReceiveHalf<'_>>,
+    ring: (u32, u32),
+    bytes: usize,
+) {
+    socket.told.is_ready(&locked.half);
+    if !call.has(libc::MSG_TRUNC) {
+        socket.peeked.keep(locked, ring, bytes);
+    }
 }

@@ -16,7 +16,7 @@ use millrace_wire::Reason;
 use super::network::Shown;
 use super::{Socket, phase, reset_row};
 use crate::guarded::Guarded;
-use crate::receive::Gathering;
+use crate::receive::{Gathering, Peeked, Told};
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
 use crate::thread::Busy;
@@ -65,6 +65,8 @@ impl Socket {
             looked_head: AtomicU32::new(0),
             shown: Shown::default(),
             gathering: Gathering::default(),
+            told: Told::default(),
+            peeked: Peeked::default(),
             room_spinner: Spinner::new(),
             asked_at: AtomicU64::new(0),
             linger: AtomicU64::new(0),
@@ -115,6 +117,8 @@ impl Socket {
         socket.spinner.reset();
         socket.room_spinner.reset();
         socket.gathering.reset();
+        socket.told.reset();
+        socket.peeked.reset();
         socket.asked_at.store(0, Relaxed);
         socket.shown.reset();
         socket.linger.store(0, Relaxed);
@@ -182,6 +186,7 @@ impl Socket {
         if receive_held != Held::Nested && send_held != Held::Nested {
             self.set_segment(None);
         }
+        self.peeked.reset();
         if last {
             // Whoever has waited for the locks finds that the record is this connection's no more, before it is another's.
             row.identity.connection_id.store(0, Relaxed);

@@ -45,7 +45,7 @@ pub(crate) use patience::rests;
 pub(crate) use record::reset_row;
 
 use crate::guarded::Guarded;
-use crate::receive::Gathering;
+use crate::receive::{Gathering, Peeked, Told};
 use crate::spin::Spinner;
 use crate::thread::Busy;
 use crate::{client, kernel, process, spin, table};
@@ -102,6 +102,8 @@ pub(crate) struct Socket {
     /// The life of this process in which the segment was last known to be the one that the peer has, too.
     life: AtomicU64,
     pub(crate) gathering: Gathering,
+    pub(crate) told: Told,
+    pub(crate) peeked: Peeked,
     /// For senders that wait for room.
     pub(crate) room_spinner: Spinner,
     /// When, of `spin::clock`, a larger ring was last asked for.
