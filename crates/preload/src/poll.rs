@@ -28,6 +28,8 @@ struct Watch {
     /// Connections that another thread may bring to the ring while this one sleeps.
     others: SmallVec<[(c_int, &'static Socket); 16]>,
     sets: SmallVec<[(c_int, &'static EpollSet); 4]>,
+    /// To sleep.
+    tries: u32,
 }
 
 /// A connection on the ring. Its end record is where a sleep is announced and ended: another thread may close the connection meanwhile.
@@ -72,9 +74,8 @@ impl Watch {
     fn ready(&self) -> impl Iterator<Item = c_int> + '_ {
         let sockets = self.sockets.iter().filter(|Joined { fd, socket, .. }| {
             socket.error() != 0
-                || socket
-                    .lock_receive(*fd)
-                    .is_some_and(|locked| locked.half.ready().is_some())
+                || (socket.lock_receive(*fd))
+                    .is_some_and(|locked| socket.told.is_ready(&locked.half))
         });
         let sets = self.sets.iter().filter(|(_, set)| set.is_ready());
         sockets
@@ -89,9 +90,8 @@ impl Watch {
     /// Whether the kernel may know something that a spinning reader should look at.
     fn kernel_hinted(&self) -> bool {
         self.sockets.iter().any(|Joined { fd, socket, .. }| {
-            socket
-                .lock_receive(*fd)
-                .is_some_and(|locked| locked.half.kernel_hinted())
+            let locked = socket.lock_receive(*fd);
+            locked.is_some_and(|locked| locked.half.kernel_hinted())
         })
     }
 
@@ -111,6 +111,7 @@ impl Watch {
             self.sockets.extend(joined);
             return false;
         }
+        self.tries += 1;
         let may_sleep = self.close_gates();
         if !may_sleep {
             self.end_polls();
@@ -120,13 +121,13 @@ impl Watch {
 
     fn close_gates(&self) -> bool {
         for (index, joined) in self.sockets.iter().enumerate() {
-            if !begin_sleep_on(*joined) {
+            if !begin_sleep_on(*joined, self.tries) {
                 self.end_sleep_on(index, 0);
                 return false;
             }
         }
         for (index, (epoll, set)) in self.sets.iter().enumerate() {
-            if !set.begin_sleep(*epoll) {
+            if !set.begin_sleep(*epoll, self.tries) {
                 self.end_sleep_on(self.sockets.len(), index);
                 return false;
             }
@@ -187,7 +188,7 @@ const NOW: timespec = timespec {
     tv_nsec: 0,
 };
 
-fn begin_sleep_on(Joined { fd, socket, row }: Joined) -> bool {
+fn begin_sleep_on(Joined { fd, socket, row }: Joined, tries: u32) -> bool {
     let Some(locked) = socket.lock_receive(fd) else {
         row.receive.sleepers.fetch_add(1, AcqRel);
         return true;
@@ -199,7 +200,7 @@ fn begin_sleep_on(Joined { fd, socket, row }: Joined) -> bool {
     }
     row.receive.sleepers.fetch_add(1, AcqRel);
     let was_open = locked.half.is_open();
-    let closed = locked.half.close(tail);
+    let closed = locked.half.close_in(tries, tail);
     if !closed {
         row.receive.sleepers.fetch_sub(1, AcqRel);
     }

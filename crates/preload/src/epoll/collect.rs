@@ -46,7 +46,7 @@ impl Inner {
         from_kernel: usize,
         (asked, now): (Option<u64>, u64),
     ) -> usize {
-        let (mut rings, one_shots) = self.ready_rings(asked.is_none());
+        let (mut rings, one_shots) = self.ready_rings(asked.is_none(), now);
         let asked = asked.unwrap_or(now);
         let mut count = from_kernel;
         if rings.is_empty() {
@@ -90,7 +90,7 @@ impl Inner {
 
     /// The active members that have something to report, and whether some active one is one-shot; `alone`: only those of which the kernel
     /// has nothing to say.
-    fn ready_rings(&mut self, alone: bool) -> (Reports, bool) {
+    fn ready_rings(&mut self, alone: bool, now: u64) -> (Reports, bool) {
         let mut rings = std::mem::take(&mut self.spare[0]);
         rings.clear();
         let mut one_shots = false;
@@ -114,6 +114,9 @@ impl Inner {
             } else {
                 active.quiet += 1;
                 active.listed = None;
+                if !alone {
+                    active.looked_at = now;
+                }
             }
         }
         (rings, one_shots)
@@ -178,13 +181,18 @@ impl Inner {
     }
 }
 
-/// The tail of what there is to read in a ring. For edges the kernel's bytes before it need not have been read: each arrival is one.
-#[inline]
-pub(super) fn unread_tail(half: &ReceiveHalf<'_>, edge: bool) -> Option<u32> {
-    if edge { half.arrived() } else { half.ready() }
-}
-
 impl Active {
+    /// The tail of what there is to read in the ring, `half`. For edges the kernel's bytes before it need not have been read: each arrival
+    /// is one.
+    #[inline]
+    pub(super) fn unread_tail(&self, half: &ReceiveHalf<'_>) -> Option<u32> {
+        if self.events & EDGE != 0 {
+            half.arrived()
+        } else {
+            self.socket.told.is_ready(half).then(|| half.tail())
+        }
+    }
+
     /// What is to be reported, if it is of bytes in the ring, and the kernel has nothing to add.
     fn event_alone(&self) -> Option<epoll_event> {
         let half = self.socket.peek_receive()?;
@@ -193,11 +201,12 @@ impl Active {
             .filter(|event| is_readable(event) && !half.kernel_hinted())
     }
 
-    /// When it became ready, which it is.
+    /// When it became ready, which it is. A sender that says otherwise cannot put itself before those that had come by the last look.
     fn came(&self, now: u64) -> u64 {
         let by_ring = || {
             let reported = self.reported.filter(|_| self.events & EDGE != 0);
-            self.socket.peek_receive()?.came_by_ring(reported, now)
+            let told = self.socket.peek_receive()?.came_by_ring(reported, now)?;
+            Some(told.max(self.looked_at))
         };
         self.listed.or_else(by_ring).unwrap_or(now)
     }

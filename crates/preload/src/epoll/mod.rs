@@ -318,10 +318,10 @@ impl EpollSet {
         self.inner.lock().is_some_and(|inner| inner.is_ready())
     }
 
-    /// Begins a sleep on the set, which is `epoll`. False: something has come, and no sleep has begun.
-    pub(crate) fn begin_sleep(&'static self, epoll: c_int) -> bool {
+    /// Begins a sleep on the set, which is `epoll`, in so many tries. False: something has come, and no sleep has begun.
+    pub(crate) fn begin_sleep(&'static self, epoll: c_int, tries: u32) -> bool {
         self.notice_changes();
-        close_before_sleep(self, epoll)
+        close_before_sleep(self, epoll, tries)
     }
 
     /// Ends a sleep.
@@ -332,7 +332,7 @@ impl EpollSet {
 
     fn close_gates(&self) {
         if let Some(mut inner) = self.inner.lock() {
-            inner.close_gates();
+            inner.close_gates(0);
         }
     }
 

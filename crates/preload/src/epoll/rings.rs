@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use libc::{c_int, epoll_event};
 
-use super::collect::{Reports, unread_tail};
+use super::collect::Reports;
 use super::repeats::Repeat;
 use super::words::WordHasher;
 use super::{EDGE, ONE_SHOT, QUIET_LOOKS_MAX, READ_EVENTS, SPECIAL, WRITE_EVENTS};
@@ -114,6 +114,8 @@ pub(super) struct Active {
     pub(super) listed: Option<u64>,
     origin: Origin,
     pub(super) quiet: u32,
+    /// When, of [`spin::clock`], it was last found to have nothing to report, which was before what it has now came.
+    pub(super) looked_at: u64,
 }
 
 /// What made a member active.
@@ -259,6 +261,7 @@ impl Inner {
                 listed: None,
                 origin,
                 quiet: 0,
+                looked_at: 0,
             });
         }
     }
@@ -334,8 +337,8 @@ impl Inner {
         });
     }
 
-    /// Closes every gate. False: there is something to report, so nobody may sleep.
-    pub(super) fn close_gates(&mut self) -> bool {
+    /// Closes every gate, in so many tries. False: there is something to report, so nobody may sleep.
+    pub(super) fn close_gates(&mut self, tries: u32) -> bool {
         let mut may_sleep = true;
         let now = spin::clock();
         let mut warm = std::mem::take(&mut self.warm);
@@ -346,7 +349,7 @@ impl Inner {
             };
             let tail = half.tail();
             if half.is_open() {
-                if !half.close(tail) {
+                if !half.close_in(tries, tail) {
                     may_sleep = false;
                     return true;
                 }
@@ -430,7 +433,7 @@ impl Active {
         let write = self.events & WRITE_EVENTS;
         if read != 0 {
             let half = self.socket.peek_receive()?;
-            match unread_tail(&half, edge) {
+            match self.unread_tail(&half) {
                 Some(tail) if !(edge && self.reported == Some(tail)) => events = read,
                 // What came since has been read already: that it came is a moment to report what there is else. What the kernel has now it
                 // reports itself.

@@ -195,7 +195,7 @@ impl EpollSet {
 impl Inner {
     /// Only what lies in rings and could not be brought to the kernel is reported from there.
     pub(super) fn keep_unread(&mut self) {
-        self.close_gates();
+        self.close_gates(0);
         for active in &mut self.active {
             active.events &= !WRITE_EVENTS;
         }

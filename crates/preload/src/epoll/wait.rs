@@ -45,12 +45,14 @@ pub(crate) fn wait(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
     }
     // SAFETY: just found writable; the program gives the buffer to this call.
     let events = unsafe { std::slice::from_raw_parts_mut(call.events, room) };
+    let mut tries = 0;
     loop {
         let had_active = set.has_active();
         if had_active && let Some(result) = look_until_sleep(set, &call, events) {
             return result;
         }
-        if !close_before_sleep(set, call.epoll) {
+        tries += 1;
+        if !close_before_sleep(set, call.epoll, tries) {
             reopen_gates(set);
         } else if let Some(result) = sleep_and_wake(set, &call, sleep) {
             return result;
@@ -211,14 +213,14 @@ pub(super) fn reopen_gates(set: &EpollSet) {
     }
 }
 
-/// Makes it safe to sleep. False: something has come.
-pub(super) fn close_before_sleep(set: &'static EpollSet, epoll: c_int) -> bool {
+/// Makes it safe to sleep, in so many tries. False: something has come.
+pub(super) fn close_before_sleep(set: &'static EpollSet, epoll: c_int, tries: u32) -> bool {
     let Some(mut inner) = set.inner.lock() else {
         return true;
     };
     // From now on registrations go to the kernel at once.
     set.sleepers.fetch_add(1, AcqRel);
-    let may_sleep = inner.close_gates();
+    let may_sleep = inner.close_gates(tries);
     let is_told = inner.untold.is_empty();
     drop(inner);
     if may_sleep && !is_told {
