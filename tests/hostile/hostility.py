@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 STYLES = ("noise", "words", "lies", "flip", "siege", "board", "punch", "silent", "any")
 """What a peer writes; `peer/src/strikes.rs` says more."""
-KINDS = ("attack", "attack", "attack", "pester", "pretend")
+KINDS = ("attack", "attack", "attack", "pester", "pretend", "trick")
+TRICKS = ("retract", "change", "follow", "hold")
+"""What TCP has no means for; `peer/src/tricks.rs` says more."""
 SERVERS = ("blocking", "poll", "epoll", "edge")
 """How the victim uses its sockets: its honest connection and the attacker's are served by one process."""
 RHYTHMS = ("chatter", "echo", "request", "slow-echo", "bursts", "flood")
@@ -25,9 +27,10 @@ class Round:
     client: str
     rhythms: tuple[str, ...]
     seed: int
+    trick: str
 
     def __str__(self) -> str:
-        style = f" {self.style}" if self.kind == "attack" else ""
+        style = {"attack": f" {self.style}", "trick": f" {self.trick}"}.get(self.kind, "")
         ends = f"server {self.server}, client {self.client}, {'+'.join(self.rhythms)}"
         return f"round {self.number}: {self.kind}{style}, mode {self.mode}, {ends}"
 
@@ -44,4 +47,5 @@ def draw(seed: int, number: int, modes: list[str], kinds: list[str], styles: lis
         client=source.choice(SERVERS),
         rhythms=tuple(source.choice(RHYTHMS) for _ in range(source.choice((1, 2)))),
         seed=source.getrandbits(40),
+        trick=source.choice(TRICKS),
     )

@@ -33,6 +33,20 @@ class HostileSite(Site):
         """Starts a client that pesters the agent."""
         return self._start("hostile", [self._hostile, "pester", str(plan.seed), str(seconds)])
 
+    def start_suffering(self, plan: Round) -> Process:
+        """Starts a server on which a trick is to be played, and waits until it has said its port."""
+        run = [str(self.millrace), "run", "--mode", plan.mode, "--"]
+        process = self._start("server", [*run, self._hostile, "suffer", plan.trick])
+        if not until(lambda: process.output.read_text().endswith("\n"), READY_S):
+            raise ProgramFailed(f"the server does not say its port\n{process.wait(0.1).tail()}")
+        self.port = int(process.output.read_text())
+        return process
+
+    def start_trick(self, plan: Round) -> Process:
+        """Starts a peer that plays a trick on the server."""
+        words = ["trick", plan.trick, self.port, plan.seed]
+        return self._start("hostile", [self._hostile, *map(str, words)])
+
     @contextmanager
     def pretended_agent(self, plan: Round) -> Iterator[None]:
         """Inside it, programs find a hostile agent; `millrace run` is not asked to find one."""

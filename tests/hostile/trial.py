@@ -44,7 +44,13 @@ class Trial:
         """One round."""
         began = time.monotonic()
         try:
-            why = {"attack": self._attack, "pester": self._pester, "pretend": self._pretend}[plan.kind](plan)
+            kinds = {
+                "attack": self._attack,
+                "pester": self._pester,
+                "pretend": self._pretend,
+                "trick": self._trick,
+            }
+            why = kinds[plan.kind](plan)
         except ProgramFailed as error:
             why = [str(error)]
         self._counts["failed" if why else "passed"] += 1
@@ -125,6 +131,20 @@ class Trial:
             why += self._complete(self._honest_slots) + self._said("server")
         self._done["pretended agents"] += 1
         return why
+
+    def _trick(self, plan: Round) -> list[str]:
+        """A peer does what TCP has no means for: the server gets what TCP would give it."""
+        site = self._site
+        if "agent" not in site.processes:
+            site.start_agent()
+        ends = {"the server": site.start_suffering(plan), "the hostile program": site.start_trick(plan)}
+        until(lambda: all(process.code() is not None for process in ends.values()), HOSTILE_ENDS_S)
+        self._done["tricks"] += 1
+        return [
+            f"{name} ended with {process.code()}: {process.errors.read_text()[-2000:]}"
+            for name, process in ends.items()
+            if process.code() != 0
+        ] + self._said("agent")
 
     def _bear(self, hostile: Process, looks: int | None = None) -> list[str]:
         """While the hostile program runs, or for so many looks, honest bytes move, and the agent answers."""

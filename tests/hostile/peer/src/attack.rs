@@ -19,7 +19,7 @@ use crate::strikes::{self, Style, Target};
 use crate::sys;
 
 /// All bytes that the attacker puts into rings of its own are this one: any other there is somebody else's.
-const MARK: u8 = 0xa5;
+pub(crate) const MARK: u8 = 0xa5;
 /// Rows of its board that it uses in turn.
 const ROWS: u32 = 8;
 /// How long an introduction may take.
@@ -140,18 +140,18 @@ fn unsealed(name: &str, file: &OwnedFd) -> Vec<String> {
 struct Ended;
 
 /// One connection; what is sent is direction 0.
-struct Peer<'a> {
+pub(crate) struct Peer<'a> {
     session: &'a Session,
     board: &'a Board,
     offer_id: u64,
-    stream: TcpStream,
-    row: Row,
+    pub(crate) stream: TcpStream,
+    pub(crate) row: Row,
     random: &'a mut Random,
     buffer: Vec<u8>,
 }
 
 impl<'a> Peer<'a> {
-    fn new(
+    pub(crate) fn new(
         session: &'a Session,
         board: &'a Board,
         offer_id: u64,
@@ -173,13 +173,13 @@ impl<'a> Peer<'a> {
         }
     }
 
-    fn board_row(&self) -> &'a Row {
+    pub(crate) fn board_row(&self) -> &'a Row {
         let index = self.offer_id as u32 % ROWS;
         self.board.row(index).expect("a board has more rows")
     }
 
     /// Talks by the kernel until the agent has introduced the two ends, if it does.
-    fn be_introduced(&mut self) -> Option<(Paired, OwnedFd)> {
+    pub(crate) fn be_introduced(&mut self) -> Option<(Paired, OwnedFd)> {
         let offer_id = self.offer_id;
         self.board_row().grant(0);
         let offer = session::offer(&self.stream, offer_id, offer_id as u32 % ROWS)?;

@@ -3,11 +3,13 @@
 //!     hostile attack PORT SEED SECONDS STYLE SLOT...    connects once per slot of the ledger, and writes what it likes
 //!     hostile pester SEED SECONDS                       says what it likes to the agent at MILLRACE_AGENT
 //!     hostile pretend SOCKET SEED                       is an agent that sends what it likes, until it is killed
+//!     hostile suffer TRICK                              is a server, to be run with the library, that says its port
+//!     hostile trick TRICK PORT SEED                     plays a trick on it
 //!
-//! `attack` and `pester` print what they did, and end with 1 where somebody wrote or allowed what must not be.
+//! `attack` and `pester` print what they did. All end with 1 where somebody wrote or allowed what must not be, or got what TCP gives nobody.
 //!
 //! Reading order: `session` (the agent's socket), `attack`, `strikes` (what is written over a segment), `pester`, `pretend`,
-//! `gifts` (descriptors that nobody asked for), `sys`.
+//! `gifts` (descriptors that nobody asked for), `tricks`, `suffer`, `sys`.
 
 mod attack;
 mod gifts;
@@ -19,7 +21,9 @@ mod pretend;
 mod random;
 mod session;
 mod strikes;
+mod suffer;
 mod sys;
+mod tricks;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -37,7 +41,7 @@ fn main() -> ExitCode {
         }
         None => {
             eprintln!(
-                "usage: hostile attack PORT SEED SECONDS STYLE SLOT... | pester SEED SECONDS | pretend SOCKET SEED"
+                "usage: hostile attack PORT SEED SECONDS STYLE SLOT... | pester SEED SECONDS | pretend SOCKET SEED | suffer TRICK | trick TRICK PORT SEED"
             );
             ExitCode::from(2)
         }
@@ -66,6 +70,12 @@ fn run(words: &[&str]) -> Option<Vec<String>> {
         ["pester", seed, seconds] => {
             let random = Random::new(seed.parse().ok()?);
             Some(pester::run(random, deadline(seconds)?))
+        }
+        ["suffer", trick] => Some(suffer::run(tricks::Trick::named(trick)?)),
+        ["trick", trick, port, seed] => {
+            let random = Random::new(seed.parse().ok()?);
+            let trick = tricks::Trick::named(trick)?;
+            Some(tricks::run(trick, port.parse().ok()?, random))
         }
         ["pretend", path, seed] => pretend::run(path, Random::new(seed.parse().ok()?)),
         _ => None,
