@@ -47,6 +47,7 @@ mod refusal;
 mod renew;
 mod reorder;
 mod room;
+mod stubborn;
 
 pub(crate) use apart::LeftWorker;
 pub(crate) use last::Lingering;
@@ -82,7 +83,7 @@ impl Server {
         let now = Instant::now();
         self.patience.spend(tenant, now, now - start);
         if let Err(refusal) = &outcome {
-            if self.waiting.keep(ask, refusal, rest, now) {
+            if self.keep(ask, refusal, rest, now) {
                 return;
             }
             if !recall.sends

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use millrace_wire::Recall;
 
 use super::Refusal;
+use super::stubborn::Stubborn;
 use crate::offers::ClientId;
 use crate::server::Server;
 
@@ -35,6 +36,7 @@ const IN_VAIN_COUNT: usize = 1024;
 pub(crate) struct Waiting {
     asks: Vec<Ask>,
     in_vain: VecDeque<InVain>,
+    stubborn: Stubborn,
 }
 
 /// A reader that was refused: of this direction of a connection, so long ago.
@@ -52,6 +54,7 @@ pub(super) struct Ask {
     pub(super) recall: Recall,
     /// It is a reader that cannot go on to read its ring.
     is_leaving: bool,
+    since: Instant,
     again_at: Instant,
     until: Instant,
 }
@@ -67,6 +70,7 @@ impl Ask {
             client,
             recall,
             is_leaving,
+            since: now,
             again_at: now,
             until: now + wait_max,
         }
@@ -143,6 +147,39 @@ impl Waiting {
 }
 
 impl Server {
+    /// As [`Waiting::keep`]; but not for the lock of a client that has let others wait for so long.
+    pub(super) fn keep(
+        &mut self,
+        ask: Ask,
+        refusal: &Refusal,
+        rest: Option<Instant>,
+        now: Instant,
+    ) -> bool {
+        let other = self
+            .other_client(&ask)
+            .filter(|_| matches!(refusal, Refusal::Locked));
+        if other.is_some_and(|other| self.waiting.stubborn.is(other, now)) {
+            return false;
+        }
+        let is_kept = self.waiting.keep(ask, refusal, rest, now);
+        if let Some(other) = other.filter(|_| !is_kept) {
+            let waited = now.saturating_duration_since(ask.since);
+            self.waiting.stubborn.note(other, waited, now);
+        }
+        is_kept
+    }
+
+    /// Whose the other end is.
+    fn other_client(&self, ask: &Ask) -> Option<ClientId> {
+        let (pairing, direction) = self.asked_for(ask.client, &ask.recall).ok()?;
+        let other = if ask.recall.sends {
+            1 - direction
+        } else {
+            direction
+        };
+        Some(pairing.ends[other].client)
+    }
+
     /// Tries those recalls again that had to wait.
     pub(crate) fn retry_recalls(&mut self, now: Instant) {
         let mut asks = self.waiting.due(now);
