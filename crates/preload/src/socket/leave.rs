@@ -29,16 +29,20 @@ const PINNED: u32 = flags::SEND_PINNED | flags::RECEIVE_PINNED;
 /// Asks the agent again and again, while it answers, until `attempt` has come to an end. Another end that asks, too, and holds its half,
 /// gets ours between the attempts.
 fn insist(pauses_ms: &[c_int], mut attempt: impl FnMut() -> ControlFlow<()>) {
-    for &pause_ms in pauses_ms {
-        if pause_ms > 0 && (VAIN.load(Relaxed) >= VAIN_MAX || !client::answers()) {
-            return;
+    let goes_on = !patience::rests() && VAIN.load(Relaxed) < VAIN_MAX;
+    patience::spend(|| {
+        for &pause_ms in pauses_ms {
+            if pause_ms > 0 && !(goes_on && client::answers()) {
+                return false;
+            }
+            kernel::pause(pause_ms);
+            if attempt().is_break() {
+                return true;
+            }
         }
-        kernel::pause(pause_ms);
-        if attempt().is_break() {
-            return;
-        }
-    }
-    VAIN.fetch_add(1, Relaxed);
+        VAIN.fetch_add(1, Relaxed);
+        false
+    });
 }
 
 impl Socket {
