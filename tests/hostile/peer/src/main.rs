@@ -6,7 +6,8 @@
 //!     hostile suffer TRICK                              is a server, to be run with the library, that says its port
 //!     hostile trick TRICK PORT SEED                     plays a trick on it
 //!
-//! `attack` and `pester` print what they did. All end with 1 where somebody wrote or allowed what must not be, or got what TCP gives nobody.
+//! `attack` and `pester` print what they did. All end with 1 where somebody wrote or allowed what must not be, or got what TCP gives
+//! nobody.
 //!
 //! Reading order: `session` (the agent's socket), `attack`, `strikes` (what is written over a segment), `pester`, `pretend`,
 //! `gifts` (descriptors that nobody asked for), `tricks`, `suffer`, `sys`.
@@ -41,7 +42,8 @@ fn main() -> ExitCode {
         }
         None => {
             eprintln!(
-                "usage: hostile attack PORT SEED SECONDS STYLE SLOT... | pester SEED SECONDS | pretend SOCKET SEED | suffer TRICK | trick TRICK PORT SEED"
+                "usage: hostile attack PORT SEED SECONDS STYLE SLOT... | pester SEED SECONDS | pretend SOCKET SEED | \
+                 suffer TRICK | trick TRICK PORT SEED"
             );
             ExitCode::from(2)
         }

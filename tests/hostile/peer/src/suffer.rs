@@ -20,7 +20,7 @@ pub(crate) fn run(trick: Trick) -> Vec<String> {
     let port = listener.local_addr().expect("an address").port();
     println!("{port}");
     let mut holes = Vec::new();
-    let mut closing = Duration::ZERO;
+    let [mut closing, mut starting] = [Duration::ZERO; 2];
     for _ in 0..trick.connections() {
         let mut stream = listener.accept().expect("a connection").0;
         if !echo_until_go(&mut stream) {
@@ -31,11 +31,16 @@ pub(crate) fn run(trick: Trick) -> Vec<String> {
             Trick::Change => holes.extend(look_and_take(&mut stream)),
             Trick::Follow => holes.extend(read_behind_the_end(&mut stream)),
             Trick::Hold => closing += close(stream),
+            Trick::Inherit => starting += start(&mut stream),
         }
     }
     // The agent makes one wait for a seventh of a second, who is left to do so.
     if closing > Duration::from_millis(1500) {
         holes.push(format!("closing took {closing:?}"));
+    }
+    // It waits for a reader that cannot go on for one second and a half; for each connection three times as long, if it were let.
+    if starting > Duration::from_secs(8) {
+        holes.push(format!("starting programs took {starting:?}"));
     }
     holes
 }
@@ -57,11 +62,9 @@ fn read_when_told(stream: &mut TcpStream) {
     let began = Instant::now();
     while began.elapsed() < PLAYS {
         if sys::wait_readable(stream, Duration::from_millis(10)) {
-            // SAFETY: plain arguments.
-            unsafe { libc::alarm(HANGS_S) };
+            sys::end_in(HANGS_S);
             let read = stream.read(&mut [0; 100]);
-            // SAFETY: as above.
-            unsafe { libc::alarm(0) };
+            sys::end_in(0);
             if !matches!(read, Ok(1..)) {
                 return;
             }
@@ -110,5 +113,14 @@ fn close(mut stream: TcpStream) -> Duration {
     }
     let began = Instant::now();
     drop(stream);
+    began.elapsed()
+}
+
+/// How long it takes to start a program that gets the connection, too, and to wait for its end.
+fn start(stream: &mut TcpStream) -> Duration {
+    let _ = stream.write(&[ENDED]);
+    sys::wait_readable(stream, Duration::from_secs(HANGS_S.into()));
+    let began = Instant::now();
+    sys::start_with(stream);
     began.elapsed()
 }

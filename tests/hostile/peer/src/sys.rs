@@ -295,3 +295,23 @@ pub(crate) fn write_ring(
     // SAFETY: there are that many bytes.
     unsafe { segment.write(direction, tail, window, bytes.as_ptr(), bytes.len() as u32) };
 }
+
+/// Ends this program by a signal in so many seconds; in none: not any more.
+pub(crate) fn end_in(seconds: u32) {
+    // SAFETY: plain arguments.
+    unsafe { libc::alarm(seconds) };
+}
+
+/// Starts a program that gets the socket, too, and waits for its end.
+pub(crate) fn start_with(socket: &impl AsRawFd) {
+    // SAFETY: plain arguments.
+    unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFD, 0) };
+    // SAFETY: a C string.
+    unsafe { libc::system(c"true".as_ptr()) };
+}
+
+/// The calling thread's number.
+pub(crate) fn thread_number() -> u32 {
+    // SAFETY: it asks for a number.
+    unsafe { libc::gettid() }.cast_unsigned()
+}

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::{order, sys};
 
 /// The server's turn.
 pub(crate) const GO: u8 = b'G';
-/// The server has read the end of the stream.
+/// The server has read what there was, or the end of the stream.
 pub(crate) const ENDED: u8 = b'E';
 /// Bytes that the server looks at, at once.
 pub(crate) const LOOKS_AT: u32 = 8;
@@ -39,6 +39,8 @@ pub(crate) enum Trick {
     Follow,
     /// The half that reads is locked, and bytes lie in its ring when the other end closes.
     Hold,
+    /// The half that sends is locked, and bytes lie in its ring when the other end starts a program that gets the connection, too.
+    Inherit,
 }
 
 impl Trick {
@@ -48,13 +50,18 @@ impl Trick {
             "change" => Trick::Change,
             "follow" => Trick::Follow,
             "hold" => Trick::Hold,
+            "inherit" => Trick::Inherit,
             _ => return None,
         })
     }
 
     /// Connections, one after the other.
     pub(crate) fn connections(self) -> u64 {
-        if self == Trick::Hold { 20 } else { 1 }
+        match self {
+            Trick::Hold => 20,
+            Trick::Inherit => 4,
+            _ => 1,
+        }
     }
 }
 
@@ -104,14 +111,14 @@ struct Player<'a> {
 
 impl Player<'_> {
     fn play(&mut self, trick: Trick, connection_id: u64) {
-        if trick == Trick::Hold {
-            return self.hold(connection_id);
+        if matches!(trick, Trick::Hold | Trick::Inherit) {
+            return self.hold(trick, connection_id);
         }
         self.say_go();
         match trick {
             Trick::Retract => self.retract(),
             Trick::Change => self.change(),
-            Trick::Follow | Trick::Hold => self.follow(),
+            _ => self.follow(),
         }
     }
 
@@ -179,19 +186,30 @@ impl Player<'_> {
         self.publish(LOOKS_AT);
     }
 
-    fn hold(&mut self, connection_id: u64) {
+    fn hold(&mut self, trick: Trick, connection_id: u64) {
         let row = self.peer.board_row();
+        let fd = self.peer.stream.as_raw_fd().cast_unsigned();
+        row.identity.fd.store(fd, Relaxed);
         row.identity.connection_id.store(connection_id, Relaxed);
         row.identity.state.store(state::ATTACHED, Relaxed);
-        // SAFETY: it asks for a number.
-        let thread = unsafe { libc::gettid() }.cast_unsigned();
-        let held = row.receive.lock.lock(thread);
-        let gate = &self.segment.words(1).gate;
-        let seen: Gate = gate.load();
-        let _ = gate.open(seen, SMALL_RING_BYTES.ilog2());
+        let thread = sys::thread_number();
+        let locks = [&row.receive.lock, &row.send.lock];
+        let held = locks.map(|lock| lock.lock(thread));
+        if trick == Trick::Hold {
+            let gate = &self.segment.words(1).gate;
+            let _ = gate.open(gate.load(), SMALL_RING_BYTES.ilog2());
+        }
         self.say_go();
+        if trick == Trick::Inherit {
+            self.listen(Some(ENDED));
+            let words = self.segment.words(0);
+            words.switch_position.store(self.position, Relaxed);
+            self.publish(LOOKS_AT);
+            self.say_go();
+        }
         self.listen(None);
-        row.receive.lock.unlock(held);
+        locks[0].unlock(held[0]);
+        locks[1].unlock(held[1]);
         row.identity.state.store(state::FREE, Relaxed);
     }
 
