@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 use libc::{c_int, epoll_event};
+use millrace_shm::board::flags;
 
 use super::collect::Reports;
 use super::repeats::Repeat;
@@ -456,14 +457,21 @@ impl Active {
         }
     }
 
-    /// Whether the kernel would take bytes. Its queue is as empty as when last looked at, unless something was sent by it since.
+    /// Whether the kernel would take bytes. Its queue is as empty as when last looked at, unless something was sent by it since, or a call is
+    /// under way that fills it.
     fn is_writable(&self) -> bool {
-        if !self.socket.sent_by_kernel.load(Acquire) {
+        let row = self.socket.row();
+        let may_fill = row.send.raw.load(Acquire) != 0
+            || row.identity.flags.load(Acquire) & flags::SEND_PINNED != 0;
+        let sent = &self.socket.sent_by_kernel;
+        if !may_fill && !sent.load(Acquire) {
             return true;
         }
+        // First: whoever sends by it meanwhile says so after that.
+        sent.store(false, SeqCst);
         let writable = kernel::events_now(self.by, libc::POLLOUT) & libc::POLLOUT != 0;
-        if writable {
-            self.socket.sent_by_kernel.store(false, Release);
+        if !writable {
+            sent.store(true, Release);
         }
         writable
     }
