@@ -9,6 +9,7 @@ use millrace_stream::ReceiveHalf;
 
 use super::rings::{Active, Inner};
 use super::{EDGE, ONE_SHOT, READ_EVENTS, WRITE_EVENTS};
+use crate::spin;
 
 /// An event, when it came, and the active member that it is of, where that has it in its ring.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +87,20 @@ impl Inner {
             self.reported_at = now;
         }
         count
+    }
+
+    /// Adds to `events`, of which the kernel told one who slept, what the rings have of the same members, that were registered meanwhile.
+    pub(super) fn add_rings(&mut self, events: &mut [epoll_event]) {
+        let now = spin::clock();
+        for active in &mut self.active {
+            if let Some(ring) = active.event()
+                && let Some(event) = events.iter_mut().find(|event| event.u64 == ring.u64)
+            {
+                event.events |= ring.events;
+                active.note_reported(now, ring.events & READ_EVENTS != 0);
+                self.reported_at = now;
+            }
+        }
     }
 
     /// The active members that have something to report, and whether some active one is one-shot; `alone`: only those of which the kernel

@@ -48,6 +48,7 @@ const READ_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const WRITE_EVENTS: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// EPOLLEXCLUSIVE, EPOLLWAKEUP, EPOLLONESHOT and EPOLLET: what is registered with these takes effect at once.
 const SPECIAL: u32 = 0xf000_0000;
 /// While the rings have something to report, the kernel is asked so often, in nanoseconds.
@@ -226,24 +227,32 @@ impl EpollSet {
             sets.push(self);
         }
         drop(sets);
-        self.watch(&mut inner, epoll, fd, socket);
+        let is_known = self.watch(&mut inner, epoll, fd, socket);
         if self.kernel_only.load(Acquire) && !self.changes.are_all_known() {
             // Another process may change it at once.
             inner.keep_unread();
         }
         drop(inner);
-        if self.changes.are_shared() {
-            // Whoever else has the set knows nothing of this registration.
-            socket.draw_back(fd);
+        let mut is_empty = true;
+        if self.changes.are_shared() || !is_known {
+            // Whoever else has the set knows nothing of this registration; and for some the kernel wakes nobody without bytes.
+            is_empty = socket.draw_back(fd);
         }
         if ambiguous || event.events & ONE_SHOT != 0 || self.kernel_only.load(Acquire) {
             socket.pin(Reason::EpollAmbiguous);
-            socket.draw_back(fd);
+            is_empty = socket.draw_back(fd);
+        }
+        if !is_known
+            && !is_empty
+            && let Some(mut inner) = self.inner.lock()
+        {
+            inner.nudge_by_room(epoll, fd);
         }
     }
 
     /// Looks at a newly registered or changed connection: what is in its ring must be found, also by those who sleep on the set already.
-    fn watch(&self, inner: &mut Inner, epoll: c_int, fd: c_int, socket: &'static Socket) {
+    /// False: these do not get to know of it.
+    fn watch(&self, inner: &mut Inner, epoll: c_int, fd: c_int, socket: &'static Socket) -> bool {
         let sleepers = self.sleepers.load(Acquire);
         if sleepers > 0
             && let Some(half) = socket.peek_receive()
@@ -253,9 +262,10 @@ impl EpollSet {
         if has_open_or_unread_ring(socket) {
             inner.activate(fd, Origin::Bytes);
             if sleepers > 0 && inner.is_member_ready(fd) {
-                inner.nudge(epoll, fd);
+                return inner.nudge(epoll, fd);
             }
         }
+        true
     }
 
     /// Opens the gate that `half` is about, and looks at its ring from now on, unless somebody sleeps on the set.

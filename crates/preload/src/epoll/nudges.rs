@@ -3,12 +3,26 @@
 use libc::{c_int, epoll_event};
 
 use super::rings::{Inner, register};
-use super::{ONE_SHOT, SPECIAL, WRITE_EVENTS};
+use super::{EDGE, EXCLUSIVE, ONE_SHOT, SPECIAL, WRITE_EVENTS};
+use crate::kernel;
 
 impl Inner {
-    /// Makes the kernel wake those who sleep on the set for a connection whose ring has bytes: the socket is writable,
-    /// so asking for that, once, fires. The woken put the registration right.
-    pub(super) fn nudge(&mut self, epoll: c_int, fd: c_int) {
+    /// Makes the kernel wake those who sleep on the set for a connection whose ring has bytes. False: that takes the bytes themselves,
+    /// for its registration is one-shot or cannot be changed, or there is no room to tell of.
+    pub(super) fn nudge(&mut self, epoll: c_int, fd: c_int) -> bool {
+        let Some(member) = self.members.get(&fd).copied() else {
+            return true;
+        };
+        if member.told & (EXCLUSIVE | ONE_SHOT) != 0 || !has_room(member.by) {
+            return false;
+        }
+        self.nudge_by_room(epoll, fd);
+        // Room that comes after this is an event.
+        has_room(member.by)
+    }
+
+    /// The socket is writable, so asking for that, once, fires. The woken put the registration right.
+    pub(super) fn nudge_by_room(&mut self, epoll: c_int, fd: c_int) {
         if let Some(member) = self.members.get(&fd) {
             self.nudged.push(fd);
             let events = member.told | libc::EPOLLOUT as u32;
@@ -16,9 +30,20 @@ impl Inner {
         }
     }
 
+    /// Whether the kernel may report what is there for sleepers only.
+    pub(super) fn has_nudges(&self) -> bool {
+        !self.nudged.is_empty() || !self.strays.is_empty()
+    }
+
     /// Takes the nudges out of `events` and of the kernel's registrations; what the rings have is reported instead.
-    /// Returns how many are left.
-    pub(super) fn undo_nudges(&mut self, epoll: c_int, events: &mut [epoll_event]) -> usize {
+    /// Where `others_sleep`, what is reported by level is for them, too: the kernel wakes them one after the other, until the bytes are
+    /// read. Returns how many are left.
+    pub(super) fn undo_nudges(
+        &mut self,
+        epoll: c_int,
+        events: &mut [epoll_event],
+        others_sleep: bool,
+    ) -> usize {
         for fd in std::mem::take(&mut self.nudged) {
             let Some(member) = self.members.get(&fd) else {
                 continue;
@@ -26,18 +51,32 @@ impl Inner {
             let ring = member
                 .slot
                 .and_then(|slot| self.active[slot as usize].event());
-            // A one-shot registration is spent by what the ring reports.
-            let is_spent = member.told & ONE_SHOT != 0 && ring.is_some();
-            let events_left = if is_spent {
+            let wanted = member.wanted.unwrap_or(0);
+            let mut is_told = ring.is_some();
+            for event in events.iter_mut().filter(|event| event.u64 == member.data) {
+                let ring_events = ring.map_or(0, |event| event.events);
+                event.events = event.events & (!WRITE_EVENTS | wanted) | ring_events;
+                is_told |= event.events != 0;
+            }
+            let once = member.told & ONE_SHOT != 0;
+            if others_sleep && ring.is_some() && !once && member.told & EDGE == 0 {
+                self.nudged.push(fd);
+                continue;
+            }
+            // A one-shot registration is spent by what is reported.
+            let events_left = if once && is_told {
                 member.told & SPECIAL
             } else {
                 member.told
             };
             register(epoll, libc::EPOLL_CTL_MOD, fd, events_left, member.data);
-            let wanted = member.wanted.unwrap_or(0);
-            for event in events.iter_mut().filter(|event| event.u64 == member.data) {
-                let ring_events = ring.map_or(0, |event| event.events);
-                event.events = event.events & (!WRITE_EVENTS | wanted) | ring_events;
+        }
+        for data in &self.strays {
+            let sharers = self.by_data.get(data);
+            let member = sharers.and_then(|sharers| self.members.get(&sharers.fd));
+            let wanted = member.and_then(|member| member.wanted).unwrap_or(0);
+            for event in events.iter_mut().filter(|event| event.u64 == *data) {
+                event.events &= !WRITE_EVENTS | wanted;
             }
         }
         let mut kept = 0;
@@ -56,4 +95,9 @@ impl Inner {
             register(epoll, libc::EPOLL_CTL_MOD, fd, member.told, member.data);
         }
     }
+}
+
+/// Whether the kernel would take bytes.
+fn has_room(fd: c_int) -> bool {
+    kernel::events_now(fd, libc::POLLOUT) & libc::POLLOUT != 0
 }

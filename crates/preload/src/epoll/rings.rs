@@ -26,6 +26,8 @@ pub(super) struct Inner {
     pub(super) untold: Vec<c_int>,
     /// Members whose registration asks for more than the program did, to wake a sleeper.
     pub(super) nudged: Vec<c_int>,
+    /// Data words of such registrations that have been changed or taken back before a sleeper put them right.
+    pub(super) strays: Vec<u64>,
     /// What the kernel will report once more.
     pub(super) repeats: Vec<Repeat>,
     /// When, of [`spin::clock`], the kernel was last asked.
@@ -142,10 +144,14 @@ impl Inner {
 
     pub(super) fn remove(&mut self, fd: c_int) {
         self.repeats.retain(|repeat| repeat.fd != fd);
+        let was_nudged = self.nudged.contains(&fd);
         self.nudged.retain(|nudged| *nudged != fd);
         let Some(member) = self.members.remove(&fd) else {
             return;
         };
+        if was_nudged {
+            self.strays.push(member.data);
+        }
         if let Some(slot) = member.slot {
             self.deactivate(slot);
         }

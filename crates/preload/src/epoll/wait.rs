@@ -1,15 +1,15 @@
 //! `epoll_wait` and its relatives: look, spin if it is worth it, close the gates, sleep.
 
-use std::sync::atomic::Ordering::AcqRel;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use libc::{c_int, epoll_event, sigset_t};
 
 use super::kills::Suspects;
 use super::rings::Origin;
 use super::{EpollSet, NS_BEFORE_KERNEL, NS_PER_UNTOLD, SPIN_NS_BEFORE_KERNEL, UNTOLD_MAX};
-use crate::kernel::kernel;
+use crate::kernel::{self, kernel};
 use crate::vectors::MEMORY_END;
-use crate::{client, spin, table, thread};
+use crate::{client, real, spin, table, thread};
 
 /// One program's call of the `epoll_wait` family.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ pub(crate) fn wait(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
     }
     // SAFETY: just found writable; the program gives the buffer to this call.
     let events = unsafe { std::slice::from_raw_parts_mut(call.events, room) };
-    let mut tries = 0;
+    let (mut tries, mut begun_ns) = (0, None);
     loop {
         let had_active = set.has_active();
         if had_active && let Some(result) = look_until_sleep(set, &call, events) {
@@ -54,10 +54,31 @@ pub(crate) fn wait(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
         tries += 1;
         if !close_before_sleep(set, call.epoll, tries) {
             reopen_gates(set);
-        } else if let Some(result) = sleep_and_wake(set, &call, sleep) {
+            continue;
+        }
+        let slept = match begun_ns {
+            None => {
+                begun_ns = Some(kernel::monotonic_ns());
+                sleep_and_wake(set, &call, sleep)
+            }
+            // It was woken for nothing.
+            Some(begun_ns) => sleep_and_wake(set, &call, &mut || sleep_on(&call, begun_ns)),
+        };
+        if let Some(result) = slept {
             return result;
         }
     }
+}
+
+/// The program's call for what is left of its time, of which the first sleep began then.
+fn sleep_on(call: &Wait, begun_ns: u64) -> c_int {
+    let passed_ns = kernel::monotonic_ns().saturating_sub(begun_ns);
+    let left_ms = |ns: u64| ns.saturating_sub(passed_ns).div_ceil(1_000_000);
+    let left_ms = call
+        .timeout_ns
+        .map_or(-1, |ns| c_int::try_from(left_ms(ns)).unwrap_or(c_int::MAX));
+    // SAFETY: the program's own arguments.
+    unsafe { real::epoll_pwait(call.epoll, call.events, call.count, left_ms, call.mask) }
 }
 
 /// For how many events there is memory: the kernel minds only that of those that it reports.
@@ -149,7 +170,8 @@ fn look(
         from_kernel = ask_kernel(call, events);
         if from_kernel > 0 && !inner.nudged.is_empty() {
             let epoll = set.number(call.epoll).unwrap_or(-1);
-            from_kernel = inner.undo_nudges(epoll, &mut events[..from_kernel]);
+            let others_sleep = set.sleepers.load(Acquire) > 0;
+            from_kernel = inner.undo_nudges(epoll, &mut events[..from_kernel], others_sleep);
         }
         from_kernel = inner.drop_repeats(&mut events[..from_kernel]);
         suspects = inner.suspects(&events[..from_kernel]);
@@ -219,7 +241,9 @@ pub(super) fn close_before_sleep(set: &'static EpollSet, epoll: c_int, tries: u3
         return true;
     };
     // From now on registrations go to the kernel at once.
-    set.sleepers.fetch_add(1, AcqRel);
+    if set.sleepers.fetch_add(1, AcqRel) == 0 {
+        inner.strays.clear();
+    }
     let may_sleep = inner.close_gates(tries);
     let is_told = inner.untold.is_empty();
     drop(inner);
@@ -239,25 +263,27 @@ fn sleep_and_wake(
 ) -> Option<c_int> {
     let started = spin::clock();
     let result = sleep();
-    set.sleepers.fetch_sub(1, AcqRel);
-    let Ok(count) = usize::try_from(result) else {
+    let Some(count) = usize::try_from(result).ok().filter(|count| *count > 0) else {
+        set.sleepers.fetch_sub(1, AcqRel);
         return Some(result);
     };
-    if count == 0 {
-        return Some(0);
-    }
     set.spinner.slept(started);
     // SAFETY: the kernel has just written so many.
     let events = unsafe { std::slice::from_raw_parts_mut(call.events, count) };
-    let Some(mut inner) = set.inner.lock() else {
+    let inner = set.inner.lock();
+    // Not before: what was there for sleepers is remembered while there are some.
+    let others_sleep = set.sleepers.fetch_sub(1, AcqRel) > 1;
+    let Some(mut inner) = inner else {
         return Some(result);
     };
-    let kept = if inner.nudged.is_empty() {
-        count
+    let kept = if inner.has_nudges() {
+        let epoll = set.number(call.epoll).unwrap_or(-1);
+        inner.undo_nudges(epoll, &mut events[..count], others_sleep)
     } else {
-        inner.undo_nudges(set.number(call.epoll).unwrap_or(-1), &mut events[..count])
+        count
     };
     let kept = inner.drop_repeats(&mut events[..kept]);
+    inner.add_rings(&mut events[..kept]);
     let suspects = inner.suspects(&events[..kept]);
     inner.kernel_reports = true;
     inner.disarm(call.epoll, &events[..kept], |_| true);
