@@ -16,6 +16,8 @@ use crate::{Outcome, real, signals, spin, table, thread};
 const LOOKS_FOR_ERROR: u32 = 1000;
 /// Where other threads may receive, a wait for bytes that are on their way lasts so long at most, in nanoseconds.
 const NS_OF_WAIT: u64 = 1_000_000;
+/// Where other threads may close the connection, or put another in its place, a wait lasts so long at most, in nanoseconds.
+const NS_BEFORE_LOOK: u64 = 20_000_000;
 
 /// Takes the kernel's own count of what has been taken from it: somebody may have read around the library.
 /// False: our count was right.
@@ -274,22 +276,59 @@ pub(super) fn await_rest(
     row: &'static Row,
     progress: &mut Progress<'_>,
 ) {
-    // Any handler ends a call that has something to return, and the kernel does not know that this one has: it would restart it.
-    let is_over = signals::may_restart_calls() && {
-        let now_ns = kernel::monotonic_ns();
-        await_events(call.fd, deadline_ns(call.fd) - now_ns) <= 0
-    };
-    // Another thread may have closed it meanwhile: the number may be anything.
-    let result = if is_over || !table::is(call.fd, socket) {
-        0
-    } else {
+    let result = if signals::may_restart_calls() {
+        gather_rest(socket, call, progress)
+    } else if table::is(call.fd, socket) {
         await_list(call.fd, &mut progress.vectors.list(), call.flags)
+    } else {
+        // Another thread has closed it meanwhile: the number may be anything.
+        0
     };
     if result < 0 {
         keep_error(socket, -(result as i32));
     }
     account(socket, call, row, result);
     progress.got += usize::try_from(result).unwrap_or(0);
+}
+
+/// The same in pieces: any handler ends a call that has something to return, and the kernel does not know that this one has, and would
+/// restart it. What the program says of waiting meanwhile is for later calls.
+fn gather_rest(socket: &'static Socket, call: &Call<'_>, progress: &Progress<'_>) -> isize {
+    let interrupts = thread::interrupts();
+    let until_ns = deadline_ns(call.fd);
+    let flags = call.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+    let mut rest = progress.vectors.clone();
+    let mut total = 0;
+    while rest.remaining() > 0 {
+        let left_ns = until_ns.saturating_sub(kernel::monotonic_ns());
+        let patience_ns = if thread::is_alone() {
+            left_ns
+        } else {
+            left_ns.min(NS_BEFORE_LOOK)
+        };
+        let found = await_events(call.fd, patience_ns);
+        let is_ended = found < 0 || thread::interrupts() != interrupts;
+        if is_ended || left_ns == 0 && found == 0 || !table::is(call.fd, socket) {
+            break;
+        }
+        if found == 0 {
+            continue;
+        }
+        match receive_list(call.fd, &mut rest.list(), flags) {
+            taken if taken > 0 => {
+                rest.skip(taken.cast_unsigned());
+                total += taken;
+            }
+            error if error == -(libc::EAGAIN as isize) => {}
+            0 => break,
+            error if total == 0 => return error,
+            error => {
+                keep_error(socket, -(error as i32));
+                break;
+            }
+        }
+    }
+    total
 }
 
 /// The kernel told of an error, which it does once, where there was something else to return: the next call that has nothing returns it.
