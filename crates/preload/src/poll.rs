@@ -49,6 +49,7 @@ impl Joined {
 
 impl Watch {
     fn add(&mut self, fd: c_int) {
+        table::settle(fd);
         match table::get(fd) {
             Entry::Socket(socket) if socket.is_joined_now(fd) => {
                 self.sockets.push(Joined::new(fd, socket));

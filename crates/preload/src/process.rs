@@ -12,7 +12,7 @@ use millrace_shm::sys;
 use millrace_wire::Reason;
 
 use crate::socket::Socket;
-use crate::table::{self, Entry};
+use crate::table::{self, Closing, Entry};
 use crate::{client, epoll, kernel, memory, real, signals, started, thread};
 
 mod fork;
@@ -359,13 +359,13 @@ pub(crate) fn close_range(first: u32, last: u32, work: &mut dyn FnMut(u32, u32) 
     }
 }
 
-/// Forgets a range of descriptors that is about to be closed.
-pub(crate) fn drop_range(first: u32, last: u32) {
+/// Forgets a range of descriptors that is about to be closed. What is returned is kept until that is done.
+#[must_use]
+pub(crate) fn drop_range(first: u32, last: u32) -> Vec<Closing> {
     let inside = table::all().filter(|fd| (first..=last).contains(&fd.cast_unsigned()));
     // Sets first: of one that goes with its connections nobody hears anything of them.
     let (sets, others): (Vec<c_int>, Vec<c_int>) =
         inside.partition(|fd| matches!(table::get(*fd), Entry::Set(_)));
-    for fd in sets.into_iter().chain(others) {
-        drop_descriptor(fd);
-    }
+    let all = sets.into_iter().chain(others);
+    all.filter_map(drop_descriptor).collect()
 }

@@ -15,6 +15,10 @@ use crate::epoll::EpollSet;
 use crate::socket::Socket;
 use crate::{Outcome, kernel, process};
 
+mod closing;
+
+pub(crate) use closing::{Closing, begin_child, settle};
+
 /// Descriptors from this number on are left to the kernel.
 const CAPACITY: usize = 1 << 20;
 
@@ -37,6 +41,8 @@ const TAG_UNCONNECTED: usize = 1;
 const TAG_SOCKET: usize = 2;
 const TAG_SET: usize = 3;
 const TAG_RING: usize = 4;
+/// A connection that the thread whose number is above is closing, or putting something else in the place of. To who looks: not ours.
+const TAG_CLOSING: usize = 5;
 const TAG_MASK: usize = 7;
 
 impl Entry {
@@ -137,6 +143,26 @@ pub(crate) fn is_gone(fd: c_int, socket: &'static Socket) -> bool {
     !is(fd, socket) && matches!(gone(fd), Outcome::Errno(_))
 }
 
+/// What `fd` is, for a call that begins. Another thread that is closing it is waited for.
+#[inline]
+pub(crate) fn entry_called(fd: c_int) -> Entry {
+    settle(fd);
+    get(fd)
+}
+
+/// The connection that `fd` is, if it is one, for a call that begins.
+#[inline]
+pub(crate) fn called(fd: c_int) -> Option<&'static Socket> {
+    match get(fd) {
+        Entry::Socket(socket) => Some(socket),
+        Entry::Unknown if closing::is_under_way(fd) => {
+            settle(fd);
+            socket(fd)
+        }
+        _ => None,
+    }
+}
+
 /// Whether `fd` is still this epoll instance.
 pub(crate) fn is_set(fd: c_int, set: &'static EpollSet) -> bool {
     slot(fd).is_some_and(|slot| slot.load(Acquire) == Entry::Set(set).pack())
@@ -171,6 +197,9 @@ pub(crate) fn exchange(fd: c_int, from: Entry, to: Entry) -> bool {
 /// number may be anything by now: what it has is not for this call, which the kernel would not let have it either.
 #[cold]
 pub(crate) fn gone(fd: c_int) -> Outcome {
+    if closing::is_under_way(fd) {
+        return Outcome::Errno(libc::EBADF);
+    }
     // Not closed: we have given the table up, or the program has dissolved the connection.
     let is_there = !exists()
         || match get(fd) {

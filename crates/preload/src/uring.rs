@@ -163,7 +163,7 @@ pub(crate) fn before_exit(ring: *const c_void) {
     if let Some(ring) = Liburing::read(ring)
         && matches!(table::get(ring.fd), Entry::Ring)
     {
-        drop_descriptor(ring.fd);
+        drop(drop_descriptor(ring.fd));
     }
 }
 

@@ -158,7 +158,7 @@ impl EpollSet {
         (fd, event): (c_int, *mut epoll_event),
         raw: &mut dyn FnMut() -> c_int,
     ) -> Option<c_int> {
-        let socket = table::socket(fd);
+        let socket = table::called(fd);
         let sets = socket.and_then(|socket| socket.sets.lock());
         let inner = self.inner.lock();
         // Whoever closes one of them says so in the table, and then waits for these locks.

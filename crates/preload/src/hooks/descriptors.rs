@@ -6,7 +6,7 @@ use millrace_wire::Reason;
 use crate::process::{
     close_range as split_range, copy_descriptor, drop_descriptor, drop_range, set_nonblocking,
 };
-use crate::table::{self, Entry};
+use crate::table::{self, Closing, Entry};
 use crate::{client, kernel, process, real, thread, uring, user};
 
 /// Our connection to the agent is not the program's: for it, the number is free.
@@ -24,15 +24,15 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_hidden(fd) {
         return -1;
     }
-    if table::socket(fd).is_none() {
-        drop_descriptor(fd);
+    if table::called(fd).is_none() {
+        let _closing = drop_descriptor(fd);
         // SAFETY: the program's own arguments.
         return unsafe { real::close(fd) };
     }
     thread::test_cancel();
     // Half of it is done no more than none.
     let _uncancelled = thread::Uncancelled::new();
-    drop_descriptor(fd);
+    let _closing = drop_descriptor(fd);
     // SAFETY: the program's own arguments.
     let result = unsafe { real::close(fd) };
     kernel::note_told();
@@ -56,9 +56,7 @@ pub(super) unsafe extern "C-unwind" fn close_range(
         process::part_descriptors();
     }
     split_range(first, last, &mut |first, last| {
-        if flags & CLOEXEC == 0 {
-            drop_range(first, last);
-        }
+        let _closing = (flags & CLOEXEC == 0).then(|| drop_range(first, last));
         // SAFETY: plain arguments.
         unsafe { real::close_range(first, last, flags) }
     })
@@ -160,7 +158,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
         first.max(0).cast_unsigned(),
         c_uint::MAX,
         &mut |first, last| {
-            drop_range(first, last);
+            let _closing = drop_range(first, last);
             // SAFETY: plain arguments.
             unsafe { real::close_range(first, last, 0) }
         },
@@ -173,19 +171,21 @@ pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     if is_hidden(fd) {
         return -1;
     }
-    let entry = table::get(fd);
+    let entry = table::entry_called(fd);
     // SAFETY: the program's own arguments.
     let copy = unsafe { real::dup(fd) };
     copy_descriptor((fd, entry), copy);
     copy
 }
 
-/// `target` is about to be closed by a copy of `fd`, if that is a descriptor at all.
-fn make_way(fd: c_int, target: c_int) {
+/// `target` is about to be closed by a copy of `fd`, if that is a descriptor at all. What is returned is kept until that is done.
+#[must_use]
+fn make_way(fd: c_int, target: c_int) -> Option<Closing> {
+    table::settle(fd);
+    table::settle(target);
     let may_matter = table::exists() && fd != target && !table::are_same(fd, target);
-    if may_matter && kernel::status_flags(fd).is_some() {
-        drop_descriptor(target);
-    }
+    let is_done = may_matter && kernel::status_flags(fd).is_some();
+    is_done.then(|| drop_descriptor(target)).flatten()
 }
 
 #[unsafe(no_mangle)]
@@ -195,7 +195,7 @@ pub(super) unsafe extern "C-unwind" fn dup2(fd: c_int, target: c_int) -> c_int {
         return -1;
     }
     client::move_away(target);
-    make_way(fd, target);
+    let _closing = make_way(fd, target);
     let entry = table::get(fd);
     // SAFETY: the program's own arguments.
     let copy = unsafe { real::dup2(fd, target) };
@@ -209,10 +209,10 @@ pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, target: c_int, flags: c_i
     if is_hidden(fd) {
         return -1;
     }
-    if flags & !libc::O_CLOEXEC == 0 {
+    let _closing = (flags & !libc::O_CLOEXEC == 0).then(|| {
         client::move_away(target);
-        make_way(fd, target);
-    }
+        make_way(fd, target)
+    });
     let entry = table::get(fd);
     // SAFETY: the program's own arguments.
     let copy = unsafe { real::dup3(fd, target, flags) };
@@ -265,7 +265,7 @@ pub(super) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument
     if command == libc::F_SETFL && argument as c_int & libc::O_APPEND != 0 {
         leave_append(fd);
     }
-    let entry = table::get(fd);
+    let entry = table::entry_called(fd);
     if let (Entry::Ring, libc::F_SETFD) = (entry, command)
         && argument as c_int & libc::FD_CLOEXEC == 0
     {
@@ -288,7 +288,7 @@ const SIOCATMARK: c_ulong = 0x8905;
 
 /// What is unread in the kernel, which `raw` asks, and in the ring: at one moment, whoever reads, or has it sent again, beside us.
 fn count_unread(fd: c_int, count: *mut c_int, raw: &mut dyn FnMut() -> c_int) -> c_int {
-    let socket = table::socket(fd);
+    let socket = table::called(fd);
     let locked = socket.and_then(|socket| socket.lock_receive(fd));
     let result = raw();
     if let (Some(socket), Some(locked)) = (socket, locked.filter(|_| result == 0)) {
@@ -316,7 +316,7 @@ pub(super) unsafe extern "C-unwind" fn ioctl(
     request: c_ulong,
     argument: usize,
 ) -> c_int {
-    if matches!(table::get(fd), Entry::Unknown) && !is_hidden(fd) {
+    if matches!(table::entry_called(fd), Entry::Unknown) && !is_hidden(fd) {
         // It may wait, and is no place for a cancellation: a thread that may be cancelled anywhere stays so.
         // SAFETY: the program's own arguments.
         return unsafe { real::ioctl(fd, request, argument) };

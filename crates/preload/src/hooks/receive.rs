@@ -23,7 +23,7 @@ fn into_buffer(
     flags: c_int,
     raw: &mut dyn FnMut() -> isize,
 ) -> ssize_t {
-    match table::socket(fd) {
+    match table::called(fd) {
         // Beyond what memory there can be: the kernel looks at that first.
         Some(_) if bytes > BYTES_MAX && (buffer as usize).saturating_add(bytes) > MEMORY_END => {
             raw()
@@ -70,7 +70,7 @@ fn into_vectors(
     flags: c_int,
     raw: &mut dyn FnMut() -> isize,
 ) -> ssize_t {
-    match table::socket(fd).map(|socket| (socket, vectors(list, count))) {
+    match table::called(fd).map(|socket| (socket, vectors(list, count))) {
         Some((socket, Some(list))) => finish(receive(socket, &Call { fd, list, flags }, raw), raw),
         _ => raw(),
     }
@@ -229,7 +229,7 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
     enter!(receives("recvmsg", fd, flags));
     // SAFETY: the program's own arguments.
     let own = || unsafe { real::recvmsg(fd, message, flags) };
-    let Some(socket) = table::socket(fd).filter(|_| flags & MSG_CMSG_COMPAT == 0) else {
+    let Some(socket) = table::called(fd).filter(|_| flags & MSG_CMSG_COMPAT == 0) else {
         return own();
     };
     if !user::can_read(message.cast(), size_of::<msghdr>()) {
@@ -286,7 +286,7 @@ pub(super) unsafe extern "C-unwind" fn recvmmsg(
 ) -> c_int {
     enter!(receives("recvmmsg", fd, flags));
     // On a stream, one message at a time is what the kernel does too.
-    if table::socket(fd).is_none() || flags & (libc::MSG_ERRQUEUE | MSG_CMSG_COMPAT) != 0 {
+    if table::called(fd).is_none() || flags & (libc::MSG_ERRQUEUE | MSG_CMSG_COMPAT) != 0 {
         // SAFETY: the program's own arguments.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }

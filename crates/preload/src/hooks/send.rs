@@ -17,7 +17,7 @@ fn from_buffer(
     flags: c_int,
     raw: &mut dyn FnMut() -> isize,
 ) -> ssize_t {
-    match table::socket(fd) {
+    match table::called(fd) {
         Some(socket) => {
             let list = [iovec {
                 iov_base: buffer.cast_mut(),
@@ -48,7 +48,7 @@ fn from_vectors(
     flags: c_int,
     raw: &mut dyn FnMut() -> isize,
 ) -> ssize_t {
-    match table::socket(fd).map(|socket| (socket, vectors(list, count))) {
+    match table::called(fd).map(|socket| (socket, vectors(list, count))) {
         Some((socket, Some(list))) => finish(send_on(socket, &Call { fd, list, flags }, raw), raw),
         _ => raw(),
     }
@@ -129,7 +129,7 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     enter!(sends("sendmsg", fd, flags));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendmsg(fd, message, flags) };
-    let socket = table::socket(fd);
+    let socket = table::called(fd);
     if !user::can_read(message.cast(), size_of::<msghdr>()) {
         return raw();
     }
@@ -160,7 +160,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     enter!(sends("sendmmsg", fd, flags));
-    if table::socket(fd).is_none() {
+    if table::called(fd).is_none() {
         for index in 0..count.min(1024) as usize {
             let entry = messages.wrapping_add(index);
             if user::can_read(entry.cast(), size_of::<mmsghdr>()) {
@@ -259,7 +259,7 @@ pub(super) unsafe extern "C-unwind" fn sendfile(
 ) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendfile(out, input, offset, bytes) };
-    let Some(socket) = table::socket(out) else {
+    let Some(socket) = table::called(out) else {
         return raw();
     };
     enter!(sends("sendfile", out, 0));
@@ -298,7 +298,7 @@ pub(super) unsafe extern "C-unwind" fn splice(
     if flags & !0xf != 0 || isize::try_from(bytes).is_err() {
         return raw();
     }
-    if let Some(socket) = table::socket(out) {
+    if let Some(socket) = table::called(out) {
         crate::send::leave_to_kernel(socket, out, Reason::Splice);
     }
     let mut rest = |bytes| {
@@ -307,7 +307,7 @@ pub(super) unsafe extern "C-unwind" fn splice(
         unsafe { real::splice(input, nowhere, out, nowhere, bytes, flags) }
     };
     // A socket and a pipe have no places to read or write at: the kernel says so.
-    match table::socket(input) {
+    match table::called(input) {
         Some(socket) if input_offset.is_null() && out_offset.is_null() => {
             let (ends, size) = ((input, out), (bytes, flags));
             let outcome = crate::file::splice_out(socket, ends, size, &mut raw, &mut rest);

@@ -154,7 +154,7 @@ pub(super) unsafe extern "C-unwind" fn accept4(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     enter!(touches("shutdown", fd));
-    let Some(socket) = table::socket(fd) else {
+    let Some(socket) = table::called(fd) else {
         // SAFETY: the program's own arguments.
         return unsafe { real::shutdown(fd, how) };
     };

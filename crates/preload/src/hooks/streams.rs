@@ -154,7 +154,7 @@ fn close_below<T>(stream: *mut FILE, work: impl FnOnce() -> T) -> T {
     let result = work();
     let errno = thread::errno();
     if table::is(fd, socket) {
-        drop_descriptor(fd);
+        drop(drop_descriptor(fd));
     }
     thread::set_errno(errno);
     result

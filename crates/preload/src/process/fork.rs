@@ -277,6 +277,7 @@ pub(super) extern "C" fn begin_child() {
         }
     }
     thread::begin_child();
+    table::begin_child();
     socket::begin_child(forker);
     epoll::begin_child(forker);
     hooks::begin_child(forker);

@@ -5,15 +5,24 @@ use millrace_wire::Reason;
 
 use super::{fork, is_borrowed};
 use crate::socket::{Socket, forget};
-use crate::table::{self, Entry};
+use crate::table::{self, Closing, Entry};
 use crate::{client, kernel, started, uring};
 
-/// A descriptor is about to be closed, or given another meaning.
+/// A descriptor is about to be closed, or given another meaning. What is returned is kept until that is done.
 #[inline]
-pub(crate) fn drop_descriptor(fd: c_int) {
-    if !matches!(table::get(fd), Entry::Unknown) && !is_borrowed() {
-        forget(fd, table::replace(fd, Entry::Unknown));
+#[must_use]
+pub(crate) fn drop_descriptor(fd: c_int) -> Option<Closing> {
+    let entry = table::get(fd);
+    if matches!(entry, Entry::Unknown) || is_borrowed() {
+        return None;
     }
+    if !matches!(entry, Entry::Socket(_)) {
+        forget(fd, table::replace(fd, Entry::Unknown));
+        return None;
+    }
+    let (was, closing) = Closing::begin(fd);
+    forget(fd, was);
+    Some(closing)
 }
 
 /// `target` now is what `fd` is, which was `entry` before it was copied.
@@ -54,7 +63,7 @@ pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
         if !table::is(fd, socket) {
             // Another thread has closed it meanwhile, before it was copied or after that: only the kernel knows what the copy is.
             socket.leave_to_streams(target);
-            drop_descriptor(target);
+            drop(drop_descriptor(target));
             return;
         }
         socket.regain_registrations(target);

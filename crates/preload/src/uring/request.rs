@@ -176,12 +176,12 @@ impl Request {
             // One of those that were registered.
             (operation::CLOSE, _) if self.other_fd != 0 => true,
             (operation::CLOSE, Entry::Ring | Entry::Set(_)) if !is_late && is_sure => {
-                drop_descriptor(self.fd);
+                drop(drop_descriptor(self.fd));
                 true
             }
             (operation::CLOSE, Entry::Socket(socket)) if !is_late && is_sure => {
                 socket.leave_to_uring(self.fd);
-                drop_descriptor(self.fd);
+                drop(drop_descriptor(self.fd));
                 true
             }
             _ => leave(self.fd, is_late),
@@ -216,7 +216,7 @@ fn leave(fd: c_int, is_late: bool) -> bool {
         }
         Entry::Unconnected(_) => {
             // Its connection will not be followed.
-            drop_descriptor(fd);
+            drop(drop_descriptor(fd));
             true
         }
         Entry::Set(_) => false,
