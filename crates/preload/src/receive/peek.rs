@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
+use libc::c_int;
 use millrace_stream::ReceiveHalf;
 
 use super::by_kernel::{account, await_list, keep_error, receive_list, recount};
@@ -54,6 +55,10 @@ pub(super) fn peek(
         drop(locked);
         let result = await_list(call.fd, &mut list, flags | libc::MSG_WAITALL);
         account(socket, call, row, result);
+        if middle > 0 && !is_there(socket, call.fd, (head, middle)) {
+            // Sent again by the kernel, or taken by another thread, meanwhile: not to be seen twice.
+            return Step::Again;
+        }
         result
     } else {
         receive_list(call.fd, &mut list, flags | libc::MSG_DONTWAIT)
@@ -90,4 +95,12 @@ fn keep(
     if !call.has(libc::MSG_TRUNC) {
         socket.peeked.keep(locked, ring, bytes);
     }
+}
+
+/// Whether so many bytes from `head` on are in the ring still.
+fn is_there(socket: &'static Socket, fd: c_int, (head, bytes): (u32, usize)) -> bool {
+    socket.lock_receive(fd).is_none_or(|locked| {
+        let in_ring = locked.half.in_ring();
+        in_ring.is_some_and(|(now, count, _)| now == head && count as usize >= bytes)
+    })
 }
