@@ -232,6 +232,33 @@ static void *receive_all(void *argument) {
     return NULL;
 }
 
+static void *look_for_all(void *argument) {
+    Waiter *waiter = argument;
+    char bytes[100];
+    waiter->result = recv(waiter->set, bytes, sizeof bytes, MSG_PEEK | MSG_WAITALL);
+    return NULL;
+}
+
+/* A call waits to see all bytes when the connection ends, in one way or another: it sees each byte once. */
+static void a_look_for_all_is_ended(void) {
+    for (int way = 0; way < 5; way++) {
+        Pair pair = prompt_pair();
+        char bytes[100] = {0};
+        Waiter waiter = {.set = pair.far};
+        must(send(pair.near, bytes, 30, 0) == 30, "send");
+        pthread_t thread = start_thread(look_for_all, &waiter);
+        pause_ms(50);
+        if (way < 3)
+            must(shutdown(pair.near, way == 0 ? SHUT_WR : SHUT_RDWR) == 0, "shutdown");
+        if (way >= 2)
+            must(shutdown(pair.far, way == 3 ? SHUT_RD : SHUT_RDWR) == 0, "shutdown");
+        pthread_join(thread, NULL);
+        observe("way %d: %d", way, waiter.result);
+        observe_result("recv", recv(pair.far, bytes, sizeof bytes, MSG_DONTWAIT));
+        close(pair.near), close(pair.far);
+    }
+}
+
 /* A call has begun to wait for all bytes when another thread asks that calls on the connection do not wait. */
 static void a_wait_for_all_is_not_changed(void) {
     handle(SIGUSR1, do_nothing, SA_RESTART);
@@ -328,6 +355,7 @@ int main(int argc, char **argv) {
         CASE(registered_for_a_moment),
         CASE(room_beside_a_blocked_sender),
         CASE(a_wait_for_all_is_not_changed),
+        CASE(a_look_for_all_is_ended),
         CASE(looks_beside_a_close),
         CASE(looks_beside_a_copy),
         CASE(looks_beside_a_range),
