@@ -274,6 +274,13 @@ impl Worker {
     }
 }
 
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // What it has knows the scheduler, and that the desk: ports would never be closed.
+        self.desk.clear();
+    }
+}
+
 /// To the deadline, rounded up so that it has passed when the wait ends.
 fn timeout(until: Option<Instant>, now: Instant) -> EpollTimeout {
     match until {

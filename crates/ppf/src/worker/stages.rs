@@ -36,6 +36,12 @@ impl Desk {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(serving));
     }
 
+    /// Drops it.
+    pub(super) fn clear(&self) {
+        let serving = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(serving);
+    }
+
     /// Does something with it.
     #[inline]
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut Serving) -> R) -> Option<R> {
