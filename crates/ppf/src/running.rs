@@ -64,7 +64,7 @@ pub struct Running {
     traces: Arc<AtomicUsize>,
 }
 
-/// Takes what came of workers' answers.
+/// Takes what came of workers' answers, until nobody has one to give any more: the question is forgotten before.
 fn gather<T>(answers: &Receiver<T>, count: usize) -> Vec<T> {
     let until = Instant::now() + PATIENCE;
     let mut gathered = Vec::with_capacity(count);
@@ -342,6 +342,7 @@ impl Running {
             self.run(shards.into_iter().map(remove));
             (gone, pieces)
         };
+        drop(answer);
         Ok(with_usage(gone, gather(&answers, pieces)))
     }
 
@@ -402,6 +403,7 @@ impl Running {
         let pieces = shards.len();
         let ask = |(shard, ids)| (shard, Errand::Usage(ids, answer.clone()));
         self.run(shards.into_iter().map(ask));
+        drop(answer);
         gather(&answers, pieces)
     }
 
@@ -427,6 +429,7 @@ impl Running {
                 let _ = thread.join();
             }
         }
+        self.errands.end();
     }
 }
 

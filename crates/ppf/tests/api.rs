@@ -439,3 +439,23 @@ fn peers_that_do_not_answer_are_events_and_paths_that_are_down() {
         (&json!(6), &json!(6))
     );
 }
+
+#[test]
+fn who_asks_when_it_has_stopped_is_answered_at_once() {
+    let place = tempfile::tempdir().unwrap();
+    let api = api(place.path());
+    let kind = "application/json";
+    let far = |teid: u32| json!({ "address": "192.0.2.9", "teid": teid });
+    let bearer = json!({ "core": far(1), "radio": far(2) });
+    let added = asked(&api, "POST", "/v1/bearers", kind, &bearer);
+    assert_eq!(added.status, 201, "{}", said(&added));
+    api.running().stop();
+    let begin = std::time::Instant::now();
+    for target in ["/v1/bearers", "/v1/status", "/v1/paths"] {
+        let answer = asked(&api, "GET", target, "", &Value::Null);
+        assert_eq!(answer.status, 200, "{target}");
+    }
+    let gone = asked(&api, "DELETE", "/v1/bearers/0", "", &Value::Null);
+    assert_eq!(gone.status, 404);
+    assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
+}

@@ -49,6 +49,7 @@ impl Running {
         for worker in &self.workers {
             worker.tell(Command::Report(answer.clone()));
         }
+        drop(answer);
         let mut reports = gather(&answers, self.workers.len());
         reports.sort_by_key(|report| report.worker);
         reports
@@ -184,6 +185,7 @@ impl Running {
             let from = usize::try_from(place / workers).unwrap_or(usize::MAX);
             worker.tell(Command::Paths(from, most.saturating_add(1), answer.clone()));
         }
+        drop(answer);
         let found = gather(&answers, self.workers.len()).into_iter().flatten();
         let places = found.map(|(number, worker, path)| {
             let place = number as u64 * workers + worker as u64;

@@ -45,31 +45,52 @@ pub(crate) fn by_shard<T>(
 
 /// Errands that are under way, by what their events say.
 #[derive(Default)]
-pub(crate) struct Errands(Mutex<(u64, HashMap<u64, Errand>)>);
+pub(crate) struct Errands(Mutex<UnderWay>);
+
+#[derive(Default)]
+struct UnderWay {
+    last: u64,
+    errands: HashMap<u64, Errand>,
+    /// Nobody does any more.
+    is_over: bool,
+}
 
 impl std::fmt::Debug for Errands {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} errands", self.lock().1.len())
+        write!(f, "{} errands", self.lock().errands.len())
     }
 }
 
 impl Errands {
-    fn lock(&self) -> MutexGuard<'_, (u64, HashMap<u64, Errand>)> {
+    fn lock(&self) -> MutexGuard<'_, UnderWay> {
         // It is whole between two statements that can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, errand: Errand) -> u64 {
-        let mut errands = self.lock();
-        errands.0 += 1;
-        let number = errands.0;
-        errands.1.insert(number, errand);
+        let mut under_way = self.lock();
+        under_way.last += 1;
+        let number = under_way.last;
+        if !under_way.is_over {
+            under_way.errands.insert(number, errand);
+        }
         ERRAND | number
     }
 
     /// The errand of an event.
     pub(crate) fn take(&self, value: u64) -> Option<Errand> {
-        self.lock().1.remove(&(value & !ERRAND))
+        self.lock().errands.remove(&(value & !ERRAND))
+    }
+
+    /// Workers have ended: who waits for an answer need not wait any more.
+    pub(crate) fn end(&self) {
+        let mut under_way = self.lock();
+        under_way.is_over = true;
+        under_way.errands.clear();
+    }
+
+    fn is_over(&self) -> bool {
+        self.lock().is_over
     }
 
     /// Has errands be done, by shard, behind those before. There is room unless workers are busy, and then it is waited for; what none is
@@ -84,7 +105,7 @@ impl Errands {
         let events = errands.map(|(shard, errand)| entry.event(stage, shard, self.add(errand)));
         let events: Vec<_> = events.collect();
         let (mut sent, until) = (0, Instant::now() + PATIENCE);
-        while sent < events.len() && Instant::now() < until {
+        while sent < events.len() && Instant::now() < until && !self.is_over() {
             // More than the limit are never let in at once.
             let most = events.len().min(sent + ROOM);
             match entry.enter(&events[sent..most]) {
