@@ -22,6 +22,8 @@ use crate::worker::stages::{self, EndsAll};
 use crate::worker::{Attached, Command, Parts, Worker};
 
 mod observe;
+#[cfg(test)]
+mod tests;
 
 /// A worker answers between two bursts. One that does not within this time never will.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -227,9 +229,10 @@ impl Running {
             self.run(shards.map(|(shard, bearers)| (shard, Errand::Put(bearers))));
             added
         };
-        // Peers that are told of their tunnels may send at once: workers have them by then.
+        // Peers that are told of their tunnels may send at once: workers have them by then, and know whose each user is.
         let ids = added.iter().filter_map(|id| id.as_ref().ok().copied());
         self.usage(ids);
+        self.wait_for_all();
         Ok(added)
     }
 
@@ -253,6 +256,7 @@ impl Running {
             self.run([(id.shard(), Errand::Change(id, change, markers))]);
             registry.get(id)
         };
+        self.wait_for_all();
         let after = after.ok_or(ChangeError::Unknown)?;
         let report = self.reports(vec![(id, after)]).pop();
         report.ok_or(ChangeError::Unknown)
@@ -361,6 +365,20 @@ impl Running {
                 worker.tell(of(piece.to_vec()));
             }
         }
+    }
+
+    /// Waits until all workers know what they were told of.
+    fn wait_for_all(&self) {
+        // One worker does all in the order of events.
+        if self.workers.len() == 1 {
+            return;
+        }
+        let (answer, answers) = channel();
+        for worker in &self.workers {
+            worker.tell(Command::Done(answer.clone()));
+        }
+        drop(answer);
+        gather(&answers, self.workers.len());
     }
 
     /// Has things be done at bearers, by whoever has their shards, in the order of these calls.

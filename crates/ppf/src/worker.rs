@@ -63,6 +63,8 @@ pub(crate) enum Command {
     Forget(Vec<(BearerId, Bearer)>),
     /// Limit all bearers of a user equipment together, or no more.
     Ue(MeterId, Option<[Limit; 2]>),
+    /// Say that all before this was done.
+    Done(Sender<()>),
     /// Say what was counted.
     Report(Sender<Report>),
     /// Say which paths it asks by, from a number on, so many at most.

@@ -320,6 +320,9 @@ impl Serving {
                 }
             }
             Command::Ue(ue, limits) => node.put_ue(ue, limits),
+            Command::Done(answer) => {
+                let _ = answer.send(());
+            }
             Command::Report(answer) => {
                 // Whoever asked may have gone.
                 let _ = answer.send(self.report());
