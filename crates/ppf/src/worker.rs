@@ -146,7 +146,7 @@ pub(crate) struct Worker {
     bearer_stage: StageId,
     /// How often shards had moved when the node was told of them.
     changes: u64,
-    /// Since when it has dealt with packets where they came, and of which shards.
+    /// Since when it has served its ports, and of which shards it has dealt with packets where they came.
     since: Option<Instant>,
     done: Vec<u32>,
 }
@@ -227,15 +227,16 @@ impl Worker {
         let moved = std::mem::replace(&mut self.changes, changes) != changes;
         let (scheduled, stage, done) = (&self.scheduled, self.bearer_stage, &mut self.done);
         let since = if handled > 0 { Instant::now() } else { now };
-        is_busy |= self.desk.with(|serving| {
+        let (has_served, is_waiting) = self.desk.with(|serving| {
             if moved {
                 let node = &mut serving.node;
                 node.deal_with(|shard| scheduled.has(stage, shard));
             }
             serving.turn(is_clear, is_busy, done)
         })?;
-        self.since = (!self.done.is_empty()).then_some(since);
-        Some(is_busy)
+        // Who waits for others has no work.
+        self.since = has_served.then_some(since);
+        Some(is_busy || has_served || is_waiting)
     }
 
     /// Tells the scheduler what was done beside it in the turn before.

@@ -111,9 +111,14 @@ impl Serving {
     }
 
     /// Serves the ports, and sends what is the node's own. `is_clear`: nothing waits in the scheduler for this worker. Whether there was
-    /// something; `done` gets the shards that packets were dealt with of.
+    /// something, and whether something waits to be let in; `done` gets the shards that packets were dealt with of.
     #[inline]
-    pub(super) fn turn(&mut self, is_clear: bool, was_busy: bool, done: &mut Vec<u32>) -> bool {
+    pub(super) fn turn(
+        &mut self,
+        is_clear: bool,
+        was_busy: bool,
+        done: &mut Vec<u32>,
+    ) -> (bool, bool) {
         let is_clear = is_clear && !self.is_waiting;
         self.node.defer(!is_clear);
         let mut is_busy = false;
@@ -128,10 +133,9 @@ impl Serving {
             is_busy |= self.node.has_more();
         }
         self.is_waiting = self.entry.flush() > 0;
-        is_busy |= self.is_waiting;
         self.counted.turns += 1;
-        self.counted.busy_turns += u64::from(is_busy || was_busy);
-        is_busy
+        self.counted.busy_turns += u64::from(is_busy || was_busy || self.is_waiting);
+        (is_busy, self.is_waiting)
     }
 
     /// One burst from each queue of a port.

@@ -313,6 +313,27 @@ fn ports_are_closed_with_their_workers() {
     assert!(world.wires.iter().all(|wire| Arc::strong_count(wire) == 1));
 }
 
+/// Where one worker does everything, and where one only receives, for another.
+#[test]
+fn what_ports_take_is_load() {
+    for workers in [1, 2] {
+        let mut world = World::new(workers);
+        let (id, bearer) = relay(3);
+        world.put(&[(id, bearer)]);
+        world.settle();
+        world.give(id.shard(), workers - 1);
+        world.settle();
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(5) {
+            let frames = (0..100).map(|_| message(id, RADIO, 0));
+            world.wires[0].lock().unwrap().came.extend(frames);
+            world.settle();
+        }
+        let load = world.workers[0].scheduled.load();
+        assert!(load > 0, "{workers} workers");
+    }
+}
+
 #[test]
 fn messages_keep_their_order_while_their_bearers_move() {
     for workers in [1, 2, 3] {

@@ -43,12 +43,14 @@ impl Worker {
     }
 
     /// The thread that runs this worker has done in place what a stage does, once for each of these flows, which took so long in all. It is
-    /// counted as a batch is, so that the load of this worker, and of each flow, is known, and balanced.
+    /// counted as a batch is, so that the load of this worker, and of each flow, is known, and balanced. Without flows it is load all the
+    /// same, as of what was only received, and handed over.
     ///
     /// # Panics
     /// When there is no such stage.
     #[inline]
     pub fn did(&mut self, stage: StageId, flows: &[u32], ns: u64) {
+        self.load.add(ns);
         let Some(cost_ns) = ns.checked_div(flows.len() as u64) else {
             return;
         };
@@ -56,6 +58,5 @@ impl Worker {
         seen.learn_cost(cost_ns);
         seen.count(flows.len());
         self.load.saw(stage, flows, |flow| *flow);
-        self.load.add(ns);
     }
 }
