@@ -107,6 +107,8 @@ pub(crate) struct Work {
     pub(crate) shards: u64,
     pub(crate) given: u64,
     pub(crate) taken: u64,
+    /// Packets that it handed over.
+    pub(crate) handed_over: u64,
 }
 
 /// A port that a worker has.

@@ -118,7 +118,7 @@ impl Running {
                 shards: work.shards,
                 shards_given: work.given,
                 shards_taken: work.taken,
-                handed_over: figures.entries[number].entered.iter().sum(),
+                handed_over: work.handed_over,
             }
         });
         let stages = figures.stages.iter().map(|stage| StageReport {

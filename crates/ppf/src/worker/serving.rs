@@ -267,23 +267,30 @@ impl Serving {
 
     /// Has whoever has the port send what leaves by it.
     fn send_on(&mut self, port: u16, via: &mut Via<'_>) {
-        let mut lost = 0;
+        let (mut handed, mut lost) = (0, 0);
         for packet in self.outs.ports[usize::from(port)].iter() {
             let post = (&mut self.post, &mut self.entry);
             let flow = (self.stages.port, port.into());
-            lost += u64::from(!send(post, flow, (port, packet), via));
+            match send(post, flow, (port, packet), via) {
+                true => handed += 1,
+                false => lost += 1,
+            }
         }
+        self.counted.handed_over += handed;
         self.node.lose(port, lost);
     }
 
     /// Hands packets to those whose they are.
     fn hand_over(&mut self, from: u16, via: &mut Via<'_>) {
-        let mut lost = 0;
+        let (mut handed, mut lost) = (0, 0);
         let stages = self.stages;
         for (packet, whose) in self.outs.works.iter().zip(&self.outs.whose) {
             let mut hand = |stage: StageId, flow: u32| {
                 let post = (&mut self.post, &mut self.entry);
-                lost += u64::from(!send(post, (stage, flow), (from, packet), via));
+                match send(post, (stage, flow), (from, packet), via) {
+                    true => handed += 1,
+                    false => lost += 1,
+                }
             };
             match *whose {
                 Whose::Shard(shard) => hand(stages.bearer, shard),
@@ -294,6 +301,7 @@ impl Serving {
                 }
             }
         }
+        self.counted.handed_over += handed;
         self.node.lose(from, lost);
         self.outs.clear_works();
     }

@@ -335,6 +335,24 @@ fn what_ports_take_is_load() {
 }
 
 #[test]
+fn what_leaves_by_another_worker_s_port_was_handed_over_twice() {
+    let mut world = World::new(3);
+    let (id, bearer) = relay(4);
+    world.put(&[(id, bearer)]);
+    world.settle();
+    world.give(id.shard(), 1);
+    world.settle();
+    for sequence in 0..50 {
+        let frame = message(id, RADIO, sequence);
+        world.wires[0].lock().unwrap().came.push_back(frame);
+    }
+    world.settle();
+    let counted = |worker: &Worker| worker.desk.with(|serving| serving.counted.handed_over);
+    let handed: Vec<_> = world.workers.iter().flat_map(counted).collect();
+    assert_eq!(handed, [50, 50, 0]);
+}
+
+#[test]
 fn messages_keep_their_order_while_their_bearers_move() {
     for workers in [1, 2, 3] {
         for seed in 1..12 {
