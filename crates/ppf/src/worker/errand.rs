@@ -113,6 +113,12 @@ impl Errands {
                 entered => sent += entered,
             }
         }
+        if sent < events.len() && !self.is_over() {
+            let left = events.len() - sent;
+            tracing::error!(
+                "workers stand still: {left} errands were given up, and bearers may not be as they were asked for"
+            );
+        }
         for event in &events[sent..] {
             self.take(event.value);
         }
