@@ -22,6 +22,7 @@ use crate::paths::{PathId, Supervision};
 use crate::table::Table;
 use crate::table::hot::NO_EXTRA;
 use crate::table::pass::Admission;
+use crate::table::users::User;
 use carry::{Came, Way};
 
 mod carry;
@@ -252,9 +253,41 @@ impl Function {
             Side::Core => inner.destination,
             Side::Radio => inner.source,
         };
-        let Some(id) = self.bearers.find_user(side, user) else {
-            return self.drop(side, Cause::UnknownUser);
+        match self.bearers.find_user(side, user) {
+            Some(id) => self.handle_user(id, (side, packet), &inner, now_ns),
+            None => self.drop(side, Cause::UnknownUser),
+        }
+    }
+
+    /// The same where it is known already whose bearer the user's is: in this table a user may be another bearer's still, which is to go.
+    pub(crate) fn handle_plain_of<'a>(
+        &mut self,
+        id: BearerId,
+        side: Side,
+        packet: &'a [u8],
+        now_ns: u64,
+    ) -> Verdict<'a> {
+        let Some(inner) = Inner::parse(packet) else {
+            return self.drop(side, Cause::NotInternet);
         };
+        let user = User::of(match side {
+            Side::Core => inner.destination,
+            Side::Radio => inner.source,
+        });
+        let mut hot = self.bearers.hot(id).into_iter();
+        match hot.any(|hot| hot.is_plain(side) && self.bearers.is_user(hot, side, user)) {
+            true => self.handle_user(id, (side, packet), &inner, now_ns),
+            false => self.drop(side, Cause::UnknownUser),
+        }
+    }
+
+    fn handle_user<'a>(
+        &mut self,
+        id: BearerId,
+        (side, packet): (Side, &'a [u8]),
+        inner: &Inner,
+        now_ns: u64,
+    ) -> Verdict<'a> {
         let mut room = [0; HEADER_BYTES_MAX];
         let way = match carry::wrap(&self.bearers, id, side.other(), packet, &mut room) {
             Ok(way) => way,

@@ -7,7 +7,7 @@ use millrace_wire::gtpu::{ECHO_REQUEST, HEADER_BYTES, PORT};
 
 use super::meet::{Datagram, Met};
 use super::{Hop, Node, Outs, Whose};
-use crate::bearer::{Peer, Side};
+use crate::bearer::{BearerId, Peer, Side};
 use crate::checksum::Sum;
 use crate::ethernet::{Frame, IPV4, IPV6, Mac};
 use crate::function::{HEADER_BYTES_MAX, Outer, Reply, Verdict};
@@ -98,13 +98,13 @@ impl Node {
         }
         match what {
             Met::Message(datagram) => self.handle_message(port, packet, datagram, outs),
-            Met::User { at, length, .. } => {
+            Met::User { bearer, at, length } => {
                 let part = Part {
                     packet,
                     at: *at,
                     length: *length,
                 };
-                self.handle_user(port, part, outs)
+                self.handle_user(port, *bearer, part, outs)
             }
             Met::Arp { at } => self.handle_arp(port, packet, *at, outs),
             Met::Icmp(internet) => self.handle_icmp(port, packet, internet, outs),
@@ -192,11 +192,18 @@ impl Node {
         self.counts[usize::from(port)].consumed += 1;
     }
 
-    fn handle_user(&mut self, port: u16, part: Part<'_>, outs: &mut Outs) -> Result<(), LinkCause> {
+    fn handle_user(
+        &mut self,
+        port: u16,
+        bearer: BearerId,
+        part: Part<'_>,
+        outs: &mut Outs,
+    ) -> Result<(), LinkCause> {
         let side = self.interfaces[usize::from(port)].side;
         let Part { packet, at, length } = part;
         let shown = part.shown(&mut self.shown);
-        match self.function.handle_plain(side, shown, self.now_ns) {
+        let function = &mut self.function;
+        match function.handle_plain_of(bearer, side, shown, self.now_ns) {
             Verdict::Relay {
                 side,
                 to,

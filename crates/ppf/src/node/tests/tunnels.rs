@@ -6,6 +6,7 @@ use super::*;
 use crate::bearer::Usage;
 use crate::cause::Cause;
 use crate::checksum::Sum;
+use crate::spec::{BearerSpec, FarEnd};
 
 #[test]
 fn a_message_waits_for_its_station_and_goes_on_whole() {
@@ -252,4 +253,29 @@ fn workers_get_what_is_of_their_bearers_and_all_hear_of_stations() {
         .map(|world| world.come(CORE, &down).len() + world.works.len())
         .sum();
     assert_eq!(gone, 2, "both know the user");
+}
+
+/// The first bearer is on its way to the worker that has the second, and is removed only there.
+#[test]
+fn a_user_that_is_another_bearer_s_by_now_stays_that_one_s() {
+    let mut from = World::of(0, 2);
+    let mut world = World::of(1, 2);
+    world.meet(RADIO, "192.0.2.9");
+    world.works.clear();
+    let far = |teid| FarEnd::Tunnel([192, 0, 2, 9].into(), teid);
+    let of = |teid| BearerSpec::new(FarEnd::User([10, 0, 0, 1].into()), far(teid)).bearer();
+    let [first, second] = [1, 3].map(|slot| BearerId::new(slot, 1));
+    from.node.put(first, of(1));
+    world.node.know(first, &of(1));
+    world.node.forget(first, &of(1));
+    world.node.know(second, &of(2));
+    world.node.put(second, of(2));
+    let shard = from.node.give_shard(first.shard());
+    world.node.take_shard(shard);
+    let down = framed(CORE, IPV4, &inner("8.8.8.8", "10.0.0.1", 20));
+    assert_eq!(world.come(CORE, &down).len(), 1);
+    assert!(world.node.remove(first).is_some());
+    assert_eq!(world.come(CORE, &down).len(), 1);
+    let usage = world.node.function.bearers.get(second).unwrap().usage;
+    assert_eq!(usage[Side::Radio as usize].packets, 2);
 }
