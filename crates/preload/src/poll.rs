@@ -461,10 +461,9 @@ pub(crate) fn select(
         return sleep();
     };
     client::glance();
-    let length = if length > FD_SETSIZE {
-        length.min(kernel::descriptors_max())
-    } else {
-        length
+    let length = match length > FD_SETSIZE {
+        true => length.min(kernel::descriptors_max()),
+        false => length,
     };
     let bits = sets.map(|set| Bits {
         words: set.cast(),

@@ -233,9 +233,15 @@ pub(crate) fn covers(fd: c_int) -> bool {
 mod tests {
     use super::*;
 
+    /// One table for all tests, which run beside each other.
+    pub(super) fn create_once() {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| create(reserve()));
+    }
+
     #[test]
     fn what_is_beyond_the_table_is_left_to_the_kernel() {
-        create(reserve());
+        create_once();
         let last = CAPACITY as c_int - 1;
         for (fd, is_followed) in [
             (last, true),

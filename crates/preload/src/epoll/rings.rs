@@ -463,8 +463,8 @@ impl Active {
         }
     }
 
-    /// Whether the kernel would take bytes. Its queue is as empty as when last looked at, unless something was sent by it since, or a call is
-    /// under way that fills it.
+    /// Whether the kernel would take bytes. Its queue is as empty as when last looked at, unless something was sent by it since, or a call
+    /// that fills it is under way.
     fn is_writable(&self) -> bool {
         let row = self.socket.row();
         let may_fill = row.send.raw.load(Acquire) != 0

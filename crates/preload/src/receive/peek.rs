@@ -30,10 +30,9 @@ pub(super) fn peek(
         locked.half.leave();
         return Step::Again;
     }
-    let behind = if locked.half.is_open() {
-        0
-    } else {
-        wanted - before - middle
+    let behind = match locked.half.is_open() {
+        true => 0,
+        false => wanted - before - middle,
     };
     keep(socket, call, &locked, (head, window), middle);
     let part = (before, middle);

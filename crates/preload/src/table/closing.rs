@@ -100,14 +100,15 @@ pub(crate) fn begin_child() {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{create, replace, reserve, socket};
+    use super::super::tests::create_once;
+    use super::super::{replace, socket};
     use super::*;
     use crate::socket::Socket;
 
     #[test]
     fn a_call_waits_for_the_close_of_another_thread_and_not_for_its_own() {
         const FD: c_int = 700_000;
-        create(reserve());
+        create_once();
         replace(FD, Entry::Socket(Socket::allocate()));
         let (was, closing) = Closing::begin(FD);
         assert!(matches!(was, Entry::Socket(_)) && socket(FD).is_none());
