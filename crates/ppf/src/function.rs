@@ -16,57 +16,30 @@ use millrace_wire::gtpu::{
 use crate::bearer::{BearerId, Peer, Side};
 use crate::cause::{Cause, Drops};
 use crate::event::{Event, Rate, Sending};
-use crate::hold::{Held, HoldLimits};
+use crate::hold::Held;
 use crate::inner::Inner;
-use crate::paths::{PathId, Supervision};
+use crate::paths::PathId;
 use crate::table::Table;
 use crate::table::hot::NO_EXTRA;
 use crate::table::pass::Admission;
 use crate::table::users::User;
 use carry::{Came, Way};
+pub(crate) use settings::ERRORS_PER_SECOND;
+pub use settings::Settings;
 
 mod carry;
 mod messages;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod too_big;
 
 /// Bytes of a header that is written, with its extension headers, at most.
 pub const HEADER_BYTES_MAX: usize = 128;
-/// Messages about errors in a second, at most: whoever sends to tunnels that there are not is not to be answered for each packet.
-pub(crate) const ERRORS_PER_SECOND: u32 = 100;
 /// Bytes of a message of this function's own, at most.
 const REPLY_BYTES_MAX: usize = 64;
 /// Messages that wait for somebody who sends them, at most.
 const SENDINGS_MAX: usize = 1024;
-
-/// How the function is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// Error indications and lists of extension headers, in a second, and as many of ICMP.
-    pub errors_per_second: u32,
-    /// The longest packet towards either side, in a tunnel with its headers; 0: of any length. What is longer and may not be cut up is not
-    /// sent, and its sender is told.
-    pub mtu: [usize; 2],
-    /// In whose name senders are told so, by IPv4 and IPv6; none: in that of the packet's receiver.
-    pub gateways: [Option<IpAddr>; 2],
-    /// Whether peers are asked if they live.
-    pub supervision: Option<Supervision>,
-    /// What paused bearers hold.
-    pub hold: HoldLimits,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            errors_per_second: ERRORS_PER_SECOND,
-            mtu: [0; 2],
-            gateways: [None; 2],
-            supervision: None,
-            hold: HoldLimits::default(),
-        }
-    }
-}
 
 /// What came beside a message.
 #[derive(Debug, Clone, Copy)]

@@ -11,9 +11,11 @@ use millrace_wire::gtpu::{
 use super::*;
 use crate::bearer::{Bearer, Flows, Thresholds, Usage};
 use crate::event::Due;
+use crate::hold::HoldLimits;
 use crate::inner::{v4_packet, v6_packet};
 use crate::mark::Marking;
 use crate::meter::Limit;
+use crate::paths::Supervision;
 
 mod packets;
 mod treatment;
