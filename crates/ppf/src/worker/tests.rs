@@ -354,11 +354,9 @@ fn what_leaves_by_another_worker_s_port_was_handed_over_twice() {
 
 #[test]
 fn messages_keep_their_order_while_their_bearers_move() {
-    for workers in [1, 2, 3] {
+    for workers in [2, 3] {
         for seed in 1..12 {
-            if workers > 1 {
-                messages_keep_their_order(workers, seed * 0x9e37_79b9);
-            }
+            messages_keep_their_order(workers, seed * 0x9e37_79b9);
         }
     }
 }
@@ -371,9 +369,10 @@ fn what_is_asked_of_a_bearer_is_done_once_wherever_it_is() {
     world.settle();
     let mut shut = bearer.clone();
     shut.gates = [false; 2];
+    let mut given = 0;
     for round in 0..60 {
         // It is on its way while it is shut, passed, opened, and removed and added.
-        assert!(world.give(id.shard(), round % 3) || round % 3 == 0 || round > 0);
+        given += usize::from(world.give(id.shard(), round % 3));
         for after in [&shut, &bearer] {
             let change = Box::new((bearer.clone(), after.clone()));
             world.tell(|| Command::Change(id, change.clone()));
@@ -398,7 +397,7 @@ fn what_is_asked_of_a_bearer_is_done_once_wherever_it_is() {
         assert_eq!(gone[0].1.usage[Side::Core as usize], before);
         assert_eq!(world.usage(&[id])[&id].usage[0].packets, 0, "anew");
     }
-    assert!(world.workers.iter().map(|one| one.changes).sum::<u64>() > 20);
+    assert!(given > 30, "{given} moves");
 }
 
 /// Messages of bearers that are all one worker's at first, by threads of their own, which share them.

@@ -473,7 +473,7 @@ impl Active {
         if !may_fill && !sent.load(Acquire) {
             return true;
         }
-        // First: whoever sends by it meanwhile says so after that.
+        // SeqCst, and before the question: whoever sends by it meanwhile says so after that, in `send::account`.
         sent.store(false, SeqCst);
         let writable = kernel::events_now(self.by, libc::POLLOUT) & libc::POLLOUT != 0;
         if !writable {
