@@ -1,7 +1,8 @@
 //! The Internet's checksum (RFC 1071): a sum in ones' complement of words of 16 bits. Eight bytes at a time, as whole packets are summed
 //! where UDP in IPv6 has to have one.
 
-/// A sum so far. Words are in the order of the network; carries are kept.
+/// A sum so far. Its words are as they lie in memory, which the sum in the network's order only has its bytes exchanged of (RFC 1071, 2 B);
+/// carries are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Sum(u64);
 
@@ -11,22 +12,26 @@ impl Sum {
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
-            let word = u64::from_be_bytes(*word);
+            let word = u64::from_ne_bytes(*word);
             self.0 += (word >> 32) + (word & 0xffff_ffff);
+        }
+        let (halves, rest) = rest.as_chunks::<4>();
+        for half in halves {
+            self.0 += u64::from(u32::from_ne_bytes(*half));
         }
         let (pairs, odd) = rest.as_chunks::<2>();
         for pair in pairs {
-            self.0 += u64::from(u16::from_be_bytes(*pair));
+            self.0 += u64::from(u16::from_ne_bytes(*pair));
         }
         if let [last] = odd {
-            self.0 += u64::from(*last) << 8;
+            self.0 += u64::from(u16::from_ne_bytes([*last, 0]));
         }
     }
 
     /// Adds a word.
     #[inline]
     pub(crate) fn add_word(&mut self, word: u16) {
-        self.0 += u64::from(word);
+        self.0 += u64::from(word.to_be());
     }
 
     /// Adds an address.
@@ -40,12 +45,12 @@ impl Sum {
     /// The sum in 16 bits.
     #[inline]
     pub(crate) fn folded(self) -> u16 {
-        let mut sum = (self.0 >> 32) + (self.0 & 0xffff_ffff);
-        while sum >> 16 != 0 {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
+        let sum = (self.0 >> 32) + (self.0 & 0xffff_ffff);
+        let sum = (sum >> 32) + (sum & 0xffff_ffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
         // Nothing is left above.
-        sum as u16
+        u16::from_be(sum as u16)
     }
 
     /// What belongs in a packet.

@@ -308,7 +308,7 @@ impl Function {
         }
         let has_extra = hot.extra != NO_EXTRA;
         let mut room = [0; HEADER_BYTES_MAX];
-        let way = match carry::carry(&self.bearers, id, came, &mut room) {
+        let way = match carry::carry(&self.bearers, (id, hot), came, &mut room) {
             Ok(way) => way,
             Err(Cause::Comprehension) => return self.tell_known(outer, now_ns),
             Err(cause) => return self.drop(outer.side, cause),
@@ -348,10 +348,7 @@ impl Function {
     fn pass(&mut self, held: Held, bytes: usize, whole: &[u8]) -> Option<Verdict<'static>> {
         let (id, to, now_ns) = (held.bearer, held.to, held.at_ns);
         match self.bearers.admit(id, to, bytes, now_ns) {
-            Admission::Passes => {
-                self.bearers.account(id, to, bytes, now_ns);
-                None
-            }
+            Admission::Passes => None,
             Admission::Waits => Some(self.hold(held, whole)),
             Admission::Drops(cause) => Some(self.drop(to.other(), cause)),
         }
@@ -387,7 +384,10 @@ impl Function {
                         G_PDU => message.body.len(),
                         _ => 0,
                     };
-                    let way = carry::carry(&self.bearers, id, &came, &mut room);
+                    let way = match self.bearers.hot(id) {
+                        Some(hot) => carry::carry(&self.bearers, (id, hot), &came, &mut room),
+                        None => Err(Cause::UnknownTeid),
+                    };
                     (way, bytes)
                 }
                 Err(error) => (Err(error.into()), 0),

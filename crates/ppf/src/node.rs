@@ -9,10 +9,10 @@
 //! A function with several workers has a node for each. All of them know all users, peers, stations and ways; a bearer's state is one
 //! node's at a time, with its shard's, and what is of another's bearer is handed over. What stations say is handed to all.
 //!
-//! In reading order: this file (who gets what), `outs` (where packets
-//! leave to), `meet` (what a packet is), `share` (which worker deals with it), `send` (messages and
-//! users' packets leave), `cut` (those that are too long for their port), `whole` (those that came in parts), `own` (what the function
-//! sends by itself), `local` (what is for the function itself).
+//! In reading order: this file (who gets what), `outs` (where packets leave to), `meet` (what a packet is), `share` (which worker deals
+//! with it), `send` (messages and users' packets leave), `hop` (where to) and `lead` (behind which headers), `cut` (those that are too
+//! long for their port), `whole` (those that came in parts), `own` (what the function sends by itself), `local` (what is for the function
+//! itself).
 
 use std::net::IpAddr;
 
@@ -30,6 +30,8 @@ use crate::table::moving::Shard;
 use crate::table::users::{User, Users};
 
 mod cut;
+mod hop;
+mod lead;
 mod local;
 mod meet;
 mod outs;
@@ -42,9 +44,9 @@ mod whole;
 pub(crate) mod tests;
 
 use cut::{Numbers, PIECES_MAX};
+use hop::{Hop, Last};
 use meet::Met;
 pub use outs::{Outs, Whose};
-use send::Towards;
 
 /// Packets that are handled together.
 pub const BURST: usize = 32;
@@ -89,16 +91,6 @@ impl Interface {
     }
 }
 
-/// What was found once of a path. Its number may be another path's by now.
-#[derive(Debug, Clone, Copy)]
-struct Hop {
-    side: Side,
-    to: IpAddr,
-    /// Of the neighbours then.
-    generation: u32,
-    towards: Towards,
-}
-
 /// The function of one worker.
 #[derive(Debug)]
 pub struct Node {
@@ -111,8 +103,7 @@ pub struct Node {
     users: [Users; 2],
     /// By a path's number.
     hops: Vec<Option<Hop>>,
-    /// Of what left last without a path: the next is mostly for the same gateway.
-    last: Option<Hop>,
+    last: Option<Last>,
     counts: Vec<LinkCounts>,
     /// What the function is shown where a message is longer than what is private of it: a copy.
     shown: Box<[u8]>,

@@ -49,6 +49,10 @@ impl Burst {
         offset: usize,
         length: usize,
     ) -> bool {
+        let private = packet.head().get(offset..offset + length);
+        if let Some(body) = private.filter(|_| lead.len() + length <= HEAD_BYTES) {
+            return self.append_head(lead, body);
+        }
         assert!(lead.len() <= HEAD_BYTES && offset + length <= packet.len());
         if self.is_full() || lead.len() + length > PACKET_BYTES_MAX || !self.shares_memory(packet) {
             return false;
@@ -62,6 +66,20 @@ impl Burst {
         // At most `PACKET_BYTES_MAX`.
         entry.length = (lead.len() + length) as u32;
         self.admit_pieces(first);
+        true
+    }
+
+    /// Adds a packet that is all in its head: these bytes, one behind the other, for which a head has room. False: there is no room for it.
+    fn append_head(&mut self, lead: &[u8], body: &[u8]) -> bool {
+        if self.is_full() {
+            return false;
+        }
+        let entry = &mut self.entries[self.count];
+        let (first, rest) = entry.head.split_at_mut(lead.len());
+        first.copy_from_slice(lead);
+        rest[..body.len()].copy_from_slice(body);
+        entry.length = (lead.len() + body.len()) as u32;
+        self.admit_pieces(self.pieces.len());
         true
     }
 

@@ -109,11 +109,10 @@ pub(super) fn end(datagram: &[u8]) -> usize {
 #[inline]
 pub(super) fn carry<'a>(
     bearers: &Table,
-    id: BearerId,
+    (id, hot): (BearerId, &Hot),
     came: &Came<'a, '_>,
     room: &mut Room,
 ) -> Result<Way<'a>, Cause> {
-    let hot = bearers.hot(id).ok_or(Cause::UnknownTeid)?;
     let to = came.from.other();
     if hot.is_plain(to) {
         return unwrap(bearers, id, hot, came, room);

@@ -10,7 +10,8 @@ use std::net::IpAddr;
 use millrace_port::HEAD_BYTES;
 use millrace_wire::gtpu::PORT;
 
-use super::send::{Part, Towards, station};
+use super::hop::{Towards, station};
+use super::send::Part;
 use super::{Interface, Node, OUT_BURST, Outs};
 use crate::checksum::adjusted;
 use crate::ethernet::{Frame, HEADER_BYTES, IPV4, IPV6, TAGGED_BYTES};

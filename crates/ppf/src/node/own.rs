@@ -77,7 +77,7 @@ impl Node {
                 ..
             } => self
                 .find_way(*side, *to)
-                .and_then(|way| self.send_towards(part, way, (*from, *to), &[], *class, outs)),
+                .and_then(|way| self.send_towards(part, way, (*from, *to), *class, outs)),
             Sending::Plain { side, .. } => {
                 let (first, first_bytes, known) = judged(([0; HEADER_BYTES_MAX], 0), bytes);
                 self.send_user(part.from(known), *side, &first[..first_bytes], outs)

@@ -5,11 +5,13 @@ use std::net::IpAddr;
 use millrace_port::{Checksum, HEAD_BYTES, Packet};
 use millrace_wire::gtpu::{ECHO_REQUEST, HEADER_BYTES, PORT};
 
+use super::hop::{Towards, station};
+use super::lead::Lead;
 use super::meet::{Datagram, Met};
-use super::{Hop, Node, Outs, Whose};
+use super::{Node, Outs, Whose};
 use crate::bearer::{BearerId, Peer, Side};
 use crate::checksum::Sum;
-use crate::ethernet::{Frame, IPV4, IPV6, Mac};
+use crate::ethernet::{Frame, IPV4, IPV6};
 use crate::function::{HEADER_BYTES_MAX, Outer, Reply, Verdict};
 use crate::ip::{IPV6_BYTES, UDP, UDP_BYTES, Udp, Written, addresses, pseudo_sum};
 use crate::link::LinkCause;
@@ -48,21 +50,12 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Where something goes: by which port, and whose place among the neighbours is next.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Towards {
-    pub(super) port: u16,
-    pub(super) place: u32,
-}
-
-/// What a frame has as its station: nobody yet, when it has to wait.
-#[inline]
-pub(super) fn station(way: Way) -> Result<Mac, LinkCause> {
-    match way {
-        Way::To(mac) => Ok(mac),
-        Way::Wait => Ok(Mac::default()),
-        Way::Nowhere => Err(LinkCause::Unresolved),
-    }
+/// Which headers a message is sent behind.
+#[derive(Clone, Copy)]
+enum Behind<'a> {
+    /// Those of a path, whose way was found.
+    Hop(PathId),
+    Lead(&'a Lead),
 }
 
 /// The beginning of a user's packet that leaves as it is, with all of its own header: as it was judged, and not as its memory may be by
@@ -280,49 +273,6 @@ impl Node {
         sum.add(bytes);
     }
 
-    /// The way that a path takes, which is found once, and again when neighbours have changed.
-    #[inline]
-    fn towards(&mut self, path: PathId, side: Side, to: IpAddr) -> Result<Towards, LinkCause> {
-        let generation = self.neighbours.generation();
-        if let Some(Some(hop)) = self.hops.get(path.index())
-            && (hop.generation, hop.side, hop.to) == (generation, side, to)
-        {
-            return Ok(hop.towards);
-        }
-        let towards = self.find_way(side, to)?;
-        if self.hops.len() <= path.index() {
-            self.hops.resize(path.index() + 1, None);
-        }
-        self.hops[path.index()] = Some(Hop {
-            side,
-            to,
-            generation: self.neighbours.generation(),
-            towards,
-        });
-        Ok(towards)
-    }
-
-    pub(super) fn find_way(&mut self, side: Side, to: IpAddr) -> Result<Towards, LinkCause> {
-        let (port, next) = self.routes.find(side, to).ok_or(LinkCause::NoRoute)?;
-        if let Some(last) = &self.last
-            && (last.generation, last.to, last.towards.port)
-                == (self.neighbours.generation(), next, port)
-        {
-            return Ok(last.towards);
-        }
-        let place = self.neighbours.find(port, next, self.now_ns);
-        let place = place.ok_or(LinkCause::Neighbours)?;
-        let towards = Towards { port, place };
-        self.last = Some(Hop {
-            side,
-            to: next,
-            // Looking may have made room, and so another one.
-            generation: self.neighbours.generation(),
-            towards,
-        });
-        Ok(towards)
-    }
-
     /// Sends a message's header and body to a tunnel's far end.
     #[inline]
     pub(super) fn send(
@@ -335,54 +285,60 @@ impl Node {
         outs: &mut Outs,
     ) -> Result<(), LinkCause> {
         let towards = self.towards(path, side, to.address)?;
-        self.send_towards(body, towards, (None, to.address), header, class, outs)
+        self.send_behind(body, (towards, Behind::Hop(path)), header, class, outs)
     }
 
     /// The same by a way that is known, from this address of ours if it is said.
-    #[inline]
     pub(super) fn send_towards(
         &mut self,
         body: Part<'_>,
         towards: Towards,
         (from, to): (Option<IpAddr>, IpAddr),
+        class: u8,
+        outs: &mut Outs,
+    ) -> Result<(), LinkCause> {
+        let lead = self.lead(towards, from, to)?;
+        self.send_behind(body, (towards, Behind::Lead(&lead)), &[], class, outs)
+    }
+
+    #[inline]
+    fn send_behind(
+        &mut self,
+        body: Part<'_>,
+        (towards, behind): (Towards, Behind<'_>),
         header: &[u8],
         class: u8,
         outs: &mut Outs,
     ) -> Result<(), LinkCause> {
         let way = self.neighbours.way(towards.place, self.now_ns);
         let interface = &self.interfaces[usize::from(towards.port)];
-        let source = from.or_else(|| interface.source(to));
-        let source = source.ok_or(LinkCause::NoRoute)?;
+        let lead = match behind {
+            Behind::Lead(lead) => Some(lead),
+            Behind::Hop(path) => self.hops[path.index()].as_ref().map(|hop| &hop.lead),
+        };
+        let lead = lead.ok_or(LinkCause::NoRoute)?;
         let payload = UDP_BYTES + header.len() + body.length;
-        let mut ip = Written::new(source, to, UDP, payload);
-        ip.class = class;
-        if ip.bytes() + payload > interface.mtu {
+        if lead.ip_bytes() + payload > interface.mtu {
+            let ip = lead.written(class, payload).ok_or(LinkCause::Headers)?;
             return self.send_cut(body, (towards, way), ip, header, outs);
         }
         let mac = station(way)?;
-        let mut lead = [0; HEAD_BYTES];
-        let kind = if source.is_ipv4() { IPV4 } else { IPV6 };
-        let mut at = Frame::emit(&mut lead, mac, interface.mac, interface.vlan, kind);
-        ip.emit(&mut lead[at..]).ok_or(LinkCause::Headers)?;
-        at += ip.bytes();
-        // The length fits, as IP's does.
-        Udp::emit(&mut lead[at..], PORT, PORT, payload as u16);
-        let checksum_at = at + UDP_BYTES - 2;
-        let sum_from = at;
-        at += UDP_BYTES;
+        let mut head = [0; HEAD_BYTES];
+        let at = lead.emit((mac, class), payload, &mut head);
+        let at = at.ok_or(LinkCause::Headers)?;
         let end = at + header.len();
-        lead.get_mut(at..end)
+        head.get_mut(at..end)
             .ok_or(LinkCause::Headers)?
             .copy_from_slice(header);
-        if ip.bytes() == IPV6_BYTES && !interface.udp_zero {
-            let mut sum = ip.pseudo_sum();
+        let sum = lead.pseudo_sum(payload);
+        if let Some(mut sum) = sum.filter(|_| !interface.udp_zero) {
             // Headers have an even length each.
-            sum.add(&lead[sum_from..end]);
+            sum.add(&head[at - UDP_BYTES..end]);
             self.add_part(body, &mut sum);
             let sum = sum.complement_of_udp();
-            lead[checksum_at..checksum_at + 2].copy_from_slice(&sum.to_be_bytes());
+            head[at - 2..at].copy_from_slice(&sum.to_be_bytes());
         }
-        self.leave(body, &lead[..end], towards, way, outs)
+        self.leave(body, &head[..end], towards, way, outs)
     }
 
     /// Sends a user's packet: this beginning, with its header, and the rest of it.

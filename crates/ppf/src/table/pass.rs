@@ -1,7 +1,7 @@
 //! What becomes of a packet at its bearer: gates, limits, the queue of those that wait, and what is counted.
 
 use super::Table;
-use super::hot::Extra;
+use super::hot::{Extra, NO_EXTRA};
 use crate::bearer::{BearerId, Side, Usage};
 use crate::cause::Cause;
 use crate::event::{Due, Event, Report};
@@ -17,19 +17,25 @@ pub(crate) enum Admission {
 }
 
 impl Table {
-    /// Whether a user's packet of so many bytes passes towards a side now. What passes or waits was charged.
+    /// Whether a user's packet of so many bytes passes towards a side now. What passes or waits was charged, and what passes was counted.
     #[inline]
     pub(crate) fn admit(&mut self, id: BearerId, to: Side, bytes: usize, now_ns: u64) -> Admission {
-        let Some(hot) = self.hot(id) else {
+        let Some(hot) = self.hot_mut(id) else {
             return Admission::Drops(Cause::UnknownTeid);
         };
         if !hot.is_open(to) {
             return Admission::Drops(Cause::Gate);
         }
-        match hot.extra {
-            super::hot::NO_EXTRA => Admission::Passes,
-            extra => self.admit_extra(extra, to, bytes, now_ns),
+        let extra = hot.extra;
+        if extra == NO_EXTRA {
+            hot.count(to, bytes, now_ns);
+            return Admission::Passes;
         }
+        let admission = self.admit_extra(extra, to, bytes, now_ns);
+        if admission == Admission::Passes {
+            self.account(id, to, bytes, now_ns);
+        }
+        admission
     }
 
     fn admit_extra(&mut self, extra: u32, to: Side, bytes: usize, now_ns: u64) -> Admission {
@@ -87,7 +93,7 @@ impl Table {
             return;
         };
         hot.count(to, bytes, now_ns);
-        if hot.extra != super::hot::NO_EXTRA {
+        if hot.extra != NO_EXTRA {
             self.report(id);
         }
     }
