@@ -141,13 +141,14 @@ impl Outbox {
         self.waited_since.is_some()
     }
 
-    /// The publisher waits for what could not go just now, or is told so. Onlookers learn of it.
+    /// The publisher waits for what could not go just now, or is told so. Onlookers learn of it at once: one whose messages cannot go
+    /// publishes nothing.
     pub(crate) fn count_full(&mut self) {
         if let Some(index) = self.hindered_by.take()
             && let Some(peer) = self.peers[index].as_mut()
         {
             peer.full += 1;
-            self.note_dirty(index);
+            peer.end.tell_full(peer.full);
         }
     }
 

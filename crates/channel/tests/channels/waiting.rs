@@ -407,7 +407,7 @@ fn how_often_there_was_no_room_is_counted_once_for_each_message() {
         for _ in 0..3 {
             assert!(publisher.send(&[0]).is_err());
         }
-        publisher.publish();
+        // Nothing is published after it.
         let report = millrace_agent::channels(agent.path(), SOON).unwrap();
         let mut links = report.channels[0].ends.iter().flat_map(|end| &end.links);
         let sent = links.find_map(|link| link.sent).unwrap();

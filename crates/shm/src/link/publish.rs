@@ -200,6 +200,12 @@ impl PublishEnd {
         words.full.store(troubles.full, Ordering::Relaxed);
     }
 
+    /// Says how often there was no room, also where nothing is published after it.
+    pub fn tell_full(&self, full: u64) {
+        let words = self.link.words(self.direction);
+        words.full.store(full, Ordering::Relaxed);
+    }
+
     /// Says that the publisher sleeps until a ticket comes back. False: one has, or may have, and it must not.
     pub fn sleep(&mut self) -> bool {
         let words = self.link.words(self.direction);
