@@ -430,6 +430,11 @@ impl Endpoint {
 
     /// Found nothing: takes what news there is, and where somebody waits on [`Endpoint::epoll`] himself, says that we sleep. True: there
     /// may be something after all.
+/// When a wait of this length that begins now is over. None: in no time that a clock shows.
+pub(crate) fn deadline_after(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
+}
+
     #[inline]
     pub(crate) fn is_mistaken(&mut self) -> bool {
         if !self.is_watched {
@@ -442,7 +447,7 @@ impl Endpoint {
 
     /// When a wait that begins now is over, as the options say.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.timeout.map(|timeout| Instant::now() + timeout)
+        self.timeout.and_then(deadline_after)
     }
 }
 

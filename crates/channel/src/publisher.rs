@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_shm::pool::PoolMemory;
 use nix::sys::epoll::Epoll;
 
-use crate::endpoint::{Endpoint, Shared};
+use crate::endpoint::{Endpoint, Shared, deadline_after};
 use crate::outbox::Outbox;
 use crate::{DetachedLoan, Error, Loan, PushError};
 
@@ -115,7 +115,7 @@ impl Publisher {
     pub fn drain(&self, timeout: Duration) -> bool {
         self.publish();
         let mut endpoint = self.endpoint.borrow_mut();
-        let deadline = Some(Instant::now() + timeout);
+        let deadline = deadline_after(timeout);
         endpoint.check().is_ok()
             && endpoint.wait_for_room(deadline, |endpoint| {
                 let outbox = endpoint.outbox.as_mut();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use millrace_shm::spin::{self, Spinner};
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
-use super::{Endpoint, NEWS_MAX};
+use super::{Endpoint, NEWS_MAX, deadline_after};
 use crate::outbox::Outbox;
 use crate::pending::Pending;
 
@@ -20,7 +20,7 @@ enum For {
 impl Endpoint {
     /// Waits until so many participants are linked with this one. False: not in time.
     pub(crate) fn wait_for_peers(&mut self, count: usize, timeout: Duration) -> bool {
-        let deadline = Some(Instant::now() + timeout);
+        let deadline = deadline_after(timeout);
         let has_enough = |endpoint: &mut Endpoint| endpoint.peers().count() >= count;
         self.check().is_ok() && self.wait(For::Peers, deadline, has_enough)
     }

@@ -415,3 +415,16 @@ fn how_often_there_was_no_room_is_counted_once_for_each_message() {
         assert_eq!(number(&subscriber), 0);
     }
 }
+
+#[test]
+fn a_time_that_no_clock_shows_is_for_ever() {
+    let agent = Running::start();
+    let channel = channel(&agent, "for-ever").timeout(Duration::MAX);
+    let channel = channel.patience(Some(Duration::MAX));
+    let (publisher, subscriber) = (channel.publisher().unwrap(), channel.subscriber().unwrap());
+    assert!(publisher.wait_for_subscribers(1, Duration::MAX));
+    send(&publisher, 1);
+    assert_eq!(number(&subscriber), 1);
+    assert!(publisher.drain(Duration::MAX));
+    assert!(subscriber.wait_for_publishers(1, Duration::MAX));
+}
