@@ -59,8 +59,8 @@ impl Channel {
         }
     }
 
-    /// The agent's socket. Otherwise the one that `MILLRACE_AGENT` names; else root's, `/run/millrace/agent.sock`, where it exists; else
-    /// the user's own, `millrace/agent.sock` in `XDG_RUNTIME_DIR`.
+    /// The agent's socket. Otherwise the one that `MILLRACE_AGENT` names; else root's, `/run/millrace/agent.sock`, where it answers; else
+    /// the user's own, `millrace/agent.sock` in `XDG_RUNTIME_DIR`, or `/tmp/millrace-UID/agent.sock` where that is not set.
     #[must_use]
     pub fn agent(mut self, socket: impl Into<PathBuf>) -> Channel {
         self.agent = Some(socket.into());

@@ -19,6 +19,23 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 const REFUSED_MIN: Duration = Duration::from_secs(1);
 const REFUSED_MAX: Duration = Duration::from_secs(60);
 
+/// The agent that is there, by its place; or the last place, which is the user's own, and why none is.
+fn connect_to_first(sockets: Vec<PathBuf>) -> (PathBuf, io::Result<WithheldFd>) {
+    let mut last = (
+        PathBuf::new(),
+        Err(io::Error::from(io::ErrorKind::NotFound)),
+    );
+    for path in sockets {
+        let connected = sys::connect_to_agent(&path);
+        let is_there = connected.is_ok();
+        last = (path, connected);
+        if is_there {
+            break;
+        }
+    }
+    last
+}
+
 /// A message of the agent, with what came with it.
 pub(crate) type Incoming = (ToClient, Vec<WithheldFd>);
 
@@ -38,8 +55,9 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Says what we are, and waits for the answer.
-    pub(crate) fn open(path: PathBuf, open: Open) -> Result<(Control, Opened), Error> {
+    /// Says what we are to the first agent that is there, and waits for the answer.
+    pub(crate) fn open(sockets: Vec<PathBuf>, open: Open) -> Result<(Control, Opened), Error> {
+        let (path, connected) = connect_to_first(sockets);
         let mut control = Control {
             path,
             socket: None,
@@ -49,9 +67,8 @@ impl Control {
             retry_at: Instant::now(),
             last_pause: Duration::ZERO,
         };
-        let connected =
-            sys::connect_to_agent(&control.path).and_then(|socket| control.introduce(socket, &[]));
-        connected.map_err(|error| Error::NoAgent(control.path.clone(), error))?;
+        let introduced = connected.and_then(|socket| control.introduce(socket, &[]));
+        introduced.map_err(|error| Error::NoAgent(control.path.clone(), error))?;
         let socket = control.socket.as_ref().ok_or(Error::Unsupported)?;
         if !sys::wait_readable(socket, ANSWER_WAIT) {
             let error = io::Error::from(io::ErrorKind::TimedOut);

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,11 +15,11 @@ use millrace_wire::{
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::unistd::geteuid;
 
 use crate::control::{Control, Incoming};
 use crate::inbox::{Inbox, Source, Taken};
 use crate::outbox::{Outbox, OutboxOptions, Peer};
+use crate::places::agent_sockets;
 use crate::routes::PeerIndex;
 use crate::sys::{self, ForkGuard, WithheldFd};
 use crate::{Channel, Error, WhenFull};
@@ -32,8 +31,6 @@ mod wait;
 
 use alarm::Alarm;
 
-/// The socket of root's agent.
-const ROOT_SOCKET: &str = "/run/millrace/agent.sock";
 /// The kernel is asked for news, by a participant that never waits, not more often than this.
 const LOOK_NS: u64 = 1_000_000;
 /// The group of all servers.
@@ -95,20 +92,6 @@ pub(crate) struct Endpoint {
     is_watched: bool,
 }
 
-fn agent_socket() -> PathBuf {
-    if let Some(path) = std::env::var_os("MILLRACE_AGENT") {
-        return path.into();
-    }
-    let root = PathBuf::from(ROOT_SOCKET);
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    match own {
-        Some(directory) if !root.exists() && !geteuid().is_root() => {
-            directory.join("millrace/agent.sock")
-        }
-        _ => root,
-    }
-}
-
 impl Endpoint {
     pub(crate) fn open(
         channel: &Channel,
@@ -138,8 +121,9 @@ impl Endpoint {
             name,
             group,
         };
-        let path = channel.agent.clone().unwrap_or_else(agent_socket);
-        let (control, opened) = Control::open(path, open)?;
+        let named = channel.agent.clone().map(|socket| vec![socket]);
+        let sockets = named.unwrap_or_else(agent_sockets);
+        let (control, opened) = Control::open(sockets, open)?;
         let options = OutboxOptions {
             when_full: channel.when_full,
             redeliver: channel.redeliver,
@@ -430,11 +414,6 @@ impl Endpoint {
 
     /// Found nothing: takes what news there is, and where somebody waits on [`Endpoint::epoll`] himself, says that we sleep. True: there
     /// may be something after all.
-/// When a wait of this length that begins now is over. None: in no time that a clock shows.
-pub(crate) fn deadline_after(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
-}
-
     #[inline]
     pub(crate) fn is_mistaken(&mut self) -> bool {
         if !self.is_watched {
@@ -449,6 +428,11 @@ pub(crate) fn deadline_after(timeout: Duration) -> Option<Instant> {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timeout.and_then(deadline_after)
     }
+}
+
+/// When a wait of this length that begins now is over. None: in no time that a clock shows.
+pub(crate) fn deadline_after(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
 }
 
 /// What a participant's user has: one thread at a time.

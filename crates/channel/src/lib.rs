@@ -30,7 +30,7 @@
 //!
 //! In reading order: [`Channel`] (how to take part), [`Publisher`] and [`Subscriber`], [`Client`] and [`Server`]; then `endpoint` (what all
 //! have: links, waiting), `control` (what is said with the agent), `room` (sending), `outbox`, `tickets` and `routes` (who gets which
-//! message, and what comes back), `inbox` (whose message is next), and `sys`.
+//! message, and what comes back), `inbox` (whose message is next), `places` (where the agent is), and `sys`.
 
 #![deny(unsafe_code)]
 
@@ -43,6 +43,7 @@ mod loan;
 mod outbox;
 mod pending;
 mod publisher;
+mod places;
 mod requests;
 mod room;
 mod routes;
