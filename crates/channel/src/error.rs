@@ -11,7 +11,7 @@ use millrace_wire::{NameError, Refusal};
 pub enum Error {
     /// The channel's name is none.
     Name(NameError),
-    /// An option has a value that makes no sense; the text says which.
+    /// An option or argument has a value that makes no sense; the text says which.
     Option(String),
     /// No agent answers at this path.
     NoAgent(PathBuf, io::Error),

@@ -156,6 +156,17 @@ impl<'a> Loan<'a> {
         }
     }
 
+    /// Brings one back that was detached, of this memory.
+    #[inline(always)]
+    pub(crate) fn of_detached(
+        owner: &'a Shared,
+        memory: &'a PoolMemory,
+        loan: DetachedLoan,
+    ) -> Loan<'a> {
+        assert!(memory.owns(&loan.buffer), "a loan of somebody else's");
+        Loan::new(owner, memory, loan.buffer)
+    }
+
     /// Memory that the owner publishes from, waited for as its options say.
     #[inline(always)]
     pub(crate) fn of_own(
@@ -171,10 +182,26 @@ impl<'a> Loan<'a> {
         }
     }
 
-    /// Sends it, or returns it with the cause.
+    /// Has its owner, who `owner` should be, send it, or returns it with the cause.
     #[inline(always)]
-    pub(crate) fn push(self, key: Option<u64>, may_wait: bool) -> Result<u64, PushError<Loan<'a>>> {
+    pub(crate) fn push(
+        self,
+        owner: &Shared,
+        key: Option<u64>,
+        may_wait: bool,
+    ) -> Result<u64, PushError<Loan<'a>>> {
+        if !std::ptr::eq(self.owner, owner) {
+            return Err(self.left_as_foreign());
+        }
         self.push_as(Details::of_next(key), may_wait)
+    }
+}
+
+impl<'a> Loan<'a> {
+    #[cold]
+    fn left_as_foreign(self) -> PushError<Loan<'a>> {
+        let error = Error::Option("the loan is of somebody else's memory".to_owned());
+        PushError { loan: self, error }
     }
 }
 

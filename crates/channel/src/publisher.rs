@@ -54,21 +54,25 @@ impl Publisher {
         Ok(Loan::new(&self.endpoint, &self.memory, buffer))
     }
 
-    /// Brings a loan back that was detached from this publisher. One of another's is of no use here: writing to it, or pushing it, panics.
+    /// Brings a loan back that was detached from this publisher.
+    ///
+    /// # Panics
+    /// When it is another's.
     #[must_use]
     #[inline(always)]
     pub fn attach(&self, loan: DetachedLoan) -> Loan<'_> {
-        Loan::new(&self.endpoint, &self.memory, loan.buffer)
+        Loan::of_detached(&self.endpoint, &self.memory, loan)
     }
 
     /// Sends a message, to be seen after the next [`Publisher::publish`]; returns its number. Waits for room, as long as the options say,
     /// if it is one to wait.
     ///
     /// # Errors
-    /// With the loan: [`Error::TimedOut`]; where nobody waits, [`Error::Full`] or [`Error::NoReceiver`].
+    /// With the loan: [`Error::TimedOut`]; where nobody waits, [`Error::Full`] or [`Error::NoReceiver`]; [`Error::Option`]: the loan is
+    /// another publisher's.
     #[inline(always)]
     pub fn push<'a>(&'a self, loan: Loan<'a>) -> Result<u64, PushError<Loan<'a>>> {
-        loan.push(None, true)
+        loan.push(&self.endpoint, None, true)
     }
 
     /// As [`Publisher::push`], but of groups the member gets it that the key belongs to: messages with one key go to one member, in order.
@@ -77,7 +81,7 @@ impl Publisher {
     /// As [`Publisher::push`].
     #[inline(always)]
     pub fn push_keyed<'a>(&'a self, loan: Loan<'a>, key: u64) -> Result<u64, PushError<Loan<'a>>> {
-        loan.push(Some(key), true)
+        loan.push(&self.endpoint, Some(key), true)
     }
 
     /// As [`Publisher::push`], or with a key as [`Publisher::push_keyed`], but never waits.
@@ -90,7 +94,7 @@ impl Publisher {
         loan: Loan<'a>,
         key: Option<u64>,
     ) -> Result<u64, PushError<Loan<'a>>> {
-        loan.push(key, false)
+        loan.push(&self.endpoint, key, false)
     }
 
     /// Lets the subscribers see what was pushed, and wakes those that sleep.

@@ -68,7 +68,7 @@ impl Client {
         loan: Loan<'a>,
         key: Option<u64>,
     ) -> Result<u64, PushError<Loan<'a>>> {
-        loan.push(key, true)
+        loan.push(&self.endpoint, key, true)
     }
 
     /// Does something with the requests that have no answer yet.
@@ -81,7 +81,7 @@ impl Client {
     /// Brings a loan back that was detached from this client, as [`crate::Publisher::attach`].
     #[must_use]
     pub fn attach_loan(&self, loan: DetachedLoan) -> Loan<'_> {
-        Loan::new(&self.endpoint, &self.memory, loan.buffer)
+        Loan::of_detached(&self.endpoint, &self.memory, loan)
     }
 
     /// Brings a reply back that was detached.

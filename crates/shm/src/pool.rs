@@ -141,6 +141,13 @@ impl PoolMemory {
         unsafe { std::slice::from_raw_parts(place.as_ptr(), bytes) }
     }
 
+    /// Whether a buffer is of this pool.
+    #[must_use]
+    #[inline]
+    pub fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.pool() == self.number
+    }
+
     /// Where the pool begins, and how many bytes it has: for code that copies from and to it by address. It is mapped as long as `self`
     /// lives; subscribers read there at the same time, and a forked child has zeros.
     #[must_use]
@@ -223,7 +230,7 @@ impl Pool {
     /// Whether a buffer is of this pool.
     #[must_use]
     pub fn owns(&self, buffer: &Buffer) -> bool {
-        buffer.pool() == self.memory.number
+        self.memory.owns(buffer)
     }
 
     /// Gives a buffer back.

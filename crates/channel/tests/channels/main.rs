@@ -453,3 +453,19 @@ fn a_name_is_a_tenant_s_and_kinds_do_not_mix() {
     assert!(!publisher.wait_for_subscribers(1, A_WHILE));
     assert!(publisher.as_fd().try_clone_to_owned().is_ok());
 }
+
+#[test]
+fn a_loan_of_another_publisher_does_not_go() {
+    let agent = Running::start();
+    let publishers = ["one", "another"].map(|name| channel(&agent, name).publisher().unwrap());
+    let subscriber = channel(&agent, "another").subscriber().unwrap();
+    assert!(publishers[1].wait_for_subscribers(1, SOON));
+    let refused = publishers[1].push(publishers[0].loan(8).unwrap());
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused.error, Error::Option(_)));
+    let detached = refused.loan.detach();
+    let attach = std::panic::AssertUnwindSafe(|| drop(publishers[1].attach(detached)));
+    assert!(std::panic::catch_unwind(attach).is_err());
+    send(&publishers[1], 5);
+    assert_eq!(number(&subscriber), 5);
+}
