@@ -36,14 +36,15 @@
 
 mod channel;
 mod control;
+mod descriptors;
 mod endpoint;
 mod error;
 mod inbox;
 mod loan;
 mod outbox;
 mod pending;
-mod publisher;
 mod places;
+mod publisher;
 mod requests;
 mod room;
 mod routes;

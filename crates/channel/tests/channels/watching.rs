@@ -1,6 +1,6 @@
 //! Who waits by a descriptor is woken, whatever he calls between his waits; and who holds messages of one who has left him is met again.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Instant;
 
 use millrace_channel::{Client, Lost, WhenFull};
@@ -123,4 +123,31 @@ fn who_was_left_while_he_held_messages_is_met_again_when_they_are_back() {
     });
     assert_eq!(number(&subscriber), 2);
     drop(publishing.join().unwrap());
+}
+
+/// As loops do that own what they wait for.
+fn is_readable_by_trait(watched: &(impl AsFd + AsRawFd)) -> bool {
+    assert_eq!(watched.as_fd().as_raw_fd(), watched.as_raw_fd());
+    is_readable(watched.as_fd())
+}
+
+#[test]
+fn participants_are_descriptors() {
+    let agent = Running::start();
+    let channel = channel(&agent, "descriptors");
+    let (publisher, subscriber) = (channel.publisher().unwrap(), channel.subscriber().unwrap());
+    assert!(is_readable_by_trait(&publisher), "a subscriber has come");
+    assert!(publisher.wait_for_subscribers(1, SOON));
+    while subscriber.pop().is_some() {}
+    send(&publisher, 3);
+    assert!(is_readable_by_trait(&subscriber));
+    assert_eq!(number(&subscriber), 3);
+    let (client, server) = (channel.client().unwrap(), channel.server().unwrap());
+    assert!(server.wait_for_clients(1, SOON) && client.wait_for_servers(1, SOON));
+    while server.pop().is_some() {}
+    settle(&client);
+    ask(&client, 1, 0);
+    assert!(is_readable_by_trait(&server));
+    server.receive().unwrap().send(&[0]).unwrap();
+    assert!(is_readable_by_trait(&client));
 }
