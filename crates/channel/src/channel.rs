@@ -41,7 +41,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// The channel of this name: 1 to 64 letters, digits or `. _ / -`. Who may use which is the agent's policy; without one, all programs
+    /// The channel of this name: 1 to 64 letters of ASCII, digits or `. _ / -`, the first a letter or digit. Who may use which is the agent's policy; without one, all programs
     /// of one user, or of one container or pod.
     #[must_use]
     pub fn new(name: &str) -> Channel {
@@ -169,8 +169,8 @@ impl Channel {
             return Err(wrong("pool_bytes", &self.pool_bytes, wanted));
         }
         let group = self.group.as_ref().map(|group| {
-            let wanted = "a name such as channels have";
-            ChannelName::new(group).map_err(|_| wrong("group", group, wanted))
+            let name = ChannelName::new(group);
+            name.map_err(|error| Error::Option(format!("group is {group:?}; as {error}")))
         });
         let group = group.transpose()?;
         Endpoint::open(self, role, name, group)

@@ -30,7 +30,7 @@ pub enum Error {
     Full,
     /// Nobody is there who could get the message.
     NoReceiver,
-    /// The time to wait is over.
+    /// The time to wait is over: nothing came, or there was no room, or nobody to get the message.
     TimedOut,
     /// This process is a child of the one that opened the channel.
     Forked,
@@ -66,7 +66,9 @@ impl fmt::Display for Error {
             }
             Error::Full => f.write_str("there is no room for the message now"),
             Error::NoReceiver => f.write_str("nobody is there who could get the message"),
-            Error::TimedOut => f.write_str("nothing came in time"),
+            Error::TimedOut => f.write_str(
+                "not in time: nothing came, or there was no room or nobody for what was to go",
+            ),
             Error::Forked => f.write_str(
                 "a forked child cannot use its parent's channel: it has to open one of its own",
             ),
