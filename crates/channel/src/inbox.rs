@@ -1,5 +1,6 @@
 //! The subscriber's side: publishers, each with its link and pool, and who of them is served next.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use millrace_shm::link::{Descriptor, SubscribeEnd, flags};
@@ -12,6 +13,9 @@ const TURN_MESSAGES: u32 = 32;
 
 /// In the place of the last number, before the first message.
 const FIRST: u64 = u64::MAX;
+
+/// So many publishers whose links are over are remembered.
+const FORMER_MAX: usize = 64;
 
 /// How many messages ahead memory is asked for.
 const AHEAD: u32 = 6;
@@ -94,6 +98,8 @@ pub(crate) struct Inbox {
     turn: usize,
     left: u32,
     lost: u64,
+    /// Publishers whose links are over, each with the number of its last message: who has left us may come again.
+    former: VecDeque<(u64, u64)>,
     /// Ids of publishers that have gone, or go on without us, of which nothing is left to read.
     pub(crate) over: Vec<u64>,
 }
@@ -120,8 +126,13 @@ impl Inbox {
         self.lost
     }
 
-    /// A publisher has come.
-    pub(crate) fn add(&mut self, source: Source) -> usize {
+    /// A publisher has come, or comes again: then what it has sent meanwhile is missing.
+    pub(crate) fn add(&mut self, mut source: Source) -> usize {
+        if let Some(place) = self.former.iter().position(|(id, _)| *id == source.id)
+            && let Some((_, sequence)) = self.former.remove(place)
+        {
+            source.sequence = sequence;
+        }
         if let Some(index) = self.sources.iter().position(Option::is_none) {
             self.sources[index] = Some(source);
             return index;
@@ -148,6 +159,10 @@ impl Inbox {
             && !source.is_liar
         {
             self.over.push(source.id);
+            if source.has_all && source.sequence != FIRST {
+                self.former.truncate(FORMER_MAX - 1);
+                self.former.push_front((source.id, source.sequence));
+            }
         }
     }
 
