@@ -34,7 +34,7 @@ pub enum Error {
     TimedOut,
     /// This process is a child of the one that opened the channel.
     Forked,
-    /// The client of this request has gone.
+    /// The client of this request has gone; or, for the client, its server has died or let the request fall.
     Gone,
     /// The kernel refuses something that cannot be done without.
     Kernel(&'static str, io::Error),
@@ -72,7 +72,9 @@ impl fmt::Display for Error {
             Error::Forked => f.write_str(
                 "a forked child cannot use its parent's channel: it has to open one of its own",
             ),
-            Error::Gone => f.write_str("the client of this request has gone"),
+            Error::Gone => f.write_str(
+                "the client of this request has gone, or its server has died or let it fall",
+            ),
             Error::Kernel(what, error) => write!(f, "the kernel refuses {what}: {error}"),
         }
     }
