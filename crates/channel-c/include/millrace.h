@@ -8,13 +8,15 @@
  *   -ETIMEDOUT  not in time
  *   -ENOTCONN   nobody is there who could get the message
  *   -EMSGSIZE   the message is too long
- *   -EINVAL     an argument makes no sense, or a loan or message was used twice
+ *   -EINVAL     an argument makes no sense, a loan was made longer, or a loan or message was used twice
  *   -ENOENT     no agent answers;  -EPROTO it has no version in common;  -EACCES, -EDQUOT, -ENOMEM, -EBADF it refuses
  *   -ECHILD     this process is a child of the one that opened the channel
  *   -EPIPE      the client of this request has gone, or its server has died or let the request fall
  * `millrace_error()` says in words what went wrong last in the calling thread.
  *
- * A handle is used by one thread at a time. Handles, loans and messages are the process's that made them, not its children's.
+ * A handle is used by one thread at a time, whichever it is: threads that share one need a lock around each call and around what
+ * they do with its messages. Any number of handles may be open in one process. An open that fails leaves NULL; a handle that is NULL
+ * is refused (-EINVAL), and closing it does nothing. A handle's messages and loans end with it. Handles, loans and messages are the process's that made them, not its children's.
  */
 #ifndef MILLRACE_H
 #define MILLRACE_H
@@ -42,7 +44,7 @@ struct millrace_options {
     uint64_t pool_bytes; /* memory for messages, a multiple of 65536; 0: 8 MiB */
     uint32_t slots;      /* messages outstanding per link, a power of two from 2 to 32768; 0: 1024 */
     uint32_t when_full;  /* enum millrace_when_full */
-    int64_t timeout_ms;  /* how long whoever waits waits; 0: for ever */
+    int64_t timeout_ms;  /* how long `loan`, `push`, `send` and `reply`, and a client's and server's `receive` wait; 0: for ever */
     int64_t patience_ms; /* after which a publisher goes on without a subscriber that gives nothing back; 0: 1000; -1: never */
     uint32_t redeliver;  /* not 0: what a dead member of a group had goes to another one */
     uint32_t reserved;   /* 0 */
@@ -83,6 +85,9 @@ typedef struct millrace_server millrace_server;
 /* What went wrong last in this thread, in words. Valid until its next call. */
 const char *millrace_error(void);
 
+/* The `timeout_ms` of a function: how long it waits; 0: not at all; below 0: for ever. Time that is over is -ETIMEDOUT. A descriptor
+ * (`_fd`) stays the handle's: it is watched, for reading, and neither read nor closed. `pop` until -EAGAIN, also before the first wait. */
+
 /* Publishers. `key`: the member of a group that it belongs to gets the message, in order; NULL: the one with the fewest. */
 int millrace_publisher_open(const char *name, const struct millrace_options *options, millrace_publisher **publisher);
 int millrace_publisher_loan(millrace_publisher *publisher, size_t bytes, struct millrace_loan *loan);
@@ -95,7 +100,7 @@ int millrace_publisher_wait(millrace_publisher *publisher, uint32_t subscribers,
 int millrace_publisher_fd(millrace_publisher *publisher);
 void millrace_publisher_close(millrace_publisher *publisher);
 
-/* Subscribers. `pop` never waits. `receive` waits: `timeout_ms` below 0: for ever. */
+/* Subscribers. `pop` never waits; `receive` does. */
 int millrace_subscriber_open(const char *name, const struct millrace_options *options, millrace_subscriber **subscriber);
 int millrace_subscriber_pop(millrace_subscriber *subscriber, struct millrace_message *message);
 int millrace_subscriber_receive(millrace_subscriber *subscriber, int64_t timeout_ms, struct millrace_message *message);
@@ -117,7 +122,8 @@ int millrace_client_wait(millrace_client *client, uint32_t servers, int64_t time
 int millrace_client_fd(millrace_client *client);
 void millrace_client_close(millrace_client *client);
 
-/* Servers. `reply` sends the loan and gives the request back; `release` gives it back without a reply, and its client learns so. */
+/* Servers. `reply` sends the loan and gives the request back. Where it fails both are gone, too, and the client learns that there is no
+ * reply; but not where the loan is one that was used, or was made longer: then the request can still be replied to. `release` gives it back without a reply, and its client learns so. */
 int millrace_server_open(const char *name, const struct millrace_options *options, millrace_server **server);
 int millrace_server_pop(millrace_server *server, struct millrace_message *request);
 int millrace_server_receive(millrace_server *server, struct millrace_message *request);

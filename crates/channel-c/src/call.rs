@@ -5,7 +5,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use millrace_channel::{Channel, Error, Message, WhenFull};
+use millrace_channel::{Channel, DetachedLoan, Error, Message, WhenFull};
+
+use crate::slab::Slab;
 
 /// `struct millrace_options`.
 #[repr(C)]
@@ -157,6 +159,20 @@ impl From<Error> for Failure {
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// The loan that is to be sent, with as many bytes as the caller says. One that is refused stays where it was.
+pub(crate) fn loan_to_send(
+    loans: &mut Slab<DetachedLoan>,
+    place: &MillraceLoan,
+) -> Result<DetachedLoan, Failure> {
+    let loan = loans.take(place.number).ok_or_else(Failure::used)?;
+    if place.bytes > loan.bytes() {
+        loans.put_back(place.number, loan);
+        let text = "the loan was made longer than its memory";
+        return Err(Failure::new(libc::EINVAL, text));
+    }
+    Ok(loan)
 }
 
 /// Makes a call's result: no panic crosses into C.

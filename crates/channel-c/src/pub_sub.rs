@@ -7,7 +7,7 @@ use millrace_channel::{DetachedLoan, DetachedMessage, Publisher, Subscriber};
 
 use crate::call::{
     Failure, MillraceLoan, MillraceMessage, MillraceOptions, call, channel, deadline, key,
-    patience, store, there,
+    loan_to_send, patience, store, there,
 };
 use crate::slab::Slab;
 use crate::verbs::{any_handle, sending_handle};
@@ -64,6 +64,7 @@ pub(crate) unsafe extern "C" fn millrace_publisher_open(
     call(|| {
         // SAFETY: as the header demands.
         let place = unsafe { there(publisher) }?;
+        *place = std::ptr::null_mut();
         // SAFETY: as above.
         let opened = unsafe { channel(name, options) }?.publisher()?;
         *place = Box::into_raw(Box::new(PublisherHandle {
@@ -88,7 +89,7 @@ pub(crate) unsafe extern "C" fn millrace_publisher_push(
         let PublisherHandle { publisher, loans } = unsafe { there(publisher) }?;
         // SAFETY: as above.
         let place = unsafe { there(loan) }?;
-        let detached = loans.take(place.number).ok_or_else(Failure::used)?;
+        let detached = loan_to_send(loans, place)?;
         let mut lent = publisher.attach(detached);
         lent.truncate(place.bytes);
         // SAFETY: as above.
@@ -163,6 +164,7 @@ pub(crate) unsafe extern "C" fn millrace_subscriber_open(
     call(|| {
         // SAFETY: as the header demands.
         let place = unsafe { there(subscriber) }?;
+        *place = std::ptr::null_mut();
         // SAFETY: as above.
         let opened = unsafe { channel(name, options) }?.subscriber()?;
         *place = Box::into_raw(Box::new(SubscriberHandle {

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use millrace_channel::{Answer, Client, DetachedLoan, DetachedMessage, Request, Server};
 
 use crate::call::{
-    Failure, MillraceLoan, MillraceMessage, MillraceOptions, call, channel, key, patience, store,
-    there,
+    Failure, MillraceLoan, MillraceMessage, MillraceOptions, call, channel, key, loan_to_send,
+    patience, store, there,
 };
 use crate::slab::Slab;
 use crate::verbs::{any_handle, sending_handle};
@@ -66,6 +66,7 @@ pub(crate) unsafe extern "C" fn millrace_client_open(
     call(|| {
         // SAFETY: as the header demands.
         let place = unsafe { there(client) }?;
+        *place = std::ptr::null_mut();
         // SAFETY: as above.
         let opened = unsafe { channel(name, options) }?.client()?;
         *place = Box::into_raw(Box::new(ClientHandle {
@@ -91,7 +92,7 @@ pub(crate) unsafe extern "C" fn millrace_client_push(
         let ClientHandle { client, loans, .. } = unsafe { there(client) }?;
         // SAFETY: as above.
         let place = unsafe { there(loan) }?;
-        let detached = loans.take(place.number).ok_or_else(Failure::used)?;
+        let detached = loan_to_send(loans, place)?;
         let mut lent = client.attach_loan(detached);
         lent.truncate(place.bytes);
         // SAFETY: as above.
@@ -198,6 +199,7 @@ pub(crate) unsafe extern "C" fn millrace_server_open(
     call(|| {
         // SAFETY: as the header demands.
         let place = unsafe { there(server) }?;
+        *place = std::ptr::null_mut();
         // SAFETY: as above.
         let opened = unsafe { channel(name, options) }?.server()?;
         *place = Box::into_raw(Box::new(ServerHandle {
@@ -325,9 +327,12 @@ pub(crate) unsafe extern "C" fn millrace_server_reply(
         // SAFETY: as above.
         let place = unsafe { there(loan) }?;
         let asked = requests.take(number).ok_or_else(Failure::used)?;
-        let Some(detached) = loans.take(place.number) else {
-            requests.put_back(number, asked);
-            return Err(Failure::used());
+        let detached = match loan_to_send(loans, place) {
+            Ok(detached) => detached,
+            Err(failure) => {
+                requests.put_back(number, asked);
+                return Err(failure);
+            }
         };
         let asked = server.attach(asked);
         let mut lent = server

@@ -43,6 +43,8 @@ static void messages(void) {
     OK(millrace_publisher_loan(publisher, 100, &loan));
     IS(loan.bytes == 100 && loan.data);
     memcpy(loan.data, "hello", 5);
+    loan.bytes = 101;
+    IS(millrace_publisher_push(publisher, &loan, &key, &sequence) == -EINVAL && strstr(millrace_error(), "longer"));
     loan.bytes = 5;
     OK(millrace_publisher_push(publisher, &loan, &key, &sequence));
     IS(sequence == 0);
@@ -108,6 +110,9 @@ static void requests(void) {
     OK(millrace_server_return(server, &loan));
     OK(millrace_server_loan(server, &request, 4, &loan));
     memcpy(loan.data, "pong", 4);
+    loan.bytes = 5;
+    IS(millrace_server_reply(server, &request, &loan) == -EINVAL);
+    loan.bytes = 4;
     OK(millrace_server_reply(server, &request, &loan));
     IS(millrace_server_reply(server, &request, &loan) == -EINVAL);
     OK(millrace_client_receive(client, &reply));
@@ -136,7 +141,9 @@ static void mistakes(void) {
     IS(strstr(millrace_error(), "version"));
     options = (struct millrace_options){.size = sizeof options, .agent = "/nowhere"};
     IS(millrace_publisher_open("a", &options, &publisher) == -ENOENT);
-    IS(millrace_publisher_open("not a name", NULL, &publisher) == -EINVAL);
+    publisher = (millrace_publisher *)&options;
+    IS(millrace_publisher_open("not a name", NULL, &publisher) == -EINVAL && !publisher);
+    IS(millrace_publisher_open("not \xff UTF-8", NULL, &publisher) == -EINVAL);
     IS(millrace_publisher_publish(NULL) == -EINVAL);
     millrace_publisher_close(NULL);
 }
