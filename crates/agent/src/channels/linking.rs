@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use millrace_shm::link::Link;
 use millrace_wire::{LinkEnd, Linked, ToClient};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::matching::Pair;
 use super::names::ChannelKey;
@@ -121,7 +121,9 @@ impl Server {
             if let Err(refusal) = self.link_up(pair, now) {
                 self.channels.links_refused += 1;
                 self.channels.matching.refuse(pair);
-                if !matches!(refusal, Refusal::Quota) {
+                if matches!(refusal, Refusal::Quota) {
+                    self.explain_quota(pair);
+                } else {
                     self.explain(refusal);
                     self.channels.again = Some(now + AGAIN);
                 }
@@ -131,6 +133,23 @@ impl Server {
             Some(now)
         } else {
             self.channels.again
+        }
+    }
+
+    /// Neither of the two is told that a limit keeps them apart, which may be over soon.
+    fn explain_quota(&mut self, pair: Pair) {
+        let [Some(sender), Some(receiver)] = pair.map(|client| self.clients.get(&client)) else {
+            return;
+        };
+        if let (Some(key), true) = (self.key_of(pair[0]), self.log_limit.allows()) {
+            warn!(
+                sender = sender.pid,
+                sender_tenant = self.pods.tenant_name(sender),
+                receiver = receiver.pid,
+                receiver_tenant = self.pods.tenant_name(receiver),
+                channel = key.name.as_str(),
+                "two participants are not brought together: a limit of [quota] is reached"
+            );
         }
     }
 
