@@ -31,6 +31,18 @@ _library.millrace_error.restype = c_char_p
 BLOCK, FAIL, DROP_OLDEST, DROP_NEWEST = range(4)
 
 
+def _text(text: str | os.PathLike) -> bytes:
+    """As C has it: ctypes would take a number for an address, and end a text at its first NUL."""
+    encoded = os.fsencode(text)
+    if b"\0" in encoded:
+        raise ValueError("a text with a NUL")
+    return encoded
+
+
+def _bytes(message: bytes | bytearray | memoryview) -> bytes:
+    return message if isinstance(message, bytes) else bytes(memoryview(message))
+
+
 class _Options(ctypes.Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -84,12 +96,18 @@ class _Handle:
 
     _kind = ""
 
-    def __init__(self, name: str, **options: str | int) -> None:
-        given = {key: value.encode() if isinstance(value, str) else value for key, value in options.items()}
+    def __init__(self, name: str, **options: str | os.PathLike | int | None) -> None:
+        known = {field for field, _ in _Options._fields_} - {"size", "reserved"}
+        if unknown := options.keys() - known:
+            raise TypeError(f"no options: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+        texts = {key: _text(options[key]) for key in ("agent", "group") if options.get(key) is not None}
+        given = options | texts
         self._handle = c_void_p()
-        self._call("open", name.encode(), byref(_Options(size=ctypes.sizeof(_Options), **given)), byref(self._handle), bare=True)
+        self._call("open", _text(name), byref(_Options(size=ctypes.sizeof(_Options), **given)), byref(self._handle), bare=True)
 
     def _call(self, verb: str, *arguments: object, bare: bool = False) -> int:
+        if not bare and not self._handle:
+            raise ValueError(f"the {self._kind} is closed")
         function = getattr(_library, f"millrace_{self._kind}_{verb}")
         result = function(*arguments) if bare else function(self._handle, *arguments)
         if result < 0:
@@ -136,6 +154,7 @@ class Publisher(_Handle):
 
     def send(self, message: bytes, key: int | None = None) -> None:
         """Sends a message and publishes it."""
+        message = _bytes(message)
         self._call("send", message, c_size_t(len(message)), byref(c_uint64(key)) if key is not None else None)
 
     def drain(self, timeout: float = 10.0) -> None:
@@ -171,6 +190,7 @@ class Client(_Handle):
 
     def send(self, request: bytes, key: int | None = None) -> int:
         """Sends a request; returns its number, which its reply has as `sequence`."""
+        request = _bytes(request)
         loan, number = _Loan(), c_uint64()
         self._call("loan", c_size_t(len(request)), byref(loan))
         ctypes.memmove(loan.data, request, len(request))
@@ -196,6 +216,7 @@ class Request(Message):
 
     def reply(self, reply: bytes) -> None:
         """Replies."""
+        reply = _bytes(reply)
         loan = _Loan()
         self._server._call("loan", byref(self._message), c_size_t(len(reply)), byref(loan))
         ctypes.memmove(loan.data, reply, len(reply))

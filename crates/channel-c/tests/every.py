@@ -42,6 +42,31 @@ with millrace.Client("sums", timeout_ms=20_000) as client, millrace.Server("sums
         assert error.request == number
     serving.join()
 
+for options in ({"slot": 8}, {"agent": 5}, {"group": 5}, {"group": "a\0b"}):
+    try:
+        millrace.Publisher("py", **options)
+        raise AssertionError(options)
+    except (TypeError, ValueError):
+        pass
+
+with millrace.Publisher("views") as publisher, millrace.Subscriber("views") as subscriber:
+    publisher.wait(1, SOON)
+    for message in (bytearray(b"array"), memoryview(b"view")):
+        publisher.send(message)
+        assert subscriber.receive(SOON) == bytes(message)
+    for message in ("text", 5, None):
+        try:
+            publisher.send(message)
+            raise AssertionError(message)
+        except TypeError:
+            pass
+
+try:
+    publisher.send(b"late")
+    raise AssertionError("a closed one sends")
+except ValueError:
+    pass
+
 try:
     millrace.Publisher("no name")
     raise AssertionError("a name with a space")

@@ -170,7 +170,9 @@ impl Channel {
         }
         let group = self.group.as_ref().map(|group| {
             let name = ChannelName::new(group);
-            name.map_err(|error| Error::Option(format!("group is {group:?}; as {error}")))
+            name.map_err(|error| {
+                Error::Option(format!("group is {group:?}; {error}, and so has a group's"))
+            })
         });
         let group = group.transpose()?;
         Endpoint::open(self, role, name, group)
