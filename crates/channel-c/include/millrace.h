@@ -10,7 +10,7 @@
  *   -EMSGSIZE   the message is too long
  *   -EINVAL     an argument makes no sense, a loan was made longer, or a loan or message was used twice
  *   -ENOENT     no agent answers;  -EPROTO it has no version in common;  -EACCES, -EDQUOT, -ENOMEM, -EBADF it refuses
- *   -ECHILD     this process is a child of the one that opened the channel
+ *   -ECHILD     this process is a child of the one that opened the channel (`pop` finds nothing there, and waits are not over in time)
  *   -EPIPE      the client of this request has gone, or its server has died or let the request fall
  * `millrace_error()` says in words what went wrong last in the calling thread.
  *

@@ -1,4 +1,10 @@
-//! Things by numbers that are never used twice.
+//! Things by numbers that are never used twice, nor by two handles: one that is given to the wrong handle is not taken for its own.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where the counts of the next slab begin, far from those of the last.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+const APART: u32 = 0x9e37_79b9;
 
 /// What is there, by number.
 #[derive(Debug)]
@@ -6,6 +12,7 @@ pub(crate) struct Slab<T> {
     /// How often each place was used, and what is in it.
     places: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
+    first: u32,
 }
 
 impl<T> Default for Slab<T> {
@@ -13,6 +20,7 @@ impl<T> Default for Slab<T> {
         Slab {
             places: Vec::new(),
             free: Vec::new(),
+            first: NEXT.fetch_add(APART, Ordering::Relaxed),
         }
     }
 }
@@ -20,7 +28,7 @@ impl<T> Default for Slab<T> {
 impl<T> Slab<T> {
     pub(crate) fn put(&mut self, thing: T) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push((0, None));
+            self.places.push((self.first, None));
             self.places.len() as u32 - 1
         });
         let place = &mut self.places[index as usize];
@@ -66,5 +74,15 @@ mod tests {
             (Some('d'), Some('b'))
         );
         assert_eq!(slab.take(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_number_is_of_use_to_one_slab() {
+        let (mut one, mut other) = (Slab::default(), Slab::default());
+        for _ in 0..100 {
+            let number = one.put('a');
+            other.put('b');
+            assert_eq!(other.take(number), None);
+        }
     }
 }

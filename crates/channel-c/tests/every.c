@@ -26,9 +26,9 @@ static void check(int result, const char *what, int line) {
 
 static void messages(void) {
     struct millrace_options options = {.size = sizeof options, .pool_bytes = 1 << 20, .slots = 4, .when_full = MILLRACE_FAIL};
-    millrace_publisher *publisher = NULL;
+    millrace_publisher *publisher = NULL, *other = NULL;
     millrace_subscriber *subscriber = NULL;
-    struct millrace_loan loan;
+    struct millrace_loan loan, others;
     struct millrace_message message, again;
     uint64_t key = 7, sequence = 99;
 
@@ -40,8 +40,13 @@ static void messages(void) {
     IS(millrace_subscriber_pop(subscriber, &message) == -EAGAIN);
     IS(millrace_subscriber_receive(subscriber, 1, &message) == -ETIMEDOUT);
 
+    OK(millrace_publisher_open("c/other", &options, &other));
+    OK(millrace_publisher_loan(other, 8, &others));
     OK(millrace_publisher_loan(publisher, 100, &loan));
     IS(loan.bytes == 100 && loan.data);
+    IS(millrace_publisher_return(publisher, &others) == -EINVAL);
+    IS(millrace_publisher_push(other, &loan, NULL, NULL) == -EINVAL);
+    millrace_publisher_close(other);
     memcpy(loan.data, "hello", 5);
     loan.bytes = 101;
     IS(millrace_publisher_push(publisher, &loan, &key, &sequence) == -EINVAL && strstr(millrace_error(), "longer"));
