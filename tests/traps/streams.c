@@ -156,6 +156,29 @@ static void files_and_pipes(void) {
     observe_result("tee", tee(pair.far, ends[1], 1, 0));
 }
 
+/* The kernel sends from a connection to a pipe, and to nothing else. */
+static void sent_to_a_pipe(void) {
+    Pair pair = on_the_ring();
+    int file = memfd_create("file", 0), ends[2];
+    char bytes[64] = "";
+    off_t at = 0;
+    must(pipe(ends) == 0, "pipe");
+    must(send(pair.near, "first, ", 7, 0) == 7 && send(pair.near, "second", 6, 0) == 6, "send");
+    observe_result("at a place", sendfile(ends[1], pair.far, &at, 5));
+    observe_result("to a file", sendfile(file, pair.far, NULL, 5));
+    observe_result("to a connection", sendfile(pair.near, pair.far, NULL, 5));
+    observe_result("nothing", sendfile(ends[1], pair.far, NULL, 0));
+    ssize_t moved = 0, part;
+    while (moved < 13 && (part = sendfile(ends[1], pair.far, NULL, 13 - moved)) > 0)
+        moved += part;
+    observe_result("to a pipe", moved);
+    must(read(ends[0], bytes, 13) == 13, "read");
+    observe("%s", bytes);
+    talk(pair.near, pair.far);
+    fcntl(pair.far, F_SETFL, O_NONBLOCK);
+    observe_result("nothing there", sendfile(ends[1], pair.far, NULL, 5));
+}
+
 /* The kernel splices nothing into a file that is appended to, and takes a socket for one. */
 static void nothing_is_spliced_into_what_is_appended_to(void) {
     Pair pair = on_the_ring();
@@ -186,6 +209,7 @@ int main(int argc, char **argv) {
         CASE(standard_input_is_the_connection),
         CASE(asynchronous_io),
         CASE(files_and_pipes),
+        CASE(sent_to_a_pipe),
         CASE(nothing_is_spliced_into_what_is_appended_to),
         {0},
     };

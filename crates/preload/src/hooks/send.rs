@@ -7,7 +7,7 @@ use millrace_wire::Reason;
 
 use crate::hooks::receive::{give_up, stream_flags, vectors};
 use crate::send::{Call, send as send_on};
-use crate::{headers, hooks::finish, real, table, thread, user};
+use crate::{headers, hooks::finish, kernel, real, table, thread, user};
 
 #[inline]
 fn from_buffer(
@@ -260,7 +260,17 @@ pub(super) unsafe extern "C-unwind" fn sendfile(
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendfile(out, input, offset, bytes) };
     let Some(socket) = table::called(out) else {
-        return raw();
+        if bytes == 0
+            || !offset.is_null()
+            || table::called(input).is_none()
+            || !kernel::is_pipe(out)
+        {
+            return raw();
+        }
+        // From a connection the kernel sends to a pipe alone, by what `splice` does.
+        let nowhere = std::ptr::null_mut();
+        // SAFETY: no offsets; the descriptors and the size are the program's own.
+        return unsafe { splice(input, nowhere, out, nowhere, bytes, 0) };
     };
     enter!(sends("sendfile", out, 0));
     // It is no place for a cancellation, whatever is called for it.
