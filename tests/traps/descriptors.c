@@ -1,6 +1,9 @@
 /* Descriptors that are copied, closed, passed and used again. */
 #include "traps.h"
+#include <spawn.h>
 #include <sys/resource.h>
+
+extern char **environ;
 
 static Pair the_pair;
 static atomic_int receives;
@@ -286,6 +289,48 @@ static void passed_to_itself(void) {
     observe("talked");
 }
 
+/* As `copied_before_it_is_connected`, where the other process gets it by a message, or is a program that is started. */
+static void given_before_it_is_connected(int starts) {
+    struct sockaddr_in address;
+    int listener = listen_here(&address, 1), road[2], fd = socket(AF_INET, SOCK_STREAM, 0);
+    char bytes[64] = {0}, number[16], path[] = "/bin/sh", *words[] = {"sh", "-c", "read go && head -c 13 <&\"$0\"", number, NULL};
+    must(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, road) == 0, "socketpair");
+    snprintf(number, sizeof number, "%d", fd);
+    pid_t child;
+    if (starts) {
+        posix_spawn_file_actions_t actions;
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_adddup2(&actions, road[1], 0);
+        must(posix_spawn(&child, path, &actions, NULL, words, environ) == 0, "posix_spawn");
+    } else if ((child = fork()) == 0) {
+        close(fd);
+        fd = take(road[1], bytes, 1);
+        must(recv(road[1], bytes, sizeof bytes, 0) > 0, "go");
+        ssize_t got = recv(fd, bytes, 13, 0);
+        observe("%.*s", (int)got, bytes);
+        _exit(0);
+    } else {
+        /* The one that the child has from the fork is not what is connected. */
+        close(fd);
+        fd = socket(AF_INET, SOCK_STREAM, 0);
+        pass(road[0], fd, bytes, 1);
+    }
+    must(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    int far = accept(listener, NULL, NULL);
+    for (int i = 0; i < 10; i++) {
+        talk(fd, far);
+        talk(far, fd);
+        pause_ms(5);
+    }
+    must(send(far, "for the child", 13, 0) == 13 && send(road[0], "\n", 1, 0) == 1, "send");
+    observe("the child ended with %d", status_of(child));
+    observe_result("recv", recv(fd, bytes, sizeof bytes, MSG_DONTWAIT));
+}
+
+static void passed_before_it_is_connected(void) { given_before_it_is_connected(0); }
+
+static void inherited_before_it_is_connected(void) { given_before_it_is_connected(1); }
+
 static void taken_by_pidfd(void) {
     Pair pair = on_the_ring();
     int ready[2];
@@ -329,6 +374,8 @@ int main(int argc, char **argv) {
         CASE(all_are_closed_unseen),
 #endif
         CASE(copied_before_it_is_connected),
+        CASE(passed_before_it_is_connected),
+        CASE(inherited_before_it_is_connected),
         CASE(everything_is_closed),
         CASE(descriptors_run_out),
         CASE(passed_to_another_process),

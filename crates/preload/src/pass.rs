@@ -4,7 +4,7 @@ use libc::msghdr;
 use millrace_wire::Reason;
 
 use crate::table::{self, Entry};
-use crate::{headers, uring, user};
+use crate::{headers, process, uring, user};
 
 /// Pins every connection that a message carries by SCM_RIGHTS.
 pub(crate) fn note_passed(header: &msghdr) {
@@ -24,7 +24,8 @@ pub(crate) fn note_passed(header: &msghdr) {
                 set.give_up_records();
             }
             Entry::Ring => uring::begin(),
-            Entry::Unknown | Entry::Unconnected(_) => {}
+            Entry::Unconnected(_) => process::leave_unconnected(fd),
+            Entry::Unknown => {}
         }
     }
 }

@@ -8,6 +8,7 @@ use millrace_shm::board::holders::{STRANGER, UNKNOWN};
 use millrace_wire::Reason;
 
 use crate::socket::Socket;
+use crate::table::Entry;
 use crate::{client, kernel, process, table, thread};
 
 /// In a child of `vfork`, which shares our memory: it is about to become another program.
@@ -80,8 +81,12 @@ pub(crate) fn around_unnamed<T>(start: impl FnOnce() -> (T, bool)) -> T {
     })
 }
 
-/// The connections that a program gets that is started now.
+/// The connections that a program gets that is started now. Sockets that it gets before they are connected are followed no more.
 fn inherited() -> Vec<(c_int, &'static Socket)> {
+    table::all()
+        .filter(|fd| matches!(table::get(*fd), Entry::Unconnected(_)))
+        .filter(|fd| kernel::stays_open_on_exec(*fd))
+        .for_each(process::leave_unconnected);
     let mut found: Vec<(c_int, &'static Socket)> = table::all()
         .filter_map(|fd| table::socket(fd).map(|socket| (fd, socket)))
         .filter(|(fd, _)| kernel::stays_open_on_exec(*fd))
