@@ -1,5 +1,6 @@
 /* Options, time-outs, and what can be asked of a connection. */
 #include "traps.h"
+#include <linux/filter.h>
 #include <linux/sockios.h>
 
 static long now_ms(void) {
@@ -308,6 +309,42 @@ static void inherited_from_the_listener(void) {
     observe_result("poll", poll(&fd, 1, -1));
 }
 
+/* Lets segments of up to 300 bytes through, with what is before their payload. */
+static void set_filter(int fd) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 300, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, 0),
+        BPF_STMT(BPF_RET | BPF_K, 0xffffffff),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    must(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0, "setsockopt");
+}
+
+/* A filter that is there before the connection, at the end that connects or on the listener, sees its packets. */
+static void filtered(int is_inherited) {
+    struct sockaddr_in address;
+    int listener = listen_here(&address, 1);
+    Pair pair = {.near = socket(AF_INET, SOCK_STREAM, 0)};
+    set_filter(is_inherited ? listener : pair.near);
+    must(connect(pair.near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    pair.far = accept(listener, NULL, NULL);
+    for (int i = 0; i < 10; i++) {
+        talk(pair.near, pair.far);
+        talk(pair.far, pair.near);
+        pause_ms(5);
+    }
+    int from = is_inherited ? pair.near : pair.far, to = is_inherited ? pair.far : pair.near;
+    char bytes[1000] = {0};
+    must(send(from, bytes, sizeof bytes, 0) == sizeof bytes, "send");
+    pause_ms(60);
+    observe_result("too long", recv(to, bytes, sizeof bytes, MSG_DONTWAIT));
+}
+
+static void filtered_from_the_start(void) { filtered(0); }
+
+static void filtered_as_the_listener_is(void) { filtered(1); }
+
 static volatile sig_atomic_t signals;
 
 static void count(int number) {
@@ -387,6 +424,8 @@ int main(int argc, char **argv) {
         CASE(paced),
         CASE(fast_open),
         CASE(inherited_from_the_listener),
+        CASE(filtered_from_the_start),
+        CASE(filtered_as_the_listener_is),
         CASE(signal_driven),
         CASE(dissolved_and_connected_again),
         {0},

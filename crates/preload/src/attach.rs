@@ -7,7 +7,7 @@ use millrace_shm::board::{Row, flags, state};
 use millrace_shm::segment::Segment;
 use millrace_wire::Reason;
 
-use crate::kernel;
+use crate::kernel::{self, kernel};
 use crate::socket::{Socket, phase, reset_row};
 use crate::thread::Busy;
 use crate::{client, process};
@@ -63,6 +63,24 @@ const KERNEL_OPTIONS: [KernelOption; 9] = [
     ),
     KernelOption::new(libc::IPPROTO_TCP, libc::TCP_INQ, 0, Reason::Unsupported),
 ];
+
+/// Whether packets are filtered before their bytes come to the program (SO_ATTACH_FILTER, SO_ATTACH_BPF).
+fn has_filter(fd: c_int) -> bool {
+    let level = libc::SOL_SOCKET;
+    let name = libc::SO_GET_FILTER;
+    let nowhere = 0usize;
+    // Without room for the filter the kernel says how long it is. One of BPF's own kind it shows to nobody.
+    let mut length: libc::socklen_t = 0;
+    let result = kernel!(
+        libc::SYS_getsockopt,
+        fd,
+        level,
+        name,
+        nowhere,
+        &raw mut length
+    );
+    length != 0 || result == -(libc::EACCES as isize)
+}
 
 impl Socket {
     /// The segment of an offered connection has come; none: it cannot be mapped. Introductions stand still, but another thread may pin or
@@ -163,6 +181,9 @@ impl Socket {
         let status = kernel::status_flags(fd).ok_or(Reason::NotEstablished)?;
         if status & libc::O_ASYNC != 0 {
             return Err(Reason::AsyncIo);
+        }
+        if has_filter(fd) {
+            return Err(Reason::Unsupported);
         }
         match KERNEL_OPTIONS.iter().find(|option| option.is_set(fd)) {
             Some(option) => Err(option.reason),
