@@ -197,6 +197,24 @@ static void nothing_is_spliced_into_what_is_appended_to(void) {
     observe("%.*s", (int)got, bytes);
 }
 
+/* The same, where it was said before the connection was made. */
+static void appended_to_from_the_start(void) {
+    struct sockaddr_in address;
+    int listener = listen_here(&address, 1), file = fileno(tmpfile());
+    Pair pair = {.near = socket(AF_INET, SOCK_STREAM, 0)};
+    off_t at = 0;
+    must(fcntl(pair.near, F_SETFL, O_APPEND) == 0 && write(file, "in a file", 9) == 9, "write");
+    must(connect(pair.near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    pair.far = accept(listener, NULL, NULL);
+    for (int i = 0; i < 10; i++) {
+        talk(pair.near, pair.far);
+        talk(pair.far, pair.near);
+        pause_ms(5);
+    }
+    observe_result("sendfile", sendfile(pair.near, file, &at, 9));
+    talk(pair.near, pair.far);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(lines_by_streams),
@@ -211,6 +229,7 @@ int main(int argc, char **argv) {
         CASE(files_and_pipes),
         CASE(sent_to_a_pipe),
         CASE(nothing_is_spliced_into_what_is_appended_to),
+        CASE(appended_to_from_the_start),
         {0},
     };
     return run_cases(cases, argc, argv);

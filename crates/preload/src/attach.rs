@@ -182,7 +182,7 @@ impl Socket {
         if status & libc::O_ASYNC != 0 {
             return Err(Reason::AsyncIo);
         }
-        if has_filter(fd) {
+        if status & libc::O_APPEND != 0 || has_filter(fd) {
             return Err(Reason::Unsupported);
         }
         match KERNEL_OPTIONS.iter().find(|option| option.is_set(fd)) {
