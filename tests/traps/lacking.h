@@ -22,6 +22,8 @@
 
 #ifndef __GLIBC__
 #define TCP_RECV_QUEUE 1
+#define SO_TIMESTAMP_NEW 63
+#define SO_TIMESTAMPNS_NEW 64
 /* Stacks of 2 KiB are too small for the library, and for many a signal. */
 #undef PTHREAD_STACK_MIN
 #define PTHREAD_STACK_MIN 8192

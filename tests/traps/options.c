@@ -152,16 +152,32 @@ static void no_delay_is_the_program_s(void) {
     }
 }
 
-/* What comes beside the bytes: of each kind, set on one end before or after it is on the ring. */
+/* A connection whose receiving end has an option: after it is on the ring, before that, or from the listener. */
+static Pair with_option(int when, int level, int name) {
+    struct sockaddr_in address;
+    int on = 1, listener = listen_here(&address, 1);
+    Pair pair = {.near = socket(AF_INET, SOCK_STREAM, 0)};
+    if (when == 2)
+        observe_result("setsockopt", setsockopt(listener, level, name, &on, sizeof on));
+    must(connect(pair.near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    pair.far = accept(listener, NULL, NULL);
+    close(listener);
+    if (when == 0)
+        talk_until_on_ring(pair, 1);
+    if (when < 2)
+        observe_result("setsockopt", setsockopt(pair.far, level, name, &on, sizeof on));
+    return pair;
+}
+
+/* What comes beside the bytes, of each kind. */
 static void control_messages(void) {
     static const struct {
         int level, name;
-    } options[] = {{IPPROTO_TCP, TCP_INQ}, {SOL_SOCKET, SO_TIMESTAMP}, {SOL_SOCKET, SO_TIMESTAMPNS}};
+    } options[] = {{IPPROTO_TCP, TCP_INQ},         {SOL_SOCKET, SO_TIMESTAMP},       {SOL_SOCKET, SO_TIMESTAMPNS},
+                   {SOL_SOCKET, SO_TIMESTAMP_NEW}, {SOL_SOCKET, SO_TIMESTAMPNS_NEW}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        for (int early = 0; early < 2; early++) {
-            Pair pair = early ? connected() : on_the_ring();
-            int on = 1;
-            observe_result("setsockopt", setsockopt(pair.far, options[i].level, options[i].name, &on, sizeof on));
+        for (int when = 0; when < 3; when++) {
+            Pair pair = with_option(when, options[i].level, options[i].name);
             // The kernel begins to stamp a little later.
             pause_ms(50);
             talk(pair.near, pair.far);

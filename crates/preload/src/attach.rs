@@ -37,7 +37,10 @@ impl KernelOption {
     }
 }
 
-const KERNEL_OPTIONS: [KernelOption; 9] = [
+/// Of `asm-generic/socket.h`.
+const SO_TIMESTAMP_NEW: c_int = 63;
+
+const KERNEL_OPTIONS: [KernelOption; 10] = [
     KernelOption::new(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1, Reason::LowWater),
     KernelOption::new(libc::SOL_SOCKET, libc::SO_OOBINLINE, 0, Reason::UrgentData),
     KernelOption::new(libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0, Reason::Zerocopy),
@@ -46,6 +49,13 @@ const KERNEL_OPTIONS: [KernelOption; 9] = [
     KernelOption::new(
         libc::SOL_SOCKET,
         libc::SO_TIMESTAMPNS,
+        0,
+        Reason::Unsupported,
+    ),
+    // With times of 64 bits everywhere, also of SO_TIMESTAMPNS_NEW: the other names do not tell of these.
+    KernelOption::new(
+        libc::SOL_SOCKET,
+        SO_TIMESTAMP_NEW,
         0,
         Reason::Unsupported,
     ),
