@@ -53,12 +53,7 @@ const KERNEL_OPTIONS: [KernelOption; 10] = [
         Reason::Unsupported,
     ),
     // With times of 64 bits everywhere, also of SO_TIMESTAMPNS_NEW: the other names do not tell of these.
-    KernelOption::new(
-        libc::SOL_SOCKET,
-        SO_TIMESTAMP_NEW,
-        0,
-        Reason::Unsupported,
-    ),
+    KernelOption::new(libc::SOL_SOCKET, SO_TIMESTAMP_NEW, 0, Reason::Unsupported),
     KernelOption::new(
         libc::SOL_SOCKET,
         libc::SO_TIMESTAMPING,

@@ -43,6 +43,7 @@ mod kernel;
 mod lacking;
 mod local;
 mod memory;
+mod notes;
 mod objects;
 mod pass;
 mod poll;

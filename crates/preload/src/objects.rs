@@ -188,7 +188,7 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _bytes: size_t, search: *mut
     c_int::from(search.found.is_some())
 }
 
-fn headers(info: &dl_phdr_info) -> &[Elf64_Phdr] {
+pub(crate) fn headers(info: &dl_phdr_info) -> &[Elf64_Phdr] {
     // SAFETY: the object's program headers, so many of them, which stay while it is loaded.
     unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) }
 }
