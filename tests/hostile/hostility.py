@@ -8,7 +8,7 @@ from dataclasses import dataclass
 STYLES = ("noise", "words", "lies", "flip", "siege", "board", "punch", "silent", "any")
 """What a peer writes; `peer/src/strikes.rs` says more."""
 KINDS = ("attack", "attack", "attack", "pester", "pretend", "trick")
-TRICKS = ("retract", "change", "follow", "hold", "inherit")
+TRICKS = ("retract", "change", "follow", "hold", "inherit", "request")
 """What TCP has no means for; `peer/src/tricks.rs` says more."""
 SERVERS = ("blocking", "poll", "epoll", "edge")
 """How the victim uses its sockets: its honest connection and the attacker's are served by one process."""

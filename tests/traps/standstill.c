@@ -1,5 +1,5 @@
 /* The agent stands still while a program leaves many connections: that holds the program up once, not for each of them. */
-#include "traps.h"
+#include "requests.h"
 
 /* It waits two seconds at most; a third of a second for each is too long. */
 enum { CONNECTIONS = 20, ALLOWED_MS = 4000, GUARD_S = 30 };
@@ -87,6 +87,20 @@ static void many_are_given_to_a_program(void) {
     must(waitpid(child, NULL, 0) == child, "waitpid");
 }
 
+/* What lies in the rings cannot come before what the kernel reads. */
+static void many_are_read_by_requests(void) {
+    Pair pairs[CONNECTIONS];
+    char byte;
+    fill(pairs);
+    stop_agent();
+    long start = now_ms();
+    for (int i = 0; i < CONNECTIONS; i++) {
+        must(fcntl(pairs[i].far, F_SETFL, O_NONBLOCK) == 0, "fcntl");
+        asynchronous(pairs[i].far, &byte, 1, IOCB_CMD_PREAD);
+    }
+    observe_since(start);
+}
+
 int main(int argc, char **argv) {
     if (argc == 3) {
         stopped = atoi(argv[2]);
@@ -97,6 +111,7 @@ int main(int argc, char **argv) {
         CASE(many_are_shut_down),
         CASE(many_are_left_by_exec),
         CASE(many_are_given_to_a_program),
+        CASE(many_are_read_by_requests),
         {0},
     };
     return run_cases(cases, argc, argv);

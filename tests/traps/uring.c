@@ -1,5 +1,5 @@
 /* Programs that have the kernel read and write for them, by io_uring. */
-#include "traps.h"
+#include "killed.h"
 #include <liburing.h>
 
 static struct io_uring ring;
@@ -509,6 +509,50 @@ static void submitted_by_threads(void) {
     mix(pair);
 }
 
+/* The peer is killed with bytes of ours unread, and a request is what hears of that. */
+static void asked_after_a_kill(ssize_t (*ask)(int)) {
+    pid_t peer;
+    int fd = to_one_that_stops(&peer);
+    leave_unread_and_kill(fd, peer);
+    set_up();
+    observe("%s", strerrorname_np(-ask(fd)));
+    observe_error(fd);
+    observe("%zd", ask(fd));
+}
+
+static ssize_t receive_one(int fd) {
+    char byte;
+    return kernel_receives(fd, &byte, 1);
+}
+
+static ssize_t send_one(int fd) {
+    io_uring_prep_send(io_uring_get_sqe(&ring), fd, "x", 1, MSG_NOSIGNAL);
+    return complete();
+}
+
+static void receives_after_a_kill(void) {
+    asked_after_a_kill(receive_one);
+}
+
+static void sends_after_a_kill(void) {
+    asked_after_a_kill(send_one);
+}
+
+/* The request is there before the kill. */
+static void receives_beside_a_kill(void) {
+    pid_t peer;
+    char byte;
+    int fd = to_one_that_stops(&peer);
+    must(send(fd, "unread", 6, 0) == 6, "send");
+    set_up();
+    io_uring_prep_recv(io_uring_get_sqe(&ring), fd, &byte, 1, 0);
+    must(submit() == 1, "submit");
+    kill(peer, SIGKILL);
+    must(waitpid(peer, NULL, 0) == peer, "waitpid");
+    observe("%s", strerrorname_np(-completed()));
+    observe_error(fd);
+}
+
 /* A program may not be allowed to use it, as in most containers. */
 static int has_io_uring(void) {
     return syscall(SYS_io_uring_setup, 0, NULL) >= 0 || (errno != ENOSYS && errno != EPERM && errno != EACCES);
@@ -536,6 +580,9 @@ int main(int argc, char **argv) {
                           CASE(passed_by_the_kernel),
                           CASE(made_by_the_kernel),
                           CASE(polled_before_it_is_connected),
+                          CASE(receives_after_a_kill),
+                          CASE(sends_after_a_kill),
+                          CASE(receives_beside_a_kill),
                           CASE(used_by_a_child),
                           CASE(submitted_by_threads),
                           {0}};

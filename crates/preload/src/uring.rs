@@ -347,7 +347,7 @@ pub(crate) fn entered(fd: c_int) {
         return;
     }
     match table::get(fd) {
-        Entry::Socket(socket) => socket.leave_to_uring(fd),
+        Entry::Socket(socket) => socket.leave_to_requests(fd, Reason::IoUring, true),
         Entry::Set(_) => begin(),
         Entry::Unknown | Entry::Unconnected(_) | Entry::Ring => {}
     }

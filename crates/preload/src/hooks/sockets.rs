@@ -342,8 +342,7 @@ pub(super) unsafe extern "C-unwind" fn getsockopt(
         && let Some(socket) = table::socket(fd)
     {
         let errno = thread::errno();
-        socket.pin(Reason::Zerocopy);
-        socket.draw_back(fd);
+        socket.leave_to_requests(fd, Reason::Zerocopy, true);
         thread::set_errno(errno);
     }
     // Another thread may show the program's choice again meanwhile.

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{
     AtomicU32,
-    Ordering::{AcqRel, Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use libc::c_int;
@@ -25,6 +25,17 @@ const LEAVE_PAUSES_MS: [c_int; 4] = [0, 2, 20, 100];
 const VAIN_MAX: u32 = 3;
 static VAIN: AtomicU32 = AtomicU32::new(0);
 const PINNED: u32 = flags::SEND_PINNED | flags::RECEIVE_PINNED;
+
+/// So many times as long as an attempt to draw back took, there is no other.
+const REST_FACTOR: u64 = 10;
+
+/// How far a connection is left to requests that go to the kernel without a call.
+mod left {
+    pub(super) const NOT: u8 = 0;
+    /// All was tried, and bytes stay in the ring.
+    pub(super) const WITH_BYTES: u8 = 1;
+    pub(super) const EMPTY: u8 = 2;
+}
 
 /// Asks the agent again and again, while it answers, until `attempt` has come to an end. Another end that asks, too, and holds its half,
 /// gets ours between the attempts.
@@ -189,20 +200,22 @@ impl Socket {
         let resent = self.recall_unread(fd, &locked.half);
         word.fetch_and(!flags::LEAVES, AcqRel);
         let is_left = locked.half.unread() == 0;
-        if is_left
-            && owes_error
-            && self.is_still(fd)
-            && kernel::has_error(fd)
-            && kernel::unread(fd) == 0
-        {
-            // The error stays, the FIN before it is forgotten.
-            kernel::reset(fd);
+        if is_left && owes_error {
+            self.forget_end(fd);
         }
         drop(locked);
         if is_left {
             self.tell_sets(resent);
         }
         is_left
+    }
+
+    /// Where the kernel has an error behind the end of the stream, it tells no receiving call: the error stays, the end is forgotten. The
+    /// half is locked.
+    fn forget_end(&self, fd: c_int) {
+        if self.is_still(fd) && kernel::has_error(fd) && kernel::unread(fd) == 0 {
+            kernel::reset(fd);
+        }
     }
 
     /// The C library will read and write the connection by a stream, without passing through its exported functions.
@@ -214,40 +227,75 @@ impl Socket {
         thread::set_errno(errno);
     }
 
-    /// A request of an io_uring names the connection: the kernel reads and writes it when it likes. All is done when this returns, also
-    /// where another thread is at it.
-    pub(crate) fn leave_to_uring(&'static self, fd: c_int) {
+    /// A request names the connection (an io_uring's, or of asynchronous I/O): the kernel, or a thread of the C library, reads (`reads`) or
+    /// writes it when it likes. All is done when this returns, also where another thread is at it.
+    pub(crate) fn leave_to_requests(&'static self, fd: c_int, reason: Reason, reads: bool) {
         let is_pinned =
             self.row().identity.flags.load(Acquire) & (PINNED | flags::FORKED) == PINNED;
         if !is_pinned || self.may_join() {
-            self.pin(Reason::IoUring);
+            self.pin(reason);
         }
         if !self.is_attached() {
             return;
         }
-        if let Some(locked) = self.lock_send(fd) {
-            locked.half.leave();
+        // Once: nobody waits again for what a peer writes into its ring later, or cannot have sent again.
+        if self.left.load(Acquire) == left::NOT {
+            self.look_for_kill(fd);
+            self.flush_all(fd);
+            if !self.is_left_empty(fd) {
+                self.leave_rings(fd);
+            }
+            let left = match self.is_left_empty(fd) {
+                true => left::EMPTY,
+                false => left::WITH_BYTES,
+            };
+            self.left.store(left, Release);
         }
-        let has_unread = self.lock_receive(fd).is_some_and(|locked| {
-            locked.half.leave();
-            locked.half.unread() != 0
-        });
-        if has_unread {
-            self.leave_rings(fd);
+        if reads && self.left.load(Acquire) == left::WITH_BYTES {
+            self.end_with_bytes(fd);
         }
+    }
+
+    /// Whether nothing is unread in a ring that is left. An error that there is then is the kernel's to tell.
+    fn is_left_empty(&'static self, fd: c_int) -> bool {
+        self.lock_receive(fd).is_none_or(|locked| {
+            locked.half.leave();
+            let is_empty = locked.half.unread() == 0;
+            if is_empty && self.owes_error(fd) {
+                self.forget_end(fd);
+            }
+            is_empty
+        })
+    }
+
+    /// The kernel is to read on, and bytes that come before are in the ring still: the loss is to be seen.
+    #[cold]
+    fn end_with_bytes(&'static self, fd: c_int) {
+        let Some(locked) = self.lock_receive(fd) else {
+            return;
+        };
+        if locked.half.unread() != 0 && self.is_still(fd) {
+            kernel::reset(fd);
+        }
+        self.left.store(left::EMPTY, Release);
     }
 
     /// As [`Socket::draw_back`], for a program that gets the connection, too, and cannot read the ring.
     pub(crate) fn draw_back_for_program(&'static self, fd: c_int) -> bool {
         let word = &self.row().identity.flags;
         word.fetch_or(flags::LEAVES, AcqRel);
-        let is_empty = self.draw_back(fd);
+        let is_empty = self.draw_back_now(fd, true);
         word.fetch_and(!flags::LEAVES, AcqRel);
         is_empty
     }
 
-    /// Tries to have the kernel send again what lies in the ring unread. Where that cannot be done, it is read from the ring: false.
+    /// Tries to have the kernel send again what lies in the ring unread. Where that cannot be done, it is read from the ring: false. After
+    /// a wait in vain it is not tried for many times as long: a peer can see to it that each is one.
     pub(crate) fn draw_back(&'static self, fd: c_int) -> bool {
+        self.draw_back_now(fd, false)
+    }
+
+    fn draw_back_now(&'static self, fd: c_int, insists: bool) -> bool {
         let Some(locked) = self.lock_receive(fd) else {
             return true;
         };
@@ -255,8 +303,16 @@ impl Socket {
         // To one that is deaf, and has sent its FIN, the kernel would answer bytes that come now by a reset.
         let mut resent = None;
         let has_shut_down = || !kernel::is_established(fd);
-        if locked.half.unread() != 0 && !(self.is_deaf.load(Relaxed) && has_shut_down()) {
+        let began_ns = kernel::monotonic_ns();
+        let rests = !insists && began_ns < self.draws_again_ns.load(Relaxed);
+        if locked.half.unread() != 0 && !rests && !(self.is_deaf.load(Relaxed) && has_shut_down()) {
             resent = self.recall_unread(fd, &locked.half);
+            if locked.half.unread() != 0 {
+                let now_ns = kernel::monotonic_ns();
+                let rest_ns = (now_ns - began_ns).saturating_mul(REST_FACTOR);
+                let again_ns = now_ns.saturating_add(rest_ns);
+                self.draws_again_ns.store(again_ns, Relaxed);
+            }
         }
         let is_empty = locked.half.unread() == 0;
         drop(locked);

@@ -72,6 +72,8 @@ impl Socket {
             linger: AtomicU64::new(0),
             life: AtomicU64::new(0),
             is_deaf: AtomicBool::new(false),
+            left: AtomicU8::new(0),
+            draws_again_ns: AtomicU64::new(0),
             pollers: AtomicU32::new(0),
         }));
         socket
@@ -124,6 +126,8 @@ impl Socket {
         socket.linger.store(0, Relaxed);
         socket.has_lost_sets.store(false, Relaxed);
         socket.is_deaf.store(false, Relaxed);
+        socket.left.store(0, Relaxed);
+        socket.draws_again_ns.store(0, Relaxed);
         let row = client::take_row().unwrap_or(&socket.own_row);
         reset_row(row);
         client::list(row, fd, family, active);

@@ -110,6 +110,10 @@ pub(crate) struct Socket {
     pub(crate) asked_at: AtomicU64,
     /// The program has shut down the direction that it reads.
     pub(crate) is_deaf: AtomicBool,
+    /// How far it is left to requests; see `leave.rs`.
+    left: AtomicU8,
+    /// Until when, of CLOCK_MONOTONIC, nothing that lies unread is asked for again.
+    draws_again_ns: AtomicU64,
     /// Threads that sleep in `poll` or `select` since before it was attached. They keep no end from joining, but the gate closed.
     pollers: AtomicU32,
 }
@@ -339,7 +343,12 @@ impl Socket {
 
     /// What is under way in the rings is the last that goes by them in these directions.
     fn leave_halves(&'static self, which: u32) {
-        let Some(fd) = table::all().find(|fd| table::is(*fd, self)) else {
+        let shown = self.row().identity.fd.load(Relaxed).cast_signed();
+        let fd = match table::is(shown, self) {
+            true => Some(shown),
+            false => table::all().find(|fd| table::is(*fd, self)),
+        };
+        let Some(fd) = fd else {
             return;
         };
         if which & flags::SEND_PINNED != 0 {

@@ -4,6 +4,7 @@
 use std::mem::size_of;
 
 use libc::{c_int, msghdr};
+use millrace_wire::Reason;
 
 use super::ring::Queue;
 use super::{begin, remember_late};
@@ -41,6 +42,11 @@ mod operation {
     pub(super) const EPOLL_WAIT: u8 = 59;
     /// The last one of Linux 6.18, PIPE.
     pub(super) const LAST: u8 = 62;
+
+    /// Those that read nothing of what their number is: WRITEV, WRITE_FIXED, WRITE, WRITEV_FIXED, splices to it, and these.
+    pub(super) const WRITING: &[u8] = &[
+        2, 5, 23, 61, SENDMSG, SEND, SEND_ZC, SENDMSG_ZC, SPLICE, SHUTDOWN, CLOSE,
+    ];
 
     /// Those whose number is no descriptor that they use: time-outs, cancellations, buffers, paths, new descriptors, futexes.
     pub(super) const WITHOUT_FILE: &[u8] = &[
@@ -151,7 +157,8 @@ impl Request {
             }
             operation::SPLICE | operation::TEE => {
                 let is_fixed = self.of_operation & SPLICE_FROM_FIXED != 0;
-                (is_fixed || leave(self.other_fd, is_late)) && self.leave_file(is_late, is_sure)
+                (is_fixed || leave(self.other_fd, is_late, true))
+                    && self.leave_file(is_late, is_sure)
             }
             operation if operation::WITHOUT_FILE.contains(&operation) => true,
             _ => self.leave_file(is_late, is_sure),
@@ -180,11 +187,15 @@ impl Request {
                 true
             }
             (operation::CLOSE, Entry::Socket(socket)) if !is_late && is_sure => {
-                socket.leave_to_uring(self.fd);
+                socket.leave_to_requests(self.fd, Reason::IoUring, false);
                 drop(drop_descriptor(self.fd));
                 true
             }
-            _ => leave(self.fd, is_late),
+            _ => leave(
+                self.fd,
+                is_late,
+                !operation::WRITING.contains(&self.operation),
+            ),
         }
     }
 
@@ -204,14 +215,14 @@ impl Request {
     }
 }
 
-/// What `fd` is takes the kernel's road. False: only the whole process can.
-fn leave(fd: c_int, is_late: bool) -> bool {
+/// What `fd` is takes the kernel's road, and the request `reads` it, or asks whether it can. False: only the whole process can.
+fn leave(fd: c_int, is_late: bool, reads: bool) -> bool {
     if is_late && !remember_late(fd) {
         return false;
     }
     match table::get(fd) {
         Entry::Socket(socket) => {
-            socket.leave_to_uring(fd);
+            socket.leave_to_requests(fd, Reason::IoUring, reads);
             true
         }
         Entry::Unconnected(_) => {
@@ -244,7 +255,7 @@ fn names_all(list: usize, count: u32) -> bool {
     }
     (0..count as usize).all(|index| {
         // SAFETY: inside the list, which is readable.
-        leave(unsafe { list.add(index).read_unaligned() }, false)
+        leave(unsafe { list.add(index).read_unaligned() }, false, true)
     })
 }
 

@@ -11,6 +11,8 @@ use crate::tricks::{ENDED, GO, LOOKS_AT, PLAYS, Trick};
 const HANGS_S: u32 = 10;
 /// How long it looks for bytes behind the end of the stream.
 const LOOKS: Duration = Duration::from_millis(300);
+/// So many requests a server makes of the kernel.
+const REQUESTS: usize = 2000;
 /// What lies in the peer's ring at a close, in parts.
 const PARTS: usize = 5;
 
@@ -20,7 +22,7 @@ pub(crate) fn run(trick: Trick) -> Vec<String> {
     let port = listener.local_addr().expect("an address").port();
     println!("{port}");
     let mut holes = Vec::new();
-    let [mut closing, mut starting] = [Duration::ZERO; 2];
+    let [mut closing, mut starting, mut requesting] = [Duration::ZERO; 3];
     for _ in 0..trick.connections() {
         let mut stream = listener.accept().expect("a connection").0;
         if !echo_until_go(&mut stream) {
@@ -32,6 +34,7 @@ pub(crate) fn run(trick: Trick) -> Vec<String> {
             Trick::Follow => holes.extend(read_behind_the_end(&mut stream)),
             Trick::Hold => closing += close(stream),
             Trick::Inherit => starting += start(&mut stream),
+            Trick::Request => requesting += request(&mut stream),
         }
     }
     // The agent makes one wait for a seventh of a second, who is left to do so.
@@ -41,6 +44,10 @@ pub(crate) fn run(trick: Trick) -> Vec<String> {
     // It waits for a reader that cannot go on for one second and a half; for each connection three times as long, if it were let.
     if starting > Duration::from_secs(8) {
         holes.push(format!("starting programs took {starting:?}"));
+    }
+    // As for a program, once; each request alone takes some microseconds.
+    if requesting > Duration::from_secs(8) {
+        holes.push(format!("requests took {requesting:?}"));
     }
     holes
 }
@@ -122,5 +129,15 @@ fn start(stream: &mut TcpStream) -> Duration {
     sys::wait_readable(stream, Duration::from_secs(HANGS_S.into()));
     let began = Instant::now();
     sys::start_with(stream);
+    began.elapsed()
+}
+
+/// How long it takes to ask the kernel for bytes again and again.
+fn request(stream: &mut TcpStream) -> Duration {
+    let _ = stream.write(&[ENDED]);
+    sys::wait_readable(stream, Duration::from_secs(HANGS_S.into()));
+    stream.set_nonblocking(true).expect("an option");
+    let began = Instant::now();
+    sys::read_by_requests(stream, REQUESTS);
     began.elapsed()
 }

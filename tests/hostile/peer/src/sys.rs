@@ -315,3 +315,35 @@ pub(crate) fn thread_number() -> u32 {
     // SAFETY: it asks for a number.
     unsafe { libc::gettid() }.cast_unsigned()
 }
+
+/// Has the kernel read from `stream` so many times, by asynchronous requests of a byte each.
+pub(crate) fn read_by_requests(stream: &impl AsFd, count: usize) {
+    let (mut context, mut byte) = (0usize, 0u8);
+    // SAFETY: the kernel writes one word.
+    let made = unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) };
+    assert_eq!(made, 0, "asynchronous requests");
+    let fd = stream.as_fd().as_raw_fd();
+    // `struct iocb` of `linux/aio_abi.h`: a read is operation 0.
+    let place = (&raw mut byte) as u64;
+    let request = [
+        0,
+        0,
+        u64::from(fd.cast_unsigned()) << 32,
+        place,
+        1,
+        0,
+        0,
+        0u64,
+    ];
+    let list = [&raw const request];
+    let mut event = [0u64; 4];
+    for _ in 0..count {
+        // SAFETY: one request, which is complete before its memory goes.
+        unsafe { libc::syscall(libc::SYS_io_submit, context, 1usize, list.as_ptr()) };
+        let (place, none) = (event.as_mut_ptr(), std::ptr::null::<libc::timespec>());
+        // SAFETY: room for one event.
+        unsafe { libc::syscall(libc::SYS_io_getevents, context, 1usize, 1usize, place, none) };
+    }
+    // SAFETY: nothing is under way in it.
+    unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+}

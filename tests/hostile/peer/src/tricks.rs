@@ -41,6 +41,8 @@ pub(crate) enum Trick {
     Hold,
     /// The half that sends is locked, and bytes lie in its ring when the other end starts a program that gets the connection, too.
     Inherit,
+    /// The same, when the other end has the kernel read for it, by many requests.
+    Request,
 }
 
 impl Trick {
@@ -51,6 +53,7 @@ impl Trick {
             "follow" => Trick::Follow,
             "hold" => Trick::Hold,
             "inherit" => Trick::Inherit,
+            "request" => Trick::Request,
             _ => return None,
         })
     }
@@ -59,7 +62,7 @@ impl Trick {
     pub(crate) fn connections(self) -> u64 {
         match self {
             Trick::Hold => 20,
-            Trick::Inherit => 4,
+            Trick::Inherit | Trick::Request => 4,
             _ => 1,
         }
     }
@@ -111,7 +114,7 @@ struct Player<'a> {
 
 impl Player<'_> {
     fn play(&mut self, trick: Trick, connection_id: u64) {
-        if matches!(trick, Trick::Hold | Trick::Inherit) {
+        if matches!(trick, Trick::Hold | Trick::Inherit | Trick::Request) {
             return self.hold(trick, connection_id);
         }
         self.say_go();
@@ -200,7 +203,7 @@ impl Player<'_> {
             let _ = gate.open(gate.load(), SMALL_RING_BYTES.ilog2());
         }
         self.say_go();
-        if trick == Trick::Inherit {
+        if trick != Trick::Hold {
             self.listen(Some(ENDED));
             let words = self.segment.words(0);
             words.switch_position.store(self.position, Relaxed);
