@@ -157,7 +157,7 @@ static void files_and_pipes(void) {
 }
 
 /* The kernel sends from a connection to a pipe, and to nothing else. */
-static void sent_to_a_pipe(void) {
+static void sent_to_what_the_kernel_sends_to(void) {
     Pair pair = on_the_ring();
     int file = memfd_create("file", 0), ends[2];
     char bytes[64] = "";
@@ -227,7 +227,7 @@ int main(int argc, char **argv) {
         CASE(standard_input_is_the_connection),
         CASE(asynchronous_io),
         CASE(files_and_pipes),
-        CASE(sent_to_a_pipe),
+        CASE(sent_to_what_the_kernel_sends_to),
         CASE(nothing_is_spliced_into_what_is_appended_to),
         CASE(appended_to_from_the_start),
         {0},

@@ -136,15 +136,25 @@ pub(crate) fn splice_out(
     raw: &mut dyn FnMut() -> isize,
     rest: &mut dyn FnMut(usize) -> isize,
 ) -> Outcome {
+    if bytes == 0 {
+        return Outcome::PassThrough;
+    }
     thread::test_cancel();
     socket.pin(Reason::Splice);
+    if !thread::is_alone() {
+        // Else another thread that receives could come between the copy of bytes and their taking.
+        socket.draw_back(input);
+    }
     let moved = match with_piece(|piece| splice_unread(socket, (input, out), (bytes, flags), piece))
     {
         Ok(moved) => moved,
         Err(outcome) => return outcome,
     };
     if moved == 0 {
-        return receive::by_kernel(socket, input, raw);
+        return match receive::by_kernel(socket, input, raw) {
+            Outcome::Handled(0) => receive::ending(socket, input),
+            outcome => outcome,
+        };
     }
     // A splice waits for both sides, and there is something to return already.
     if bytes == moved || kernel::unread(input) == 0 || !kernel::is_writable(out) {

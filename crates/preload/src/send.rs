@@ -394,6 +394,8 @@ pub(crate) fn by_kernel(
     raw: &mut dyn FnMut() -> isize,
 ) -> Outcome {
     if socket.is_joined(fd) {
+        // It does not look after its reader, as one that may go by the ring.
+        socket.look_for_kill(fd);
         return send_raw(socket, fd, 0, raw);
     }
     let Some(row) = socket.begin_raw_send(fd) else {

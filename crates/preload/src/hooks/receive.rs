@@ -4,6 +4,7 @@ use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
     timespec,
 };
+use millrace_wire::Reason;
 
 use crate::receive::{Call, receive};
 use crate::vectors::MEMORY_END;
@@ -392,8 +393,11 @@ pub(super) unsafe extern "C-unwind" fn preadv2(
     enter!(receives("preadv2", fd, 0));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::preadv2(fd, list, count, offset, flags) };
-    let Some(flags) = stream_flags(offset, flags) else {
-        return pinned_raw(fd, &mut raw);
+    if offset != AT_ITS_END {
+        return raw();
+    }
+    let Some(flags) = stream_flags(flags) else {
+        return by_kernel(fd, &mut raw);
     };
     into_vectors(
         fd,
@@ -404,11 +408,16 @@ pub(super) unsafe extern "C-unwind" fn preadv2(
     )
 }
 
-/// What the flags of `preadv2` or `pwritev2` mean on a stream, at its own position. None: only the kernel knows.
-pub(super) fn stream_flags(offset: off_t, flags: c_int) -> Option<c_int> {
-    match (offset, flags & !libc::RWF_HIPRI) {
-        (-1, 0) => Some(0),
-        (-1, libc::RWF_NOWAIT) => Some(libc::MSG_DONTWAIT),
+/// The offset of `preadv2` and `pwritev2` that is a stream's own. Of any other the kernel says that a connection has none.
+pub(super) const AT_ITS_END: off_t = -1;
+
+/// What the flags of `preadv2` and `pwritev2` mean on a stream. None: only the kernel knows.
+pub(super) fn stream_flags(flags: c_int) -> Option<c_int> {
+    // A connection is on no disk, and has one place to write at.
+    const OF_FILES: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
+    match flags & !OF_FILES {
+        0 => Some(0),
+        libc::RWF_NOWAIT => Some(libc::MSG_DONTWAIT),
         _ => None,
     }
 }
@@ -426,10 +435,13 @@ unsafe extern "C-unwind" fn preadv64v2(
     unsafe { preadv2(fd, list, count, offset, flags) }
 }
 
-/// A variant that only the kernel knows: at offset -1 it would read the stream, so the connection stays on the kernel's road.
-fn pinned_raw(fd: c_int, raw: &mut dyn FnMut() -> isize) -> ssize_t {
-    if let Some(socket) = table::socket(fd) {
-        socket.pin(millrace_wire::Reason::Unsupported);
-    }
-    raw()
+/// A variant that only the kernel knows reads the stream: what lies in the ring has to come by the kernel before.
+fn by_kernel(fd: c_int, raw: &mut dyn FnMut() -> isize) -> ssize_t {
+    let Some(socket) = table::called(fd) else {
+        return raw();
+    };
+    let errno = thread::errno();
+    socket.leave_to_requests(fd, Reason::Unsupported, true);
+    thread::set_errno(errno);
+    finish(crate::receive::by_kernel(socket, fd, raw), raw)
 }

@@ -5,7 +5,7 @@ use libc::{
 };
 use millrace_wire::Reason;
 
-use crate::hooks::receive::{give_up, stream_flags, vectors};
+use crate::hooks::receive::{AT_ITS_END, give_up, stream_flags, vectors};
 use crate::send::{Call, send as send_on};
 use crate::{headers, hooks::finish, kernel, real, table, thread, user};
 
@@ -222,19 +222,17 @@ pub(super) unsafe extern "C-unwind" fn pwritev2(
     enter!(sends("pwritev2", fd, 0));
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::pwritev2(fd, list, count, offset, flags) };
-    if let Some(flags) = stream_flags(offset, flags) {
-        return from_vectors(
-            fd,
-            list,
-            usize::try_from(count).unwrap_or(usize::MAX),
-            flags,
-            &mut raw,
-        );
+    if offset != AT_ITS_END {
+        return raw();
     }
-    if let Some(socket) = table::socket(fd) {
-        socket.pin(Reason::Unsupported);
+    match (stream_flags(flags), table::called(fd)) {
+        (Some(flags), _) => {
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            from_vectors(fd, list, count, flags, &mut raw)
+        }
+        (None, Some(socket)) => finish(crate::send::by_kernel(socket, fd, &mut raw), raw),
+        (None, None) => raw(),
     }
-    raw()
 }
 
 #[unsafe(no_mangle)]
@@ -260,22 +258,34 @@ pub(super) unsafe extern "C-unwind" fn sendfile(
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendfile(out, input, offset, bytes) };
     let Some(socket) = table::called(out) else {
-        if bytes == 0
-            || !offset.is_null()
-            || table::called(input).is_none()
-            || !kernel::is_pipe(out)
-        {
-            return raw();
-        }
-        // From a connection the kernel sends to a pipe alone, by what `splice` does.
-        let nowhere = std::ptr::null_mut();
-        // SAFETY: no offsets; the descriptors and the size are the program's own.
-        return unsafe { splice(input, nowhere, out, nowhere, bytes, 0) };
+        return send_to_pipe((input, out), (offset, bytes), &mut raw);
     };
     enter!(sends("sendfile", out, 0));
     // It is no place for a cancellation, whatever is called for it.
     let _uncancelled = thread::Uncancelled::new();
     let outcome = crate::file::send_file(socket, out, input, offset, bytes, &mut raw);
+    finish(outcome, raw)
+}
+
+/// What `sendfile` sends to a pipe may be a connection, as if it were spliced there.
+fn send_to_pipe(
+    (input, out): (c_int, c_int),
+    (offset, bytes): (*mut off_t, size_t),
+    raw: &mut dyn FnMut() -> isize,
+) -> ssize_t {
+    // A connection has no places to read at, and goes to no file: the kernel says so.
+    let takes =
+        |_: &&_| offset.is_null() && isize::try_from(bytes).is_ok() && crate::kernel::is_pipe(out);
+    let Some(socket) = table::called(input).filter(takes) else {
+        return raw();
+    };
+    enter!(receives("sendfile", input, 0));
+    let _uncancelled = thread::Uncancelled::new();
+    let mut rest = |bytes| {
+        // SAFETY: no offset; the other arguments are the program's own.
+        unsafe { real::sendfile(out, input, std::ptr::null_mut(), bytes) }
+    };
+    let outcome = crate::file::splice_out(socket, (input, out), (bytes, 0), raw, &mut rest);
     finish(outcome, raw)
 }
 

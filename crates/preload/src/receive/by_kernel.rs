@@ -348,7 +348,7 @@ pub(super) fn kept_error(socket: &Socket) -> i32 {
 
 /// What a receiving call comes to for which the kernel had the end of the stream: that, or the error that went before it.
 #[cold]
-pub(super) fn ending(socket: &'static Socket, fd: c_int) -> Outcome {
+pub(crate) fn ending(socket: &'static Socket, fd: c_int) -> Outcome {
     let raw = &socket.row().send.raw;
     for _ in 0..LOOKS_FOR_ERROR {
         // A send that the kernel has just told has not kept it yet. On a connection that is gone none waits.
@@ -376,6 +376,12 @@ pub(crate) fn by_kernel(
     raw: &mut dyn FnMut() -> isize,
 ) -> Outcome {
     let row = socket.row();
+    if socket.error() != 0 && kernel::unread(fd) == 0 {
+        let error = kept_error(socket);
+        if error != 0 {
+            return Outcome::Errno(error);
+        }
+    }
     row.receive.sleepers.fetch_add(1, SeqCst);
     let result = raw();
     account(

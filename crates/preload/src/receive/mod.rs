@@ -18,10 +18,10 @@ mod peeked;
 mod told;
 
 use by_kernel::{
-    await_kernel, await_rest, end_raw, ending, kept_error, look_in_kernel, recount,
-    take_from_kernel, take_rest, tell_taken,
+    await_kernel, await_rest, end_raw, kept_error, look_in_kernel, recount, take_from_kernel,
+    take_rest, tell_taken,
 };
-pub(crate) use by_kernel::{by_kernel, keep_error};
+pub(crate) use by_kernel::{by_kernel, ending, keep_error};
 pub(crate) use gathering::Gathering;
 pub(crate) use peeked::Peeked;
 use peeked::copy_from_ring;

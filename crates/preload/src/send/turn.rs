@@ -78,6 +78,7 @@ pub(super) fn lock_in_turn(
 pub(crate) fn leave_to_kernel(socket: &'static Socket, fd: c_int, reason: Reason) {
     socket.pin_flags(flags::SEND_PINNED, reason);
     drop(lock_in_turn(socket, fd));
+    socket.look_for_kill(fd);
 }
 
 /// So many bytes of this thread's message are sent by the ring. The half is locked.
