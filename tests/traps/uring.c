@@ -553,6 +553,62 @@ static void receives_beside_a_kill(void) {
     observe_error(fd);
 }
 
+/* What a peer has said that was killed then is read by requests. */
+static void last_words_after_a_kill(void) {
+    pid_t peer;
+    int fd = to_one_that_is_told("leave", &peer);
+    kill(peer, SIGKILL);
+    must(waitpid(peer, NULL, 0) == peer, "waitpid");
+    set_up();
+    static char words[64 * LAST_WORDS];
+    ssize_t got = kernel_receives(fd, words, sizeof words);
+    observe("received %zd, the last: %.62s", got, words + sizeof words - 64);
+    observe("%zd", receive_one(fd));
+    observe_error(fd);
+}
+
+/* As above, but what is submitted is not seen. */
+static void unseen_beside_a_kill(void) {
+    pid_t peer;
+    char byte;
+    int fd = to_one_that_stops(&peer);
+    must(send(fd, "unread", 6, 0) == 6, "send");
+    must(io_uring_queue_init(8, &ring, IORING_SETUP_SQPOLL) == 0, "set up");
+    io_uring_prep_recv(io_uring_get_sqe(&ring), fd, &byte, 1, 0);
+    must(by_showing() == 1, "show");
+    pause_ms(50);
+    kill(peer, SIGKILL);
+    must(waitpid(peer, NULL, 0) == peer, "waitpid");
+    observe("%s", strerrorname_np(-completed()));
+}
+
+/* Of a connection that is registered the program keeps no descriptor. */
+static void registered_and_closed(void) {
+    Pair other = on_the_ring(), pair = with_unread_bytes(2);
+    int files[1] = {pair.far};
+    char bytes[16];
+    set_up();
+    must(io_uring_register_files(&ring, files, 1) == 0, "register");
+    close(pair.far);
+    for (int i = 0; i < 3; i++) {
+        struct io_uring_sqe *request = io_uring_get_sqe(&ring);
+        if (i > 0)
+            must(send(pair.near, "unread there", 12, 0) == 12, "send");
+        io_uring_prep_recv(request, 0, bytes, 12, MSG_WAITALL);
+        io_uring_sqe_set_flags(request, IOSQE_FIXED_FILE);
+        observe("received: %.*s", (int)complete(), bytes);
+        request = io_uring_get_sqe(&ring);
+        io_uring_prep_send(request, 0, "by request.", 11, 0);
+        io_uring_sqe_set_flags(request, IOSQE_FIXED_FILE);
+        observe("sent: %zd", complete());
+        observe("received: %.*s", (int)recv(pair.near, bytes, 11, MSG_WAITALL), bytes);
+    }
+    must(io_uring_unregister_files(&ring) == 0, "unregister");
+    observe_result("recv", recv(pair.near, bytes, 11, MSG_WAITALL));
+    observe_result("recv", recv(pair.near, bytes, 11, MSG_WAITALL));
+    talk_until_on_ring(other, 1);
+}
+
 /* A program may not be allowed to use it, as in most containers. */
 static int has_io_uring(void) {
     return syscall(SYS_io_uring_setup, 0, NULL) >= 0 || (errno != ENOSYS && errno != EPERM && errno != EACCES);
@@ -583,6 +639,9 @@ int main(int argc, char **argv) {
                           CASE(receives_after_a_kill),
                           CASE(sends_after_a_kill),
                           CASE(receives_beside_a_kill),
+                          CASE(last_words_after_a_kill),
+                          CASE(unseen_beside_a_kill),
+                          CASE(registered_and_closed),
                           CASE(used_by_a_child),
                           CASE(submitted_by_threads),
                           {0}};

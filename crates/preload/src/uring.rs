@@ -64,7 +64,7 @@ pub(crate) fn begin() {
     process::await_waking();
     if !process::is_off() && !process::is_borrowed() && !IS_LEFT.load(Acquire) {
         // What cannot be sent again is read from the ring, by calls of the C library.
-        process::leave_rings(Reason::IoUring, Socket::leave_rings);
+        process::leave_rings(Reason::IoUring, Socket::leave_unseen);
         // Not before that is done: who submits something meanwhile does it, too.
         IS_LEFT.store(true, Release);
     }

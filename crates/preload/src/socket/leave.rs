@@ -256,6 +256,11 @@ impl Socket {
         }
     }
 
+    /// As [`Socket::leave_to_requests`], of which nobody knows which connection they will name.
+    pub(crate) fn leave_unseen(&'static self, fd: c_int) {
+        self.leave_to_requests(fd, Reason::IoUring, false);
+    }
+
     /// Whether nothing is unread in a ring that is left. An error that there is then is the kernel's to tell.
     fn is_left_empty(&'static self, fd: c_int) -> bool {
         self.lock_receive(fd).is_none_or(|locked| {
