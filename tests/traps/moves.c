@@ -1,4 +1,5 @@
 /* Bytes that come and go by other calls than those that are made for them: into pipes, at positions, by requests. */
+#include "beside.h"
 #include "killed.h"
 #include "requests.h"
 #include <sys/sendfile.h>
@@ -297,11 +298,63 @@ static void taken_once(void) {
     observe("wrong: %d", wrong);
 }
 
+static ssize_t splices(int fd, const char *bytes, size_t length) {
+    static int ends[2];
+    ssize_t part = 0, moved = 0;
+    if (ends[1] == 0)
+        must(pipe(ends) == 0, "pipe");
+    ssize_t written = write(ends[1], bytes, length);
+    must(written > 0, "write");
+    while (moved < written && (part = splice(ends[0], NULL, fd, NULL, written - moved, 0)) > 0)
+        moved += part;
+    return part > 0 ? moved : part;
+}
+
+static ssize_t sends_a_file(int fd, const char *bytes, size_t length) {
+    int file = memfd_create("file", 0);
+    must(write(file, bytes, length) == (ssize_t)length, "write");
+    lseek(file, 0, SEEK_SET);
+    ssize_t sent = sendfile(fd, file, NULL, length);
+    close(file);
+    return sent;
+}
+
+static ssize_t requests_a_write(int fd, const char *bytes, size_t length) {
+    return asynchronous(fd, (char *)bytes, length, IOCB_CMD_PWRITE);
+}
+
+static ssize_t writes_to_a_stream(int fd, const char *bytes, size_t length) {
+    static FILE *file;
+    if (file == NULL)
+        file = fdopen(fd, "w");
+    return fwrite(bytes, 1, length, file) == length && fflush(file) == 0 ? (ssize_t)length : -1;
+}
+
+static void passed_on_beside_splices(void) {
+    passed_on_beside(splices);
+}
+
+static void passed_on_beside_files(void) {
+    passed_on_beside(sends_a_file);
+}
+
+static void passed_on_beside_requests(void) {
+    passed_on_beside(requests_a_write);
+}
+
+static void passed_on_beside_a_stream(void) {
+    passed_on_beside(writes_to_a_stream);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(sent_to_a_pipe),
         CASE(positioned),
         CASE(passed_before_it_is_connected),
+        CASE(passed_on_beside_splices),
+        CASE(passed_on_beside_files),
+        CASE(passed_on_beside_requests),
+        CASE(passed_on_beside_a_stream),
         CASE(a_set_is_asked_about),
         CASE(taken_once),
         CASE(spliced_from_after_a_kill),

@@ -1,4 +1,5 @@
 /* Programs that have the kernel read and write for them, by io_uring. */
+#include "beside.h"
 #include "killed.h"
 #include <liburing.h>
 
@@ -609,6 +610,17 @@ static void registered_and_closed(void) {
     talk_until_on_ring(other, 1);
 }
 
+static ssize_t requests_a_send(int fd, const char *bytes, size_t length) {
+    /* Not before a fork, which would leave all to the kernel. */
+    if (ring.ring_fd == 0)
+        set_up();
+    return kernel_sends(fd, bytes, length);
+}
+
+static void passed_on_beside_requests(void) {
+    passed_on_beside(requests_a_send);
+}
+
 /* A program may not be allowed to use it, as in most containers. */
 static int has_io_uring(void) {
     return syscall(SYS_io_uring_setup, 0, NULL) >= 0 || (errno != ENOSYS && errno != EPERM && errno != EACCES);
@@ -642,6 +654,7 @@ int main(int argc, char **argv) {
                           CASE(last_words_after_a_kill),
                           CASE(unseen_beside_a_kill),
                           CASE(registered_and_closed),
+                          CASE(passed_on_beside_requests),
                           CASE(used_by_a_child),
                           CASE(submitted_by_threads),
                           {0}};

@@ -115,6 +115,7 @@ pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) ->
     };
     let errno = thread::errno();
     socket.pin(Reason::Stdio);
+    socket.flush_once(fd);
     let stays = reads(mode) && !socket.draw_back(fd);
     thread::set_errno(errno);
     if !stays {

@@ -79,6 +79,7 @@ pub(crate) fn leave_to_kernel(socket: &'static Socket, fd: c_int, reason: Reason
     socket.pin_flags(flags::SEND_PINNED, reason);
     drop(lock_in_turn(socket, fd));
     socket.look_for_kill(fd);
+    socket.flush_once(fd);
 }
 
 /// So many bytes of this thread's message are sent by the ring. The half is locked.

@@ -112,6 +112,15 @@ impl Socket {
         });
     }
 
+    /// What is sent from now on passes no function of ours, so that nobody knows of calls that are under way: what lies in the ring goes
+    /// before it. Once, whether that can be done or not.
+    pub(crate) fn flush_once(&'static self, fd: c_int) {
+        if self.is_attached() && !self.is_flushed.load(Acquire) {
+            self.flush_all(fd);
+            self.is_flushed.store(true, Release);
+        }
+    }
+
     /// What lies unread is sent again by the kernel, where that can be done, and what comes and goes from now on is the kernel's.
     pub(crate) fn leave_rings(&'static self, fd: c_int) {
         if let Some(locked) = self.lock_send(fd) {
@@ -223,6 +232,7 @@ impl Socket {
     pub(crate) fn leave_to_streams(&'static self, fd: c_int) {
         let errno = thread::errno();
         self.pin(Reason::Stdio);
+        self.flush_once(fd);
         self.bring_back(fd);
         thread::set_errno(errno);
     }
@@ -241,7 +251,7 @@ impl Socket {
         // Once: nobody waits again for what a peer writes into its ring later, or cannot have sent again.
         if self.left.load(Acquire) == left::NOT {
             self.look_for_kill(fd);
-            self.flush_all(fd);
+            self.flush_once(fd);
             if !self.is_left_empty(fd) {
                 self.leave_rings(fd);
             }

@@ -73,6 +73,7 @@ impl Socket {
             life: AtomicU64::new(0),
             is_deaf: AtomicBool::new(false),
             left: AtomicU8::new(0),
+            is_flushed: AtomicBool::new(false),
             draws_again_ns: AtomicU64::new(0),
             pollers: AtomicU32::new(0),
         }));
@@ -127,6 +128,7 @@ impl Socket {
         socket.has_lost_sets.store(false, Relaxed);
         socket.is_deaf.store(false, Relaxed);
         socket.left.store(0, Relaxed);
+        socket.is_flushed.store(false, Relaxed);
         socket.draws_again_ns.store(0, Relaxed);
         let row = client::take_row().unwrap_or(&socket.own_row);
         reset_row(row);

@@ -112,6 +112,8 @@ pub(crate) struct Socket {
     pub(crate) is_deaf: AtomicBool,
     /// How far it is left to requests; see `leave.rs`.
     left: AtomicU8,
+    /// What was sent by the ring has been flushed for good.
+    is_flushed: AtomicBool,
     /// Until when, of CLOCK_MONOTONIC, nothing that lies unread is asked for again.
     draws_again_ns: AtomicU64,
     /// Threads that sleep in `poll` or `select` since before it was attached. They keep no end from joining, but the gate closed.
