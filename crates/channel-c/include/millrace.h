@@ -16,7 +16,8 @@
  *
  * A handle is used by one thread at a time, whichever it is: threads that share one need a lock around each call and around what
  * they do with its messages. Any number of handles may be open in one process. An open that fails leaves NULL; a handle that is NULL
- * is refused (-EINVAL), and closing it does nothing. A handle's messages and loans end with it. Handles, loans and messages are the process's that made them, not its children's.
+ * is refused (-EINVAL), and closing it does nothing. A handle's messages and loans end with it. Handles, loans and messages are the
+ * process's that made them, not its children's.
  */
 #ifndef MILLRACE_H
 #define MILLRACE_H
@@ -123,7 +124,8 @@ int millrace_client_fd(millrace_client *client);
 void millrace_client_close(millrace_client *client);
 
 /* Servers. `reply` sends the loan and gives the request back. Where it fails both are gone, too, and the client learns that there is no
- * reply; but not where the loan is one that was used, or was made longer: then the request can still be replied to. `release` gives it back without a reply, and its client learns so. */
+ * reply; but not where the loan is one that was used, or was made longer: then the request can still be replied to. `release` gives it
+ * back without a reply, and its client learns so. */
 int millrace_server_open(const char *name, const struct millrace_options *options, millrace_server **server);
 int millrace_server_pop(millrace_server *server, struct millrace_message *request);
 int millrace_server_receive(millrace_server *server, struct millrace_message *request);
