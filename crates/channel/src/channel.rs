@@ -41,8 +41,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// The channel of this name: 1 to 64 letters of ASCII, digits or `. _ / -`, the first a letter or digit. Who may use which is the agent's policy; without one, all programs
-    /// of one user, or of one container or pod.
+    /// The channel of this name: 1 to 64 letters of ASCII, digits or `. _ / -`, the first a letter or digit. Who may use
+    /// which is the agent's policy; without one, all programs of one user, or of one container or pod.
     #[must_use]
     pub fn new(name: &str) -> Channel {
         watch_forks();
