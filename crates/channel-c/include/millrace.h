@@ -89,28 +89,37 @@ const char *millrace_error(void);
 /* The `timeout_ms` of a function: how long it waits; 0: not at all; below 0: for ever. Time that is over is -ETIMEDOUT. A descriptor
  * (`_fd`) stays the handle's: it is watched, for reading, and neither read nor closed. `pop` until -EAGAIN, also before the first wait. */
 
-/* Publishers. `key`: the member of a group that it belongs to gets the message, in order; NULL: the one with the fewest. */
+/* Publishers. `key`: the member of a group that it belongs to gets the message, in order; NULL: the one with the fewest. `try_loan` and
+ * `try_push` never wait, whatever the options say (-EAGAIN). `dropped`: messages that were given up so far, each counted for every
+ * subscriber that it was for; `subscribers`: those that are there. */
 int millrace_publisher_open(const char *name, const struct millrace_options *options, millrace_publisher **publisher);
 int millrace_publisher_loan(millrace_publisher *publisher, size_t bytes, struct millrace_loan *loan);
+int millrace_publisher_try_loan(millrace_publisher *publisher, size_t bytes, struct millrace_loan *loan);
 int millrace_publisher_push(millrace_publisher *publisher, struct millrace_loan *loan, const uint64_t *key, uint64_t *sequence);
+int millrace_publisher_try_push(millrace_publisher *publisher, struct millrace_loan *loan, const uint64_t *key, uint64_t *sequence);
 int millrace_publisher_return(millrace_publisher *publisher, struct millrace_loan *loan);
 int millrace_publisher_publish(millrace_publisher *publisher);
 int millrace_publisher_send(millrace_publisher *publisher, const void *data, size_t bytes, const uint64_t *key);
 int millrace_publisher_drain(millrace_publisher *publisher, int64_t timeout_ms);
 int millrace_publisher_wait(millrace_publisher *publisher, uint32_t subscribers, int64_t timeout_ms);
+int millrace_publisher_subscribers(millrace_publisher *publisher, uint64_t *count);
+int millrace_publisher_dropped(millrace_publisher *publisher, uint64_t *count);
 int millrace_publisher_fd(millrace_publisher *publisher);
 void millrace_publisher_close(millrace_publisher *publisher);
 
-/* Subscribers. `pop` never waits; `receive` does. */
+/* Subscribers. `pop` never waits; `receive` does. `lost`: messages for this one that were given up so far. */
 int millrace_subscriber_open(const char *name, const struct millrace_options *options, millrace_subscriber **subscriber);
 int millrace_subscriber_pop(millrace_subscriber *subscriber, struct millrace_message *message);
 int millrace_subscriber_receive(millrace_subscriber *subscriber, int64_t timeout_ms, struct millrace_message *message);
 int millrace_subscriber_release(millrace_subscriber *subscriber, struct millrace_message *message);
 int millrace_subscriber_wait(millrace_subscriber *subscriber, uint32_t publishers, int64_t timeout_ms);
+int millrace_subscriber_publishers(millrace_subscriber *subscriber, uint64_t *count);
+int millrace_subscriber_lost(millrace_subscriber *subscriber, uint64_t *count);
 int millrace_subscriber_fd(millrace_subscriber *subscriber);
 void millrace_subscriber_close(millrace_subscriber *subscriber);
 
-/* Clients. A reply has its request's number as `sequence`; -EPIPE: there is none to the request of this number. */
+/* Clients. A reply has its request's number as `sequence`; -EPIPE: there is none to the request of this number. `pending`: requests that
+ * have no answer yet. */
 int millrace_client_open(const char *name, const struct millrace_options *options, millrace_client **client);
 int millrace_client_loan(millrace_client *client, size_t bytes, struct millrace_loan *loan);
 int millrace_client_push(millrace_client *client, struct millrace_loan *loan, const uint64_t *key, uint64_t *request);
@@ -120,6 +129,7 @@ int millrace_client_pop(millrace_client *client, struct millrace_message *reply)
 int millrace_client_receive(millrace_client *client, struct millrace_message *reply);
 int millrace_client_release(millrace_client *client, struct millrace_message *reply);
 int millrace_client_wait(millrace_client *client, uint32_t servers, int64_t timeout_ms);
+int millrace_client_pending(millrace_client *client, uint64_t *count);
 int millrace_client_fd(millrace_client *client);
 void millrace_client_close(millrace_client *client);
 

@@ -10,7 +10,7 @@ use crate::call::{
     loan_to_send, patience, store, there,
 };
 use crate::slab::Slab;
-use crate::verbs::{any_handle, sending_handle};
+use crate::verbs::{any_handle, counts, sending_handle};
 
 /// `millrace_publisher`.
 #[derive(Debug)]
@@ -50,6 +50,25 @@ any_handle!(
     millrace_subscriber_fd,
     millrace_subscriber_close
 );
+counts!(
+    PublisherHandle,
+    publisher,
+    subscribers,
+    millrace_publisher_subscribers
+);
+counts!(
+    PublisherHandle,
+    publisher,
+    dropped,
+    millrace_publisher_dropped
+);
+counts!(
+    SubscriberHandle,
+    subscriber,
+    publishers,
+    millrace_subscriber_publishers
+);
+counts!(SubscriberHandle, subscriber, lost, millrace_subscriber_lost);
 
 /// See `millrace.h`, as of all below.
 ///
@@ -78,33 +97,79 @@ pub(crate) unsafe extern "C" fn millrace_publisher_open(
 /// # Safety
 /// The arguments are what the header says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn millrace_publisher_push(
+pub(crate) unsafe extern "C" fn millrace_publisher_try_loan(
     publisher: *mut PublisherHandle,
+    bytes: usize,
     loan: *mut MillraceLoan,
-    key_or_null: *const u64,
-    sequence: *mut u64,
 ) -> c_int {
     call(|| {
         // SAFETY: as the header demands.
         let PublisherHandle { publisher, loans } = unsafe { there(publisher) }?;
         // SAFETY: as above.
         let place = unsafe { there(loan) }?;
-        let detached = loan_to_send(loans, place)?;
-        let mut lent = publisher.attach(detached);
-        lent.truncate(place.bytes);
-        // SAFETY: as above.
-        let pushed = match unsafe { key(key_or_null) } {
-            Some(key) => publisher.push_keyed(lent, key),
-            None => publisher.push(lent),
-        };
-        let number = pushed.map_err(|failed| {
-            loans.put_back(place.number, failed.loan.detach());
-            failed.error
-        })?;
-        // SAFETY: as above.
-        unsafe { store(sequence, number) };
+        let mut lent = publisher.try_loan(bytes)?;
+        *place = MillraceLoan::of(&mut lent);
+        place.number = loans.put(lent.detach());
         Ok(0)
     })
+}
+
+/// # Safety
+/// The arguments are what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn millrace_publisher_push(
+    publisher: *mut PublisherHandle,
+    loan: *mut MillraceLoan,
+    key_or_null: *const u64,
+    sequence: *mut u64,
+) -> c_int {
+    // SAFETY: as the header demands.
+    call(|| unsafe { push(publisher, loan, key_or_null, sequence, true) })
+}
+
+/// # Safety
+/// The arguments are what the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn millrace_publisher_try_push(
+    publisher: *mut PublisherHandle,
+    loan: *mut MillraceLoan,
+    key_or_null: *const u64,
+    sequence: *mut u64,
+) -> c_int {
+    // SAFETY: as the header demands.
+    call(|| unsafe { push(publisher, loan, key_or_null, sequence, false) })
+}
+
+/// # Safety
+/// The arguments are what the header says.
+unsafe fn push(
+    publisher: *mut PublisherHandle,
+    loan: *mut MillraceLoan,
+    key_or_null: *const u64,
+    sequence: *mut u64,
+    may_wait: bool,
+) -> Result<c_int, Failure> {
+    // SAFETY: as the header demands.
+    let PublisherHandle { publisher, loans } = unsafe { there(publisher) }?;
+    // SAFETY: as above.
+    let place = unsafe { there(loan) }?;
+    let detached = loan_to_send(loans, place)?;
+    let mut lent = publisher.attach(detached);
+    lent.truncate(place.bytes);
+    // SAFETY: as above.
+    let key = unsafe { key(key_or_null) };
+    let pushed = match key {
+        _ if !may_wait => publisher.try_push(lent, key),
+        Some(key) => publisher.push_keyed(lent, key),
+        None => publisher.push(lent),
+    };
+    let number = pushed.map_err(|failed| {
+        loans.put_back(place.number, failed.loan.detach());
+        failed.error
+    })?;
+    // SAFETY: as above.
+    unsafe { store(sequence, number) };
+    Ok(0)
 }
 
 /// # Safety

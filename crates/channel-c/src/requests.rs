@@ -10,7 +10,7 @@ use crate::call::{
     patience, store, there,
 };
 use crate::slab::Slab;
-use crate::verbs::{any_handle, sending_handle};
+use crate::verbs::{any_handle, counts, sending_handle};
 
 /// `millrace_client`.
 #[derive(Debug)]
@@ -44,6 +44,7 @@ any_handle!(
     millrace_client_fd,
     millrace_client_close
 );
+counts!(ClientHandle, client, pending, millrace_client_pending);
 any_handle!(
     ServerHandle,
     server,

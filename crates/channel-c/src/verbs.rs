@@ -93,4 +93,22 @@ macro_rules! sending_handle {
     };
 }
 
-pub(crate) use {any_handle, sending_handle};
+/// A number that the participant of a handle knows.
+macro_rules! counts {
+    ($handle:ident, $participant:ident, $counted:ident, $function:ident) => {
+        /// # Safety
+        /// The arguments are what the header says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $function(handle: *mut $handle, count: *mut u64) -> c_int {
+            call(|| {
+                // SAFETY: as the header demands.
+                let counted = unsafe { there(handle) }?.$participant.$counted();
+                // SAFETY: as above.
+                *unsafe { there(count) }? = counted as u64;
+                Ok(0)
+            })
+        }
+    };
+}
+
+pub(crate) use {any_handle, counts, sending_handle};

@@ -30,7 +30,7 @@ static void messages(void) {
     millrace_subscriber *subscriber = NULL;
     struct millrace_loan loan, others;
     struct millrace_message message, again;
-    uint64_t key = 7, sequence = 99;
+    uint64_t key = 7, sequence = 99, count = 99;
 
     OK(millrace_publisher_open("c/messages", &options, &publisher));
     options.group = "workers";
@@ -74,6 +74,18 @@ static void messages(void) {
     for (int i = 0; i < 4; i++)
         OK(millrace_publisher_send(publisher, &i, sizeof i, NULL));
     IS(millrace_publisher_send(publisher, &key, sizeof key, NULL) == -EAGAIN);
+    OK(millrace_publisher_try_loan(publisher, 8, &loan));
+    IS(millrace_publisher_try_push(publisher, &loan, NULL, NULL) == -EAGAIN);
+    OK(millrace_publisher_return(publisher, &loan));
+    IS(millrace_publisher_try_loan(publisher, 1 << 25, &loan) == -EMSGSIZE);
+    OK(millrace_publisher_subscribers(publisher, &count));
+    IS(count == 1 && millrace_publisher_subscribers(publisher, NULL) == -EINVAL);
+    OK(millrace_publisher_dropped(publisher, &count));
+    IS(count == 0);
+    OK(millrace_subscriber_publishers(subscriber, &count));
+    IS(count == 1);
+    OK(millrace_subscriber_lost(subscriber, &count));
+    IS(count == 0);
 
     struct pollfd polled = {.fd = millrace_subscriber_fd(subscriber), .events = POLLIN};
     IS(polled.fd >= 0 && millrace_publisher_fd(publisher) >= 0);
@@ -97,7 +109,7 @@ static void requests(void) {
     millrace_server *server = NULL;
     struct millrace_loan loan;
     struct millrace_message request, reply;
-    uint64_t number = 99;
+    uint64_t number = 99, count = 99;
 
     OK(millrace_client_open("c/requests", &options, &client));
     OK(millrace_server_open("c/requests", &options, &server));
@@ -109,6 +121,8 @@ static void requests(void) {
     memcpy(loan.data, "ping", 4);
     OK(millrace_client_push(client, &loan, NULL, &number));
     OK(millrace_client_publish(client));
+    OK(millrace_client_pending(client, &count));
+    IS(count == 1);
     OK(millrace_server_receive(server, &request));
     IS(request.bytes == 4 && !memcmp(request.data, "ping", 4));
     OK(millrace_server_loan(server, &request, 1, &loan));
