@@ -57,6 +57,29 @@ def uninstall_takes_what_install_brought() -> None:
     assert files(stage) == [], files(stage)
 
 
+def a_program_in_c_is_built_with_what_was_installed() -> None:
+    """By pkg-config, and finds its agent; and what is installed for Python."""
+    prefix = PLACE / "opened"
+    run("make", "-o", "build", "install", f"PREFIX={prefix}", cwd=road.REPOSITORY)
+    environment = dict(os.environ, PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig"))
+    flags = run("pkg-config", "--cflags", "--libs", "millrace", env=environment).split()
+    source, program = road.REPOSITORY / "crates/channel-c/tests/every.c", PLACE / "every"
+    run("gcc", str(source), "-o", str(program), *flags, f"-Wl,-rpath,{prefix}/lib")
+    library, module = prefix / "lib/libmillrace.so", prefix / "share/doc/millrace/python"
+    socket = PLACE / "agent.sock"
+    agent = subprocess.Popen([prefix / "bin/millrace", "agent", "--socket", socket], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 10
+        while not socket.exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        asks = dict(os.environ, MILLRACE_AGENT=str(socket), MILLRACE_CHANNEL_LIBRARY=str(library), PYTHONPATH=str(module))
+        run(str(program), env=asks)
+        run(sys.executable, "-c", "import millrace; millrace.Publisher('a').close()", env=asks)
+    finally:
+        agent.terminate()
+        agent.wait()
+
+
 def manual_pages_are_right() -> None:
     """By groff, with all its warnings."""
     stage = PLACE / "manual"
@@ -134,6 +157,7 @@ def the_package_for_rpm_is_made() -> None:
 
 CASES: list[Callable[[], None]] = [
     uninstall_takes_what_install_brought,
+    a_program_in_c_is_built_with_what_was_installed,
     manual_pages_are_right,
     shells_complete,
     the_package_comes_and_goes,
@@ -144,7 +168,7 @@ CASES: list[Callable[[], None]] = [
 def main() -> int:
     """Plays every case."""
     if not isolate.is_inside():
-        packages.install(("groff|groff", "lintian|lintian", "rpm|rpmbuild", "man-db|man"))
+        packages.install(("groff|groff", "lintian|lintian", "rpm|rpmbuild", "man-db|man", "pkg-config|pkg-config"))
     isolate.ensure()
     PLACE.mkdir()
     failed = 0

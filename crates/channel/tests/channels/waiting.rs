@@ -69,6 +69,34 @@ fn what_a_dead_member_had_goes_to_another_when_that_has_room_though_the_publishe
 }
 
 #[test]
+fn who_waits_is_not_woken_for_nothing() {
+    let agent = Running::start();
+    let channel = channel(&agent, "idle");
+    let publisher = channel.publisher().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let waiting = std::thread::spawn(move || {
+        tell.send(nix::unistd::gettid()).unwrap();
+        number(&channel.subscriber().unwrap())
+    });
+    let status = format!("/proc/self/task/{}/status", told.recv().unwrap());
+    let sleeps = || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("voluntary_ctxt_switches"));
+        line.unwrap().to_owned()
+    };
+    assert!(publisher.wait_for_subscribers(1, SOON));
+    // It is asleep by then, and sleeps on.
+    std::thread::sleep(4 * A_WHILE);
+    let before = sleeps();
+    std::thread::sleep(4 * A_WHILE);
+    assert_eq!(sleeps(), before);
+    send(&publisher, 7);
+    assert_eq!(waiting.join().unwrap(), 7);
+}
+
+#[test]
 fn a_server_goes_on_without_a_client_that_takes_no_replies() {
     let agent = Running::start();
     let channel = channel(&agent, "deaf").slots(4).patience(Some(A_WHILE));
