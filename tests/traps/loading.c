@@ -46,11 +46,40 @@ static void threads_leave_while_others_talk(void) {
     observe("done");
 }
 
+#ifdef RTLD_DEEPBIND
+typedef ssize_t Receive(int, void *, size_t, int);
+
+/* A library that looks its names up in what it needs first calls the C library's own functions. */
+static void library_bound_to_what_it_needs(void) {
+    Pair pair = on_the_ring();
+    char bytes[64];
+    must(send(pair.near, "before, ", 8, 0) == 8, "send");
+    void *library = dlopen("libc.so.6", RTLD_NOW | RTLD_DEEPBIND);
+    must(library != NULL, "dlopen");
+    Receive *receive = (Receive *)dlsym(library, "recv");
+    must(receive != NULL, "dlsym");
+    must(send(pair.near, "after", 5, 0) == 5, "send");
+    observe_result("recv", receive(pair.far, bytes, 13, MSG_WAITALL));
+    observe("%.13s", bytes);
+    Pair later = connected();
+    for (int i = 0; i < 10; i++) {
+        talk(later.near, later.far);
+        talk(later.far, later.near);
+        pause_ms(5);
+    }
+    must(send(later.near, "later", 5, 0) == 5, "send");
+    observe_result("recv", receive(later.far, bytes, 5, MSG_WAITALL));
+}
+#endif
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(no_error_is_told_at_the_start),
         CASE(a_file_of_commands_is_no_program),
         CASE(threads_leave_while_others_talk),
+#ifdef RTLD_DEEPBIND
+        CASE(library_bound_to_what_it_needs),
+#endif
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -269,6 +269,11 @@ pub(crate) fn part_descriptors() {
     }
 }
 
+/// An object is about to be loaded whose calls of the C library pass no hook.
+pub(crate) fn be_bypassed() {
+    leave_for_good(Reason::Unsupported);
+}
+
 /// Children will be in another PID namespace. What they and this process have in common knows threads by their numbers.
 pub(crate) fn part_numbers() {
     leave_for_good(Reason::Unsupported);

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::programs;
 use crate::real::Symbol;
-use crate::{process, send, table};
+use crate::{headers, process, send, table};
 
 /// `dprintf` and its relatives: the C library writes to the descriptor without passing here.
 unsafe extern "C" fn before_print(fd: usize) {
@@ -26,6 +26,23 @@ unsafe extern "C" fn before_vfork(_nothing: usize) {
 /// `clone`: such a child, or a thread.
 unsafe extern "C" fn before_clone(_function: usize, _stack: usize, flags: usize) {
     super::uring::before_clone(flags & u32::MAX as usize);
+}
+
+/// `dlopen`: the library's names may be looked for in itself and in what it needs, the C library among that, before they are in this one.
+unsafe extern "C" fn before_open(_file: usize, flags: usize) {
+    let is_bound_to_itself = flags as c_int & libc::RTLD_DEEPBIND != 0;
+    if is_bound_to_itself && !headers::are_of_musl() {
+        process::be_bypassed();
+    }
+}
+
+/// `dlmopen`: in a list of objects of its own it has a C library of its own, too.
+unsafe extern "C" fn before_open_apart(list: usize, file: usize, flags: usize) {
+    if list != 0 {
+        return process::be_bypassed();
+    }
+    // SAFETY: plain arguments.
+    unsafe { before_open(file, flags) };
 }
 
 /// The next definition of a function.
@@ -194,8 +211,8 @@ macro_rules! lists {
 #[cfg(target_arch = "x86_64")]
 mod stubs {
     use super::{
-        Symbol, before_clone, before_print, before_vfork, next, with_list, with_list_along_path,
-        with_list_and_environment,
+        Symbol, before_clone, before_open, before_open_apart, before_print, before_vfork, next,
+        with_list, with_list_along_path, with_list_and_environment,
     };
 
     stubs! {
@@ -203,6 +220,8 @@ mod stubs {
         __vfork: before_vfork;
         clone: before_clone;
         __clone: before_clone;
+        dlopen: before_open;
+        dlmopen: before_open_apart;
         dprintf: before_print;
         vdprintf: before_print;
         __dprintf_chk: before_print;
