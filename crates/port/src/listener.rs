@@ -6,18 +6,27 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, bind, listen, shutdown, socket,
 };
 
+use crate::bell;
+use crate::handed::Debts;
+
+mod connection;
 mod sys;
 
-pub(crate) use sys::accept;
+pub(crate) use sys::Connection;
 
 /// So many connections are taken before it is others' turn: whoever connects again and again is as fast. There is news of the rest still.
 pub(crate) const AT_ONCE: usize = 4;
+
+/// Who cannot take anybody now is not told of those who wait for so long.
+const REST: Duration = Duration::from_millis(20);
 
 /// Listens at a path, which is there as long as the listener.
 #[derive(Debug)]
@@ -26,12 +35,20 @@ pub(crate) struct Listener {
     path: PathBuf,
     /// Whether what is at the path is still ours.
     identity: (u64, u64),
+    /// Of nobody there is news until then.
+    rests_until: Option<Instant>,
+    debts: Debts,
 }
 
 impl Listener {
     /// Makes the socket under another name, with its permissions, and then gives it the path: nobody finds it half made, and nobody's file
     /// is replaced. What a dead server has left is removed.
-    pub(crate) fn new(kind: SockType, path: &Path, mode: u32) -> io::Result<Listener> {
+    pub(crate) fn new(
+        kind: SockType,
+        path: &Path,
+        mode: u32,
+        debts: &Debts,
+    ) -> io::Result<Listener> {
         if let Some(directory) = path.parent() {
             sweep(kind, directory);
         }
@@ -45,7 +62,46 @@ impl Listener {
             socket,
             path: path.to_owned(),
             identity: placed?,
+            rests_until: None,
+            debts: debts.clone(),
         })
+    }
+
+    /// The next who wants to connect, unless what the last ones have left is still being closed. None: nobody does now, or it rests.
+    pub(crate) fn accept(&mut self, epoll: &Epoll, now: Instant) -> io::Result<Option<Connection>> {
+        if self.rests_until.is_some() {
+            return Ok(None);
+        }
+        let accepted = match self.debts.are_many() {
+            false => sys::accept(&self.socket, &self.debts),
+            true => Err(io::Error::other(
+                "what the last peers handed over is not closed yet",
+            )),
+        };
+        if accepted.is_err() {
+            // There is news of whoever waits, and would be until it can be taken.
+            self.watch(epoll, EpollFlags::empty());
+            self.rests_until = Some(now + REST);
+        }
+        accepted
+    }
+
+    /// Whoever waits is news again, once it has rested.
+    pub(crate) fn wake(&mut self, epoll: &Epoll, now: Instant) {
+        if self.rests_until.is_some_and(|until| until <= now) {
+            self.rests_until = None;
+            self.watch(epoll, EpollFlags::EPOLLIN);
+        }
+    }
+
+    /// When to call [`Listener::wake`].
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
+        self.rests_until
+    }
+
+    fn watch(&self, epoll: &Epoll, events: EpollFlags) {
+        // It is there.
+        let _ = epoll.modify(&self.socket, &mut EpollEvent::new(events, bell::LISTENER));
     }
 
     pub(crate) fn socket(&self) -> &OwnedFd {
@@ -58,6 +114,9 @@ impl Drop for Listener {
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
             let _ = fs::remove_file(&self.path);
         }
+        // Those who wait have put something into their queues, perhaps.
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Read);
+        while let Ok(Some(_)) = sys::accept(&self.socket, &self.debts) {}
     }
 }
 
@@ -102,7 +161,7 @@ fn sweep(kind: SockType, directory: &Path) {
 
 /// Whether nobody listens at a socket.
 fn is_stale(kind: SockType, path: &Path) -> bool {
-    let connected = connect(kind, path);
+    let connected = connected(kind, path);
     connected.is_err_and(|error| error.raw_os_error() == Some(Errno::ECONNREFUSED as i32))
 }
 
@@ -151,8 +210,17 @@ fn remove_stale(kind: SockType, path: &Path) -> io::Result<()> {
     fs::remove_file(&aside)
 }
 
-/// Connects to whoever listens at a path.
-pub(crate) fn connect(kind: SockType, path: &Path) -> io::Result<OwnedFd> {
+/// Connects to whoever listens at a path, unless what the last one has left is still being closed.
+pub(crate) fn connect(kind: SockType, path: &Path, debts: &Debts) -> io::Result<Connection> {
+    if debts.are_many() {
+        return Err(io::Error::other(
+            "what the last peers handed over is not closed yet",
+        ));
+    }
+    Ok(Connection::new(connected(kind, path)?, debts))
+}
+
+fn connected(kind: SockType, path: &Path) -> io::Result<OwnedFd> {
     let socket = open(kind)?;
     nix::sys::socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(socket)
@@ -191,7 +259,7 @@ mod tests {
         listen(&listening, Backlog::new(1).unwrap()).unwrap();
         fs::write(path(&format!(".{gone}.2")), "").unwrap();
         drop(bound(&path(&format!(".{gone}.0"))));
-        let listener = Listener::new(KIND, &path("a.sock"), 0o600).unwrap();
+        let listener = Listener::new(KIND, &path("a.sock"), 0o600, &Debts::default()).unwrap();
         let is_there = |name: &String| path(name).exists();
         assert!(!is_there(&format!(".{gone}.0")));
         assert!(kept.iter().all(is_there) && is_there(&heard));

@@ -38,12 +38,12 @@ use nix::sys::socket::SockType;
 use crate::bell::{self, wake};
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
-use crate::listener::{self, Listener};
+use crate::handed::{Debts, Gifts};
+use crate::listener::{self, Connection, Listener};
 use crate::port::{Closed, Port, State};
 pub use config::{Config, Mode, Role};
 use control::{Client, Queues, Server, Step};
 pub use error::{ControlError, Malformed};
-use sys::Datagram;
 
 mod config;
 mod control;
@@ -77,9 +77,9 @@ enum Link {
     /// There is none. A client tries at this time.
     Down(Option<Instant>),
     /// It is being made, until this time.
-    Making(OwnedFd, Handshake, Instant),
+    Making(Connection, Handshake, Instant),
     /// Packets pass.
-    Up(OwnedFd, Queues),
+    Up(Connection, Queues),
 }
 
 /// A memif port.
@@ -89,6 +89,7 @@ pub struct Memif {
     /// Before the sockets, which leave it when they are closed.
     epoll: Epoll,
     listener: Option<Listener>,
+    debts: Debts,
     link: Link,
     state: State,
     /// What was found wrong with a ring: the connection ends at the next `poll`, and no packet passes until then.
@@ -107,8 +108,10 @@ impl Memif {
     pub fn new(config: Config) -> io::Result<Memif> {
         config.check()?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let debts = Debts::default();
+        let (path, mode) = (&config.path, config.socket_mode);
         let listener = match config.role {
-            Role::Server => Some(Listener::new(SOCKET, &config.path, config.socket_mode)?),
+            Role::Server => Some(Listener::new(SOCKET, path, mode, &debts)?),
             Role::Client => None,
         };
         if let Some(listener) = &listener {
@@ -119,6 +122,7 @@ impl Memif {
             config,
             epoll,
             listener,
+            debts,
             link: Link::Down(at),
             state: State::Connecting(None),
             broken: None,
@@ -130,11 +134,12 @@ impl Memif {
 
     /// Takes whoever wants to connect.
     fn accept(&mut self, now: Instant) -> Result<(), Closed> {
-        let Some(listener) = &self.listener else {
+        let Some(listener) = &mut self.listener else {
             return Ok(());
         };
         for _ in 0..listener::AT_ONCE {
-            let Some(socket) = listener::accept(listener.socket()).map_err(Closed::Io)? else {
+            let accepted = listener.accept(&self.epoll, now);
+            let Some(socket) = accepted.map_err(Closed::Io)? else {
                 break;
             };
             if !matches!(self.link, Link::Down(_)) {
@@ -154,7 +159,7 @@ impl Memif {
 
     /// Client: looks for the server.
     fn connect(&mut self, now: Instant) {
-        let connected = listener::connect(SOCKET, &self.config.path)
+        let connected = listener::connect(SOCKET, &self.config.path, &self.debts)
             .and_then(|socket| bell::watch(&self.epoll, &socket, bell::SOCKET).map(|()| socket));
         match connected {
             Ok(socket) => {
@@ -188,23 +193,24 @@ impl Memif {
                 Link::Making(socket, ..) | Link::Up(socket, _) => socket,
             };
             let mut buffer = [0; error::BUFFER_BYTES];
-            let received = sys::receive(socket.as_fd(), &mut buffer).map_err(Closed::Io)?;
-            match received {
+            let mut gifts = socket.no_gifts();
+            let received = socket.receive(&mut buffer, &mut gifts);
+            match received.map_err(Closed::Io)? {
                 None => return Ok(()),
-                Some((0, _)) => return Err(Closed::PeerGone),
-                Some(datagram) => self.handle(&buffer, datagram)?,
+                Some(0) => return Err(Closed::PeerGone),
+                Some(length) => self.handle(&buffer[..length], gifts)?,
             }
         }
     }
 
-    fn handle(&mut self, buffer: &[u8], (length, fd): Datagram) -> Result<(), Closed> {
-        let message = Message::parse(&buffer[..length]).map_err(|e| Closed::Control(e.into()))?;
+    fn handle(&mut self, datagram: &[u8], gifts: Gifts) -> Result<(), Closed> {
+        let message = Message::parse(datagram).map_err(|e| Closed::Control(e.into()))?;
         if let Message::Disconnect(disconnect) = message {
-            return Err(Closed::Disconnected(disconnect.reason.as_str().to_owned()));
+            return Err(Closed::Disconnected(shown(disconnect.reason.as_str())));
         }
         let step = match &mut self.link {
             Link::Making(_, Handshake::Server(server), _) => {
-                server.handle(&self.config, message, fd)
+                server.handle(&self.config, message, gifts)
             }
             Link::Making(_, Handshake::Client(client), _) => client.handle(&self.config, &message),
             _ => Err(ControlError::Unexpected(message.name())),
@@ -283,6 +289,15 @@ impl Memif {
     }
 }
 
+/// What a peer says, with nothing in it that a terminal would do.
+fn shown(text: &str) -> String {
+    let shown = |c: char| match c {
+        '"' | '\'' => c.to_string(),
+        c => c.escape_debug().to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
 /// What a failed `send` means.
 fn said(error: io::Error) -> Closed {
     match error.kind() {
@@ -291,7 +306,7 @@ fn said(error: io::Error) -> Closed {
     }
 }
 
-fn say_why(socket: &OwnedFd, why: &str) -> io::Result<()> {
+fn say_why(socket: &Connection, why: &str) -> io::Result<()> {
     let disconnect = Disconnect {
         code: 0,
         reason: Text::new(why),
@@ -305,6 +320,9 @@ fn say_why(socket: &OwnedFd, why: &str) -> io::Result<()> {
 
 impl Port for Memif {
     fn poll(&mut self, now: Instant) -> &State {
+        if let Some(listener) = &mut self.listener {
+            listener.wake(&self.epoll, now);
+        }
         let news = bell::news(&self.epoll);
         if let Some(why) = self.broken.take() {
             self.end(why, now);
@@ -317,6 +335,7 @@ impl Port for Memif {
         }
         if news.listener
             && let Err(why) = self.accept(now)
+            && matches!(self.link, Link::Down(_))
         {
             self.state = State::Connecting(Some(why));
         }
@@ -335,11 +354,13 @@ impl Port for Memif {
     }
 
     fn poll_at(&self) -> Option<Instant> {
-        match &self.link {
+        let at = match &self.link {
             Link::Down(at) => *at,
             Link::Making(.., until) => Some(*until),
             Link::Up(..) => None,
-        }
+        };
+        let wake_at = self.listener.as_ref().and_then(Listener::wake_at);
+        [at, wake_at].into_iter().flatten().min()
     }
 
     fn state(&self) -> &State {

@@ -28,7 +28,7 @@
 //! socket), `error`; the rings themselves are in [`crate::virtio`].
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,8 @@ use nix::sys::socket::SockType;
 use crate::bell::{self, wake};
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
-use crate::listener::{self, Listener};
+use crate::handed::Debts;
+use crate::listener::{self, Connection, Listener};
 use crate::offload::Offloads;
 use crate::port::{Closed, Port, State};
 pub use crate::virtio::Malformed;
@@ -107,6 +108,7 @@ pub struct VhostUser {
     config: Config,
     epoll: Arc<Epoll>,
     listener: Option<Listener>,
+    debts: Debts,
     retry: Retry,
     link: Option<Link>,
     state: State,
@@ -127,8 +129,10 @@ impl VhostUser {
     pub fn new(config: Config) -> io::Result<VhostUser> {
         config.check()?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let debts = Debts::default();
+        let (path, mode) = (&config.path, config.socket_mode);
         let listener = match config.role {
-            Role::Server => Some(Listener::new(SOCKET, &config.path, config.socket_mode)?),
+            Role::Server => Some(Listener::new(SOCKET, path, mode, &debts)?),
             Role::Client => None,
         };
         if let Some(listener) = &listener {
@@ -139,6 +143,7 @@ impl VhostUser {
             config,
             epoll: Arc::new(epoll),
             listener,
+            debts,
             link: None,
             state: State::Connecting(None),
             broken: None,
@@ -151,10 +156,10 @@ impl VhostUser {
     /// Takes whoever wants to connect, unless somebody is connected.
     fn accept(&mut self, now: Instant) -> Result<(), Closed> {
         for _ in 0..listener::AT_ONCE {
-            let Some(listener) = &self.listener else {
+            let Some(listener) = &mut self.listener else {
                 break;
             };
-            match listener::accept(listener.socket()).map_err(Closed::Io)? {
+            match listener.accept(&self.epoll, now).map_err(Closed::Io)? {
                 None => break,
                 Some(socket) if self.link.is_none() => self.begin(socket, now)?,
                 Some(_) => {}
@@ -165,7 +170,7 @@ impl VhostUser {
 
     /// Client: looks for the server.
     fn connect(&mut self, now: Instant) {
-        let connected = listener::connect(SOCKET, &self.config.path)
+        let connected = listener::connect(SOCKET, &self.config.path, &self.debts)
             .map_err(Closed::Io)
             .and_then(|socket| self.begin(socket, now));
         if let Err(why) = connected {
@@ -174,7 +179,7 @@ impl VhostUser {
         }
     }
 
-    fn begin(&mut self, socket: OwnedFd, now: Instant) -> Result<(), Closed> {
+    fn begin(&mut self, socket: Connection, now: Instant) -> Result<(), Closed> {
         bell::watch(&self.epoll, &socket, bell::SOCKET).map_err(Closed::Io)?;
         self.link = Some(Link {
             stream: Stream::new(socket),
@@ -269,12 +274,12 @@ impl VhostUser {
 
 impl Link {
     fn handle(&mut self, message: Received) -> Result<(), Closed> {
-        let Received { header, fds } = message;
+        let Received { header, gifts } = message;
         let wrong = |error| Closed::VhostUser(error);
         let request = Request::parse(header, self.stream.payload(header));
         let request = request.map_err(|error| wrong(error.into()))?;
         let needs_reply = header.needs_reply && self.session.replies();
-        match self.session.handle(&request, fds) {
+        match self.session.handle(&request, gifts) {
             Ok(Some((answer, fd))) => {
                 let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
                 self.stream.send(&answer.emit(header.request), &fds)
@@ -312,6 +317,9 @@ pub(crate) fn not_connected(state: &mut State, why: Closed) {
 
 impl Port for VhostUser {
     fn poll(&mut self, now: Instant) -> &State {
+        if let Some(listener) = &mut self.listener {
+            listener.wake(&self.epoll, now);
+        }
         let news = bell::news(&self.epoll);
         if let Some(why) = self.broken.take() {
             self.end(why, now);
@@ -322,6 +330,7 @@ impl Port for VhostUser {
         }
         if news.listener
             && let Err(why) = self.accept(now)
+            && self.link.is_none()
         {
             self.state = State::Connecting(Some(why));
         }
@@ -340,10 +349,12 @@ impl Port for VhostUser {
     }
 
     fn poll_at(&self) -> Option<Instant> {
-        match &self.link {
+        let at = match &self.link {
             None => self.retry.at,
             Some(link) => link.silent_until,
-        }
+        };
+        let wake_at = self.listener.as_ref().and_then(Listener::wake_at);
+        [at, wake_at].into_iter().flatten().min()
     }
 
     fn state(&self) -> &State {

@@ -9,7 +9,7 @@
 //! themselves are in [`crate::virtio`].
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use crate::bell::{self, wake};
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
-use crate::listener::{self, Listener};
+use crate::handed::Debts;
+use crate::listener::{self, Connection, Listener};
 use crate::offload::Offloads;
 use crate::port::{Closed, Port, State};
 use crate::vhost_user::{ControlError, Received, Retry, SOCKET, Stream, not_connected};
@@ -44,12 +45,20 @@ struct Link {
     until: Instant,
 }
 
+impl Link {
+    /// When it is given up, unless packets pass.
+    fn must_be_done(&self) -> Option<Instant> {
+        (!self.maker.is_done()).then_some(self.until)
+    }
+}
+
 /// A virtio-user port.
 #[derive(Debug)]
 pub struct VirtioUser {
     config: Config,
     epoll: Arc<Epoll>,
     listener: Option<Listener>,
+    debts: Debts,
     retry: Retry,
     link: Option<Link>,
     device: Option<Device>,
@@ -69,8 +78,10 @@ impl VirtioUser {
     pub fn new(config: Config) -> io::Result<VirtioUser> {
         config.check()?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let debts = Debts::default();
+        let (path, mode) = (&config.path, config.socket_mode);
         let listener = match config.role {
-            Role::Server => Some(Listener::new(SOCKET, &config.path, config.socket_mode)?),
+            Role::Server => Some(Listener::new(SOCKET, path, mode, &debts)?),
             Role::Client => None,
         };
         if let Some(listener) = &listener {
@@ -81,6 +92,7 @@ impl VirtioUser {
             config,
             epoll: Arc::new(epoll),
             listener,
+            debts,
             link: None,
             device: None,
             state: State::Connecting(None),
@@ -93,10 +105,10 @@ impl VirtioUser {
     /// Takes whoever wants to connect, unless somebody is connected.
     fn accept(&mut self, now: Instant) -> Result<(), Closed> {
         for _ in 0..listener::AT_ONCE {
-            let Some(listener) = &self.listener else {
+            let Some(listener) = &mut self.listener else {
                 break;
             };
-            match listener::accept(listener.socket()).map_err(Closed::Io)? {
+            match listener.accept(&self.epoll, now).map_err(Closed::Io)? {
                 None => break,
                 Some(socket) if self.link.is_none() => self.begin(socket, now)?,
                 Some(_) => {}
@@ -107,7 +119,7 @@ impl VirtioUser {
 
     /// Client: looks for the server.
     fn connect(&mut self, now: Instant) {
-        let connected = listener::connect(SOCKET, &self.config.path)
+        let connected = listener::connect(SOCKET, &self.config.path, &self.debts)
             .map_err(Closed::Io)
             .and_then(|socket| self.begin(socket, now));
         if let Err(why) = connected {
@@ -116,7 +128,7 @@ impl VirtioUser {
         }
     }
 
-    fn begin(&mut self, socket: OwnedFd, now: Instant) -> Result<(), Closed> {
+    fn begin(&mut self, socket: Connection, now: Instant) -> Result<(), Closed> {
         bell::watch(&self.epoll, &socket, bell::SOCKET).map_err(Closed::Io)?;
         let stream = Stream::new(socket);
         self.link = Some(Link {
@@ -133,7 +145,7 @@ impl VirtioUser {
             return Ok(());
         };
         while let Some(message) = link.stream.receive()? {
-            let Received { header, fds } = message;
+            let Received { header, gifts } = message;
             let answer = Answer::parse(header, link.stream.payload(header));
             let answer = answer.map_err(|error| Closed::VhostUser(ControlError::from(error)))?;
             let to = To {
@@ -142,7 +154,7 @@ impl VirtioUser {
                 epoll: &self.epoll,
                 device: &mut self.device,
             };
-            link.maker.handle(header.request, answer, fds, to)?;
+            link.maker.handle(header.request, answer, gifts, to)?;
         }
         if link.maker.is_done() && !matches!(self.state, State::Connected) {
             self.state = State::Connected;
@@ -201,6 +213,9 @@ impl VirtioUser {
 
 impl Port for VirtioUser {
     fn poll(&mut self, now: Instant) -> &State {
+        if let Some(listener) = &mut self.listener {
+            listener.wake(&self.epoll, now);
+        }
         let news = bell::news(&self.epoll);
         if let Some(why) = self.broken.take() {
             self.end(why, now);
@@ -211,6 +226,7 @@ impl Port for VirtioUser {
         }
         if news.listener
             && let Err(why) = self.accept(now)
+            && self.link.is_none()
         {
             self.state = State::Connecting(Some(why));
         }
@@ -220,17 +236,20 @@ impl Port for VirtioUser {
         if self.link.as_ref().is_some_and(|link| !link.maker.is_done()) {
             self.hear(now);
         }
-        if self.poll_at().is_some_and(|until| until <= now) && self.link.is_some() {
+        let until = self.link.as_ref().and_then(Link::must_be_done);
+        if until.is_some_and(|until| until <= now) {
             self.end(Closed::Silent, now);
         }
         &self.state
     }
 
     fn poll_at(&self) -> Option<Instant> {
-        match &self.link {
+        let at = match &self.link {
             None => self.retry.at,
-            Some(link) => (!link.maker.is_done()).then_some(link.until),
-        }
+            Some(link) => link.must_be_done(),
+        };
+        let wake_at = self.listener.as_ref().and_then(Listener::wake_at);
+        [at, wake_at].into_iter().flatten().min()
     }
 
     fn state(&self) -> &State {

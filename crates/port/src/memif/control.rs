@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use millrace_shm::{Mapping, sys as shm_sys};
@@ -33,7 +33,7 @@ use super::receive::{Buffers, Receiver};
 use super::sys::Ring;
 use super::transmit::Transmitter;
 use super::{Config, REGION_MAX};
-use crate::handed::{self, Unfit};
+use crate::handed::{self, Gifts, Unfit};
 use crate::memory::{Memory, stride};
 
 /// What a connection has once packets may pass.
@@ -86,12 +86,14 @@ impl Server {
         &mut self,
         config: &Config,
         message: Message,
-        fd: Option<OwnedFd>,
+        gifts: Gifts,
     ) -> Result<Step, ControlError> {
         match (self.is_ours, message) {
             (false, Message::Init(init)) => self.handle_init(config, &init)?,
-            (true, Message::AddRegion(region)) => self.handle_add_region(config, &region, fd)?,
-            (true, Message::AddRing(ring)) => self.handle_add_ring(config, ring, fd)?,
+            (true, Message::AddRegion(region)) => {
+                self.handle_add_region(config, &region, &gifts)?
+            }
+            (true, Message::AddRing(ring)) => self.handle_add_ring(config, ring, gifts)?,
             (true, Message::Connect(_)) => {
                 let queues = self.connect()?;
                 let reply = Message::Connected(Text::new(&config.name));
@@ -124,9 +126,11 @@ impl Server {
         &mut self,
         config: &Config,
         region: &AddRegion,
-        fd: Option<OwnedFd>,
+        gifts: &Gifts,
     ) -> Result<(), ControlError> {
-        let fd = fd.ok_or(ControlError::NoDescriptor("ADD_REGION"))?;
+        let fd = gifts
+            .first()
+            .ok_or(ControlError::NoDescriptor("ADD_REGION"))?;
         if usize::from(region.index) != self.regions.len() || region.index > REGION_MAX {
             return Err(ControlError::RegionIndex(region.index));
         }
@@ -144,9 +148,11 @@ impl Server {
         &mut self,
         config: &Config,
         ring: AddRing,
-        fd: Option<OwnedFd>,
+        mut gifts: Gifts,
     ) -> Result<(), ControlError> {
-        let fd = fd.ok_or(ControlError::NoDescriptor("ADD_RING"))?;
+        let fd = gifts
+            .first()
+            .ok_or(ControlError::NoDescriptor("ADD_RING"))?;
         let (rings, most) = if ring.flags & RING_C2S != 0 {
             (&mut self.c2s, config.receive_queues)
         } else {
@@ -167,10 +173,10 @@ impl Server {
                 "has private headers, whose meaning is not known here",
             ));
         }
-        if !handed::is_eventfd(fd.as_fd()) {
+        if !handed::is_eventfd(fd) {
             return Err(wrong("came with a descriptor that is no eventfd"));
         }
-        rings.push((ring, fd));
+        rings.extend(gifts.take_first().map(|bell| (ring, bell)));
         Ok(())
     }
 
@@ -204,14 +210,14 @@ impl Server {
 }
 
 /// Maps a region.
-fn map(fd: OwnedFd, bytes: u64, accept_unsealed: bool) -> Result<Mapping, ControlError> {
-    handed::check_memory(fd.as_fd(), bytes, accept_unsealed).map_err(|unfit| match unfit {
+fn map(fd: BorrowedFd<'_>, bytes: u64, accept_unsealed: bool) -> Result<Mapping, ControlError> {
+    handed::check_memory(fd, bytes, accept_unsealed).map_err(|unfit| match unfit {
         Unfit::NotSealed => ControlError::NotSealed,
         Unfit::Small => ControlError::RegionBytes(bytes),
         Unfit::Io(error) => ControlError::Map(error),
     })?;
     let bytes = usize::try_from(bytes).map_err(|_| ControlError::RegionBytes(bytes))?;
-    Mapping::new(fd.as_fd(), bytes).map_err(ControlError::Map)
+    Mapping::new(fd, bytes).map_err(ControlError::Map)
 }
 
 /// Whether two secrets are the same, in a time that does not say where they differ.

@@ -1,11 +1,11 @@
-//! Rings in shared memory, and descriptors that the kernel has made.
+//! Rings in shared memory, and what is sent to a peer.
 #![allow(
     unsafe_code,
-    reason = "atomics in a mapping at places that were checked, and descriptors from the kernel"
+    reason = "atomics in a mapping at places that were checked"
 )]
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -14,11 +14,8 @@ use millrace_wire::memif::{
     COOKIE, DESCRIPTOR_BYTES, Descriptor, MASK_INTERRUPT, MESSAGE_BYTES, RING_COOKIE,
     RING_DESCRIPTORS, RING_FLAGS, RING_HEAD, RING_TAIL, ring_bytes,
 };
-use nix::cmsg_space;
-use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
-use crate::handed::DESCRIPTORS_MAX;
 use crate::memory::{Memory, Place};
 
 /// A ring, of which every word may be written by the peer at any time.
@@ -183,33 +180,4 @@ pub(super) fn send(
     let parts = [IoSlice::new(message)];
     sendmsg::<()>(socket.as_raw_fd(), &parts, rights.as_slice(), flags, None)?;
     Ok(())
-}
-
-/// A datagram, and the descriptor that came with it.
-pub(super) type Datagram = (usize, Option<OwnedFd>);
-
-/// Takes a control message. None: there is none now. No bytes: it is over. Further descriptors are closed.
-pub(super) fn receive(
-    socket: BorrowedFd<'_>,
-    buffer: &mut [u8; MESSAGE_BYTES + 1],
-) -> io::Result<Option<Datagram>> {
-    let mut control = cmsg_space!([RawFd; DESCRIPTORS_MAX]);
-    let mut parts = [IoSliceMut::new(buffer)];
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
-    let received = match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags) {
-        Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
-        Err(Errno::ECONNRESET) => return Ok(Some((0, None))),
-        other => other?,
-    };
-    let mut first = None;
-    for message in received.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(list) = message {
-            for fd in list {
-                // SAFETY: the kernel has just made this descriptor for this process, and nothing else knows of it.
-                let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                first.get_or_insert(fd);
-            }
-        }
-    }
-    Ok(Some((received.bytes, first)))
 }

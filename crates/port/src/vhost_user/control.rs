@@ -18,7 +18,7 @@
 //! | GET_VRING_BASE | | the ring stops; answers where it goes on |
 //! | GET_INFLIGHT_FD, SET_INFLIGHT_FD | INFLIGHT_SHMFD | makes, or maps, in-flight memory |
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use millrace_shm::{Mapping, sys as shm_sys};
@@ -33,7 +33,7 @@ use super::Config;
 use super::error::ControlError;
 use super::rings::Vring;
 use crate::bell::Bell;
-use crate::handed::{self, Unfit};
+use crate::handed::{self, Gifts, Unfit};
 use crate::memory::Memory;
 use crate::virtio::guest::{self, Guest};
 use crate::virtio::inflight::InFlight;
@@ -86,10 +86,10 @@ impl Session {
     pub(super) fn handle(
         &mut self,
         request: &Request,
-        fds: Vec<OwnedFd>,
+        gifts: Gifts,
     ) -> Result<Option<Reply>, ControlError> {
         // What comes with REM_MEM_REG is closed, as the document has it.
-        if fds.len() != request.fds() && !matches!(request, Request::RemMemReg(_)) {
+        if gifts.len() != request.fds() && !matches!(request, Request::RemMemReg(_)) {
             return Err(ControlError::Descriptors(request.name()));
         }
         let mut number = None;
@@ -106,8 +106,8 @@ impl Session {
                 }
                 self.protocol = *features;
             }
-            Request::SetMemTable(table) => self.handle_set_mem_table(table.regions(), fds)?,
-            Request::AddMemReg(region) => self.handle_add_mem_reg(request, region, fds)?,
+            Request::SetMemTable(table) => self.handle_set_mem_table(table.regions(), &gifts)?,
+            Request::AddMemReg(region) => self.handle_add_mem_reg(request, region, &gifts)?,
             Request::RemMemReg(region) => self.handle_rem_mem_reg(request, region)?,
             Request::SetVringNum(state) => self.ring(state.index)?.set_size(state.number)?,
             Request::SetVringBase(state) => self.ring(state.index)?.set_base(state.number)?,
@@ -118,11 +118,11 @@ impl Session {
                 }
             }
             Request::SetVringCall(ring) => {
-                let call = self.handed_bell(*ring, fds)?;
+                let call = self.handed_bell(*ring, gifts)?;
                 self.ring(u32::from(ring.index))?.set_call(call);
             }
             Request::SetVringKick(ring) => {
-                let kick = self.handed_bell(*ring, fds)?;
+                let kick = self.handed_bell(*ring, gifts)?;
                 let kick = kick.map(|kick| Bell::new(kick, &self.epoll));
                 let kick = kick.transpose().map_err(ControlError::Map)?;
                 let index = u32::from(ring.index);
@@ -138,7 +138,7 @@ impl Session {
                 return Ok(Some((Answer::State(state), None)));
             }
             Request::GetInflightFd(wanted) => return self.handle_get_inflight(wanted).map(Some),
-            Request::SetInflightFd(inflight) => self.handle_set_inflight(inflight, fds)?,
+            Request::SetInflightFd(inflight) => self.handle_set_inflight(inflight, &gifts)?,
         }
         Ok(number.map(|number| (Answer::Number(number), None)))
     }
@@ -171,13 +171,13 @@ impl Session {
     fn handed_bell(
         &mut self,
         ring: VringFd,
-        mut fds: Vec<OwnedFd>,
+        mut gifts: Gifts,
     ) -> Result<Option<OwnedFd>, ControlError> {
         let index = u32::from(ring.index);
         self.ring(index)?;
-        match fds.pop() {
+        match gifts.first() {
             None => Ok(None),
-            Some(fd) if handed::is_eventfd(fd.as_fd()) => Ok(Some(fd)),
+            Some(fd) if handed::is_eventfd(fd) => Ok(gifts.take_first()),
             Some(_) => Err(ControlError::Ring {
                 index,
                 what: "came with a descriptor that is no eventfd",
@@ -194,11 +194,11 @@ impl Session {
     fn handle_set_mem_table(
         &mut self,
         regions: &[Region],
-        fds: Vec<OwnedFd>,
+        gifts: &Gifts,
     ) -> Result<(), ControlError> {
         self.regions.clear();
-        for (region, fd) in regions.iter().zip(fds) {
-            self.add_region(region, &fd)?;
+        for (region, fd) in regions.iter().zip(gifts.iter()) {
+            self.add_region(region, fd)?;
         }
         self.renew()
     }
@@ -207,13 +207,13 @@ impl Session {
         &mut self,
         request: &Request,
         region: &Region,
-        fds: Vec<OwnedFd>,
+        gifts: &Gifts,
     ) -> Result<(), ControlError> {
         if self.protocol & PROTOCOL_CONFIGURE_MEM_SLOTS == 0 || self.regions.len() >= REGIONS_MAX {
             return Err(ControlError::Unexpected(request.name()));
         }
-        for fd in fds {
-            self.add_region(region, &fd)?;
+        for fd in gifts.iter() {
+            self.add_region(region, fd)?;
         }
         self.renew()
     }
@@ -232,7 +232,7 @@ impl Session {
         self.renew()
     }
 
-    fn add_region(&mut self, region: &Region, fd: &OwnedFd) -> Result<(), ControlError> {
+    fn add_region(&mut self, region: &Region, fd: BorrowedFd<'_>) -> Result<(), ControlError> {
         let Region {
             guest,
             user,
@@ -315,7 +315,7 @@ impl Session {
     fn handle_set_inflight(
         &mut self,
         inflight: &Inflight,
-        fds: Vec<OwnedFd>,
+        gifts: &Gifts,
     ) -> Result<(), ControlError> {
         if self.protocol & PROTOCOL_INFLIGHT_SHMFD == 0 {
             return Err(ControlError::Unexpected("SET_INFLIGHT_FD"));
@@ -324,13 +324,8 @@ impl Session {
         let end = end
             .filter(|end| *end <= u64::from(u32::MAX))
             .ok_or(ControlError::InFlight)?;
-        for fd in fds {
-            let mapping = map(
-                &fd,
-                end,
-                self.config.accept_unsealed,
-                ControlError::InFlight,
-            )?;
+        for fd in gifts.iter() {
+            let mapping = map(fd, end, self.config.accept_unsealed, ControlError::InFlight)?;
             let memory = Arc::new(Memory::new(vec![mapping]));
             let (offset, queues) = (inflight.offset as u32, inflight.queues);
             let made = InFlight::new(memory, offset, queues, inflight.size, self.is_packed());
@@ -342,17 +337,17 @@ impl Session {
 
 /// Maps memory of a front end's, up to so many bytes. `wrong`: what is said when it has less.
 fn map(
-    fd: &OwnedFd,
+    fd: BorrowedFd<'_>,
     bytes: u64,
     accept_unsealed: bool,
     wrong: ControlError,
 ) -> Result<Mapping, ControlError> {
-    match handed::check_memory(fd.as_fd(), bytes, accept_unsealed) {
+    match handed::check_memory(fd, bytes, accept_unsealed) {
         Ok(()) => {}
         Err(Unfit::NotSealed) => return Err(ControlError::NotSealed),
         Err(Unfit::Small) => return Err(wrong),
         Err(Unfit::Io(error)) => return Err(ControlError::Map(error)),
     }
     let bytes = usize::try_from(bytes).map_err(|_| wrong)?;
-    Mapping::new(fd.as_fd(), bytes).map_err(ControlError::Map)
+    Mapping::new(fd, bytes).map_err(ControlError::Map)
 }

@@ -1,37 +1,39 @@
 //! Messages on a stream socket: none is read beyond its end, so that each has its own descriptors.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_wire::vhost_user::{Emitted, HEADER_BYTES, Header, MESSAGE_BYTES_MAX, REGIONS_MAX};
 
 use super::error::ControlError;
 use super::sys;
+use crate::handed::Gifts;
+use crate::listener::Connection;
 use crate::port::Closed;
 
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    socket: OwnedFd,
+    socket: Connection,
     bytes: [u8; MESSAGE_BYTES_MAX],
     filled: usize,
-    fds: Vec<OwnedFd>,
+    gifts: Gifts,
 }
 
 /// A message, whose payload is in [`Stream::payload`].
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) header: Header,
-    pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) gifts: Gifts,
 }
 
 impl Stream {
-    pub(crate) fn new(socket: OwnedFd) -> Stream {
+    pub(crate) fn new(socket: Connection) -> Stream {
         Stream {
+            gifts: socket.no_gifts(),
             socket,
             bytes: [0; MESSAGE_BYTES_MAX],
             filled: 0,
-            fds: Vec::new(),
         }
     }
 
@@ -46,15 +48,16 @@ impl Stream {
                 wanted += header.bytes as usize;
                 if self.filled == wanted {
                     self.filled = 0;
-                    let fds = std::mem::take(&mut self.fds);
-                    return Ok(Some(Received { header, fds }));
+                    let gifts = self.gifts.take();
+                    return Ok(Some(Received { header, gifts }));
                 }
             }
             let rest = &mut self.bytes[self.filled..wanted];
-            match sys::receive(self.socket.as_fd(), rest, &mut self.fds).map_err(Closed::Io)? {
+            let received = self.socket.receive(rest, &mut self.gifts);
+            match received.map_err(Closed::Io)? {
                 None => return Ok(None),
                 Some(0) => return Err(Closed::PeerGone),
-                Some(_) if self.fds.len() > REGIONS_MAX => {
+                Some(_) if self.gifts.len() > REGIONS_MAX => {
                     return Err(Closed::VhostUser(ControlError::TooManyDescriptors));
                 }
                 Some(count) => self.filled += count,

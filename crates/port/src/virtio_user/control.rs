@@ -13,7 +13,7 @@
 //! Where the back end does not answer for success, nobody waits for it. Any other answer is *forbidden* and ends the connection: it would
 //! be one to something else, and all after it as well.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use millrace_wire::vhost_user::{
@@ -24,6 +24,7 @@ use nix::sys::epoll::Epoll;
 
 use super::Config;
 use super::device::Device;
+use crate::handed::Gifts;
 use crate::port::Closed;
 use crate::vhost_user::{ControlError, Stream};
 
@@ -113,7 +114,7 @@ impl Maker {
         &mut self,
         number: u32,
         answer: Answer,
-        fds: Vec<OwnedFd>,
+        mut gifts: Gifts,
         mut to: To<'_>,
     ) -> Result<(), Closed> {
         let awaited = self.awaited();
@@ -147,11 +148,11 @@ impl Maker {
                 self.arrange(&mut to)
             }
             (Wait::InFlight, Answer::Inflight(inflight)) => {
-                let fd = fds.into_iter().next();
+                gifts.keep_first();
                 let missing = ControlError::Descriptors("GET_INFLIGHT_FD");
-                let fd = fd.ok_or(Closed::VhostUser(missing))?;
+                gifts.first().ok_or(Closed::VhostUser(missing))?;
                 if let Some(device) = to.device {
-                    device.inflight = Some((inflight, fd));
+                    device.inflight = Some((inflight, gifts));
                 }
                 self.share(&to)
             }
@@ -189,9 +190,11 @@ impl Maker {
 
     fn share(&mut self, to: &To<'_>) -> Result<(), Closed> {
         let device = to.device()?;
-        if let (true, Some((inflight, fd))) = (self.has(PROTOCOL_INFLIGHT_SHMFD), &device.inflight)
+        if let (true, Some((inflight, memory))) =
+            (self.has(PROTOCOL_INFLIGHT_SHMFD), &device.inflight)
         {
-            to.say(&Request::SetInflightFd(*inflight), &[fd.as_fd()])?;
+            let memory: Vec<_> = memory.first().into_iter().collect();
+            to.say(&Request::SetInflightFd(*inflight), &memory)?;
         }
         let table = Table::new(&[device.region]).unwrap_or_default();
         let request = Request::SetMemTable(table);

@@ -14,6 +14,7 @@ use super::memory::Layout;
 use crate::bell::Bell;
 use crate::burst::Burst;
 use crate::counters::Tally;
+use crate::handed::Gifts;
 use crate::offload::Offloads;
 use crate::virtio::Malformed;
 use crate::virtio::driver::{Packed, Queue, Receiver, Split, Transmitter};
@@ -122,7 +123,7 @@ pub(super) struct Device {
     /// By rings' numbers.
     pub(super) bells: Vec<Bells>,
     /// What the first back end has made, for those after it.
-    pub(super) inflight: Option<(Inflight, OwnedFd)>,
+    pub(super) inflight: Option<(Inflight, Gifts)>,
 }
 
 impl Device {

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_port::{Burst, Port, State};
 use millrace_shm::sys::create_sealed;
@@ -254,10 +254,13 @@ fn descriptors_that_are_too_many_are_closed() {
         drop(other);
         port.poll(Instant::now());
         port.poll(Instant::now());
+        // The last one's may not all be closed yet.
+        until(&mut port, |port| !why(port).contains("not closed yet"));
         assert_eq!(why(&port), "a message came with too many descriptors");
-        // Nobody has the other end any more.
-        end.set_nonblocking(true).unwrap();
+        // Nobody has the other end any more, as soon as the thread that closes it has run.
+        end.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!((&end).read(&mut [0]).unwrap(), 0);
+        until(&mut port, |port| port.poll_at().is_none());
     }
 }
 
@@ -315,6 +318,9 @@ fn whatever_a_front_end_says_the_port_goes_on() {
             let mut burst = Burst::new(4);
             port.receive(0, &mut burst);
         }
+        until(&mut port, |port| {
+            !why(port).contains("not closed yet") || port.poll_at().is_none()
+        });
     }
     until(&mut port, |port| !matches!(port.state(), State::Connected));
     Raw::new(&mut port, &path, false);

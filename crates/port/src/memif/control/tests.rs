@@ -48,12 +48,18 @@ fn bell() -> Option<OwnedFd> {
     EventFd::new().unwrap().as_fd().try_clone_to_owned().ok()
 }
 
+fn gifts(fd: Option<OwnedFd>) -> Gifts {
+    let mut gifts = Gifts::default();
+    fd.into_iter().for_each(|fd| gifts.push(fd));
+    gifts
+}
+
 /// Says messages to a server; returns what it says against the last.
 fn against(config: &Config, dialogue: Vec<(Message, Option<OwnedFd>)>) -> String {
     let mut server = Server::default();
     let last = dialogue.len() - 1;
     for (number, (message, fd)) in dialogue.into_iter().enumerate() {
-        match server.handle(config, message, fd) {
+        match server.handle(config, message, gifts(fd)) {
             Ok(step) if number < last => assert!(matches!(step, Step::Send(Message::Ack, None))),
             Ok(_) => return "nothing".to_owned(),
             Err(error) if number == last => return error.to_string(),
@@ -222,7 +228,7 @@ fn a_client_makes_what_the_server_can_have_and_says_it_in_order() {
         match client.handle(&config, &message).unwrap() {
             Step::Send(next, fd) => {
                 said.push(next.name());
-                let answer = server.handle(&server_config, next, fd).unwrap();
+                let answer = server.handle(&server_config, next, gifts(fd)).unwrap();
                 message = match answer {
                     Step::Send(answer, _) | Step::Connected(_, Some(answer)) => answer,
                     Step::Connected(_, None) => panic!("a server says CONNECTED"),
@@ -279,7 +285,11 @@ fn a_descriptor_that_came_in_vain_is_closed() {
     let fd = memory().unwrap();
     let number = fd.as_raw_fd();
     let mut server = Server::default();
-    assert!(server.handle(&config(), Message::Ack, Some(fd)).is_err());
+    assert!(
+        server
+            .handle(&config(), Message::Ack, gifts(Some(fd)))
+            .is_err()
+    );
     assert!(
         std::fs::read_link(format!("/proc/self/fd/{number}"))
             .map_or(true, |link| !link.to_string_lossy().contains("memfd:test"))
