@@ -27,6 +27,8 @@ const LIMIT_MAX: usize = 100_000;
 const END_MARKERS_MAX: u32 = 8;
 /// Of so many refusals the reason is told.
 const REFUSALS_MAX: usize = 100;
+/// Lines of a question, at most: more than bearers have room in the longest. Each costs memory, whatever is in it.
+const LINES_MAX: usize = 1 << 20;
 
 /// A function that can be asked.
 #[derive(Debug)]
@@ -193,11 +195,18 @@ impl Api {
     fn add_lines(&self, body: &[u8]) -> Answered {
         let lines = (1..).zip(body.split(|byte| *byte == b'\n'));
         let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
-        let parsed: Vec<_> = lines
-            .map(|(number, line)| (number, BearerSpec::parse(line)))
-            .collect();
-        let specs = parsed.iter().flat_map(|(_, spec)| spec);
-        let specs: Vec<BearerSpec> = specs.cloned().collect();
+        let (mut specs, mut parsed, mut refused) = (Vec::new(), Vec::new(), 0);
+        for (number, line) in lines {
+            if parsed.len() == LINES_MAX {
+                let why = format!("there are more than {LINES_MAX} lines: give them in pieces");
+                return Err(Answer::error(413, &why));
+            }
+            let outcome = BearerSpec::parse(line).map(|spec| specs.push(spec));
+            refused += usize::from(outcome.is_err());
+            // What nobody is told is not kept.
+            let is_told = refused <= REFUSALS_MAX;
+            parsed.push((number, outcome.map_err(|why| is_told.then_some(why))));
+        }
         let added = self.running.add(&specs);
         let added = added.map_err(|error| Answer::error(507, &error.to_string()))?;
         let mut added = added.into_iter();
@@ -209,8 +218,8 @@ impl Api {
         };
         for (line, parsed) in parsed {
             let outcome = match parsed {
-                Ok(_) => added.next(),
-                Err(why) => Some(Err(why)),
+                Ok(()) => added.next(),
+                Err(why) => Some(Err(why.unwrap_or_default())),
             };
             match outcome {
                 Some(Ok(id)) => {

@@ -249,10 +249,16 @@ fn next(stream: &mut (impl Read + Write), read: &mut Vec<u8>) -> Result<Question
     let (mut length, mut waits) = (None, false);
     for line in lines.filter(|line| !line.is_empty()) {
         let (name, value) = line.split_once(':').ok_or(bad("a header has no colon"))?;
+        // One that others read as another header, or as none (RFC 9112, 5.1).
+        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(bad("a header's name has a space in it, or is none"));
+        }
         let value = value.trim();
         match name.to_ascii_lowercase().as_str() {
             "content-length" => {
-                let count: usize = value.parse().map_err(|_| bad("the length is no number"))?;
+                let digits = Some(value).filter(|value| !value.starts_with('+'));
+                let count = digits.and_then(|digits| digits.parse().ok());
+                let count: usize = count.ok_or(bad("the length is no number"))?;
                 // Two that differ are an attempt to be understood twice (RFC 9112, 6.3).
                 if length.is_some_and(|before| before != count) {
                     return Err(bad("there are two lengths"));

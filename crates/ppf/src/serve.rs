@@ -26,10 +26,12 @@ use crate::registry::Registry;
 use crate::running::Running;
 use crate::store::{Store, StoreError};
 
-/// Askers at a time, each with a thread.
+/// Askers at a time by the control socket, each with a thread, and as many by HTTP: users of the machine cannot keep the function's own out.
 const ASKERS_MAX: usize = 32;
 /// One that is silent for so long is left.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Who could not be taken waits for so long.
+const PAUSE: Duration = Duration::from_millis(100);
 /// How often what was written is synchronised: a machine that loses power loses the changes of so long at most.
 const SYNC: Duration = Duration::from_secs(1);
 
@@ -160,7 +162,8 @@ pub struct Server {
     api: Arc<Api>,
     control: Control,
     http: Option<TcpListener>,
-    askers: Arc<AtomicUsize>,
+    /// By the control socket, and by HTTP.
+    askers: [Arc<AtomicUsize>; 2],
 }
 
 impl Server {
@@ -212,7 +215,7 @@ impl Server {
             api: Arc::new(Api::new(running)),
             control,
             http,
-            askers: Arc::new(AtomicUsize::new(0)),
+            askers: Default::default(),
         })
     }
 
@@ -248,11 +251,20 @@ impl Server {
                 info!("the function stops");
                 return Ok(());
             }
-            if has_control && let Ok((stream, _)) = self.control.listener.accept() {
-                self.take_unix(stream);
-            }
-            if has_http && let Some(Ok((stream, _))) = self.http.as_ref().map(TcpListener::accept) {
-                self.take_tcp(stream);
+            let http = self.http.as_ref().filter(|_| has_http);
+            let outcomes = [
+                has_control.then(|| {
+                    let accepted = self.control.listener.accept();
+                    accepted.map(|(stream, _)| self.take_unix(stream))
+                }),
+                http.map(|http| http.accept().map(|(stream, _)| self.take_tcp(stream))),
+            ];
+            for error in outcomes.into_iter().flatten().filter_map(Result::err) {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    warn!("whoever asked was not taken: {error}");
+                    // No descriptor is left, say: there is news of who waits all the same.
+                    std::thread::sleep(PAUSE);
+                }
             }
         }
     }
@@ -267,7 +279,7 @@ impl Server {
             && stream.set_read_timeout(patience).is_ok()
             && stream.set_write_timeout(patience).is_ok()
         {
-            self.take(stream);
+            self.take(stream, &self.askers[0]);
         }
     }
 
@@ -278,21 +290,21 @@ impl Server {
             && stream.set_read_timeout(patience).is_ok()
             && stream.set_write_timeout(patience).is_ok()
         {
-            self.take(stream);
+            self.take(stream, &self.askers[1]);
         }
     }
 
     /// Serves one by a thread. Whoever comes when there are too many is sent away.
-    fn take(&self, mut stream: impl Read + Write + Send + 'static) {
-        let askers = Asker::new(&self.askers);
-        if self.askers.load(Ordering::Relaxed) > ASKERS_MAX {
+    fn take(&self, mut stream: impl Read + Write + Send + 'static, askers: &Arc<AtomicUsize>) {
+        let own = Asker::new(askers);
+        if askers.load(Ordering::Relaxed) > ASKERS_MAX {
             return;
         }
         let api = self.api.clone();
         let body = move || {
             // Whoever goes away in the middle has had what it wanted.
             let _ = http::serve(&mut stream, |question| api.say(question));
-            drop(askers);
+            drop(own);
         };
         if let Err(error) = std::thread::Builder::new()
             .name("ppf-asker".to_owned())

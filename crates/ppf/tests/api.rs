@@ -305,6 +305,32 @@ fn several_are_added_each_if_it_can_be() {
 }
 
 #[test]
+fn lines_without_an_end_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let api = api(place.path());
+    let kind = "application/x-ndjson";
+    let add = |count: usize| {
+        asked(
+            &api,
+            "POST",
+            "/v1/bearers",
+            kind,
+            &json!("1\n".repeat(count)),
+        )
+    };
+    let answer = add((1 << 20) + 1);
+    assert_eq!(answer.status, 413);
+    assert!(said(&answer)["error"].is_string());
+    let answer = said(&add(1000));
+    assert_eq!(
+        (&answer["added"], &answer["refused"]),
+        (&json!(0), &json!(1000))
+    );
+    assert_eq!(answer["refusals"].as_array().unwrap().len(), 100);
+    assert!(answer["refusals"].to_string().contains("invalid type"));
+}
+
+#[test]
 fn what_is_refused_has_a_reason_and_changes_nothing() {
     let place = tempfile::tempdir().unwrap();
     let api = api(place.path());

@@ -116,6 +116,10 @@ fn what_is_not_understood_ends_the_connection_with_a_reason() {
         ("GET / HTTP/1.1\r\nnothing\r\n\r\n", 400),
         ("POST / HTTP/1.1\r\n\r\n", 411),
         ("POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nContent-Length: +1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nContent-Length : 1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\n Host: b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\n: b\r\n\r\n", 400),
         (
             "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
             400,
