@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use millrace_agent::{Agent, CONTAINERS_DIRECTORY, Config, Options, ROOT_SOCKET, socket_in};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{geteuid, setsid};
@@ -159,6 +160,16 @@ pub(crate) fn log_to_stderr(level: LogLevel) {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
+}
+
+/// A port has some five descriptors: the usual limit of 1024 would be reached soon.
+pub(crate) fn raise_descriptor_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // It goes on with fewer.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
 }
 
 /// A descriptor that is readable when a daemon is to stop.

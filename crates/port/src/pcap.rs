@@ -8,9 +8,10 @@
 //! to a burst by one copy.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -97,6 +98,19 @@ impl fmt::Display for Unreadable {
     }
 }
 
+/// Opens a file. At the other end of a pipe nobody may be, and whoever reads it may stop: opening and writing would wait for that.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let pipe = || io::Error::new(io::ErrorKind::InvalidInput, "it is a pipe, and not a file");
+    if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+        return Err(pipe());
+    }
+    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.file_type().is_fifo() {
+        true => Err(pipe()),
+        false => Ok(file),
+    }
+}
+
 #[derive(Debug)]
 struct Reader {
     file: File,
@@ -139,7 +153,7 @@ impl Pcap {
     /// What the kernel says.
     pub fn read(path: impl AsRef<Path>, pace: Pace) -> io::Result<Pcap> {
         let reader = Reader {
-            file: File::open(path)?,
+            file: open(path.as_ref(), OpenOptions::new().read(true))?,
             decoder: Decoder::default(),
             bytes: Vec::with_capacity(2 * STEP_BYTES),
             at: 0,
@@ -157,7 +171,11 @@ impl Pcap {
     pub fn write(path: impl AsRef<Path>, format: Format, link: Link) -> io::Result<Pcap> {
         let mut header = [0; HEADER_BYTES_MAX];
         let length = emit_header(format == Format::Pcapng, link.number(), &mut header);
-        let mut file = BufWriter::with_capacity(STEP_BYTES, File::create(path)?);
+        let mut file = {
+            let mut options = OpenOptions::new();
+            let options = options.write(true).create(true).truncate(true);
+            BufWriter::with_capacity(STEP_BYTES, open(path.as_ref(), options)?)
+        };
         file.write_all(&header[..length])?;
         Pcap::new(None, Some(Writer { file, format, link }))
     }

@@ -97,3 +97,18 @@ fn one_way_has_no_queue_the_other_way() {
     );
     assert_eq!(port.receive(0, &mut burst), 0);
 }
+
+#[test]
+fn nobody_waits_for_the_other_end_of_a_pipe() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("pipe");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let read = Pcap::read(&path, Pace::Full).map(drop);
+    let written = Pcap::write(&path, Format::Pcapng, Link::Ethernet).map(drop);
+    for outcome in [read, written] {
+        assert_eq!(
+            outcome.unwrap_err().to_string(),
+            "it is a pipe, and not a file"
+        );
+    }
+}

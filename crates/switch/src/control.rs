@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
@@ -27,8 +27,10 @@ const QUESTION_BYTES_MAX: usize = 256 * 1024;
 const HANDED_MAX: usize = 64;
 /// Bytes of an answer, at most: four million stations and some.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
-/// Whoever asks has so long to say what, and to take the answer.
+/// Whoever asks has so long to say what, and to take some of the answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+/// And so long to take all of it: meanwhile nobody else is served.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// A switch that does not answer within this time is not going to.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -199,7 +201,7 @@ fn hand_over(stream: &UnixStream, question: &[u8], handed: &[BorrowedFd<'_>]) ->
 }
 
 /// Reads a question, and what is handed over with it.
-fn read_question(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+fn read_question(stream: &UnixStream, until: Instant) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut question = Vec::new();
     let mut handed = Vec::new();
     let mut buffer = [0; 4096];
@@ -207,6 +209,7 @@ fn read_question(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HANDED_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(&mut buffer)];
+        stream.set_read_timeout(Some(left(until)?))?;
         let received = rustix::io::retry_on_intr(|| {
             recvmsg(stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)
         });
@@ -226,6 +229,28 @@ fn read_question(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     Ok((question, handed))
 }
 
+/// How long is left, if anything is: who says something now and then holds up all others.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    match left.is_zero() {
+        true => Err(io::ErrorKind::TimedOut.into()),
+        false => Ok(left),
+    }
+}
+
+fn write_answer(mut stream: &UnixStream, mut answer: &[u8]) -> io::Result<()> {
+    let until = Instant::now() + ANSWER_TIME;
+    while !answer.is_empty() {
+        stream.set_write_timeout(Some(left(until)?.min(PATIENCE)))?;
+        match stream.write(answer) {
+            Ok(count) => answer = &answer[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// The user at the other end.
 fn peer(stream: &UnixStream) -> io::Result<u32> {
     Ok(getsockopt(stream, sockopt::PeerCredentials)?.uid())
@@ -233,7 +258,7 @@ fn peer(stream: &UnixStream) -> io::Result<u32> {
 
 /// Serves one who asks, who must be this user or root. Whoever goes on too long is left.
 pub(crate) fn serve(
-    mut stream: UnixStream,
+    stream: UnixStream,
     switch: &mut Switch,
     containers: &mut Containers,
 ) -> io::Result<()> {
@@ -241,9 +266,7 @@ pub(crate) fn serve(
     if uid != 0 && uid != geteuid().as_raw() {
         return Ok(());
     }
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let (question, handed) = read_question(&stream)?;
+    let (question, handed) = read_question(&stream, Instant::now() + PATIENCE)?;
     let answer = match serde_json::from_slice::<Request>(&question) {
         Ok(request) => {
             answer(switch, containers, request, handed).map_or_else(Answer::Refused, Answer::Done)
@@ -251,7 +274,7 @@ pub(crate) fn serve(
         Err(error) => Answer::Refused(format!("the question is not understood: {error}")),
     };
     let answer = serde_json::to_string(&answer)?;
-    stream.write_all(format!("{answer}\n").as_bytes())
+    write_answer(&stream, format!("{answer}\n").as_bytes())
 }
 
 fn answer(
@@ -335,6 +358,22 @@ mod tests {
         let (own, _other) = UnixStream::pair().unwrap();
         let many = vec![file.as_fd(); HANDED_MAX + 1];
         assert!(hand_over(&own, b"x", &many).is_err());
+    }
+
+    #[test]
+    fn who_says_a_little_now_and_then_is_left() {
+        let place = tempfile::tempdir().unwrap();
+        let mut switch = Switch::inline(&Config::default()).unwrap();
+        let control = place.path().join("switch.sock");
+        let mut containers = Containers::open(&control, Vec::new(), &mut switch).unwrap();
+        let (own, other) = UnixStream::pair().unwrap();
+        let dribbles = std::thread::spawn(move || {
+            while (&own).write_all(b" ").is_ok() {
+                std::thread::sleep(PATIENCE / 20);
+            }
+        });
+        assert!(serve(other, &mut switch, &mut containers).is_err());
+        dribbles.join().unwrap();
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_agent::Endpoint;
 use nix::errno::Errno;
@@ -21,6 +21,8 @@ use crate::containers::Containers;
 use crate::switch::Switch;
 use crate::{control, metrics};
 
+/// Whoever asks waits for so long where no descriptor is left.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Tokens of the epoll set; readers of metrics have higher ones.
 const STOP: u64 = 0;
 const CONTROL: u64 = 1;
@@ -258,6 +260,10 @@ impl Server {
             && error.kind() != io::ErrorKind::WouldBlock
         {
             warn!("whoever asked was not answered: {error}");
+            if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+                // There is news of who waits until a descriptor is free.
+                std::thread::sleep(PAUSE);
+            }
         }
     }
 
@@ -267,6 +273,7 @@ impl Server {
         let accepted = endpoint.map(|endpoint| endpoint.accept(self.next_reader, &self.epoll));
         if let Some(Err(error)) = accepted {
             warn!("a reader of metrics was not taken: {error}");
+            std::thread::sleep(PAUSE);
         }
     }
 

@@ -19,7 +19,7 @@ use millrace_ppf::{
 use nix::unistd::geteuid;
 use serde_json::Value;
 
-use crate::agent::{LogLevel, log_to_stderr, stop_signals};
+use crate::agent::{LogLevel, log_to_stderr, raise_descriptor_limit, stop_signals};
 
 /// Process packets of a 5G user plane: GTP-U tunnels between two sides, and between tunnels and a data network.
 ///
@@ -302,6 +302,7 @@ fn serve(arguments: &RunArguments, control: Option<&Path>) -> anyhow::Result<u8>
         .unwrap_or_else(usual_control);
     let control = std::path::absolute(control).context("the control socket's path")?;
     log_to_stderr(arguments.log);
+    raise_descriptor_limit();
     let stop = stop_signals().context("cannot take signals")?;
     Server::start(&Options { control, config })?.serve(stop.as_fd())?;
     Ok(0)

@@ -14,7 +14,7 @@ use millrace_switch::{Config, Options, Request, Server, SwitchReport, ask, own_s
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
 
-use crate::agent::{LogLevel, log_to_stderr, stop_signals};
+use crate::agent::{LogLevel, log_to_stderr, raise_descriptor_limit, stop_signals};
 
 /// Switch packets between containers, and between hosts.
 ///
@@ -296,6 +296,7 @@ fn serve(arguments: &RunArguments, control: Option<&Path>) -> anyhow::Result<u8>
         .unwrap_or_else(usual_control);
     let control = std::path::absolute(control).context("the control socket's path")?;
     log_to_stderr(arguments.log);
+    raise_descriptor_limit();
     let stop = stop_signals().context("cannot take signals")?;
     Server::start(Options { control, config }, stop.as_fd())?.serve()?;
     Ok(0)

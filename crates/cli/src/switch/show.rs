@@ -138,11 +138,12 @@ pub(super) fn mirrors(report: &SwitchReport, terminal: bool) -> String {
         "FILE",
         "PORTS",
         "DIRECTION",
+        "STATE",
         "PACKETS",
         "BYTES",
         "LOST",
     ];
-    let mut table = Table::new(&heading, &[4, 5, 6]);
+    let mut table = Table::new(&heading, &[5, 6, 7]);
     for mirror in &report.mirrors {
         let lost = mirror.drops.iter().map(|drop| drop.packets).sum();
         let bytes = if terminal {
@@ -155,6 +156,7 @@ pub(super) fn mirrors(report: &SwitchReport, terminal: bool) -> String {
             mirror.file.clone(),
             joined(&mirror.ports),
             mirror.direction.clone(),
+            mirror.state.clone(),
             number(mirror.packets, terminal),
             bytes,
             number(lost, terminal),

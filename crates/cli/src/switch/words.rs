@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use millrace_switch::KINDS;
 
 /// Keys of all ports, whatever their kind.
@@ -40,7 +40,15 @@ pub(crate) fn port(name: &str, kind: &str, words: &[String]) -> anyhow::Result<S
         } else {
             format!("{kind}.{key}")
         };
-        toml.push_str(&line(&key, &literal(&key, value)));
+        let value = match key.as_str() {
+            // The switch may be in another directory.
+            "pcap.read" | "pcap.write" if !value.starts_with(['"', '\'']) => {
+                let path = std::path::absolute(value).context("the file's path")?;
+                text(&path.to_string_lossy())
+            }
+            _ => literal(&key, value),
+        };
+        toml.push_str(&line(&key, &value));
     }
     if !has_own {
         toml.push_str(&line(kind, "{}"));
@@ -168,6 +176,14 @@ mod tests {
             toml.unwrap(),
             "name = \"w\"\nring.name = \"switch/w\"\nring.side = \"second\"\n"
         );
+        let here = std::env::current_dir().unwrap();
+        let toml = port("c", "pcap", &words(&["write=look.pcap", "read=/a"])).unwrap();
+        let written = here.join("look.pcap").display().to_string();
+        assert!(
+            toml.contains(&format!("pcap.write = {written:?}\n")),
+            "{toml}"
+        );
+        assert!(toml.contains("pcap.read = \"/a\"\n"), "{toml}");
         assert!(port("x", "veth", &[]).is_err() && port("x", "pcap", &words(&["y"])).is_err());
     }
 

@@ -1,5 +1,7 @@
 //! How workers are told what to do, and what they say.
 
+use std::collections::HashMap;
+
 use millrace_port::Counters;
 
 use super::*;
@@ -55,11 +57,15 @@ impl Switch {
             .map(|worker| self.asked(worker, Command::Report))
             .collect::<Result<_, _>>()?;
         let stations = self.stations()?;
+        // Once, and not for each port.
+        let mut at: HashMap<&str, u64> = HashMap::new();
+        for station in &stations {
+            *at.entry(station.port.as_str()).or_default() += 1;
+        }
         let ports = (0..).zip(&self.ports);
         let ports = ports.filter_map(|(number, record)| {
             let record = record.as_ref()?;
             let (state, counters) = counted(&reports, number);
-            let at = |station: &&StationReport| station.port == record.config.name;
             Some(PortReport {
                 name: record.config.name.clone(),
                 kind: record.kind.to_owned(),
@@ -67,7 +73,7 @@ impl Switch {
                 state,
                 vlan: vlan(&record.config),
                 mtu: record.plan.mtu,
-                stations: stations.iter().filter(at).count() as u64,
+                stations: at.get(record.config.name.as_str()).copied().unwrap_or(0),
                 counters,
             })
         });
