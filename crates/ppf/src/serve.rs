@@ -26,7 +26,7 @@ use crate::registry::Registry;
 use crate::running::Running;
 use crate::store::{Store, StoreError};
 
-/// Askers at a time by the control socket, each with a thread, and as many by HTTP: users of the machine cannot keep the function's own out.
+/// Askers at a time by the control socket, each with a thread, and as many by HTTP: users of the machine cannot keep its own user out.
 const ASKERS_MAX: usize = 32;
 /// One that is silent for so long is left.
 const PATIENCE: Duration = Duration::from_secs(10);
