@@ -24,8 +24,8 @@ const DEBTS_MAX: usize = 64;
 
 /// What of a port's peers is being closed still.
 ///
-/// Whoever has a file in its table, or in a queue of a socket of its own, has to let go of it some day, and that may take as long as who made
-/// it likes: a TCP connection with SO_LINGER and bytes that nobody takes, a file whose file system is a program. So it is closed by a
+/// Whoever has a file in its table, or in a queue of a socket of its own, has to let go of it some day, and that may take as long as its
+/// maker likes: a TCP connection with SO_LINGER and bytes that nobody takes, a file whose file system is a program. So it is closed by a
 /// thread for which no worker waits; and a port takes nobody while there are many of these, or there would be any number.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Debts(Arc<AtomicUsize>);
