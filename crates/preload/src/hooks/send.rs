@@ -274,8 +274,7 @@ fn send_to_pipe(
     raw: &mut dyn FnMut() -> isize,
 ) -> ssize_t {
     // A connection has no places to read at, and goes to no file: the kernel says so.
-    let takes =
-        |_: &&_| offset.is_null() && isize::try_from(bytes).is_ok() && crate::kernel::is_pipe(out);
+    let takes = |_: &&_| offset.is_null() && isize::try_from(bytes).is_ok() && kernel::is_pipe(out);
     let Some(socket) = table::called(input).filter(takes) else {
         return raw();
     };
