@@ -18,7 +18,7 @@ pub(super) use lists::{CHANNELS, PACKETS, PPF, SCHEDULER};
 /// Processors are near where a line takes no more than this, of the least that it took in the run.
 const NEAR_MAX: f64 = 2.0;
 /// Before and after the figure in the notes of trials.
-const SHARES: [&str; 2] = ["the largest share is ", " % above the smallest"];
+const SHARES: [&str; 2] = ["no share is farther than ", " % from an equal one"];
 /// The share that may be lost, as the search has it, and what it may be off.
 const SOME_LOSS: f64 = 0.005;
 const HALF: f64 = 0.5;
@@ -50,8 +50,8 @@ enum Figure {
     WithLoss,
     /// The 99th percentile of latencies at half of the highest rate without loss.
     Slow,
-    /// By how much the largest share is above the smallest; the worst trial counts.
-    Apart,
+    /// How far the share that is farthest from an equal one is from it; the worst trial counts.
+    Unfair,
 }
 
 /// What has to be reached.
@@ -129,7 +129,7 @@ impl Claim {
                 None => {}
             }
         }
-        if self.figure == Figure::Apart {
+        if self.figure == Figure::Unfair {
             return Ok(vec![all.into_iter().max_by(f64::total_cmp), None, None]);
         }
         let middle = |values: &Vec<f64>| (!values.is_empty()).then(|| median(values));
@@ -141,7 +141,7 @@ impl Claim {
             _ if self.over.is_some() => figures::ratio(value),
             Figure::Value | Figure::WithLoss => figures::show(unit, value),
             Figure::Slow => figures::show(Unit::Nanoseconds, value),
-            Figure::Apart => format!("{value:.1} %"),
+            Figure::Unfair => format!("{value:.1} %"),
         }
     }
 }
@@ -193,7 +193,7 @@ impl Figure {
                 slow.find(|(share, _)| (share - SLOW).abs() < ROUNDING)
                     .map(|(_, ns)| *ns as f64)
             }
-            Figure::Apart => {
+            Figure::Unfair => {
                 let apart = |note: &String| {
                     let (_, rest) = note.split_once(SHARES[0])?;
                     rest.split_once(SHARES[1])?.0.parse::<f64>().ok()
@@ -262,9 +262,9 @@ mod tests {
                 notes: vec![note.to_owned()],
                 ..Trial::begun(1)
             };
-            Figure::Apart.of(&trial)
+            Figure::Unfair.of(&trial)
         };
-        let note = "no message was lost; the largest share is 19.3 % above the smallest";
+        let note = "no message was lost; no share is farther than 19.3 % from an equal one";
         assert_eq!(told(note), Some(19.3));
         assert_eq!(told("no message was lost"), None);
     }

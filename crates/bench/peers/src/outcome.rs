@@ -40,7 +40,7 @@ pub(crate) struct Outcome {
     pub(crate) latency: Option<Latency>,
     /// Of several sources or workers, what came of each within the measured time.
     pub(crate) shares: Vec<u64>,
-    /// The largest of them over the smallest, less 1.
+    /// How far the one that is farthest from an equal share is from it, of that.
     pub(crate) spread: Option<f64>,
     /// What reading the clock costs; each latency contains about one reading.
     pub(crate) clock_ns: f64,
@@ -132,11 +132,17 @@ impl Outcome {
 
     /// What came of each source, or to each worker.
     pub(crate) fn with_shares(mut self, shares: Vec<u64>) -> Outcome {
-        if let (Some(least), Some(most)) = (shares.iter().min(), shares.iter().max()) {
-            let spread = *most as f64 / (*least).max(1) as f64 - 1.0;
+        let equal = shares.iter().sum::<u64>() as f64 / shares.len() as f64;
+        let off = shares
+            .iter()
+            .map(|share| (*share as f64 / equal - 1.0).abs());
+        if let Some(spread) = off
+            .max_by(f64::total_cmp)
+            .filter(|spread| spread.is_finite())
+        {
             self.spread = Some(spread);
             self.notes.push(format!(
-                "no message was lost; the largest share is {:.1} % above the smallest",
+                "no message was lost; no share is farther than {:.1} % from an equal one",
                 100.0 * spread
             ));
         }

@@ -306,7 +306,7 @@ fn render(all: &All, cells: &[Cell]) -> String {
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
     let about = format!(
-        "Medians of {} trials of {} s. Times: median / p99. ±: the largest share above the smallest.\n\n",
+        "Medians of {} trials of {} s. Times: median / p99. ±: the share that is farthest from an equal one.\n\n",
         all.repeat, all.seconds
     );
     about + &rows.iter().map(line).collect::<String>()

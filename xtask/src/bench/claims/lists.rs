@@ -1,7 +1,7 @@
 //! The claims, as the issues make them.
 
 use super::Bar::{AtLeast, AtMost};
-use super::Figure::{Apart, Slow, Value, WithLoss};
+use super::Figure::{Slow, Unfair, Value, WithLoss};
 use super::{Bar, Claim, Figure, Place};
 
 const fn absolute(
@@ -94,16 +94,16 @@ pub(in crate::bench) const CHANNELS: &[Claim] = &[
         Some(20e6),
     ),
     absolute(
-        "fan-in of 8: shares apart",
+        "fan-in of 8: shares, off an equal one",
         Place("channels/fan-in", "channel", SMALL),
-        Apart,
+        Unfair,
         AtMost(10.0),
         None,
     ),
     absolute(
-        "work for 4: shares apart",
+        "work for 4: shares, off an equal one",
         Place("channels/work", "channel", SMALL),
-        Apart,
+        Unfair,
         AtMost(10.0),
         None,
     ),
