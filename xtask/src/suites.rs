@@ -137,11 +137,13 @@ fn run(suite: &Suite, all: bool) -> Result<Outcome> {
             log.display()
         );
     }
+    let worked = exit.map_or(Duration::ZERO, |exit| exit.processor.total());
     println!(
-        "{}: {} after {} s",
+        "{}: {} after {} s, {} s of a processor",
         suite.name,
         outcome.counts(),
-        outcome.seconds
+        outcome.seconds,
+        worked.as_secs()
     );
     Ok(outcome)
 }

@@ -10,6 +10,7 @@ use millrace_agent::{
     AskError, ChannelEndReport, ChannelLinkReport, ChannelReport, ChannelsReport, FlowReport,
 };
 use millrace_wire::Query;
+use serde_json::Value;
 
 use crate::listing::program_at;
 use crate::ps::{PATIENCE, find_agent};
@@ -31,8 +32,8 @@ use crate::table::{Table, human_seconds, human_short};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ChannelsArguments {
-    /// All that the agent says, for programs: counts since a link was made, and now_ns, to compute rates of two answers with.
-    /// Filters do not apply.
+    /// All that the agent says, for programs: counts since a link was made, now_ns, and per_second, which is of the same half
+    /// second: messages, bytes and dropped. Filters do not apply.
     #[arg(long)]
     json: bool,
     /// Only what all these words fit: a process number, a role, or a part of a channel's or program's name.
@@ -44,6 +45,7 @@ const EXAMPLES: &str = "Examples:
   millrace channels
   millrace channels upf/ worker             links of workers on channels whose names have upf/ in them
   millrace channels --json | jq '.channels[] | {name, participants: (.ends | length)}'
+  millrace channels --json | jq -c '.channels[].ends[].links[] | [.id, .per_second]'
   millrace top                              channels live, below connections
 
 A name that two programs both use and that does not bring them together is each tenant's own: let the agent's configuration
@@ -58,20 +60,23 @@ const INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) fn run(arguments: &ChannelsArguments) -> anyhow::Result<u8> {
     let found = find_agent()?;
     let mut out = std::io::stdout().lock();
-    if arguments.json {
-        let answer = millrace_agent::ask(&found.socket, Query::Channels, PATIENCE);
-        let (text, _) = understood(answer)?;
-        writeln!(out, "{text}")?;
-        return Ok(0);
-    }
     let mut rates = LinkRates::default();
-    let mut report = look(&found.socket, PATIENCE)?;
+    let first = look(&found.socket, PATIENCE)?;
+    rates.update(&first);
     // Where there is nobody, nothing is waited for.
-    if !report.channels.is_empty() {
-        rates.update(&report);
+    if !first.channels.is_empty() {
         std::thread::sleep(INTERVAL);
-        report = look(&found.socket, PATIENCE)?;
-        rates.update(&report);
+    }
+    let (text, _) = understood(millrace_agent::ask(
+        &found.socket,
+        Query::Channels,
+        PATIENCE,
+    ))?;
+    let report: ChannelsReport = serde_json::from_str(&text)?;
+    rates.update(&report);
+    if arguments.json {
+        writeln!(out, "{}", with_rates(&text, &rates)?)?;
+        return Ok(0);
     }
     let lines = lines(&report);
     if lines.is_empty() {
@@ -90,6 +95,25 @@ pub(crate) fn run(arguments: &ChannelsArguments) -> anyhow::Result<u8> {
         eprintln!("millrace: there are more participants and links than are listed");
     }
     Ok(0)
+}
+
+/// The agent's answer, also what this version knows nothing of, and the rate of each link that has one.
+fn with_rates(answer: &str, rates: &LinkRates) -> serde_json::Result<String> {
+    let mut report: Value = serde_json::from_str(answer)?;
+    let channels = members(&mut report, "channels");
+    let ends = channels.flat_map(|channel| members(channel, "ends"));
+    let links = ends.flat_map(|end| members(end, "links"));
+    for link in links.filter_map(Value::as_object_mut) {
+        let id = link.get("id").and_then(Value::as_str);
+        let rate = id.and_then(|id| rates.of_link(id));
+        link.insert("per_second".to_owned(), serde_json::to_value(rate)?);
+    }
+    serde_json::to_string(&report)
+}
+
+fn members<'a>(whole: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
+    let members = whole.get_mut(list).and_then(Value::as_array_mut);
+    members.into_iter().flatten()
 }
 
 /// What the agent says of channels.
@@ -258,6 +282,8 @@ fn render<'a>(
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use serde_json::json;
+
     use super::*;
 
     pub(crate) fn end(role: &str, pid: i32, links: Vec<ChannelLinkReport>) -> ChannelEndReport {
@@ -414,6 +440,29 @@ pub(crate) mod tests {
         for shown in ["MSG/s", "BYTES/s", "29M", "2.8G", "1.0M"] {
             assert!(text.contains(shown), "{shown}: {text}");
         }
+    }
+
+    #[test]
+    fn json_has_the_rate_of_each_link_and_what_a_newer_agent_says() {
+        let mut rates = LinkRates::default();
+        for report in [news(100, 1_000_000_000), news(300, 1_500_000_000)] {
+            rates.update(&report);
+        }
+        let answer = r#"{"news":7,"channels":[{"ends":[{"links":[{"id":"1"},{"id":null},{"id":"2"},0]},{}]}]}"#;
+        let text = with_rates(answer, &rates).unwrap();
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        let rate = json!({"messages": 400, "bytes": 40_000, "dropped": 0});
+        let link = |id: Value, rate: Value| json!({"id": id, "per_second": rate});
+        let links = [
+            link(json!("1"), rate),
+            link(Value::Null, Value::Null),
+            link(json!("2"), Value::Null),
+            json!(0),
+        ];
+        assert_eq!(
+            answer,
+            json!({"news": 7, "channels": [{"ends": [{"links": links}, {}]}]})
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use millrace_agent::{ChannelsReport, FlowReport};
+use serde::Serialize;
 
 use crate::channels::{Line, lines};
 
@@ -13,7 +14,7 @@ pub(crate) fn per_second(passed: u64, passed_ns: u64) -> u64 {
 }
 
 /// What goes by a link of a channel in a second, in the direction of messages, or of requests.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct LinkRate {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
@@ -56,7 +57,12 @@ impl LinkRates {
 
     /// That of a line's link.
     pub(crate) fn of(&self, line: &Line<'_>) -> Option<LinkRate> {
-        self.rates.get(line.id()?).copied()
+        self.of_link(line.id()?)
+    }
+
+    /// That of a link, by its number.
+    pub(crate) fn of_link(&self, id: &str) -> Option<LinkRate> {
+        self.rates.get(id).copied()
     }
 }
 

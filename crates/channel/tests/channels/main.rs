@@ -5,6 +5,7 @@ mod forks;
 mod groups;
 mod requests;
 mod sys;
+mod tasks;
 mod waiting;
 mod watching;
 

@@ -1,9 +1,12 @@
-//! Forked children.
+//! Forked children, and tokio's loop.
 
 use std::io::Read;
+use std::os::fd::AsRawFd;
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// What `asked` says in a child of this process.
 pub(crate) fn in_a_child(asked: impl FnOnce() -> bool) -> bool {
@@ -38,4 +41,11 @@ pub(crate) fn wait_for_end_of_input() {
         .read(&mut [0])
         .is_ok_and(|count| count != 0)
     {}
+}
+
+/// Among what the loop of this thread waits for.
+pub(crate) fn watch<T: AsRawFd>(participant: T) -> AsyncFd<T> {
+    // SAFETY: A participant's descriptor stays open, and the same, until it is dropped.
+    let watched = unsafe { AsyncFd::register_with_interest(participant, Interest::READABLE) };
+    watched.ok().unwrap()
 }
