@@ -20,6 +20,7 @@ use crate::vxlan::Endpoint;
 use crate::worker::{Command, Parts, Worker};
 
 mod change;
+mod rehearse;
 mod tell;
 
 /// A worker answers between two bursts. One that does not within this time never will.

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueHint};
-use millrace_switch::{Config, Options, Request, Server, SwitchReport, ask, own_socket};
+use millrace_switch::{
+    Config, ConfigError, Options, Request, Server, Switch, SwitchReport, ask, own_socket,
+};
 use nix::unistd::geteuid;
 use serde_json::{Value, json};
 
@@ -80,7 +82,7 @@ struct RunArguments {
     /// What to run: ports, flows, mirrors. Without a file there is nothing, until it is added.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
-    /// Only say whether the file is right.
+    /// Only say whether the file is right, one thing beside another, and open nothing of it.
     #[arg(long)]
     check: bool,
     /// What to log.
@@ -288,6 +290,8 @@ fn serve(arguments: &RunArguments, control: Option<&Path>) -> anyhow::Result<u8>
         None => Config::default(),
     };
     if arguments.check {
+        let file = arguments.config.clone().unwrap_or_default();
+        Switch::rehearse(&config).map_err(|what| ConfigError::Wrong(file, what))?;
         return Ok(0);
     }
     let control = control

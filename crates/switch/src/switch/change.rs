@@ -54,42 +54,13 @@ impl Switch {
         let Some(tunnel) = config.vxlan.clone() else {
             return Ok(());
         };
-        let networks = |one: &config::VxlanConfig| -> HashSet<u32> {
-            let several = one.networks().into_iter().map(|pair| pair.1);
-            several.chain(one.vni).collect()
-        };
-        let own = networks(&tunnel);
-        if own.len() < tunnel.vnis.len() {
-            return Err(named("two VLANs have one VNI".to_owned()));
-        }
-        let mut worker = None;
-        for record in self.ports.iter().flatten() {
-            let Some(other) = &record.config.vxlan else {
-                continue;
-            };
-            if other.place() != tunnel.place() {
-                continue;
-            }
-            worker = Some(record.plan.worker);
-            if other.remote == tunnel.remote && !own.is_disjoint(&networks(other)) {
-                let other = &record.config.name;
-                return Err(named(format!(
-                    "port {other:?} has a tunnel to that host with the same VNI"
-                )));
-            }
-        }
         let at = |error| {
             let (local, port) = tunnel.place();
             named(format!(
                 "cannot listen at {local}, UDP port {port}: {error}"
             ))
         };
-        let (endpoint, worker) = match worker {
-            Some(worker) if config.worker.is_some_and(|wanted| wanted != worker) => {
-                return Err(named(format!(
-                    "tunnels of one address are of one worker, and the others' is {worker}"
-                )));
-            }
+        let (endpoint, worker) = match self.endpoint_worker(&config, &tunnel)? {
             Some(worker) => (None, worker),
             None => {
                 let endpoint = Endpoint::open(&tunnel).map_err(at)?;
@@ -110,8 +81,47 @@ impl Switch {
         )
     }
 
+    /// Which worker has tunnels of the same address. `None`: nobody, yet.
+    pub(super) fn endpoint_worker(
+        &self,
+        config: &PortConfig,
+        tunnel: &config::VxlanConfig,
+    ) -> Result<Option<usize>, String> {
+        let wrong = |what: String| Err(format!("port {:?}: {what}", config.name));
+        let networks = |one: &config::VxlanConfig| -> HashSet<u32> {
+            let several = one.networks().into_iter().map(|pair| pair.1);
+            several.chain(one.vni).collect()
+        };
+        let own = networks(tunnel);
+        if own.len() < tunnel.vnis.len() {
+            return wrong("two VLANs have one VNI".to_owned());
+        }
+        let mut worker = None;
+        for record in self.ports.iter().flatten() {
+            let Some(other) = &record.config.vxlan else {
+                continue;
+            };
+            if other.place() != tunnel.place() {
+                continue;
+            }
+            worker = Some(record.plan.worker);
+            if other.remote == tunnel.remote && !own.is_disjoint(&networks(other)) {
+                let other = &record.config.name;
+                return wrong(format!(
+                    "port {other:?} has a tunnel to that host with the same VNI"
+                ));
+            }
+        }
+        match (worker, config.worker) {
+            (Some(has), Some(wanted)) if has != wanted => wrong(format!(
+                "tunnels of one address are of one worker, and the others' is {has}"
+            )),
+            _ => Ok(worker),
+        }
+    }
+
     /// The number of a port that is to be added.
-    fn new_port(&self, name: &str) -> Result<u16, String> {
+    pub(super) fn new_port(&self, name: &str) -> Result<u16, String> {
         if self.port_number(name).is_ok() || self.mirrors.iter().any(|one| one.config.name == name)
         {
             return Err(format!("port {name:?}: there is one of that name"));
@@ -119,7 +129,7 @@ impl Switch {
         self.free_number()
     }
 
-    fn free_number(&self) -> Result<u16, String> {
+    pub(super) fn free_number(&self) -> Result<u16, String> {
         let is_free = |number: &usize| {
             let record = self.ports.get(*number);
             let is_mirror = |one: &MirrorRecord| usize::from(one.to) == *number;
@@ -132,7 +142,7 @@ impl Switch {
     }
 
     /// Which worker is to have a port.
-    fn worker_for(&self, config: &PortConfig, is_file: bool) -> Result<usize, String> {
+    pub(super) fn worker_for(&self, config: &PortConfig, is_file: bool) -> Result<usize, String> {
         let files = self.files();
         if let Some(worker) = config.worker {
             if worker >= files {
@@ -164,8 +174,20 @@ impl Switch {
         command: impl FnOnce(u16, Sender<()>) -> Command,
     ) -> Result<(), String> {
         self.version += 1;
+        let plan = self.port_plan(&config, worker, path_mtu);
+        self.hand(worker, |done| command(number, done))?;
+        self.enter(number, PortRecord { config, plan, kind });
+        self.publish()
+    }
+
+    pub(super) fn port_plan(
+        &self,
+        config: &PortConfig,
+        worker: usize,
+        path_mtu: Option<u16>,
+    ) -> PortPlan {
         let horizon = config.vxlan.as_ref().map(|_| TUNNELS);
-        let plan = PortPlan {
+        PortPlan {
             worker,
             membership: Some(config.membership()),
             mtu: path_mtu.or(config.mtu),
@@ -175,15 +197,15 @@ impl Switch {
             storm: config.storm.rates(),
             police: config.police.rates(),
             rates_version: self.version,
-        };
-        self.hand(worker, |done| command(number, done))?;
-        let record = PortRecord { config, plan, kind };
+        }
+    }
+
+    pub(super) fn enter(&mut self, number: u16, record: PortRecord) {
         let place = usize::from(number);
         if self.ports.len() <= place {
             self.ports.resize_with(place + 1, || None);
         }
         self.ports[place] = Some(record);
-        self.publish()
     }
 
     /// Takes a port away. What is on its way there is dropped.
@@ -280,6 +302,17 @@ impl Switch {
     /// # Errors
     /// What is wrong, or cannot be opened; nothing has changed then.
     pub fn add_mirror(&mut self, config: MirrorConfig) -> Result<(), String> {
+        let to = self.new_mirror(&config)?;
+        let made = kinds::mirror(&config)?;
+        self.version += 1;
+        let plan = self.mirror_plan();
+        self.hand(plan.worker, |done| Command::Add(to, made.port, true, done))?;
+        self.mirrors.push(MirrorRecord { config, to, plan });
+        self.publish()
+    }
+
+    /// The number of a mirror that is to be added.
+    pub(super) fn new_mirror(&self, config: &MirrorConfig) -> Result<u16, String> {
         config.check()?;
         let name = &config.name;
         if self.port_number(name).is_ok() || self.mirrors.iter().any(|one| one.config.name == *name)
@@ -292,10 +325,11 @@ impl Switch {
         for port in &config.ports {
             self.port_number(port).map_err(named)?;
         }
-        let to = self.free_number()?;
-        let made = kinds::mirror(&config)?;
-        self.version += 1;
-        let plan = PortPlan {
+        self.free_number()
+    }
+
+    pub(super) fn mirror_plan(&self) -> PortPlan {
+        PortPlan {
             worker: self.files(),
             membership: None,
             mtu: None,
@@ -305,10 +339,7 @@ impl Switch {
             storm: [None; 3],
             police: [None; 2],
             rates_version: self.version,
-        };
-        self.hand(plan.worker, |done| Command::Add(to, made.port, true, done))?;
-        self.mirrors.push(MirrorRecord { config, to, plan });
-        self.publish()
+        }
     }
 
     /// Ends a mirror; its file is whole then.
