@@ -1,22 +1,18 @@
 //! A function that is there for others: its control socket, its address for HTTP, its store, and its end.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use millrace_switch::{ControlSocket, ListenError};
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{getsockopt, sockopt};
-use nix::unistd::geteuid;
 use tracing::{info, warn};
 
 use crate::api::Api;
@@ -47,10 +43,8 @@ pub struct Options {
 /// Why a function cannot start, or go on.
 #[derive(Debug)]
 pub enum ServeError {
-    /// Another one has the control socket.
-    Busy(PathBuf),
-    /// The control socket cannot be made.
-    Control(PathBuf, io::Error),
+    /// There is no control socket.
+    Control(ListenError),
     /// It cannot listen at this address.
     Http(SocketAddr, io::Error),
     /// What is kept cannot be had.
@@ -64,16 +58,7 @@ pub enum ServeError {
 impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServeError::Busy(path) => write!(
-                f,
-                "another function already listens at {} (give this one another --control)",
-                path.display()
-            ),
-            ServeError::Control(path, error) => write!(
-                f,
-                "cannot make the control socket {}: {error}",
-                path.display()
-            ),
+            ServeError::Control(error) => write!(f, "{error}"),
             ServeError::Http(address, error) => write!(f, "cannot listen at {address}: {error}"),
             ServeError::Store(error) => write!(f, "{error}"),
             ServeError::Config(what) => write!(f, "{what}"),
@@ -90,77 +75,11 @@ pub fn own_socket(uid: u32, runtime_directory: Option<&Path>) -> PathBuf {
     millrace_agent::own_directory(uid, runtime_directory).join("ppf.sock")
 }
 
-/// The control socket. A lock beside it says whose it is, so that a dead one's is replaced, and a live one's is not.
-#[derive(Debug)]
-struct Control {
-    listener: UnixListener,
-    path: PathBuf,
-    identity: (u64, u64),
-    lock_path: PathBuf,
-    _lock: Flock<File>,
-}
-
-impl Control {
-    fn open(path: &Path) -> Result<Control, ServeError> {
-        let failed = |error| ServeError::Control(path.to_owned(), error);
-        if let Some(directory) = path.parent() {
-            // Root's directory is the agent's as well, which serves everybody.
-            let mode = if geteuid().is_root() { 0o755 } else { 0o700 };
-            match DirBuilder::new().mode(mode).create(directory) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(failed(error));
-                }
-                _ => {}
-            }
-        }
-        let mut lock_path = path.as_os_str().to_owned();
-        lock_path.push(".lock");
-        let lock_path = PathBuf::from(lock_path);
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
-            .open(&lock_path)
-            .map_err(failed)?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            .map_err(|_| ServeError::Busy(path.to_owned()))?;
-        let left = fs::symlink_metadata(path);
-        if left.is_ok_and(|found| found.file_type().is_socket()) {
-            fs::remove_file(path).map_err(failed)?;
-        }
-        let listener = UnixListener::bind(path).map_err(failed)?;
-        // Whoever connects before this is asked who it is, all the same.
-        fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let found = fs::symlink_metadata(path).map_err(failed)?;
-        Ok(Control {
-            listener,
-            path: path.to_owned(),
-            identity: (found.dev(), found.ino()),
-            lock_path,
-            _lock: lock,
-        })
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        let found = fs::symlink_metadata(&self.path);
-        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity) {
-            let _ = fs::remove_file(&self.path);
-        }
-        // The lock is held: nobody else has made another one.
-        let _ = fs::remove_file(&self.lock_path);
-    }
-}
-
 /// A function that works, and listens.
 #[derive(Debug)]
 pub struct Server {
     api: Arc<Api>,
-    control: Control,
+    control: ControlSocket,
     http: Option<TcpListener>,
     /// By the control socket, and by HTTP.
     askers: [Arc<AtomicUsize>; 2],
@@ -172,7 +91,8 @@ impl Server {
     /// # Errors
     /// When anything cannot be had; nothing is left then.
     pub fn start(options: &Options) -> Result<Server, ServeError> {
-        let control = Control::open(&options.control)?;
+        let control =
+            ControlSocket::open("function", &options.control).map_err(ServeError::Control)?;
         let config = &options.config;
         let http = match config.http {
             Some(address) => {
@@ -228,7 +148,7 @@ impl Server {
         loop {
             let mut fds = vec![
                 PollFd::new(stop, PollFlags::POLLIN),
-                PollFd::new(self.control.listener.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.control.as_fd(), PollFlags::POLLIN),
             ];
             if let Some(http) = &self.http {
                 fds.push(PollFd::new(http.as_fd(), PollFlags::POLLIN));
@@ -254,8 +174,9 @@ impl Server {
             let http = self.http.as_ref().filter(|_| has_http);
             let outcomes = [
                 has_control.then(|| {
-                    let accepted = self.control.listener.accept();
-                    accepted.map(|(stream, _)| self.take_unix(stream))
+                    let accepted = self.control.accept();
+                    accepted
+                        .map(|stream| stream.into_iter().for_each(|stream| self.take_unix(stream)))
                 }),
                 http.map(|http| http.accept().map(|(stream, _)| self.take_tcp(stream))),
             ];
@@ -269,16 +190,9 @@ impl Server {
         }
     }
 
-    /// Takes one who asks, who must be this user or root.
     fn take_unix(&self, stream: UnixStream) {
-        let uid = getsockopt(&stream, sockopt::PeerCredentials).map(|peer| peer.uid());
-        let is_known = uid.is_ok_and(|uid| uid == 0 || uid == geteuid().as_raw());
         let patience = Some(PATIENCE);
-        if is_known
-            && stream.set_nonblocking(false).is_ok()
-            && stream.set_read_timeout(patience).is_ok()
-            && stream.set_write_timeout(patience).is_ok()
-        {
+        if stream.set_read_timeout(patience).is_ok() && stream.set_write_timeout(patience).is_ok() {
             self.take(stream, &self.askers[0]);
         }
     }

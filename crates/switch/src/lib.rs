@@ -29,6 +29,7 @@ mod forward;
 mod icmp;
 mod kinds;
 mod lane;
+mod listen;
 mod metrics;
 mod offload;
 mod parse;
@@ -55,6 +56,7 @@ pub use counters::{Cause, Hits, Tally, Work};
 pub use exposition::{Exposition, Figure};
 pub use kinds::open_port;
 pub use lane::Bell;
+pub use listen::{ControlSocket, ListenError};
 pub use offload::{Cut, Impossible, complete};
 pub use parse::{Frame, Packet, Version, payload};
 pub use report::{

@@ -1,23 +1,19 @@
 //! A switch that is there for others: its control socket, its metrics, and its end.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use millrace_agent::Endpoint;
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::unistd::geteuid;
 use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::containers::Containers;
+use crate::listen::{ControlSocket, ListenError};
 use crate::switch::Switch;
 use crate::{control, metrics};
 
@@ -42,10 +38,8 @@ pub struct Options {
 /// Why a switch cannot start, or go on.
 #[derive(Debug)]
 pub enum ServeError {
-    /// Another one has the control socket.
-    Busy(PathBuf),
-    /// The control socket cannot be made.
-    Control(PathBuf, io::Error),
+    /// There is no control socket.
+    Control(ListenError),
     /// Metrics cannot be served at this address.
     Metrics(String, io::Error),
     /// Something that was configured is not right, or cannot be had.
@@ -59,16 +53,7 @@ pub enum ServeError {
 impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServeError::Busy(path) => write!(
-                f,
-                "another switch already listens at {} (give this one another --control)",
-                path.display()
-            ),
-            ServeError::Control(path, error) => write!(
-                f,
-                "cannot make the control socket {}: {error}",
-                path.display()
-            ),
+            ServeError::Control(error) => write!(f, "{error}"),
             ServeError::Metrics(address, error) => {
                 write!(f, "cannot serve metrics at {address}: {error}")
             }
@@ -83,94 +68,12 @@ impl fmt::Display for ServeError {
 
 impl std::error::Error for ServeError {}
 
-/// The control socket. A lock beside it says whose it is, so that a dead switch's is replaced, and a live one's is not.
-#[derive(Debug)]
-struct Control {
-    listener: UnixListener,
-    path: PathBuf,
-    identity: (u64, u64),
-    lock: Flock<File>,
-}
-
-fn lock_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    PathBuf::from(name)
-}
-
-impl Control {
-    fn open(path: &Path) -> Result<Control, ServeError> {
-        let failed = |error| ServeError::Control(path.to_owned(), error);
-        if let Some(directory) = path.parent() {
-            // Root's directory is the agent's as well, which serves everybody.
-            let mode = if geteuid().is_root() { 0o755 } else { 0o700 };
-            match DirBuilder::new().mode(mode).create(directory) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(failed(error));
-                }
-                _ => {}
-            }
-        }
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
-            .open(lock_path(path))
-            .map_err(failed)?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            .map_err(|_| ServeError::Busy(path.to_owned()))?;
-        Control::bind(path, lock).map_err(failed)
-    }
-
-    fn bind(path: &Path, lock: Flock<File>) -> io::Result<Control> {
-        let left = fs::symlink_metadata(path);
-        if left.is_ok_and(|found| found.file_type().is_socket()) {
-            fs::remove_file(path)?;
-        }
-        let listener = UnixListener::bind(path)?;
-        // Whoever connects before this is asked who it is, all the same.
-        fs::set_permissions(path, Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        let found = fs::symlink_metadata(path)?;
-        Ok(Control {
-            listener,
-            path: path.to_owned(),
-            identity: (found.dev(), found.ino()),
-            lock,
-        })
-    }
-
-    fn accept(&self) -> io::Result<UnixStream> {
-        let (stream, _) = self.listener.accept()?;
-        stream.set_nonblocking(false)?;
-        Ok(stream)
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        let found = fs::symlink_metadata(&self.path);
-        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity) {
-            let _ = fs::remove_file(&self.path);
-        }
-        let lock_path = lock_path(&self.path);
-        let identity =
-            |found: io::Result<fs::Metadata>| found.map(|one| (one.dev(), one.ino())).ok();
-        let own = identity(self.lock.metadata());
-        if own.is_some() && own == identity(fs::symlink_metadata(&lock_path)) {
-            let _ = fs::remove_file(&lock_path);
-        }
-    }
-}
-
 /// A switch that works, and listens.
 #[derive(Debug)]
 pub struct Server {
     switch: Switch,
     containers: Containers,
-    control: Control,
+    control: ControlSocket,
     metrics: Option<Endpoint>,
     epoll: Epoll,
     next_reader: u64,
@@ -182,7 +85,8 @@ impl Server {
     /// # Errors
     /// When anything cannot be had; nothing is left then.
     pub fn start(options: Options, stop: BorrowedFd<'_>) -> Result<Server, ServeError> {
-        let control = Control::open(&options.control)?;
+        let control =
+            ControlSocket::open("switch", &options.control).map_err(ServeError::Control)?;
         let metrics = match &options.config.metrics {
             Some(address) => Some(
                 Endpoint::open(address)
@@ -197,7 +101,7 @@ impl Server {
             epoll.add(fd, event).map_err(kernel)
         };
         watch(stop, STOP)?;
-        watch(control.listener.as_fd(), CONTROL)?;
+        watch(control.as_fd(), CONTROL)?;
         if let Some(endpoint) = &metrics {
             watch(endpoint.as_fd(), METRICS)?;
         }
@@ -253,7 +157,8 @@ impl Server {
 
     fn handle_control(&mut self) {
         let served = match self.control.accept() {
-            Ok(stream) => control::serve(stream, &mut self.switch, &mut self.containers),
+            Ok(Some(stream)) => control::serve(stream, &mut self.switch, &mut self.containers),
+            Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
         if let Err(error) = served
