@@ -4,6 +4,7 @@
 //! Own code: a server that knows sockets of the file system brings an asynchronous runtime, and threads that wait are what is wanted here.
 
 use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
 
 pub use client::{AskError, Client, Pieces};
 
@@ -12,6 +13,8 @@ mod client;
 /// Bytes of a question before its body, and of its body, at most: bearers come in pieces.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 const BODY_BYTES_MAX: usize = 64 << 20;
+/// A question is whole within this time, and so is an answer taken, however often something comes or goes meanwhile.
+const QUESTION_TIME: Duration = Duration::from_secs(120);
 
 /// JSON, and several values of it, each a line.
 pub(crate) const JSON: &str = "application/json";
@@ -131,9 +134,18 @@ pub(crate) fn serve(
     stream: &mut (impl Read + Write),
     answer: impl Fn(&Question) -> Said,
 ) -> io::Result<()> {
+    serve_in_time(stream, QUESTION_TIME, answer)
+}
+
+fn serve_in_time(
+    stream: &mut (impl Read + Write),
+    time: Duration,
+    answer: impl Fn(&Question) -> Said,
+) -> io::Result<()> {
     let mut read = Vec::new();
     loop {
-        let (said, is_last, is_old) = match next(stream, &mut read) {
+        let mut hurried = Hurried::new(stream, time);
+        let (said, is_last, is_old) = match next(&mut hurried, &mut read) {
             Ok(question) => (answer(&question), question.is_last, question.is_old),
             Err(Bad::End) => return Ok(()),
             Err(Bad::Io(error)) => return Err(error),
@@ -160,10 +172,46 @@ pub(crate) fn serve(
             reason(status),
             body.len()
         );
-        stream.write_all(&[header.as_bytes(), &body].concat())?;
+        Hurried::new(stream, time).write_all(&[header.as_bytes(), &body].concat())?;
         if is_last {
             return Ok(());
         }
+    }
+}
+
+/// A stream that ends at some time: the other end's patience is for each of its parts.
+struct Hurried<'a, S> {
+    stream: &'a mut S,
+    until: Instant,
+}
+
+impl<S> Hurried<'_, S> {
+    fn new(stream: &mut S, time: Duration) -> Hurried<'_, S> {
+        let until = Instant::now() + time;
+        Hurried { stream, until }
+    }
+
+    fn in_time(&mut self) -> io::Result<&mut S> {
+        match Instant::now() < self.until {
+            true => Ok(self.stream),
+            false => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+impl<S: Read> Read for Hurried<'_, S> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.in_time()?.read(to)
+    }
+}
+
+impl<S: Write> Write for Hurried<'_, S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.in_time()?.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.in_time()?.flush()
     }
 }
 

@@ -148,3 +148,47 @@ fn who_waits_to_be_told_to_go_on_is_told() {
     let text = "PUT / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
     assert!(said(text, 1000).starts_with("HTTP/1.1 100 Continue\r\n\r\n"));
 }
+
+/// One that says a byte, and takes a byte, now and then.
+struct Dribble<'a> {
+    says: std::slice::Iter<'a, u8>,
+    took: usize,
+}
+
+const NOW_AND_THEN: Duration = Duration::from_millis(10);
+
+impl Read for Dribble<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        std::thread::sleep(NOW_AND_THEN);
+        to[0] = *self.says.next().unwrap_or(&b'x');
+        Ok(1)
+    }
+}
+
+impl Write for Dribble<'_> {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        std::thread::sleep(NOW_AND_THEN);
+        self.took += 1;
+        Ok(1)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn who_says_or_takes_a_little_now_and_then_is_left() {
+    for (question, wants) in [
+        (&b"GET / HTTP/1.1\r\na: "[..], 0),
+        (b"GET / HTTP/1.0\r\n\r\n", 1),
+    ] {
+        let (says, took) = (question.iter(), 0);
+        let mut dribble = Dribble { says, took };
+        let left = serve_in_time(&mut dribble, 50 * NOW_AND_THEN, |_| {
+            Said::Whole(Answer::new(200, TEXT, vec![1; 100_000]))
+        });
+        assert_eq!(left.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(dribble.took.min(1), wants);
+    }
+}
