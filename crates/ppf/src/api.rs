@@ -140,7 +140,7 @@ impl Api {
                 201,
                 &running
                     .add_ue(spec()?)
-                    .map_err(|error| refused(&error.into()))?,
+                    .map_err(|error| refused(&error))?,
             ),
             ("GET", 1) => json(200, &running.ue(ue()?).ok_or_else(unknown)?),
             ("PUT", 1) => json(

@@ -232,14 +232,18 @@ impl Registry {
     /// Adds a user equipment, with what limits all its bearers together; returns its number.
     ///
     /// # Errors
-    /// When it cannot be written down: then it was not added.
-    pub fn add_ue(&mut self, spec: UeSpec) -> Result<u32, StoreError> {
+    /// When there are as many as there can be bearers, or it cannot be written down: then it was not added.
+    pub fn add_ue(&mut self, spec: UeSpec) -> Result<u32, ChangeError> {
+        if self.table.meter_count() >= BEARERS_MAX {
+            let full = format!("there are {BEARERS_MAX} ues, and can be no more");
+            return Err(ChangeError::Refused(full));
+        }
         let MeterId(ue) = self.table.add_meter(spec.limits());
         if let Some(store) = &mut self.store
             && let Err(error) = store.append_ue(ue, Some(spec))
         {
             self.table.remove_meter(MeterId(ue));
-            return Err(error);
+            return Err(error.into());
         }
         self.compact();
         Ok(ue)

@@ -265,8 +265,8 @@ impl Running {
     /// Adds a user equipment, with what limits all its bearers together.
     ///
     /// # Errors
-    /// When it cannot be kept.
-    pub fn add_ue(&self, spec: UeSpec) -> Result<UeReport, StoreError> {
+    /// When there are too many, or it cannot be kept.
+    pub fn add_ue(&self, spec: UeSpec) -> Result<UeReport, ChangeError> {
         let mut registry = self.registry();
         let ue = registry.add_ue(spec)?;
         self.tell_of_ue(ue, Some(spec));

@@ -254,6 +254,11 @@ impl Table {
         }
     }
 
+    /// How many users there are with limits of their own.
+    pub(crate) fn meter_count(&self) -> usize {
+        self.meters.len()
+    }
+
     /// What limits users' bearers together, and how many bearers each has.
     pub(crate) fn meters(&self) -> impl Iterator<Item = (MeterId, [Limit; 2], u32)> {
         let meters = self.meters.iter();
