@@ -128,10 +128,10 @@ def killed(site: Site, kills: int, port: str) -> None:
         site.plugin("DEL", f"pod{number}", config)
     deadline = time.monotonic() + WAIT_S
     while not site.is_clean():
+        check(time.monotonic() < deadline, f"something is left: {site.ports()}")
         # What host-local was at when its parent was killed goes on for a moment, and is for the next DEL or GC.
         for number in range(kills):
             site.plugin("DEL", f"pod{number}", config)
-        check(time.monotonic() < deadline, f"something is left: {site.ports()}")
     check(interfaces() == before, f"interfaces are left: {interfaces()}, and there were {before}")
     print(f"        {cut} of {kills} were killed before their end", flush=True)
 

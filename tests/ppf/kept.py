@@ -120,6 +120,35 @@ def changed(stack: ExitStack, place: Path, count: int) -> None:
     function.stop()
 
 
+def restored(stack: ExitStack, place: Path, count: int) -> None:
+    """Killed with many bearers: all are there again, and packets flow."""
+    function = Function(stack, place)
+    bearer = function.add(core=f"{far(CORE)}/4711", radio=f"{far(RADIO)}/815")
+    lines = place / "bearers.jsonl"
+    lines.write_text("\n".join(_line(10_000 + number) for number in range(count)))
+    function.command("bearer", "load", str(lines))
+    load = Load(stack, bearer["teids"]["radio"])
+    load.thread.start()
+    times = []
+    try:
+        for _ in range(3):
+            function.kill()
+            load.numbers()
+            began = time.monotonic()
+            function.launch()
+            while not load.numbers():
+                check(time.monotonic() < began + 60, f"nothing passes: {function.drops()}")
+                time.sleep(0.005)
+            times.append(time.monotonic() - began)
+            check(function.ask("show")["bearers"] == 1 + count, "all of them are there")
+    finally:
+        load.over.set()
+        load.thread.join()
+    listed = ", ".join(f"{one:.2f}" for one in times)
+    print(f"        packets again, with {count} bearers, after {listed} s", flush=True)
+    function.stop()
+
+
 def killed(stack: ExitStack, place: Path, kills: int) -> None:
     """Killed under load and in the middle of changes, again and again: what was answered is there, and packets flow again."""
     seed = random.randrange(1 << 32)

@@ -63,11 +63,12 @@ def cases(thorough: bool) -> dict[str, Case]:
     found["traced: a bearer's frames"] = told.traced
     found["traced: two workers"] = told.traced_by_two
     found["wrong: 20 000 frames"] = exchange.wrong
-    count, kills = (200_000, 100) if thorough else (5_000, 3)
+    count, kills, many = (200_000, 100, 1_000_000) if thorough else (5_000, 3, 50_000)
     found["changed: while packets pass"] = lambda stack, place: kept.changed(stack, place, count)
     found["kernel: the device gtp"] = kernel.peer
     found["guest: its device gtp"] = kernel.in_guest
     found["idle: it sleeps"] = kept.sleeps
+    found["killed: with many bearers"] = lambda stack, place: kept.restored(stack, place, many)
     found["killed: under load"] = lambda stack, place: kept.killed(stack, place, kills)
     return found
 
@@ -75,7 +76,7 @@ def cases(thorough: bool) -> dict[str, Case]:
 def main() -> int:
     """Runs the cases; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="all cases, and a hundred kills")
+    parser.add_argument("--full", action="store_true", help="all cases, a hundred kills, and a million bearers")
     parser.add_argument("--built", action="store_true", help="the programs are there")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     options = parser.parse_args()
