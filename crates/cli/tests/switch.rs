@@ -274,6 +274,32 @@ fn a_second_switch_is_refused_and_a_killed_one_is_replaced() {
 }
 
 #[test]
+fn who_connects_and_says_nothing_holds_nobody_up() {
+    let room = Room::new();
+    let _switch = room.start(&room.port("a", ""));
+    let silent = || UnixStream::connect(room.path("control.sock")).unwrap();
+    let mut silent: Vec<UnixStream> = (0..70).map(|_| silent()).collect();
+    assert_eq!(room.json(&["show"])["ports"][0]["name"], "a");
+    let last = silent.last_mut().unwrap();
+    last.set_nonblocking(true).unwrap();
+    let said = last.read(&mut [0]).unwrap_err();
+    assert_eq!(
+        said.kind(),
+        std::io::ErrorKind::WouldBlock,
+        "it is heard still"
+    );
+    last.set_nonblocking(false).unwrap();
+    last.write_all(b"{\"do\":\"report\"}\n").unwrap();
+    let mut answer = String::new();
+    last.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("{\"done\""), "{answer}");
+    for mut asker in silent.into_iter().rev().skip(1) {
+        assert_eq!(asker.read(&mut [0]).unwrap(), 0, "it is left");
+    }
+    assert_eq!(room.json(&["show"])["ports"][0]["name"], "a");
+}
+
+#[test]
 fn prometheus_reads_what_was_counted() {
     let room = Room::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -37,6 +37,7 @@ mod plan;
 pub mod processor;
 mod report;
 mod serve;
+mod silent;
 mod switch;
 mod table;
 mod vlan;

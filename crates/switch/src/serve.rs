@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use crate::config::Config;
 use crate::containers::Containers;
 use crate::listen::{ControlSocket, ListenError};
+use crate::silent::Silent;
 use crate::switch::Switch;
 use crate::{control, metrics};
 
@@ -25,6 +26,8 @@ const CONTROL: u64 = 1;
 const METRICS: u64 = 2;
 const CONTAINERS: u64 = 3;
 const FIRST_READER: u64 = 16;
+/// And those who have not asked yet still higher ones.
+const FIRST_SILENT: u64 = 1 << 32;
 
 /// How to run a switch.
 #[derive(Debug, Clone)]
@@ -77,6 +80,7 @@ pub struct Server {
     metrics: Option<Endpoint>,
     epoll: Epoll,
     next_reader: u64,
+    silent: Silent,
 }
 
 impl Server {
@@ -123,6 +127,7 @@ impl Server {
             metrics,
             epoll,
             next_reader: FIRST_READER,
+            silent: Silent::new(FIRST_SILENT),
         })
     }
 
@@ -133,8 +138,9 @@ impl Server {
     pub fn serve(mut self) -> Result<(), ServeError> {
         let mut events = [EpollEvent::empty(); 32];
         loop {
-            let metrics = self.metrics.as_mut();
-            let until = metrics.and_then(|endpoint| endpoint.expire(Instant::now()));
+            let (now, metrics) = (Instant::now(), self.metrics.as_mut());
+            let until = metrics.and_then(|endpoint| endpoint.expire(now));
+            let until = until.into_iter().chain(self.silent.expire(now)).min();
             let count = match self.epoll.wait(&mut events, timeout(until)) {
                 Ok(count) => count,
                 Err(Errno::EINTR) => continue,
@@ -146,29 +152,36 @@ impl Server {
                         info!("the switch stops");
                         return Ok(());
                     }
-                    CONTROL => self.handle_control(),
+                    CONTROL => self.handle_connecting(),
                     METRICS => self.handle_metrics_connecting(),
                     CONTAINERS => self.containers.collect(&mut self.switch),
+                    number if number >= FIRST_SILENT => self.handle_asking(number),
                     number => self.handle_metrics(number),
                 }
             }
         }
     }
 
-    fn handle_control(&mut self) {
-        let served = match self.control.accept() {
-            Ok(Some(stream)) => control::serve(stream, &mut self.switch, &mut self.containers),
+    fn handle_connecting(&mut self) {
+        let taken = match self.control.accept() {
+            Ok(Some(asker)) => self.silent.add(asker, &self.epoll, Instant::now()),
             Ok(None) => Ok(()),
-            Err(error) => Err(error),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(Errno::from_raw(error.raw_os_error().unwrap_or(0))),
         };
-        if let Err(error) = served
-            && error.kind() != io::ErrorKind::WouldBlock
-        {
+        if let Err(error) = taken {
+            warn!("whoever asked was not taken: {error}");
+            // There is news of who waits, until a descriptor is free, say.
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn handle_asking(&mut self, number: u64) {
+        let Some(asker) = self.silent.take(number, &self.epoll) else {
+            return;
+        };
+        if let Err(error) = control::serve(asker, &mut self.switch, &mut self.containers) {
             warn!("whoever asked was not answered: {error}");
-            if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
-                // There is news of who waits until a descriptor is free.
-                std::thread::sleep(PAUSE);
-            }
         }
     }
 
