@@ -47,6 +47,7 @@ impl Inner {
         from_kernel: usize,
         (asked, now): (Option<u64>, u64),
     ) -> usize {
+        self.note_told_by_kernel(&events[..from_kernel]);
         let (mut rings, one_shots) = self.ready_rings(asked.is_none(), now);
         let asked = asked.unwrap_or(now);
         let mut count = from_kernel;
@@ -99,6 +100,24 @@ impl Inner {
                 event.events |= ring.events;
                 active.note_reported(now, ring.events & READ_EVENTS != 0);
                 self.reported_at = now;
+            }
+        }
+    }
+
+    /// Of members of which the kernel reports `events`: what had come by the ring and has been read is told with that. The kernel, too, has
+    /// one edge for all that comes between two looks.
+    fn note_told_by_kernel(&mut self, events: &[epoll_event]) {
+        for event in events {
+            let Some((_, member)) = self.only_one_of(event.u64) else {
+                continue;
+            };
+            let active = member.slot.map(|slot| &mut self.active[slot as usize]);
+            if let Some(active) = active
+                && let Some(half) = active.socket.peek_receive()
+                && half.is_drained()
+            {
+                // What comes just now is behind it.
+                active.reported = Some(half.head());
             }
         }
     }
