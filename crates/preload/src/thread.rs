@@ -405,6 +405,11 @@ pub(crate) fn interrupts() -> Interrupts {
     }
 }
 
+/// Whether a signal has come whose handler waits; see [`Busy`].
+pub(crate) fn has_waiting() -> bool {
+    local().waits.get()
+}
+
 /// A handler runs.
 pub(crate) fn count_interrupt(restarts: bool) {
     let one_more = |count: &Cell<u32>| count.set(count.get().wrapping_add(1));

@@ -46,7 +46,7 @@ const EAGER_VAIN_MAX: u32 = 100;
 const SEGMENT_WAIT_MS: u64 = 20;
 static EAGER_VAIN: AtomicU32 = AtomicU32::new(0);
 /// Descriptors of ours are at or above this number where the limit allows.
-const HIGH_DESCRIPTOR: c_int = 900;
+pub(crate) const HIGH_DESCRIPTOR: c_int = 900;
 
 /// Switched on by `MILLRACE_MODE=chaos:SEED`.
 pub(crate) static CHAOS: Chaos = Chaos::new(0);

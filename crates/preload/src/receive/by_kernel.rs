@@ -6,6 +6,7 @@ use libc::{c_int, iovec};
 use millrace_shm::board::{ReceiveState, Row};
 use millrace_stream::ReceiveHalf;
 
+use super::rest::gather_rest;
 use super::{Call, Progress, Step, has_copy_only};
 use crate::client::CHAOS;
 use crate::kernel::{self, kernel};
@@ -16,8 +17,6 @@ use crate::{Outcome, real, signals, spin, table, thread};
 const LOOKS_FOR_ERROR: u32 = 1000;
 /// Where other threads may receive, a wait for bytes that are on their way lasts so long at most, in nanoseconds.
 const NS_OF_WAIT: u64 = 1_000_000;
-/// Where other threads may close the connection, or put another in its place, a wait lasts so long at most, in nanoseconds.
-const NS_BEFORE_LOOK: u64 = 20_000_000;
 
 /// Takes the kernel's own count of what has been taken from it: somebody may have read around the library.
 /// False: our count was right.
@@ -115,7 +114,7 @@ pub(super) fn await_kernel(fd: c_int, progress: &mut Progress<'_>) -> Result<(),
 }
 
 /// When a call that begins now is over, by SO_RCVTIMEO.
-fn deadline_ns(fd: c_int) -> u64 {
+pub(super) fn deadline_ns(fd: c_int) -> u64 {
     let zero = [0i64; 2];
     let [seconds, microseconds] =
         kernel::option::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or(zero);
@@ -128,7 +127,7 @@ fn deadline_ns(fd: c_int) -> u64 {
 }
 
 /// Sleeps until there is something to receive or an end, so long at most, or until any handler has run. As `poll` returns.
-fn await_events(fd: c_int, patience_ns: u64) -> c_int {
+pub(super) fn await_events(fd: c_int, patience_ns: u64) -> c_int {
     let errno = thread::errno();
     let mut entry = libc::pollfd {
         fd,
@@ -289,46 +288,6 @@ pub(super) fn await_rest(
     }
     account(socket, call, row, result);
     progress.got += usize::try_from(result).unwrap_or(0);
-}
-
-/// The same in pieces: any handler ends a call that has something to return, and the kernel does not know that this one has, and would
-/// restart it. What the program says of waiting meanwhile is for later calls.
-fn gather_rest(socket: &'static Socket, call: &Call<'_>, progress: &Progress<'_>) -> isize {
-    let interrupts = thread::interrupts();
-    let until_ns = deadline_ns(call.fd);
-    let flags = call.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
-    let mut rest = progress.vectors.clone();
-    let mut total = 0;
-    while rest.remaining() > 0 {
-        let left_ns = until_ns.saturating_sub(kernel::monotonic_ns());
-        let patience_ns = if thread::is_alone() {
-            left_ns
-        } else {
-            left_ns.min(NS_BEFORE_LOOK)
-        };
-        let found = await_events(call.fd, patience_ns);
-        let is_ended = found < 0 || thread::interrupts() != interrupts;
-        if is_ended || left_ns == 0 && found == 0 || !table::is(call.fd, socket) {
-            break;
-        }
-        if found == 0 {
-            continue;
-        }
-        match receive_list(call.fd, &mut rest.list(), flags) {
-            taken if taken > 0 => {
-                rest.skip(taken.cast_unsigned());
-                total += taken;
-            }
-            error if error == -(libc::EAGAIN as isize) => {}
-            0 => break,
-            error if total == 0 => return error,
-            error => {
-                keep_error(socket, -(error as i32));
-                break;
-            }
-        }
-    }
-    total
 }
 
 /// The kernel told of an error, which it does once, where there was something else to return: the next call that has nothing returns it.

@@ -15,6 +15,7 @@ mod by_kernel;
 mod gathering;
 mod peek;
 mod peeked;
+mod rest;
 mod told;
 
 use by_kernel::{
@@ -25,6 +26,7 @@ pub(crate) use by_kernel::{by_kernel, ending, keep_error};
 pub(crate) use gathering::Gathering;
 pub(crate) use peeked::Peeked;
 use peeked::copy_from_ring;
+pub(crate) use rest::{begin_child, lock_for_fork, unlock_after_fork};
 pub(crate) use told::Told;
 
 /// Flags that the ring can honour.
