@@ -212,7 +212,34 @@ static void exec_that_fails(void) {
     observe("talked");
 }
 
-enum { BY_FORK, BY_VFORK, BY_SPAWN, BY_SYSTEM, BY_POPEN };
+enum { BY_FORK, BY_VFORK, BY_SPAWN, BY_PIDFD_SPAWN, BY_SYSTEM, BY_POPEN };
+
+/* `posix_spawn` that tells a descriptor of the child: newer C libraries have it. Ours always has. */
+#pragma weak pidfd_spawn
+int pidfd_spawn(int *child, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attributes,
+                char *const arguments[], char *const environment[]);
+
+/* Starts a program, and tells a descriptor of it. */
+static int start_by_descriptor(const char *path, char *const arguments[]) {
+    int descriptor = -1;
+    if (pidfd_spawn != NULL) {
+        must(pidfd_spawn(&descriptor, path, NULL, NULL, arguments, environ) == 0, "pidfd_spawn");
+        return descriptor;
+    }
+    pid_t child;
+    must(posix_spawn(&child, path, NULL, NULL, arguments, environ) == 0, "posix_spawn");
+    descriptor = (int)syscall(SYS_pidfd_open, child, 0);
+    must(descriptor >= 0, "pidfd_open");
+    return descriptor;
+}
+
+/* The status of a child that is known by its descriptor. */
+static int status_by_descriptor(int child) {
+    siginfo_t info = {.si_code = 0};
+    must(waitid((idtype_t)3 /* P_PIDFD */, (id_t)child, &info, WEXITED) == 0, "waitid");
+    close(child);
+    return info.si_code == CLD_EXITED ? info.si_status : -info.si_status;
+}
 
 /* Starts a shell command that has the connection as its descriptor 9, which stays ours, too; waits for its end. */
 static int run_beside_us(int how, int fd, char *command) {
@@ -237,6 +264,12 @@ static int run_beside_us(int how, int fd, char *command) {
         posix_spawn_file_actions_adddup2(&actions, fd, 9);
         must(posix_spawn(&child, "/bin/sh", &actions, NULL, argv, environ) == 0, "posix_spawn");
         return status_of(child);
+    }
+    if (how == BY_PIDFD_SPAWN) {
+        must(dup2(fd, 9) == 9, "dup2");
+        int descriptor = start_by_descriptor("/bin/sh", argv);
+        close(9);
+        return status_by_descriptor(descriptor);
     }
     child = how == BY_FORK ? fork() : vfork();
     if (child == 0) {
@@ -274,6 +307,8 @@ static void forked_program_beside_us(void) { beside_us(BY_FORK); }
 static void vforked_program_beside_us(void) { beside_us(BY_VFORK); }
 
 static void spawned_program_beside_us(void) { beside_us(BY_SPAWN); }
+
+static void program_with_a_descriptor_beside_us(void) { beside_us(BY_PIDFD_SPAWN); }
 
 static void shell_command_beside_us(void) { beside_us(BY_SYSTEM); }
 
@@ -382,6 +417,7 @@ int main(int argc, char **argv) {
         CASE(forked_program_beside_us),
         CASE(vforked_program_beside_us),
         CASE(spawned_program_beside_us),
+        CASE(program_with_a_descriptor_beside_us),
         CASE(shell_command_beside_us),
         CASE(shell_command_with_a_pipe_beside_us),
         CASE(exec_that_fails),

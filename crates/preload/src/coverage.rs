@@ -19,7 +19,7 @@ use crate::table::{self, Entry};
 use crate::user;
 
 /// The calls that are counted, in order. A test compares them with the hooks.
-const NAMES: [&str; 64] = [
+const NAMES: [&str; 66] = [
     "_Exit",
     "_Fork",
     "__poll_chk",
@@ -54,6 +54,8 @@ const NAMES: [&str; 64] = [
     "freopen64",
     "getsockopt",
     "ioctl",
+    "pidfd_spawn",
+    "pidfd_spawnp",
     "poll",
     "popen",
     "posix_spawn",

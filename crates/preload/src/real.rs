@@ -123,6 +123,12 @@ real! {
         attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     posix_spawnp(child: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,
         attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    pidfd_spawn(child: *mut c_int, path: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int,
+        or newer::pidfd_spawn;
+    pidfd_spawnp(child: *mut c_int, file: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int,
+        or newer::pidfd_spawnp;
     posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, target: c_int) -> c_int;
     system(command: *const c_char) -> c_int;
     wordexp(words: *const c_char, found: *mut c_void, flags: c_int) -> c_int;
@@ -209,8 +215,8 @@ real! {
 /// Functions that not every C library has, as the kernel has them.
 mod newer {
     use super::{
-        c_char, c_int, c_uint, c_void, epoll_event, iovec, off_t, pid_t, sigset_t, ssize_t,
-        timespec,
+        c_char, c_int, c_uint, c_void, epoll_event, iovec, off_t, pid_t,
+        posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t, ssize_t, timespec,
     };
     use crate::kernel::kernel;
     use crate::thread::told;
@@ -325,6 +331,57 @@ mod newer {
             0usize,
             0usize
         )) as pid_t
+    }
+
+    pub(super) extern "C-unwind" fn pidfd_spawn(
+        child: *mut c_int,
+        path: *const c_char,
+        actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t,
+        arguments: *const *mut c_char,
+        environment: *const *mut c_char,
+    ) -> c_int {
+        // SAFETY: the program's own arguments.
+        start_and_open(child, |number| unsafe {
+            super::posix_spawn(number, path, actions, attributes, arguments, environment)
+        })
+    }
+
+    pub(super) extern "C-unwind" fn pidfd_spawnp(
+        child: *mut c_int,
+        file: *const c_char,
+        actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t,
+        arguments: *const *mut c_char,
+        environment: *const *mut c_char,
+    ) -> c_int {
+        // SAFETY: the program's own arguments.
+        start_and_open(child, |number| unsafe {
+            super::posix_spawnp(number, file, actions, attributes, arguments, environment)
+        })
+    }
+
+    /// Starts a program, and opens a descriptor of it. Nothing is started where the kernel has none, or none is free.
+    fn start_and_open(child: *mut c_int, start: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
+        let open = |process: pid_t| kernel!(libc::SYS_pidfd_open, process, 0);
+        let errno = |result: isize| c_int::try_from(-result).unwrap_or(libc::EINVAL);
+        let tried = open(crate::kernel::process_id().cast_signed());
+        if tried < 0 {
+            return errno(tried);
+        }
+        kernel!(libc::SYS_close, tried);
+        let mut number = 0;
+        let result = start(&raw mut number);
+        if result != 0 {
+            return result;
+        }
+        let descriptor = open(number);
+        if descriptor < 0 {
+            return errno(descriptor);
+        }
+        // SAFETY: the program's own place for it.
+        unsafe { child.write(descriptor as c_int) };
+        0
     }
 
     pub(super) extern "C-unwind" fn execveat(

@@ -123,6 +123,43 @@ unsafe extern "C-unwind" fn posix_spawnp(
     })
 }
 
+/// As `posix_spawn`, and tells no number but a descriptor.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pidfd_spawn(
+    child: *mut c_int,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: SpawnStrings,
+    environment: SpawnStrings,
+) -> c_int {
+    enter!(touches_all("pidfd_spawn", 0));
+    started::around_unnamed(|| {
+        // SAFETY: the program's own arguments.
+        let result =
+            unsafe { real::pidfd_spawn(child, path, actions, attributes, arguments, environment) };
+        (result, result == 0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pidfd_spawnp(
+    child: *mut c_int,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: SpawnStrings,
+    environment: SpawnStrings,
+) -> c_int {
+    enter!(touches_all("pidfd_spawnp", 0));
+    started::around_unnamed(|| {
+        // SAFETY: the program's own arguments.
+        let result =
+            unsafe { real::pidfd_spawnp(child, file, actions, attributes, arguments, environment) };
+        (result, result == 0)
+    })
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     actions: *mut posix_spawn_file_actions_t,
