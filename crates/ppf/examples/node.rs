@@ -1,7 +1,10 @@
 //! How many packets a second a node deals with, from bursts in memory to bursts in memory: relay, and into and out of tunnels, by number of
 //! bearers. Ports are not in it, and neither is time that others had the processor for.
 //!
-//!     cargo run --release --package millrace-ppf --example node [BEARERS…] [relay|decapsulate|encapsulate…]
+//!     cargo run --release --package millrace-ppf --example node [BEARERS…] [relay|decapsulate|encapsulate…] [rounds=COUNT]
+//!
+//! Bursts are played for a second, or so many times: by the difference between two counts, what one packet takes is what `valgrind
+//! --tool=callgrind` counts.
 
 #![forbid(unsafe_code)]
 
@@ -53,6 +56,13 @@ fn meet(node: &mut Node, outs: &mut Outs) {
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    let (settings, words): (Vec<_>, Vec<_>) = words
+        .into_iter()
+        .partition(|word| word.starts_with("rounds="));
+    let rounds = settings.last().map(|said| {
+        let count = said["rounds=".len()..].parse();
+        count.expect("a count of rounds")
+    });
     let counts: Vec<u32> = words.iter().filter_map(|word| word.parse().ok()).collect();
     let is_wanted =
         |what: &str| counts.len() == words.len() || words.iter().any(|word| word == what);
@@ -63,7 +73,7 @@ fn main() {
     for &count in counts {
         let all = ["relay", "decapsulate", "encapsulate"].into_iter();
         for what in all.filter(|what| is_wanted(what)) {
-            let (rate, bytes) = measure(what, count);
+            let (rate, bytes) = measure(what, count, rounds);
             println!(
                 "{count:>8} bearers  {what:<12} {:6.2} M packets/s  {bytes} bytes of memory for each bearer",
                 rate / 1e6
@@ -88,7 +98,7 @@ fn resident() -> u64 {
     pages.unwrap_or(0_u64) * 4096
 }
 
-fn measure(what: &str, count: u32) -> (f64, u64) {
+fn measure(what: &str, count: u32, rounds: Option<u64>) -> (f64, u64) {
     let before = resident();
     let interfaces = vec![
         interface("radio", Side::Radio, RADIO),
@@ -120,7 +130,11 @@ fn measure(what: &str, count: u32) -> (f64, u64) {
     meet(&mut node, &mut outs);
     let (mut packets, mut left) = (0, 0);
     let (began, ran) = (Instant::now(), processor_ns());
-    while began.elapsed() < Duration::from_secs(1) {
+    let mut played = 0;
+    while rounds.map_or(began.elapsed() < Duration::from_secs(1), |rounds| {
+        played < rounds
+    }) {
+        played += 1;
         for burst in &bursts {
             node.receive(port, burst, false, &mut outs);
             for out in &mut outs.ports {
