@@ -183,6 +183,7 @@ impl<'a> Message<'a> {
     ///
     /// # Errors
     /// When it is none. Never panics.
+    #[inline]
     pub fn parse(datagram: &'a [u8]) -> Result<Message<'a>, ParseError> {
         let Some((header, rest)) = datagram.split_first_chunk::<HEADER_BYTES>() else {
             return Err(ParseError::Truncated);
@@ -206,26 +207,31 @@ impl<'a> Message<'a> {
             extensions: Extensions::default(),
             body: rest,
         };
-        if flags & HAS_OPTIONS == 0 {
-            return Ok(message);
+        if flags & HAS_OPTIONS != 0 {
+            message.parse_options(flags)?;
         }
-        let Some((&[high, low, npdu, first], rest)) = rest.split_first_chunk::<4>() else {
+        Ok(message)
+    }
+
+    /// Parses what the flags say that the body begins with.
+    fn parse_options(&mut self, flags: u8) -> Result<(), ParseError> {
+        let Some((&[high, low, npdu, first], rest)) = self.body.split_first_chunk::<4>() else {
             return Err(ParseError::Truncated);
         };
         // A field whose flag is not set has any value, and none is to be looked at (clause 5.1).
-        message.sequence = (flags & HAS_SEQUENCE != 0).then_some(u16::from_be_bytes([high, low]));
-        message.npdu = (flags & HAS_NPDU != 0).then_some(npdu);
-        message.body = rest;
+        self.sequence = (flags & HAS_SEQUENCE != 0).then_some(u16::from_be_bytes([high, low]));
+        self.npdu = (flags & HAS_NPDU != 0).then_some(npdu);
+        self.body = rest;
         if flags & HAS_EXTENSION != 0 {
-            message.extensions = Extensions { kind: first, rest };
-            let mut after = message.extensions;
+            self.extensions = Extensions { kind: first, rest };
+            let mut after = self.extensions;
             while after.kind != 0 {
                 after.step()?;
             }
-            message.extensions.rest = &rest[..rest.len() - after.rest.len()];
-            message.body = after.rest;
+            self.extensions.rest = &rest[..rest.len() - after.rest.len()];
+            self.body = after.rest;
         }
-        Ok(message)
+        Ok(())
     }
 }
 

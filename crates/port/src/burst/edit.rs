@@ -49,37 +49,67 @@ impl Burst {
         offset: usize,
         length: usize,
     ) -> bool {
-        let private = packet.head().get(offset..offset + length);
-        if let Some(body) = private.filter(|_| lead.len() + length <= HEAD_BYTES) {
-            return self.append_head(lead, body);
+        let Some(head) = self.next_head() else {
+            return false;
+        };
+        head[..lead.len()].copy_from_slice(lead);
+        self.append_behind(lead.len(), packet, offset, length)
+    }
+
+    /// Where the head of the packet is written that [`Burst::append_behind`] adds next. None: there is no room for it.
+    #[inline]
+    pub fn next_head(&mut self) -> Option<&mut [u8; HEAD_BYTES]> {
+        let entry = self.entries.get_mut(self.count)?;
+        Some(&mut entry.head)
+    }
+
+    /// Adds a packet that begins with so many bytes of [`Burst::next_head`] and goes on with `length` bytes of another one from `offset`
+    /// on. False: as [`Burst::append_part`].
+    ///
+    /// # Panics
+    /// When `lead` is more than [`HEAD_BYTES`], or the packet has fewer bytes.
+    #[inline]
+    pub fn append_behind(
+        &mut self,
+        lead: usize,
+        packet: Packet<'_>,
+        offset: usize,
+        length: usize,
+    ) -> bool {
+        if let Some(body) = packet.head().get(offset..offset + length)
+            && let Some(entry) = self.entries.get_mut(self.count)
+            && let Some(rest) = entry.head.get_mut(lead..lead + length)
+        {
+            rest.copy_from_slice(body);
+            entry.length = (lead + length) as u32;
+            entry.pieces = 0;
+            entry.offload = 0;
+            self.count += 1;
+            return true;
         }
-        assert!(lead.len() <= HEAD_BYTES && offset + length <= packet.len());
-        if self.is_full() || lead.len() + length > PACKET_BYTES_MAX || !self.shares_memory(packet) {
+        self.append_pieces_behind(lead, packet, offset, length)
+    }
+
+    /// The same of a packet that is longer than its head.
+    fn append_pieces_behind(
+        &mut self,
+        lead: usize,
+        packet: Packet<'_>,
+        offset: usize,
+        length: usize,
+    ) -> bool {
+        assert!(lead <= HEAD_BYTES && offset + length <= packet.len());
+        if self.is_full() || lead + length > PACKET_BYTES_MAX || !self.shares_memory(packet) {
             return false;
         }
         let first = self.pieces.len();
-        let filled = (HEAD_BYTES - lead.len()).min(length);
+        let filled = (HEAD_BYTES - lead).min(length);
         self.adopt_range(packet, offset + filled, length - filled);
         let entry = &mut self.entries[self.count];
-        entry.head[..lead.len()].copy_from_slice(lead);
-        packet.copy_to(offset, &mut entry.head[lead.len()..][..filled]);
+        packet.copy_to(offset, &mut entry.head[lead..][..filled]);
         // At most `PACKET_BYTES_MAX`.
-        entry.length = (lead.len() + length) as u32;
+        entry.length = (lead + length) as u32;
         self.admit_pieces(first);
-        true
-    }
-
-    /// Adds a packet that is all in its head: these bytes, one behind the other, for which a head has room. False: there is no room for it.
-    fn append_head(&mut self, lead: &[u8], body: &[u8]) -> bool {
-        if self.is_full() {
-            return false;
-        }
-        let entry = &mut self.entries[self.count];
-        let (first, rest) = entry.head.split_at_mut(lead.len());
-        first.copy_from_slice(lead);
-        rest[..body.len()].copy_from_slice(body);
-        entry.length = (lead.len() + body.len()) as u32;
-        self.admit_pieces(self.pieces.len());
         true
     }
 
