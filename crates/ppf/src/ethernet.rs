@@ -10,9 +10,9 @@ pub(crate) const ARP: u16 = 0x0806;
 /// IPv6.
 pub(crate) const IPV6: u16 = 0x86dd;
 /// A tag.
-const VLAN: u16 = 0x8100;
+pub(crate) const VLAN: u16 = 0x8100;
 /// Of a tag, the VLAN's number.
-const VLAN_MASK: u16 = 0x0fff;
+pub(crate) const VLAN_MASK: u16 = 0x0fff;
 
 /// Bytes of a header without a tag.
 pub(crate) const HEADER_BYTES: usize = 14;

@@ -49,16 +49,20 @@ impl Marking {
 /// The traffic class of a user's packet, if it is one of the Internet's and says its length truly.
 #[inline]
 pub(crate) fn class_of(packet: &[u8]) -> Option<u8> {
-    let &[first, second, third, fourth, ..] = packet else {
+    class_of_start(packet, packet.len())
+}
+
+/// The same of one that begins with these bytes, and has so many.
+#[inline]
+pub(crate) fn class_of_start(start: &[u8], bytes: usize) -> Option<u8> {
+    let &[first, second, third, fourth, fifth, sixth, ..] = start else {
         return None;
     };
-    let said = usize::from(u16::from_be_bytes([third, fourth]));
+    let word = |high: u8, low: u8| usize::from(u16::from_be_bytes([high, low]));
+    let said = word(third, fourth);
     match first >> 4 {
-        4 if said == packet.len() && said >= V4_HEADER_BYTES => Some(second),
-        6 if packet.len() >= V6_HEADER_BYTES
-            && usize::from(u16::from_be_bytes([packet[4], packet[5]])) + V6_HEADER_BYTES
-                == packet.len() =>
-        {
+        4 if said == bytes && said >= V4_HEADER_BYTES => Some(second),
+        6 if bytes >= V6_HEADER_BYTES && word(fifth, sixth) + V6_HEADER_BYTES == bytes => {
             Some(first << 4 | second >> 4)
         }
         _ => None,

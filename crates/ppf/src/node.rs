@@ -3,16 +3,16 @@
 //!
 //! A burst is gone through several times: what is each packet (`meet`), whose is it, and what becomes of it. What a time needs of a bearer
 //! or a user is read just before, by loops that do nothing else, so that what is not in the processor's cache is waited for together. A
-//! message's header is written anew and its body goes on where it lies, by [`Burst::append_part`]; nothing is allocated, but for a packet
+//! message's header is written anew and its body goes on where it lies, by [`Burst::append_behind`]; nothing is allocated, but for a packet
 //! that waits for its next station's address.
 //!
 //! A function with several workers has a node for each. All of them know all users, peers, stations and ways; a bearer's state is one
 //! node's at a time, with its shard's, and what is of another's bearer is handed over. What stations say is handed to all.
 //!
 //! In reading order: this file (who gets what), `outs` (where packets leave to), `meet` (what a packet is), `share` (which worker deals
-//! with it), `send` (messages and users' packets leave), `hop` (where to) and `lead` (behind which headers), `cut` (those that are too
-//! long for their port), `whole` (those that came in parts), `own` (what the function sends by itself), `local` (what is for the function
-//! itself).
+//! with it), `express` (the short way of most messages), `send` (messages and users' packets leave), `hop` (where to) and `lead` (behind
+//! which headers), `cut` (those that are too long for their port), `whole` (those that came in parts), `own` (what the function sends by
+//! itself), `local` (what is for the function itself).
 
 use std::net::IpAddr;
 
@@ -30,6 +30,7 @@ use crate::table::moving::Shard;
 use crate::table::users::{User, Users};
 
 mod cut;
+mod express;
 mod hop;
 mod lead;
 mod local;
@@ -114,6 +115,10 @@ pub struct Node {
     own: Option<Burst>,
     /// Answers of a port in a second.
     answers: Vec<(u64, u32)>,
+    /// By side, what is longer is not sent as it is; it is never 0.
+    mtu: [usize; 2],
+    /// Whether what can take the short way does; not, where tests hold it against the usual one.
+    has_express: bool,
     /// By side, outer packets that come in parts.
     reassemblers: [Reassembler; 2],
     /// Of outer packets that leave in parts.
@@ -180,6 +185,10 @@ impl Node {
             met: Vec::with_capacity(BURST),
             own: Some(Burst::new(1)),
             answers: vec![(0, 0); ports],
+            mtu: settings
+                .mtu
+                .map(|mtu| if mtu == 0 { usize::MAX } else { mtu }),
+            has_express: true,
             reassemblers: Side::BOTH.map(|_| Reassembler::new(ReassemblyLimits::default())),
             numbers: Numbers::new(worker, workers),
             has_cut: false,

@@ -353,6 +353,14 @@ impl Table {
         (hot.is_there() && u32::from(hot.generation) == id.generation()).then_some(hot)
     }
 
+    /// The same, and all paths.
+    #[inline]
+    pub(crate) fn hot_and_paths(&mut self, id: BearerId) -> Option<(&mut Hot, &Paths)> {
+        let hot = self.slots.get_mut(id.slot())?;
+        let is_it = hot.is_there() && u32::from(hot.generation) == id.generation();
+        is_it.then_some((hot, &self.paths))
+    }
+
     pub(crate) fn extra(&self, id: BearerId) -> Option<&Extra> {
         self.extras.get(self.hot(id)?.extra)
     }

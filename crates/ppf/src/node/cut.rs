@@ -11,7 +11,7 @@ use millrace_port::HEAD_BYTES;
 use millrace_wire::gtpu::PORT;
 
 use super::hop::{Towards, station};
-use super::send::Part;
+use super::send::{Part, add_part};
 use super::{Interface, Node, OUT_BURST, Outs};
 use crate::checksum::adjusted;
 use crate::ethernet::{Frame, HEADER_BYTES, IPV4, IPV6, TAGGED_BYTES};
@@ -35,7 +35,7 @@ const V4_PLAIN: u8 = 0x45;
 
 /// Numbers of packets that are cut. A number comes again for a pair of addresses after as many packets as there can be (RFC 6864, 4.3),
 /// workers share none, and whoever does not see them cannot know the next one (RFC 7739).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Numbers {
     counters: Box<[u32]>,
     secret: RandomState,
@@ -195,7 +195,7 @@ impl Node {
         let mut sum = ip.pseudo_sum();
         // Headers have an even length each.
         sum.add(&front[..end]);
-        self.add_part(body, &mut sum);
+        add_part(&mut self.summed, body, &mut sum);
         let sum = sum.complement_of_udp();
         front[UDP_BYTES - 2..UDP_BYTES].copy_from_slice(&sum.to_be_bytes());
         let number = self.numbers.next(ip.source, ip.destination);
@@ -285,12 +285,15 @@ impl Node {
         self.counts[port].made += count as u64 - 1;
         self.has_cut = true;
         for (number, piece) in cut.pieces(mtu).enumerate() {
-            let mut lead = [0; HEAD_BYTES];
-            let begin = Frame::emit(&mut lead, mac, own, vlan, kind);
-            let left = match cut.emit(&piece, &mut lead[begin..]) {
-                Some((bytes, part)) => self.leave(part, &lead[..begin + bytes], towards, way, outs),
-                None => Err(LinkCause::Headers),
-            };
+            let lead = outs.ports[port].next_head().ok_or(LinkCause::NoRoom);
+            let written = lead.and_then(|lead| {
+                let begin = Frame::emit(lead, mac, own, vlan, kind);
+                let (bytes, part) = cut
+                    .emit(&piece, &mut lead[begin..])
+                    .ok_or(LinkCause::Headers)?;
+                Ok((begin + bytes, part))
+            });
+            let left = written.and_then(|(lead, part)| self.leave(part, lead, towards, way, outs));
             if let Err(cause) = left {
                 // Whoever is told of it counts one.
                 self.counts[port].drop_many(cause, (count - number - 1) as u64);

@@ -1,14 +1,14 @@
 //! What a packet is.
 
-use std::net::IpAddr;
-
 use millrace_port::Packet;
 use millrace_wire::gtpu::{G_PDU, HEADER_BYTES, PORT};
 
-use super::Node;
+use super::express::{self, Express};
+use super::{Interface, Node};
 use crate::bearer::{BearerId, Side};
 use crate::ethernet::{ARP, Frame, IPV4, IPV6, Mac};
-use crate::ip::{Header, ICMP, ICMPV6, UDP, UDP_BYTES, Udp};
+use crate::function::Outer;
+use crate::ip::{Header, ICMP, ICMPV6, UDP, UDP_BYTES, Udp, parse_ipv4, parse_ipv6};
 use crate::link::LinkCause;
 use crate::table::users::User;
 
@@ -22,9 +22,7 @@ pub(super) struct Datagram {
     /// Where the message begins in the frame, and its bytes.
     pub(super) at: usize,
     pub(super) length: usize,
-    pub(super) source: IpAddr,
-    pub(super) destination: IpAddr,
-    pub(super) source_port: u16,
+    pub(super) outer: Outer,
     pub(super) checksum: u16,
     /// DSCP and ECN.
     pub(super) class: u8,
@@ -58,6 +56,8 @@ pub(super) struct Parted {
 /// What a packet is.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Met {
+    /// A message as most are.
+    Express(Express),
     Message(Datagram),
     /// Of a user without a tunnel, whose bearer is to be looked for.
     Plain {
@@ -86,6 +86,7 @@ impl Met {
         match self {
             // Messages of a path have no tunnel, and any worker can deal with them.
             Met::Message(datagram) if datagram.teid != 0 => Some(BearerId::of(datagram.teid).0),
+            Met::Express(express) if express.teid != 0 => Some(BearerId::of(express.teid).0),
             Met::User { bearer, .. } => Some(*bearer),
             _ => None,
         }
@@ -96,6 +97,16 @@ impl Node {
     /// What a packet is that came by a port.
     #[inline]
     pub(super) fn meet(&self, port: usize, packet: Packet<'_>) -> Result<Met, LinkCause> {
+        if self.has_express
+            && let Some(express) = express::meet(&self.interfaces[port], packet)
+        {
+            return Ok(Met::Express(express));
+        }
+        self.meet_any(port, packet)
+    }
+
+    /// The same, as whatever it is.
+    pub(super) fn meet_any(&self, port: usize, packet: Packet<'_>) -> Result<Met, LinkCause> {
         let interface = &self.interfaces[port];
         let head = packet.head();
         let frame = Frame::parse(head).ok_or(LinkCause::Truncated)?;
@@ -115,13 +126,41 @@ impl Node {
             ARP => return Ok(Met::Arp { at }),
             _ => return Err(LinkCause::Protocol),
         }
-        let bytes = &head[at..];
-        let header = Header::parse(bytes, packet.len() - at)?;
-        if header.source.is_ipv4() != (frame.kind == IPV4) {
-            return Err(LinkCause::IpHeader);
+        let (bytes, available) = (&head[at..], packet.len() - at);
+        // Each family has the rest of this for itself: a header is never in memory then, as what both have in common would be.
+        match bytes.first().map(|first| first >> 4) {
+            Some(4) => {
+                let header = parse_ipv4(bytes, available)?;
+                if frame.kind != IPV4 {
+                    return Err(LinkCause::IpHeader);
+                }
+                self.meet_internet(interface, &frame, header, head)
+            }
+            Some(6) => {
+                let header = parse_ipv6(bytes, available)?;
+                if frame.kind != IPV6 {
+                    return Err(LinkCause::IpHeader);
+                }
+                self.meet_internet(interface, &frame, header, head)
+            }
+            Some(_) => Err(LinkCause::IpHeader),
+            None => Err(LinkCause::Truncated),
         }
+    }
+
+    /// The same of one of IP, whose first bytes are these, with Ethernet's header.
+    #[inline(always)]
+    fn meet_internet(
+        &self,
+        interface: &Interface,
+        frame: &Frame,
+        header: Header,
+        head: &[u8],
+    ) -> Result<Met, LinkCause> {
+        let (at, is_group) = (frame.bytes, frame.destination.is_group());
+        let bytes = &head[at..];
         if !interface.has(header.destination) {
-            return self.meet_other(interface.side, is_group, header, at, frame.source);
+            return meet_other(interface.side, is_group, header, at, frame.source);
         }
         // One's own address in a frame for all is nobody's honest packet (RFC 1122, 3.3.6).
         if is_group {
@@ -146,49 +185,48 @@ impl Node {
         match (header.protocol, header.source.is_ipv4()) {
             (UDP, _) => {
                 let rest = head.get(behind..).ok_or(LinkCause::Truncated)?;
-                meet_udp(&internet, rest)
+                meet_udp(interface.side, &internet, rest)
             }
             (ICMP, true) | (ICMPV6, false) => Ok(Met::Icmp(internet)),
             _ => Err(LinkCause::Protocol),
         }
     }
+}
 
-    /// What a packet is that is not for our address.
-    #[inline]
-    fn meet_other(
-        &self,
-        side: Side,
-        is_group: bool,
-        header: Header,
-        at: usize,
-        mac: Mac,
-    ) -> Result<Met, LinkCause> {
-        if header.destination.is_multicast() && header.protocol == ICMPV6 {
-            return Ok(Met::Icmp(Internet {
-                header,
-                at: at + header.bytes,
-                mac,
-            }));
-        }
-        // A user is at the core network's side when packets for its address come from there, and at the radio network's with its own.
-        let user = match side {
-            Side::Core => header.destination,
-            Side::Radio => header.source,
-        };
-        if is_group {
-            return Err(LinkCause::Destination);
-        }
-        Ok(Met::Plain {
-            user: User::of(user),
-            at,
-            length: header.bytes + header.payload,
-        })
+/// What a packet is that is not for our address.
+#[inline(always)]
+fn meet_other(
+    side: Side,
+    is_group: bool,
+    header: Header,
+    at: usize,
+    mac: Mac,
+) -> Result<Met, LinkCause> {
+    if header.destination.is_multicast() && header.protocol == ICMPV6 {
+        return Ok(Met::Icmp(Internet {
+            header,
+            at: at + header.bytes,
+            mac,
+        }));
     }
+    // A user is at the core network's side when packets for its address come from there, and at the radio network's with its own.
+    let user = match side {
+        Side::Core => header.destination,
+        Side::Radio => header.source,
+    };
+    if is_group {
+        return Err(LinkCause::Destination);
+    }
+    Ok(Met::Plain {
+        user: User::of(user),
+        at,
+        length: header.bytes + header.payload,
+    })
 }
 
 /// What a UDP datagram for us is, which begins with these bytes.
-#[inline]
-fn meet_udp(internet: &Internet, bytes: &[u8]) -> Result<Met, LinkCause> {
+#[inline(always)]
+fn meet_udp(side: Side, internet: &Internet, bytes: &[u8]) -> Result<Met, LinkCause> {
     let header = &internet.header;
     let udp = Udp::parse(bytes, header.payload)?;
     if udp.destination != PORT {
@@ -207,9 +245,12 @@ fn meet_udp(internet: &Internet, bytes: &[u8]) -> Result<Met, LinkCause> {
     Ok(Met::Message(Datagram {
         at: internet.at + UDP_BYTES,
         length: udp.length - UDP_BYTES,
-        source: header.source,
-        destination: header.destination,
-        source_port: udp.source,
+        outer: Outer {
+            side,
+            source: header.source,
+            destination: header.destination,
+            source_port: udp.source,
+        },
         checksum: udp.checksum,
         class: header.class,
         mac: internet.mac,

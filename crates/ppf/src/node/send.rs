@@ -12,7 +12,7 @@ use super::{Node, Outs, Whose};
 use crate::bearer::{BearerId, Peer, Side};
 use crate::checksum::Sum;
 use crate::ethernet::{Frame, IPV4, IPV6};
-use crate::function::{HEADER_BYTES_MAX, Outer, Reply, Verdict};
+use crate::function::{HEADER_BYTES_MAX, Reply, Verdict};
 use crate::ip::{IPV6_BYTES, UDP, UDP_BYTES, Udp, Written, addresses, pseudo_sum};
 use crate::link::LinkCause;
 use crate::neighbour::Way;
@@ -41,6 +41,7 @@ impl<'a> Part<'a> {
     }
 
     /// Without its first bytes, of which there are so many.
+    #[inline]
     pub(super) fn from(self, bytes: usize) -> Part<'a> {
         Part {
             at: self.at + bytes,
@@ -69,6 +70,27 @@ pub(super) fn judged(
     (bytes, changed + more, more)
 }
 
+/// Copies a header. Those that most messages have are of lengths that are a move or two where they are known.
+#[inline]
+fn put(to: &mut [u8], header: &[u8]) {
+    match header.len() {
+        8 => to.copy_from_slice(&header[..8]),
+        16 => to.copy_from_slice(&header[..16]),
+        _ => to.copy_from_slice(header),
+    }
+}
+
+/// Adds a part's bytes to a sum; there is space for those that are not in a head.
+pub(super) fn add_part(space: &mut [u8], part: Part<'_>, sum: &mut Sum) {
+    let Part { packet, at, length } = part;
+    if let Some(bytes) = packet.head().get(at..at + length) {
+        return sum.add(bytes);
+    }
+    let bytes = &mut space[..length];
+    packet.copy_to(at, bytes);
+    sum.add(bytes);
+}
+
 impl Node {
     /// Does with a packet what is to be done with such a one.
     #[inline]
@@ -90,6 +112,10 @@ impl Node {
             outs.done.push(shard);
         }
         match what {
+            Met::Express(express) => match self.go_express(port, packet, *express, outs) {
+                Some(outcome) => outcome,
+                None => self.go_usually(port, packet, outs),
+            },
             Met::Message(datagram) => self.handle_message(port, packet, datagram, outs),
             Met::User { bearer, at, length } => {
                 let part = Part {
@@ -108,7 +134,20 @@ impl Node {
         }
     }
 
-    #[inline]
+    /// Does with a message what was not done at once.
+    fn go_usually(
+        &mut self,
+        port: u16,
+        packet: Packet<'_>,
+        outs: &mut Outs,
+    ) -> Result<(), LinkCause> {
+        match self.meet_any(usize::from(port), packet)? {
+            Met::Message(datagram) => self.handle_message(port, packet, &datagram, outs),
+            // What can go the short way is a message.
+            _ => Err(LinkCause::Protocol),
+        }
+    }
+
     fn handle_message(
         &mut self,
         port: u16,
@@ -117,12 +156,6 @@ impl Node {
         outs: &mut Outs,
     ) -> Result<(), LinkCause> {
         self.check_sum(port, packet, datagram)?;
-        let outer = Outer {
-            side: self.interfaces[usize::from(port)].side,
-            source: datagram.source,
-            destination: datagram.destination,
-            source_port: datagram.source_port,
-        };
         let &Datagram { at, length, .. } = datagram;
         let shown = Part { packet, at, length }.shown(&mut self.shown);
         // Where a message ends says the message; what is behind it is nobody's.
@@ -132,7 +165,7 @@ impl Node {
         };
         let verdict = self
             .function
-            .handle_at(&outer, datagram.class, shown, self.now_ns);
+            .handle_at(&datagram.outer, datagram.class, shown, self.now_ns);
         match verdict {
             Verdict::Relay {
                 side,
@@ -192,6 +225,11 @@ impl Node {
         part: Part<'_>,
         outs: &mut Outs,
     ) -> Result<(), LinkCause> {
+        if self.has_express
+            && let Some(outcome) = self.go_express_user(port, bearer, part, outs)
+        {
+            return outcome;
+        }
         let side = self.interfaces[usize::from(port)].side;
         let Part { packet, at, length } = part;
         let shown = part.shown(&mut self.shown);
@@ -239,7 +277,8 @@ impl Node {
         datagram: &Datagram,
     ) -> Result<(), LinkCause> {
         if datagram.checksum == 0 {
-            let may = datagram.source.is_ipv4() || self.interfaces[usize::from(port)].udp_zero;
+            let may =
+                datagram.outer.source.is_ipv4() || self.interfaces[usize::from(port)].udp_zero;
             return match may {
                 true => Ok(()),
                 false => Err(LinkCause::UdpNoChecksum),
@@ -249,28 +288,18 @@ impl Node {
             return Ok(());
         }
         let length = datagram.length + UDP_BYTES;
-        let mut sum = pseudo_sum(datagram.source, datagram.destination, UDP, length);
+        let outer = &datagram.outer;
+        let mut sum = pseudo_sum(outer.source, outer.destination, UDP, length);
         let part = Part {
             packet,
             at: datagram.at - UDP_BYTES,
             length,
         };
-        self.add_part(part, &mut sum);
+        add_part(&mut self.summed, part, &mut sum);
         match sum.folded() {
             0xffff => Ok(()),
             _ => Err(LinkCause::UdpChecksum),
         }
-    }
-
-    /// Adds a part's bytes to a sum.
-    pub(super) fn add_part(&mut self, part: Part<'_>, sum: &mut Sum) {
-        let Part { packet, at, length } = part;
-        if let Some(bytes) = packet.head().get(at..at + length) {
-            return sum.add(bytes);
-        }
-        let bytes = &mut self.summed[..length];
-        packet.copy_to(at, bytes);
-        sum.add(bytes);
     }
 
     /// Sends a message's header and body to a tunnel's far end.
@@ -323,22 +352,21 @@ impl Node {
             return self.send_cut(body, (towards, way), ip, header, outs);
         }
         let mac = station(way)?;
-        let mut head = [0; HEAD_BYTES];
-        let at = lead.emit((mac, class), payload, &mut head);
+        let out = &mut outs.ports[usize::from(towards.port)];
+        let head = out.next_head().ok_or(LinkCause::NoRoom)?;
+        let at = lead.emit((mac, class), payload, head);
         let at = at.ok_or(LinkCause::Headers)?;
         let end = at + header.len();
-        head.get_mut(at..end)
-            .ok_or(LinkCause::Headers)?
-            .copy_from_slice(header);
+        put(head.get_mut(at..end).ok_or(LinkCause::Headers)?, header);
         let sum = lead.pseudo_sum(payload);
         if let Some(mut sum) = sum.filter(|_| !interface.udp_zero) {
             // Headers have an even length each.
             sum.add(&head[at - UDP_BYTES..end]);
-            self.add_part(body, &mut sum);
+            add_part(&mut self.summed, body, &mut sum);
             let sum = sum.complement_of_udp();
             head[at - 2..at].copy_from_slice(&sum.to_be_bytes());
         }
-        self.leave(body, &head[..end], towards, way, outs)
+        self.leave(body, end, towards, way, outs)
     }
 
     /// Sends a user's packet: this beginning, with its header, and the rest of it.
@@ -357,28 +385,29 @@ impl Node {
             return self.send_user_cut(body, (towards, way), beginning, outs);
         }
         let mac = station(way)?;
-        let mut lead = [0; HEAD_BYTES];
+        let out = &mut outs.ports[usize::from(towards.port)];
+        let head = out.next_head().ok_or(LinkCause::NoRoom)?;
         let kind = if source.is_ipv4() { IPV4 } else { IPV6 };
-        let at = Frame::emit(&mut lead, mac, interface.mac, interface.vlan, kind);
+        let at = Frame::emit(head, mac, interface.mac, interface.vlan, kind);
         let end = at + beginning.len();
-        lead.get_mut(at..end)
+        head.get_mut(at..end)
             .ok_or(LinkCause::Headers)?
             .copy_from_slice(beginning);
-        self.leave(body, &lead[..end], towards, way, outs)
+        self.leave(body, end, towards, way, outs)
     }
 
-    /// Puts headers and a body where packets leave, or where they wait for a station.
+    /// Puts a body where packets leave, behind so many bytes of headers that were written there, or where they wait for a station.
     #[inline]
     pub(super) fn leave(
         &mut self,
         body: Part<'_>,
-        lead: &[u8],
+        lead: usize,
         towards: Towards,
         way: Way,
         outs: &mut Outs,
     ) -> Result<(), LinkCause> {
         let out = &mut outs.ports[usize::from(towards.port)];
-        if !out.append_part(body.packet, lead, body.at, body.length) {
+        if !out.append_behind(lead, body.packet, body.at, body.length) {
             return Err(LinkCause::NoRoom);
         }
         if way != Way::Wait {

@@ -68,7 +68,7 @@ impl Node {
         };
         match (datagram.kind, datagram.teid) {
             (ECHO_RESPONSE, 0) => {
-                let asker = paths::asker(datagram.source, self.workers);
+                let asker = paths::asker(datagram.outer.source, self.workers);
                 if asker == self.worker {
                     return None;
                 }

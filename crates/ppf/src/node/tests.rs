@@ -10,6 +10,7 @@ use crate::icmp::Neighbour;
 use crate::ip::{Header, ICMPV6, UDP, UDP_BYTES, Udp, Written, pseudo_sum};
 
 mod cut;
+mod express;
 mod local;
 mod parts;
 mod paths;

@@ -77,10 +77,10 @@ fn what_is_not_for_the_function_has_its_cause() {
 }
 
 /// Numbers that look random, and are the same each time.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn next(&mut self, below: u64) -> u64 {
+    pub(super) fn next(&mut self, below: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -122,7 +122,7 @@ fn frames(relay: BearerId, user: BearerId) -> [Vec<u8>; 6] {
 }
 
 /// Two of three with wrong bytes, and some cut off.
-fn mangled(mut frame: Vec<u8>, random: &mut Random) -> Vec<u8> {
+pub(super) fn mangled(mut frame: Vec<u8>, random: &mut Random) -> Vec<u8> {
     if random.next(3) > 0 {
         for _ in 0..=random.next(3) {
             let at = random.next(frame.len() as u64) as usize;
