@@ -240,6 +240,79 @@ static void full_and_left_by_exec_under_a_sleeper(void) { full((Full){.by = BY_E
 
 static void full_and_left_to_a_program_under_a_sleeper(void) { full((Full){.by = BY_EXEC, .sleeps = 1}); }
 
+/* ---- A sender that is stopped while it sleeps for room. ---- */
+
+enum { MUCH = 12 << 20 };
+
+/* A process that sends so much and ends, in small pieces or in large ones. */
+static pid_t sender_of_much(Pair pair, int is_large) {
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        Part part = {pair.far, 2, 0, MUCH, "never"};
+        close(pair.near);
+        while (is_large && part.at < MUCH) {
+            char *block = block_of(&part);
+            size_t left = MUCH - part.at;
+            ssize_t sent = send(part.fd, block, left < BLOCK ? left : BLOCK, MSG_NOSIGNAL);
+            free(block);
+            if (sent <= 0)
+                _exit(8);
+            part.at += sent;
+        }
+        _exit(strcmp(((Part *)send_part(&part))->ended, "exactly") != 0);
+    }
+    close(pair.far);
+    return child;
+}
+
+/* It goes on when its reader has gone, or when another one has begun to read. */
+static void stopped_and_left(int by, int is_large, int goes_on_late) {
+    int road = -1, state;
+    pid_t other = by == BY_PASSING ? receiver_of_parts(&road) : 0;
+    for (int round = 0; round < 3; round++) {
+        Pair pair = connected();
+        pid_t sender = sender_of_much(pair, is_large), receiver = 0;
+        Part part = {pair.near, 2, 0, 0, "never"};
+        do {
+            part.end += 100000;
+            receive_part(&part);
+        } while (on_ring() < 1 && part.end < MUCH / 3);
+        pause_ms(200);
+        must(kill(sender, SIGSTOP) == 0 && waitpid(sender, &state, WUNTRACED) == sender && WIFSTOPPED(state), "stop");
+        part.end = MUCH;
+        if (by == BY_PASSING) {
+            pass_part(road, &part);
+        } else if ((receiver = fork()) == 0) {
+            become_receiver(&part);
+        }
+        close(pair.near);
+        pause_ms(goes_on_late ? 400 : 0);
+        must(kill(sender, SIGCONT) == 0, "go on");
+        if (by == BY_PASSING) {
+            must(recv(road, &part, sizeof part, 0) == sizeof part, "recv");
+            observe_received(&part);
+        } else {
+            must_end_well(receiver);
+        }
+        must_end_well(sender);
+    }
+    if (road >= 0) {
+        close(road);
+        must_end_well(other);
+    }
+}
+
+static void stopped_and_passed(void) { stopped_and_left(BY_PASSING, 0, 1); }
+
+static void stopped_in_a_large_message_and_passed(void) { stopped_and_left(BY_PASSING, 1, 1); }
+
+static void stopped_and_left_by_exec(void) { stopped_and_left(BY_EXEC_ALONE, 0, 1); }
+
+static void stopped_in_a_large_message_and_left_by_exec(void) { stopped_and_left(BY_EXEC_ALONE, 1, 1); }
+
+static void stopped_for_a_moment_and_passed(void) { stopped_and_left(BY_PASSING, 1, 0); }
+
 int main(int argc, char **argv) {
     if (argc == 4)
         return receive_rest(argv + 1);
@@ -259,6 +332,11 @@ int main(int argc, char **argv) {
         CASE(full_and_left_by_exec_of_the_only_user),
         CASE(full_and_left_by_exec_under_a_sleeper),
         CASE(full_and_left_to_a_program_under_a_sleeper),
+        CASE(stopped_and_passed),
+        CASE(stopped_in_a_large_message_and_passed),
+        CASE(stopped_and_left_by_exec),
+        CASE(stopped_in_a_large_message_and_left_by_exec),
+        CASE(stopped_for_a_moment_and_passed),
         {0},
     };
     return run_cases(cases, argc, argv);

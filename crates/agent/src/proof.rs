@@ -20,6 +20,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use millrace_wire::Offer;
 use nix::errno::Errno;
@@ -207,9 +208,24 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     exists(pid) && !is_ending(pid)
 }
 
-/// The letter of a process's state, and its flags: `proc_pid_stat(5)`.
+/// Whether all threads of a process stand still, by a signal or a tracer, before or behind whatever call they are at: what one had the
+/// kernel do has ended, or begins anew when it goes on.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    let mut states = threads.map(|thread| state_in(&thread.ok()?.path()).map(|(state, _)| state));
+    states.all(|state| matches!(state, Some(b'T' | b't')))
+}
+
+/// The letter of a process's state, and its flags.
 fn state_of(pid: u32) -> Option<(u8, u64)> {
-    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    state_in(Path::new(&format!("/proc/{pid}")))
+}
+
+/// The same of a process or thread whose directory this is: `proc_pid_stat(5)`.
+fn state_in(directory: &Path) -> Option<(u8, u64)> {
+    let text = std::fs::read(directory.join("stat")).ok()?;
     // The state stands behind the name, which may have any bytes.
     let rest = text.rsplit(|byte| *byte == b')').next()?;
     let mut words = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();

@@ -11,6 +11,7 @@
 //! - the right to trace the sender's process is needed: the same user, or root. Where Yama lets nobody but ancestors trace, a program names
 //!   a user's own agent as who may (`preload/src/client/link.rs` `let_borrow`); who may not be traced is not introduced (`may_borrow`);
 //! - its PID namespace must be the agent's, because a lock's owner is known by its thread number;
+//! - a sender that is stopped where it holds its lock keeps that; one that is stopped in a call is at rest (`calls`);
 //! - its row must name a descriptor that still is the proved socket;
 //! - who dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on (`apart`);
 //! - one recall waits for 100 ms at most, and all of a tenant for about a fifth of the agent's time; but a system call on the sender's
@@ -38,6 +39,7 @@ use crate::sys;
 use crate::tenant::Tenant;
 
 mod apart;
+mod calls;
 mod ends;
 mod last;
 mod meeting;
@@ -54,10 +56,9 @@ pub(crate) use last::Lingering;
 use meeting::Ask;
 pub(crate) use meeting::Waiting;
 pub(crate) use patience::Patience;
-use patience::{SHORT_WAIT, WAIT, pause};
+use patience::{SHORT_WAIT, WAIT};
 use put_back::Left;
 pub(crate) use refusal::Refusal;
-use reorder::CARRIED_MAX;
 use room::Room;
 
 impl Server {
@@ -188,6 +189,7 @@ impl Server {
             // carried over, the reader's queue would grow, and the FIN come before its time.
             carries: met.is_some() || !sends || is_being_left,
             reader_is_ending: false,
+            callers: self.all_holders(sender, sender_row),
         };
         road.shut_gate()?;
         // Who asks may have the end from a process that has let go, and says what number it has there.
@@ -230,6 +232,8 @@ struct Road<'a> {
     carries: bool,
     /// Nobody gave the reader's socket out, and somebody who had it is about to end. While we have it, nobody can close it.
     reader_is_ending: bool,
+    /// The processes that may be in a call that sends, where all are known; else none.
+    callers: Vec<u32>,
 }
 
 /// Who asks, and holds the lock of its half meanwhile.
@@ -253,6 +257,8 @@ struct Unread {
     window: u32,
     /// Bytes that went by the kernel before these.
     position: u64,
+    /// The kernel's count of what was sent, where a call is under way whose process is stopped: it notes its part when it goes on.
+    stopped_at: Option<u64>,
 }
 
 impl Road<'_> {
@@ -321,7 +327,8 @@ impl Road<'_> {
         }
         let mut room = Room::of(socket, self.carries);
         let mut drawn = Vec::new();
-        if !self.await_calls(SHORT_WAIT) && self.call_ends_in(socket) && room.make() {
+        let is_still = self.await_calls(SHORT_WAIT) || self.are_callers_stopped();
+        if !is_still && self.call_ends_in(socket) && room.make() {
             let has_ended = self.await_calls(if room.is_ample() {
                 patience
             } else {
@@ -348,9 +355,9 @@ impl Road<'_> {
         patience: Duration,
         room: &mut Room<'a>,
     ) -> Result<(), Refusal> {
-        let unread = self.unread()?;
+        let unread = self.unread(socket)?;
         // The kernel knows also of bytes that passed the library by.
-        let noted = self.sender.send.kernel_position.load(Relaxed);
+        let noted = self.noted(unread);
         let counted = sys::sent(socket, self.sender_connected);
         if noted != unread.position || counted != Some(noted) || !drawn.is_empty() {
             let reader = reader.ok_or(Refusal::Overtaken)?;
@@ -370,44 +377,27 @@ impl Road<'_> {
         if self.is_for_reader() && self.came_too_late(socket) {
             return Err(Refusal::Killed);
         }
+        if unread.stopped_at.is_some() {
+            self.must_have_sent(noted + u64::from(sent), socket)?;
+        }
         self.advance(unread, sent, socket)?;
         (sent == bytes).then_some(()).ok_or(Refusal::Full)
     }
 
-    /// Calls that were under way when the lock became ours end soon, where the kernel has room, and no others begin. False: they have
-    /// not ended.
-    fn await_calls(&self, patience: Duration) -> bool {
-        let began = Instant::now();
-        // Acquire: as in `unread`.
-        while self.sender.send.raw.load(Acquire) != 0 {
-            if began.elapsed() >= patience {
-                return false;
-            }
-            pause(began);
-        }
-        true
-    }
-
-    /// Whether a call that sleeps for room would end if there were as much as there can be, as far as its sender has said.
-    fn call_ends_in(&self, socket: BorrowedFd<'_>) -> bool {
-        let hint = self.segment.words(self.direction).kernel_hint.load(Relaxed);
-        sys::sent(socket, self.sender_connected)
-            .is_some_and(|sent| hint.saturating_sub(sent) <= CARRIED_MAX)
-    }
-
     /// What lies in the ring.
-    fn unread(&self) -> Result<Unread, Refusal> {
+    fn unread(&self, socket: BorrowedFd<'_>) -> Result<Unread, Refusal> {
         let gate = self.shut_gate()?;
         let send = &self.sender.send;
         // `pending`: a process that shares the sender's end died between publishing and noting it.
         if gate.tail != send.tail.load(Relaxed) && gate.tail != send.pending.load(Relaxed) {
             return Err(Refusal::Corrupt);
         }
-        // Acquire: pairs with the Release that ends a send by the kernel; its position is visible.
-        if send.raw.load(Acquire) != 0 {
-            return Err(Refusal::Sending);
-        }
-        unread_in(self.segment, self.direction, self.receiver, gate)
+        let stopped_at = self.stopped_at(socket)?;
+        let unread = unread_in(self.segment, self.direction, self.receiver, gate)?;
+        Ok(Unread {
+            stopped_at,
+            ..unread
+        })
     }
 
     /// Notes that the first `sent` unread bytes have gone by the kernel. What is left in the ring comes behind them.
@@ -415,7 +405,11 @@ impl Road<'_> {
         let words = self.segment.words(self.direction);
         let position = unread.position.wrapping_add(u64::from(sent));
         let send = &self.sender.send;
-        send.kernel_position.store(position, Relaxed);
+        match unread.stopped_at {
+            // It adds its part to that.
+            Some(before) => drop(send.kernel_position.fetch_add(position - before, Relaxed)),
+            None => send.kernel_position.store(position, Relaxed),
+        }
         send.resent_bytes.fetch_add(u64::from(sent), Relaxed);
         words.switch_position.store(position, Relaxed);
         words.kernel_hint.fetch_max(position, Relaxed);
@@ -456,6 +450,7 @@ fn unread_in(
         bytes,
         window,
         position,
+        stopped_at: None,
     })
 }
 

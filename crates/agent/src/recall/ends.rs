@@ -115,6 +115,17 @@ impl Server {
             .any(proof::is_ending)
     }
 
+    /// The processes that have an end, where all of them are known.
+    pub(super) fn all_holders(&self, end: &PairedEnd, row: &Row) -> Vec<u32> {
+        let known: Vec<u32> = self.holders(end, row).collect();
+        let count = row.identity.holders.load(Relaxed) as usize;
+        if known.len() == count {
+            known
+        } else {
+            Vec::new()
+        }
+    }
+
     /// As [`Server::borrow_socket`], from a client that says what number the end has there: one that has it from another process.
     pub(super) fn borrow_number(
         &self,

@@ -207,6 +207,7 @@ impl Server {
             asker: Asker::Nobody,
             carries: false,
             reader_is_ending: false,
+            callers: Vec::new(),
         };
         road.segment.words(direction).gate.close_now();
         if road.is_drained()? {

@@ -92,6 +92,10 @@ impl Road<'_> {
             sys::reset(sender);
             return Err(Refusal::Full);
         }
+        if unread.stopped_at.is_some() {
+            let sent = queue.sent + queue.bytes + u64::from(unread.bytes);
+            self.must_have_sent(sent, sender)?;
+        }
         let receive = &self.receiver.receive;
         receive.kernel_position.store(queue.sent, Relaxed);
         receive.doubled_bytes.fetch_add(queue.bytes, Relaxed);
@@ -136,7 +140,7 @@ impl Road<'_> {
     ) -> Result<(), Refusal> {
         // Bytes that passed the library by may have come before those in the ring, or between them; but not when the ring was given up.
         let given_up = self.sender.identity.flags.load(Relaxed) & flags::SEND_PINNED != 0;
-        let is_counted = queue.sent == self.sender.send.kernel_position.load(Relaxed);
+        let is_counted = queue.sent == self.noted(unread);
         let is_read = self.receiver.receive.sleepers.load(Acquire) != 0;
         let carries = is_counted && self.carries;
         let all = queue.bytes + u64::from(unread.bytes);

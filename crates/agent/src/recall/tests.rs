@@ -12,6 +12,8 @@ use super::put_back::Bereaved;
 use super::renew::Renewal;
 use super::*;
 
+mod senders;
+
 const RING: u32 = 4096;
 /// So that the bytes wrap, in the ring and in the number.
 const START: u32 = u32::MAX - 99;
@@ -65,6 +67,7 @@ impl Connection {
             asker: Asker::Reader,
             carries: false,
             reader_is_ending: false,
+            callers: Vec::new(),
         }
     }
 
@@ -174,7 +177,8 @@ fn what_is_left_in_the_ring_comes_behind_what_the_kernel_took() {
     connection.near.write_all(&bytes[..1000]).unwrap();
     let road = connection.road();
     let near = connection.near.as_fd();
-    road.advance(road.unread().unwrap(), 1000, near).unwrap();
+    road.advance(road.unread(near).unwrap(), 1000, near)
+        .unwrap();
     let reader = ReceiveHalf::new(road.receiver, road.segment, 0);
     let plan = reader.plan().unwrap();
     assert_eq!(plan, ReceivePlan::KernelUpTo { limit: 1000 });
@@ -205,31 +209,6 @@ fn a_full_kernel_leaves_bytes_in_the_ring_for_another_time() {
     while connection.recall().is_err() {}
     let late = connection.read(RING as usize);
     assert_eq!([early, late].concat(), pattern(position + RING as usize, 0));
-}
-
-#[test]
-fn a_sender_that_is_never_done_does_not_hold_the_agent_up() {
-    let connection = Connection::new();
-    let near = connection.near.try_clone().unwrap();
-    near.set_nonblocking(true).unwrap();
-    while (&near).write(&[0; 1 << 16]).is_ok() {}
-    connection.road().sender.send.raw.store(1, Relaxed);
-    let is_over = AtomicBool::new(false);
-    let drawn = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Relaxed) {
-                let _ = (&near).write(b"x");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
-        let (near, far) = (connection.near.as_fd(), connection.far.as_fd());
-        let drawn = connection
-            .road()
-            .draw((near, far), &mut Room::of(near, true));
-        is_over.store(true, Relaxed);
-        drawn
-    });
-    assert!(!drawn.is_empty());
 }
 
 #[test]

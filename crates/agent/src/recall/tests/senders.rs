@@ -1,0 +1,91 @@
+//! Senders that are in a call.
+
+use std::process::{Child, Command};
+
+use super::*;
+
+#[test]
+fn a_sender_that_is_never_done_does_not_hold_the_agent_up() {
+    let connection = Connection::new();
+    let near = connection.near.try_clone().unwrap();
+    near.set_nonblocking(true).unwrap();
+    while (&near).write(&[0; 1 << 16]).is_ok() {}
+    connection.road().sender.send.raw.store(1, Relaxed);
+    let is_over = AtomicBool::new(false);
+    let drawn = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                let _ = (&near).write(b"x");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let (near, far) = (connection.near.as_fd(), connection.far.as_fd());
+        let drawn = connection
+            .road()
+            .draw((near, far), &mut Room::of(near, true));
+        is_over.store(true, Relaxed);
+        drawn
+    });
+    assert!(!drawn.is_empty());
+}
+
+/// A process that stands still.
+struct Stopped(Child);
+
+impl Stopped {
+    fn new() -> Stopped {
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        let stopped = Stopped(child);
+        let status = Command::new("kill")
+            .args(["-STOP", &stopped.0.id().to_string()])
+            .status();
+        assert!(status.unwrap().success());
+        while !crate::proof::is_stopped(stopped.0.id()) {
+            std::thread::yield_now();
+        }
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_a_stopped_call_has_sent_is_sent_again_behind_the_ring_s() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut connection = Connection::new();
+    connection.near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    connection.far = listener.accept().unwrap().0;
+    let bytes = pattern(100, 0);
+    connection.near.write_all(b"first").unwrap();
+    connection.send_by_ring(5, &bytes);
+    // A call with ten bytes, of which it could send five.
+    connection.near.write_all(b"later").unwrap();
+    connection.segment.words(0).kernel_hint.store(15, Relaxed);
+    let stopped = Stopped::new();
+    let (near, far) = (connection.near.as_fd(), connection.far.as_fd());
+    let mut road = connection.road();
+    road.sender.send.raw.store(1, Relaxed);
+    let refusal = road.bring_back(near, Some(far), SHORT_WAIT);
+    assert!(matches!(refusal, Err(Refusal::Sending)), "{refusal:?}");
+    road.callers = vec![std::process::id(), stopped.0.id()];
+    let refusal = road.bring_back(near, Some(far), SHORT_WAIT);
+    assert!(matches!(refusal, Err(Refusal::Sending)), "{refusal:?}");
+    road.callers = vec![stopped.0.id()];
+    road.bring_back(near, Some(far), WAIT).unwrap();
+    assert!(road.is_drained().unwrap());
+    assert_eq!(road.receiver.receive.kernel_position.load(Relaxed), 10);
+    let noted = &road.sender.send.kernel_position;
+    noted.fetch_add(5, Relaxed);
+    assert_eq!(
+        noted.load(Relaxed),
+        120,
+        "it notes its part when it goes on"
+    );
+    let expected = [b"first", &bytes[..], b"later"].concat();
+    assert_eq!(connection.read(110), expected);
+}
