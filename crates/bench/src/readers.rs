@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::load::Outcome;
 use crate::results::{self, Clocks, Idle, Packets};
 
-mod events;
+pub(crate) mod events;
 mod names;
 mod packets;
 

@@ -365,6 +365,11 @@ impl Course<'_> {
         for (cell, mut trial) in trials {
             if let (Some(why), false, Outcome::Counts) = (&disturbed, is_last, &trial.outcome) {
                 trial.outcome = Outcome::Void(format!("{}: {why}", closing::ANOTHER_ROAD));
+            } else if let (Outcome::Void(why), true, false) =
+                (&trial.outcome, is_last, trial.seconds > 0.0)
+            {
+                // There are no figures that could count.
+                trial.outcome = Outcome::Failed(why.clone());
             } else if let (Outcome::Void(why), true) = (&trial.outcome, is_last) {
                 trial.notes.push(format!(
                     "{}, as others before it were: {why}",

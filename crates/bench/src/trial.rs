@@ -12,7 +12,7 @@ use crate::disturbance::{Seen, Watch};
 use crate::lab::{self, Lab};
 use crate::load::Counts;
 use crate::process::{Memory, Program};
-use crate::readers::{Figure, Reader, Reading};
+use crate::readers::{self, Figure, Reader, Reading};
 use crate::results::{Latency, Outcome, Plan, Processor, Trial};
 use crate::roads::Road;
 use crate::scenario::{Case, End, Parameters, Scenario, fill};
@@ -143,7 +143,7 @@ impl<'a> Pair<'a> {
         let tried = lab::wake(self.road)
             .and_then(|()| self.attempt(lab, case, parameters, cell, paces, &mut trial));
         if let Err(error) = tried.and(lab::rest(self.road)) {
-            trial.outcome = Outcome::Failed(format!("{error:#}"));
+            trial.outcome = readers::events::outcome_of(&error);
             // It may have been asked for more than it can do now.
             paces.0.remove(&cell);
         }

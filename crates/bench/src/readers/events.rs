@@ -1,12 +1,45 @@
 //! What is told of events that passed stages of a scheduler.
 
-use anyhow::{Result, ensure};
+use std::fmt;
+
+use anyhow::{Error, Result, ensure};
 
 use super::Reading;
 use crate::events::Passed;
+use crate::results::Outcome;
 
 /// Seconds in which DPDK's program comes up to its rate.
 const BEGINNING: usize = 2;
+
+/// What DPDK's program says when it has come to its end, however much it has counted.
+const END: &str = "Packet distribution across worker cores";
+
+/// A program has brought events through, but its thread that counts them had no processor for so long that this tells nothing.
+#[derive(Debug)]
+struct Uncounted {
+    times: usize,
+}
+
+impl fmt::Display for Uncounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let times = self.times;
+        write!(
+            f,
+            "events passed, but were counted {times} times only, of which the first {BEGINNING} are of the beginning: \
+             the thread that counts had no processor"
+        )
+    }
+}
+
+impl std::error::Error for Uncounted {}
+
+/// What a trial is that ended with this error: void, where the next one may tell something.
+pub(crate) fn outcome_of(error: &Error) -> Outcome {
+    match error.downcast_ref::<Uncounted>() {
+        Some(why) => Outcome::Void(why.to_string()),
+        None => Outcome::Failed(format!("{error:#}")),
+    }
+}
 
 /// `millrace load events --json`, or `dpdk-test-eventdev`, which prints a rate each second: events a second, of DPDK's the median of its
 /// seconds. Processor time is of the whole run, and not that of so many events.
@@ -14,6 +47,10 @@ pub(super) fn passed(text: &str) -> Result<Reading> {
     let value = match serde_json::from_str::<Passed>(text) {
         Ok(passed) => passed.rate,
         Err(_) => {
+            let times = rates(text).count();
+            if times <= BEGINNING && text.contains(END) {
+                return Err(Uncounted { times }.into());
+            }
             let mut rates: Vec<f64> = rates(text).skip(BEGINNING).collect();
             ensure!(!rates.is_empty(), "nobody has counted events");
             rates.sort_by(f64::total_cmp);
@@ -48,7 +85,11 @@ mod tests {
                       6.000 mpps avg 3.0 mpps\nnothing more";
         assert_eq!(passed(theirs).unwrap().value, 5.5e6);
         for nothing in ["", "1 mpps avg 1 mpps\n2 mpps avg 2 mpps", "nothing"] {
-            assert!(passed(nothing).is_err(), "{nothing}");
+            let outcome = outcome_of(&passed(nothing).unwrap_err());
+            assert!(matches!(outcome, Outcome::Failed(_)), "{nothing}");
         }
+        let starved = "1 mpps avg 1 mpps\nPacket distribution across worker cores :";
+        let error = passed(starved).unwrap_err().context("a client");
+        assert!(matches!(outcome_of(&error), Outcome::Void(why) if why.contains("1 times")));
     }
 }
