@@ -138,9 +138,7 @@ impl Api {
             }
             ("POST", 0) => json(
                 201,
-                &running
-                    .add_ue(spec()?)
-                    .map_err(|error| refused(&error))?,
+                &running.add_ue(spec()?).map_err(|error| refused(&error))?,
             ),
             ("GET", 1) => json(200, &running.ue(ue()?).ok_or_else(unknown)?),
             ("PUT", 1) => json(
