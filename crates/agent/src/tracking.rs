@@ -202,8 +202,10 @@ fn address(text: &str) -> Option<Address> {
 #[cfg(test)]
 mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
 
     use millrace_wire::Family;
+    use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage};
 
     use super::*;
 
@@ -241,12 +243,25 @@ mod tests {
         assert_eq!(is_direct(&cut[..cut.len() - 1]), None);
     }
 
+    /// Nobody else has its source: the kernel gives a port that was asked for to no second socket, nor one that an ended connection has.
+    fn connected_from(source: SocketAddr, target: SocketAddr) -> TcpStream {
+        let family = match source {
+            SocketAddr::V4(_) => AddressFamily::Inet,
+            SocketAddr::V6(_) => AddressFamily::Inet6,
+        };
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let client = socket::socket(family, SockType::Stream, flags, None).unwrap();
+        socket::bind(client.as_raw_fd(), &SockaddrStorage::from(source)).unwrap();
+        socket::connect(client.as_raw_fd(), &SockaddrStorage::from(target)).unwrap();
+        client.into()
+    }
+
     #[test]
     fn sockets_are_read_as_the_kernel_lists_them() {
         for ip in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(ip).unwrap();
             let server = listener.local_addr().unwrap();
-            let client = TcpStream::connect(server).unwrap();
+            let client = connected_from(ip.parse().unwrap(), server);
             let (from, to) = (client.local_addr().unwrap().into(), server.into());
             assert!(!has_another_from(&from, &to));
             let other = Address { port: 1, ..to };
