@@ -181,6 +181,12 @@ fn count(text: &str) -> Outcome {
     sum
 }
 
+/// The lines of a log that say which case failed: a few, as there may be thousands.
+fn failures(text: &str) -> impl Iterator<Item = &str> {
+    let says = |line: &&str| line.contains("FAILED") && !line.starts_with("test result: ");
+    text.lines().filter(says).take(10)
+}
+
 fn tail(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
@@ -189,15 +195,19 @@ fn tail(text: &str, count: usize) -> String {
 /// What failed, once more, and the closing line; failures make it an error.
 fn close(outcomes: &[(&str, Outcome)]) -> Result<()> {
     let mut sum = Outcome::default();
+    let mut names = Vec::new();
     for (name, outcome) in outcomes {
         if outcome.failed > 0 {
             let log = fs::read_to_string(log_of(name)).unwrap_or_default();
             println!("{name} failed:\n{}", tail(&log, 30));
+            names.extend(failures(&log).map(|case| format!("{name}: {case}")));
         }
         sum.passed += outcome.passed;
         sum.failed += outcome.failed;
         sum.skipped += outcome.skipped;
     }
+    // Last, since who reads the end of a long log sees only that.
+    names.iter().for_each(|name| println!("{name}"));
     println!("{}", sum.counts());
     if sum.failed > 0 {
         bail!("{} failed", sum.failed);

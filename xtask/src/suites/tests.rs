@@ -19,6 +19,16 @@ fn counts_of_cargo_and_of_other_suites_are_added() {
 }
 
 #[test]
+fn failed_cases_are_named() {
+    let log = "test one ... ok\n\
+               test two ... FAILED\n\
+               test result: FAILED. 1 passed; 1 failed; 0 ignored\n\
+               FAILED  0.5 s  three\n";
+    let named: Vec<&str> = failures(log).collect();
+    assert_eq!(named, ["test two ... FAILED", "FAILED  0.5 s  three"]);
+}
+
+#[test]
 fn outcomes_survive_the_state_file() {
     let outcome = Outcome {
         passed: 3,
