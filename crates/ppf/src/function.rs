@@ -24,6 +24,7 @@ use crate::table::hot::NO_EXTRA;
 use crate::table::pass::Admission;
 use crate::table::users::User;
 use carry::{Came, Way};
+pub(crate) use carry::{change_flow, put_container};
 pub(crate) use settings::ERRORS_PER_SECOND;
 pub use settings::Settings;
 

@@ -322,9 +322,8 @@ fn rewrite<'a>(
         let room = chain.room()?;
         let count = emit_extension(extension.content, 0, room).ok_or(Cause::Extension)?;
         if let Fate::Changes(flow) = fate {
-            // The second byte of what is behind the length. Of a container that is cut off nobody knows what it is.
-            let byte = room.get_mut(2).ok_or(Cause::Extension)?;
-            *byte = *byte & !0x3f | flow & 0x3f;
+            // Of a container that is cut off nobody knows what it is.
+            change_flow(room.first_chunk_mut().ok_or(Cause::Extension)?, flow);
         }
         chain.grow(count);
     }
@@ -386,8 +385,15 @@ impl<'a> Chain<'a> {
     }
 }
 
+/// Makes a PDU session container's QoS flow another: the second byte of what is behind the length.
+#[inline]
+pub(crate) fn change_flow(container: &mut [u8; 4], flow: u8) {
+    container[2] = container[2] & !0x3f | flow & 0x3f;
+}
+
 /// Writes a PDU Session Container of a QoS flow.
-pub(super) fn put_container(to: Side, flow: u8, room: &mut [u8]) -> Result<usize, Cause> {
+#[inline]
+pub(crate) fn put_container(to: Side, flow: u8, room: &mut [u8]) -> Result<usize, Cause> {
     let frame = Frame {
         direction: match to {
             Side::Core => Direction::Uplink,

@@ -1,5 +1,5 @@
 //! The way of most messages: a user's packet in IPv4 without options or a checksum in UDP, with no more than a PDU session container, for a
-//! bearer that has nothing but its line, into another tunnel in IPv4 or out of the last one.
+//! bearer that has nothing but its line and perhaps a QoS flow, into another tunnel in IPv4 or out of the last one.
 //!
 //! Here is done what `meet`, the function and `send` do with such a one, and nothing that it does not need, so that all of it stays in the
 //! processor's registers. Whatever is otherwise in any respect is not decided here: nothing was changed then, and the packet takes the
@@ -18,6 +18,7 @@ use super::{Interface, Node, Outs};
 use crate::bearer::{BearerId, Side};
 use crate::checksum::Sum;
 use crate::ethernet::{self, Frame, IPV4, Mac};
+use crate::function::{change_flow, put_container};
 use crate::ip::{IPV4_BYTES, MORE_FRAGMENTS, OFFSET_MASK, UDP, UDP_BYTES};
 use crate::link::LinkCause;
 use crate::mark;
@@ -54,33 +55,38 @@ impl Express {
     /// Whether the bearer treats it as most bearers do, and passes it from this side.
     #[inline]
     fn is_for(&self, hot: &Hot, from: Side) -> bool {
-        let to = from.other();
-        let flow = match hot.flow(to) {
-            Flow::Kept => true,
-            Flow::Removed => !self.has_container,
-            Flow::Set(_) | Flow::Mapped => false,
-        };
-        flow && passes(hot, to) && !hot.is_plain(from)
+        passes(hot, from.other()) && !hot.is_plain(from)
     }
 
-    /// What goes into another tunnel: the container stays where it is.
+    /// What goes into another tunnel.
     #[inline]
-    fn load<'a>(&self, packet: Packet<'a>) -> Load<'a> {
-        let container = CONTAINER_BYTES * usize::from(self.has_container);
-        let extension = match self.has_container {
-            true => EXTENSION_PDU_SESSION,
-            false => 0,
+    fn load<'a>(&self, packet: Packet<'a>, flow: Flow, to: Side) -> Option<Load<'a>> {
+        let at = usize::from(self.at);
+        let container = match flow {
+            Flow::Kept if self.has_container => Container::Kept,
+            Flow::Kept | Flow::Removed => Container::None,
+            Flow::Set(flow) if self.has_container => {
+                let mut came = *packet.head().get(..at)?.last_chunk()?;
+                change_flow(&mut came, flow);
+                Container::New(came)
+            }
+            Flow::Set(flow) => container(to, flow)?,
+            Flow::Mapped => return None,
         };
-        Load {
+        let kept = match container {
+            Container::Kept => CONTAINER_BYTES,
+            Container::None | Container::New(_) => 0,
+        };
+        Some(Load {
             part: Part {
                 packet,
-                at: usize::from(self.at) - container,
-                length: usize::from(self.bytes) + container,
+                at: at - kept,
+                length: usize::from(self.bytes) + kept,
             },
             bytes: self.bytes.into(),
             outer: Some(self.class),
-            extension,
-        }
+            container,
+        })
     }
 }
 
@@ -91,11 +97,27 @@ struct Load<'a> {
     bytes: usize,
     /// DSCP and ECN of the tunnel that it came by, if it came by one.
     outer: Option<u8>,
-    /// Of which kind the extension header is that is in front of the packet; 0: there is none.
-    extension: u8,
+    container: Container,
 }
 
-/// Whether a bearer passes packets to a side, and has nothing but its line.
+/// The PDU session container in front of a user's packet.
+#[derive(Clone, Copy)]
+enum Container {
+    None,
+    /// As it came, right before the packet.
+    Kept,
+    New([u8; CONTAINER_BYTES]),
+}
+
+/// A new one of a QoS flow.
+#[inline]
+fn container(to: Side, flow: u8) -> Option<Container> {
+    let mut bytes = [0; CONTAINER_BYTES];
+    let count = put_container(to, flow, &mut bytes).ok()?;
+    (count == bytes.len()).then_some(Container::New(bytes))
+}
+
+/// Whether a bearer passes packets to a side, and has nothing but its line: no map of flows either, then.
 #[inline]
 fn passes(hot: &Hot, to: Side) -> bool {
     hot.extra == NO_EXTRA && hot.is_open(to)
@@ -212,7 +234,11 @@ impl Node {
         }
         match hot.user_v4(from.other()) {
             Some(user) => self.leave_tunnel(id, (from, user), packet, express, outs),
-            None => self.enter_tunnel(id, from.other(), express.load(packet), outs),
+            None => {
+                let to = from.other();
+                let load = express.load(packet, hot.flow(to), to)?;
+                self.enter_tunnel(id, to, load, outs)
+            }
         }
     }
 
@@ -226,14 +252,18 @@ impl Node {
         outs: &mut Outs,
     ) -> Option<Result<(), LinkCause>> {
         let from = self.interfaces[usize::from(port)].side;
+        let to = from.other();
         let inner = part.packet.head().get(part.at..)?;
         let inner = inner.first_chunk::<IPV4_BYTES>()?;
         let hot = self.function.bearers.hot(id)?;
-        let flow = matches!(hot.flow(from.other()), Flow::Kept | Flow::Removed);
-        if !flow
-            || !is_whole(inner, part.length)
-            || hot.user_v4(from) != Some(user(inner, from.other()))
-            || !passes(hot, from.other())
+        let container = match hot.flow(to) {
+            Flow::Kept | Flow::Removed => Container::None,
+            Flow::Set(flow) => container(to, flow)?,
+            Flow::Mapped => return None,
+        };
+        if !is_whole(inner, part.length)
+            || hot.user_v4(from) != Some(user(inner, to))
+            || !passes(hot, to)
         {
             return None;
         }
@@ -241,9 +271,9 @@ impl Node {
             part,
             bytes: part.length,
             outer: None,
-            extension: 0,
+            container,
         };
-        self.enter_tunnel(id, from.other(), load, outs)
+        self.enter_tunnel(id, to, load, outs)
     }
 
     #[inline]
@@ -264,13 +294,19 @@ impl Node {
             return None;
         }
         let Part { packet, at, length } = load.part;
+        let (extension, new): (_, &[u8]) = match &load.container {
+            Container::None => (0, &[]),
+            Container::Kept => (EXTENSION_PDU_SESSION, &[]),
+            Container::New(bytes) => (EXTENSION_PDU_SESSION, bytes),
+        };
         let header = Header {
             kind: G_PDU,
             teid: hot.teid(to),
             sequence: None,
-            extension: load.extension,
+            extension,
         };
-        let payload = UDP_BYTES + header.bytes() + length;
+        let behind = new.len() + length;
+        let payload = UDP_BYTES + header.bytes() + behind;
         let interface = &self.interfaces[usize::from(hop.towards.port)];
         if IPV4_BYTES + payload > interface.mtu.min(self.mtu[to as usize]) {
             return None;
@@ -289,7 +325,11 @@ impl Node {
         let out = &mut outs.ports[usize::from(hop.towards.port)];
         let head = out.next_head()?;
         let end = hop.lead.emit((mac, class), payload, head)?;
-        let end = end + header.emit(length, head.get_mut(end..)?)?;
+        let mut end = end + header.emit(behind, head.get_mut(end..)?)?;
+        if let Container::New(bytes) = load.container {
+            *head.get_mut(end..)?.first_chunk_mut()? = bytes;
+            end += bytes.len();
+        }
         hot.count(to, load.bytes, self.now_ns);
         Some(match out.append_behind(end, packet, at, length) {
             true => Ok(()),

@@ -28,10 +28,14 @@ fn kinds() -> Vec<Bearer> {
     removed.flows = [Flows::Removed, Flows::Removed];
     set.flows = [Flows::Set(5), Flows::Set(5)];
     shut.gates = [false, true];
+    let mut mapped = relay();
+    mapped.flows = [Some(9), None].map(|to| Flows::Mapped(Box::new([to; 64])));
     let mut limited = relay();
     limited.thresholds.packets = 10;
     let v6 = Bearer::new(tunnel("2001:db8:2::9", 7), tunnel("2001:db8:1::9", 8));
     let far = Bearer::new(Peer::plain(address("10.0.0.2")), tunnel("192.0.2.77", 5));
+    let mut plain_set = Bearer::new(Peer::plain(address("10.0.0.4")), tunnel("192.0.2.9", 98));
+    plain_set.flows = [Flows::Set(6), Flows::Set(7)];
     vec![
         relay(),
         plain(),
@@ -42,6 +46,8 @@ fn kinds() -> Vec<Bearer> {
         limited,
         v6,
         far,
+        mapped,
+        plain_set,
     ]
 }
 
@@ -76,7 +82,7 @@ fn frame(ids: &[BearerId], random: &mut Random) -> (u16, Vec<u8>) {
         _ => (RADIO, Side::Radio),
     };
     if port == CORE && random.next(2) == 0 {
-        let user = ["10.0.0.1", "10.0.0.2", "10.0.0.3"][random.next(3) as usize];
+        let user = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"][random.next(4) as usize];
         let bytes = [0, 20, 70, 90, 300, 1480][random.next(6) as usize];
         return (port, framed(port, IPV4, &inner("8.8.8.8", user, bytes)));
     }
@@ -85,7 +91,11 @@ fn frame(ids: &[BearerId], random: &mut Random) -> (u16, Vec<u8>) {
     let bytes = sizes[random.next(sizes.len() as u64) as usize];
     let mut body = match random.next(4) {
         0 => vec![7; bytes],
-        1 => inner("10.0.0.2", "8.8.8.8", bytes),
+        1 => inner(
+            ["10.0.0.2", "10.0.0.4"][random.next(2) as usize],
+            "8.8.8.8",
+            bytes,
+        ),
         2 => inner("2001:db8::1", "2001:db8::2", bytes),
         _ => inner("10.0.0.1", "8.8.8.8", bytes),
     };
