@@ -44,7 +44,7 @@ FAULTS = 20
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace", help="the program to test")
+    parser.add_argument("--millrace", type=Path, default=road.MILLRACE, help="the program to test")
     parser.add_argument("--seed", type=int, default=1, help="what the rounds are drawn from (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=240, metavar="N", help="faults in all (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no round of kills after so many seconds")

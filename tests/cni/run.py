@@ -27,7 +27,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 import engine  # noqa: E402
 import pods  # noqa: E402
 from harness import isolate, packages, road  # noqa: E402
-from site_of_cni import BUILT, MILLRACE, PLUGIN, WAIT_S, Site, Wrong, check, plugin_environment  # noqa: E402
+from site_of_cni import BUILT, PLUGIN, WAIT_S, Site, Wrong, check, plugin_environment  # noqa: E402
 
 TOOL = Path(__file__).with_name("tool")
 BUILT_OF = (
@@ -62,7 +62,7 @@ def carries(site: Site) -> None:
     for target, lost in (("two", False), ("apart", True)):
         ports = [f"memif-client:{made[pod]['socketPath']}" for pod in ("one", target)]
         macs = ["--from-mac", made["one"]["mac"], "--to-mac", made[target]["mac"]]
-        argv = [str(MILLRACE), "load", "packets", *ports, *macs, "--rate", "5000", "--time", "0.5", "--whole", "--json"]
+        argv = [str(road.MILLRACE), "load", "packets", *ports, *macs, "--rate", "5000", "--time", "0.5", "--whole", "--json"]
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=WAIT_S)
         check(done.returncode == 0, done.stderr)
         found = json.loads(done.stdout)

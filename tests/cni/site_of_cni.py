@@ -13,7 +13,6 @@ from typing import Any
 
 from harness import road
 
-MILLRACE = road.REPOSITORY / "target/release/millrace"
 PLUGIN = road.REPOSITORY / "target/xtask/millrace-cni"
 BUILT = road.REPOSITORY / "target/cni"
 PACKAGED = Path("/usr/lib/cni")
@@ -71,7 +70,7 @@ class Site:
 
     def asks(self) -> list[str]:
         """How a question to the switch begins."""
-        return [str(MILLRACE), "switch", "--control", str(self.control)]
+        return [str(road.MILLRACE), "switch", "--control", str(self.control)]
 
     def ports(self) -> list[dict[str, Any]]:
         """What the switch says of its ports."""

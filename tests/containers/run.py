@@ -259,7 +259,7 @@ def unmake_world() -> None:
 def main() -> int:
     """Plays the cases that the command line names, or all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace")
+    parser.add_argument("--millrace", type=Path, default=road.MILLRACE)
     parser.add_argument("--whole", action="store_true", help="the cases that take longer, too")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     arguments = parser.parse_args()

@@ -342,7 +342,7 @@ def main() -> int:
     parser.add_argument("--modes", default=f"eager,default,{MUTE}", help="values of MILLRACE_MODE, with commas (default: %(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose names have this text")
     parser.add_argument(
-        "--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace", help="the program to test"
+        "--millrace", type=Path, default=road.MILLRACE, help="the program to test"
     )
     options = parser.parse_args()
     isolate.ensure()

@@ -69,7 +69,7 @@ def main() -> int:
     """Boots a guest that runs the cases; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="GROUP", choices=inside.GROUPS, help="one of: " + ", ".join(inside.GROUPS))
-    parser.add_argument("--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace", help="the program to test")
+    parser.add_argument("--millrace", type=Path, default=road.MILLRACE, help="the program to test")
     options = parser.parse_args()
     groups = [options.only] if options.only else list(inside.GROUPS)
     machine.PLACE.mkdir(parents=True, exist_ok=True)

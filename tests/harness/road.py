@@ -14,7 +14,8 @@ from typing import Any
 from harness.process import Process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-UNDER = f"{REPOSITORY}/target/release/millrace run --mode MODE --"
+MILLRACE = REPOSITORY / "target/release/millrace"
+UNDER = f"{MILLRACE} run --mode MODE --"
 AGENT_SOCKET = Path("/run/millrace/agent.sock")
 AGENT_READY_S = 5.0
 

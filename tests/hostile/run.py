@@ -45,7 +45,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", type=int, metavar="ROUND", help="run this round alone")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="that round so many times")
     parser.add_argument(
-        "--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace", help="the program to test"
+        "--millrace", type=Path, default=road.MILLRACE, help="the program to test"
     )
     parser.add_argument("--verbose", action="store_true", help="a line for every round")
     return parser.parse_args()

@@ -160,7 +160,7 @@ def main() -> int:
     """Runs the cases; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="PART-OF-A-NAME")
-    parser.add_argument("--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace")
+    parser.add_argument("--millrace", type=Path, default=road.MILLRACE)
     options = parser.parse_args()
     if not isolate.is_inside():
         systems.prepare()

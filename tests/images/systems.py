@@ -156,7 +156,7 @@ def lay_out() -> Path:
     """The library as programs of every image find it; returns the directory, which images have as `/millrace`."""
     directory = PLACE / "library"
     environment = dict(os.environ, MILLRACE_LIBRARY=str(LIBRARY))
-    command = [road.REPOSITORY / "target/release/millrace", "cdi", "install", "--directory", directory]
+    command = [road.MILLRACE, "cdi", "install", "--directory", directory]
     command += ["--specifications", PLACE / "specifications"]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     return directory

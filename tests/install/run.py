@@ -98,7 +98,7 @@ def manual_pages_are_right() -> None:
 
 def shells_complete() -> None:
     """Bash offers the subcommands."""
-    millrace = str(road.REPOSITORY / "target/release/millrace")
+    millrace = str(road.MILLRACE)
     ask = 'COMP_WORDS=(millrace do); COMP_CWORD=1; _millrace millrace do millrace; echo "${COMPREPLY[@]}"'
     script = f"source <({millrace} completions bash); {ask}"
     assert run("bash", "-c", script).split() == ["doctor"]

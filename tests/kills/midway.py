@@ -161,7 +161,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="CASE", help="one case, or one program with all of its cases")
     parser.add_argument("--moments", type=int, default=1000, metavar="N", help="so many for each case at most (default: all)")
     parser.add_argument(
-        "--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace", help="the program to test"
+        "--millrace", type=Path, default=road.MILLRACE, help="the program to test"
     )
     options = parser.parse_args()
     isolate.ensure()

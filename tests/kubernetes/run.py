@@ -320,7 +320,7 @@ CASES: dict[str, Callable[[Stage], None]] = {
 def main() -> int:
     """Plays the cases."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace")
+    parser.add_argument("--millrace", type=Path, default=road.MILLRACE)
     parser.add_argument("--image", type=Path, help="the agent's image; that of `make image`, which is made anew, where none is given")
     arguments = parser.parse_args()
     if os.geteuid() != 0:

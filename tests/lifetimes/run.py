@@ -74,7 +74,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(CASES), metavar="CASE", help="one of: " + ", ".join(CASES))
     parser.add_argument(
-        "--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace", help="the program to test"
+        "--millrace", type=Path, default=road.MILLRACE, help="the program to test"
     )
     options = parser.parse_args()
     isolate.ensure()

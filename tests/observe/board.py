@@ -123,7 +123,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 def main() -> int:
     """Returns the exit code: 0 when every panel has data."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace")
+    parser.add_argument("--millrace", type=Path, default=road.MILLRACE)
     parser.add_argument("--seconds", type=int, default=40, metavar="N", help="how long there is load")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the board")
     options = parser.parse_args()

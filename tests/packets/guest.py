@@ -23,7 +23,6 @@ import machine  # noqa: E402
 if TYPE_CHECKING:
     from run import Run
 
-MILLRACE = road.REPOSITORY / "target/release/millrace"
 MODULES = ("virtio_pci", "virtio_net")
 BOOT_S = 120.0
 INIT = """\
@@ -191,7 +190,7 @@ def switch(run: Run, number: int) -> subprocess.Popen[bytes]:
     """A switch between the guest and an interface of the kernel's, which stays when the switch dies."""
     config = run.place / "switch.toml"
     config.write_text(SWITCH.format(run.socket))
-    argv = [str(MILLRACE), "switch", "run", "--config", str(config), "--control", str(run.place / "control.sock")]
+    argv = [str(road.MILLRACE), "switch", "run", "--config", str(config), "--control", str(run.place / "control.sock")]
     process = run.spawn(f"switch{number}", ["ip", "netns", "exec", "a", *argv])
     run.until(lambda: "the switch works" in run.said(f"switch{number}"), "the switch works")
     return process
@@ -242,7 +241,7 @@ def transfers(run: Run, packed: bool, kills: int) -> None:
 def works(run: Run, process: subprocess.Popen[bytes]) -> None:
     """Asks the switch whether segments were left to the other side, and lets it end."""
     control = ["--control", str(run.place / "control.sock")]
-    told = subprocess.run([MILLRACE, "switch", "show", *control, "--json"], capture_output=True, text=True, check=True)
+    told = subprocess.run([road.MILLRACE, "switch", "show", *control, "--json"], capture_output=True, text=True, check=True)
     ports = {port["name"]: port["counters"] for port in json.loads(told.stdout)["ports"]}
     # Longer packets than a frame, on the average even.
     sizes = [counters["received_bytes"] / max(counters["received_packets"], 1) for counters in ports.values()]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from run import Run, Started
 
 PROGRAM = road.REPOSITORY / "target/xtask/examples/virtio"
-MILLRACE = road.REPOSITORY / "target/release/millrace"
 SWITCH = Path("/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk")
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 COUNT = 50_000
@@ -178,7 +177,7 @@ def carries(run: Run) -> None:
     switch.flow("in_port=vhosta,actions=output:vhostb")
     ports = [f"virtio-user-server:{paths[0]}", f"virtio-user-client:{paths[1]},packed=1"]
     words = ["--size", "imix", "--flows", "100", "--search", "0.05", "--width", "0.3", "--time", "0.1", "--json"]
-    ours = run.spawn("load1", [str(MILLRACE), "load", "packets", *ports, *words])
+    ours = run.spawn("load1", [str(road.MILLRACE), "load", "packets", *ports, *words])
     ours.wait(60)
     check(ours.returncode == 0, f"our generator ended with {ours.returncode}: {run.said('load1')}\n{switch.log()}")
     found = json.loads(run.said("load1"))

@@ -38,7 +38,6 @@ from harness import isolate, road  # noqa: E402
 from wrong import Wrong, check  # noqa: E402
 
 PROGRAM = road.REPOSITORY / "target/xtask/examples/memif"
-MILLRACE = road.REPOSITORY / "target/release/millrace"
 CAPTURE = PROGRAM.with_name("capture")
 WAIT_S = 20.0
 RING = 1024
@@ -270,7 +269,7 @@ def loads(run: Run, *options: str) -> dict[str, Any]:
     """Our generator sends by one port what testpmd brings to the other; returns its figures."""
     sockets = [run.place / f"port{index}" for index in range(2)]
     ports = [f"memif-server:{socket}" for socket in sockets]
-    ours = run.spawn("load1", [str(MILLRACE), "load", "packets", *ports, "--json", *options])
+    ours = run.spawn("load1", [str(road.MILLRACE), "load", "packets", *ports, "--json", *options])
     run.until(lambda: all(socket.exists() for socket in sockets) or ours.poll() is not None, "our generator listens")
     devices = [f"net_memif{index},role=client,socket={socket},socket-abstract=no" for index, socket in enumerate(sockets)]
     run.testpmd_with("testpmd1", " ".join(devices), "io")

@@ -152,7 +152,7 @@ def in_guest(_stack: ExitStack, place: Path) -> None:
     except machine.Lacking as lacking:
         raise Skipped(str(lacking)) from None
     there = Path("/mnt/tests/ppf/run.py")
-    archive = machine.initramfs(kernel, MODULES, ["/usr/bin/python3", str(there), "--built", "kernel: the device gtp"])
+    archive = machine.initramfs(kernel, MODULES, ["/usr/bin/python3", str(there), "kernel: the device gtp"])
     report = place / "report"
     with open(report, "wb") as out:
         guest = subprocess.Popen(machine.qemu(kernel, archive, place / "console"), stdin=subprocess.DEVNULL, stdout=out)

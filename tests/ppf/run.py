@@ -77,7 +77,6 @@ def main() -> int:
     """Runs the cases; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="all cases, a hundred kills, and a million bearers")
-    parser.add_argument("--built", action="store_true", help="the programs are there")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     options = parser.parse_args()
     every = cases(options.full)
@@ -91,10 +90,8 @@ def main() -> int:
         print("skipped: namespaces of the kernel need root, and ip (Debian's package is iproute2)")
         print(f"0 passed, 0 failed, {len(wanted)} skipped")
         return 0
-    if not isolate.is_inside() and not options.built:
-        subprocess.run(["cargo", "build", "--quiet", "--profile", "xtask", "--package", "millrace-cli"], check=True, cwd=road.REPOSITORY)
-        if any(name.startswith("guest") for name in wanted):
-            kernel.prepare()
+    if not isolate.is_inside() and any(name.startswith("guest") for name in wanted):
+        kernel.prepare()
     isolate.ensure()
     counts = {"ok": 0, "FAILED": 0, "skipped": 0}
     for name, case in wanted.items():

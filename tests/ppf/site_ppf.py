@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ends import WAIT_S, Programs
-from rig import BUILT, Inside, Wrong, check, ip, namespace
+from harness import road
+from rig import Inside, Wrong, check, ip, namespace
 
 SELF, RADIO, CORE = "ppf", "radio", "core"
 SIDES = {
@@ -91,7 +92,7 @@ class Function(Programs):
 
     def launch(self) -> None:
         """Starts it, and waits until it works."""
-        command = [str(BUILT / "millrace"), "ppf", "--control", str(self.socket), "run", str(self.file)]
+        command = [str(road.MILLRACE), "ppf", "--control", str(self.socket), "run", str(self.file)]
         self.process = self.spawn("function", command, SELF)
         works = lambda: "the function works" in self.said("function")  # noqa: E731
         self.until(lambda: works() or self.process.poll() is not None, "the function works")
@@ -112,7 +113,7 @@ class Function(Programs):
 
     def command(self, *words: str, wrong: bool = False) -> str:
         """What `millrace ppf` prints."""
-        argv = [str(BUILT / "millrace"), "ppf", "--control", str(self.socket), *words]
+        argv = [str(road.MILLRACE), "ppf", "--control", str(self.socket), *words]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         check((done.returncode != 0) == wrong, f"{words}: {done.returncode} {done.stderr}")
         return done.stderr if wrong else done.stdout

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ends import WAIT_S
-from rig import BUILT, Inside, Skipped, check, ipv4
+from harness import road
+from rig import Inside, Skipped, check, ipv4
 from site_ppf import CORE, ECHO_REQUEST, ECHO_RESPONSE, ERROR_INDICATION, RADIO, Api, Function, Peer, far, message, own, teid_and_body
 
 SUPERVISION = "[supervision]\ninterval_s = 1\nresponse_ms = 100\nrequests = 3"
@@ -132,7 +133,7 @@ def traced(stack: ExitStack, place: Path, more: str = "") -> None:
 
     def trace(name: str, which: int, count: int) -> Path:
         path = place / f"{name}.pcapng"
-        argv = [str(BUILT / "millrace"), "ppf", "--control", str(function.socket), "trace", str(which)]
+        argv = [str(road.MILLRACE), "ppf", "--control", str(function.socket), "trace", str(which)]
         function.spawn(name, [*argv, "-w", str(path), "--count", str(count)])
         function.until(lambda: path.exists() and path.stat().st_size > 0, "the trace has begun")
         return path

@@ -37,8 +37,7 @@ HERE = Path(__file__).resolve().parent
 BUILT = road.REPOSITORY / "target/sequences"
 PROGRAM = BUILT / "release/sequences"
 PROGRESS = BUILT / "progress.json"
-MILLRACE = road.REPOSITORY / "target/release/millrace"
-LIBRARY = MILLRACE.with_name("libmillrace_preload.so")
+LIBRARY = road.MILLRACE.with_name("libmillrace_preload.so")
 KNOWN = HERE / "known.txt"
 # As in src/generate: from here on, connections come to the ring in the middle of a sequence.
 MIDWAY = 1_000_000_000
@@ -74,7 +73,7 @@ class Progress:
         """What was stored for the programs as they are now, where the run is one that goes on."""
         if not options.total:
             return Progress("", False)
-        digest = hashlib.sha256(b"".join(path.read_bytes() for path in (MILLRACE, LIBRARY, PROGRAM))).hexdigest()
+        digest = hashlib.sha256(b"".join(path.read_bytes() for path in (road.MILLRACE, LIBRARY, PROGRAM))).hexdigest()
         if PROGRESS.exists() and not options.restart:
             stored = json.loads(PROGRESS.read_text())
             if stored["build"] == digest:
@@ -136,7 +135,7 @@ def _busy(agents: set[int]) -> Iterator[None]:
 
 def _run(mode: str, work: list[str], jobs: int | None) -> tuple[int, list[str]]:
     """Runs one piece; returns how many sequences it had and the names of those that differed."""
-    command = [str(PROGRAM), "--under", f"{MILLRACE} run --mode {mode} --", "--max-failures", "1000000", *work]
+    command = [str(PROGRAM), "--under", f"{road.MILLRACE} run --mode {mode} --", "--max-failures", "1000000", *work]
     if jobs:
         command += ["--jobs", str(jobs)]
     result = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)

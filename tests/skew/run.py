@@ -148,7 +148,7 @@ def recalls(place: Path, trap: str, program: Path, agent: Path, millrace: Path) 
 def main() -> int:
     """Plays all; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace", help="the program to test")
+    parser.add_argument("--millrace", type=Path, default=road.MILLRACE, help="the program to test")
     parser.add_argument("names", nargs="*", metavar="CASE", help="parts of the names of those to play")
     arguments = parser.parse_args()
     now = arguments.millrace.resolve()

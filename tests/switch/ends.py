@@ -14,7 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rig import BUILT, Skipped, Wrong, check
+from harness import road
+from rig import EXAMPLES, Skipped, Wrong, check
 
 WAIT_S = 20.0
 COUNT = 50_000
@@ -76,7 +77,7 @@ class Site(Programs):
 
     def launch(self) -> None:
         """Starts the switch."""
-        command = [str(BUILT / "millrace"), "switch", "run", "--config", str(self.place / "switch.toml"), *self.control()]
+        command = [str(road.MILLRACE), "switch", "run", "--config", str(self.place / "switch.toml"), *self.control()]
         self.switch = self.spawn("switch", command, self.inside)
 
     def until_it_works(self) -> None:
@@ -104,7 +105,7 @@ class Site(Programs):
 
     def ask(self, *words: str) -> Any:
         """What the switch answers to a command."""
-        command = [str(BUILT / "millrace"), "switch", *self.control(), *words, "--json"]
+        command = [str(road.MILLRACE), "switch", *self.control(), *words, "--json"]
         return json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
 
     def ports(self) -> dict[str, Any]:
@@ -152,7 +153,7 @@ class Site(Programs):
 
     def ours(self, socket: str, *words: str) -> subprocess.Popen[bytes]:
         """Our side of a memif, as the client of a port."""
-        return self.spawn("ours", [str(BUILT / "examples/memif"), "client", str(self.place / socket), *words])
+        return self.spawn("ours", [str(EXAMPLES / "memif"), "client", str(self.place / socket), *words])
 
     def exchanged(self, count: int = COUNT) -> None:
         """Waits until all came back, unchanged and in order."""

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ends import Programs, Site, memif
 from kinds import LOAD, NEAR, RING
-from rig import BUILT, check, ip, namespace
+from rig import EXAMPLES, check, ip, namespace
 
-VIRTIO = str(BUILT / "examples/virtio")
-MEMIF = str(BUILT / "examples/memif")
+VIRTIO = str(EXAMPLES / "virtio")
+MEMIF = str(EXAMPLES / "memif")
 TAP = "killed0"
 BURST = 32
 """Packets that a switch has in hand, and that come twice when it is killed: a back end takes again what it had not given back."""

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ends import Programs, Site, memif
-from rig import BUILT, Interface, check, ip, namespace
+from rig import EXAMPLES, Interface, check, ip, namespace
 
 NEAR, FAR = "near", "far"
-RING = str(BUILT / "examples/ring")
+RING = str(EXAMPLES / "ring")
 MANY, FEW = 20_000, 10_000
 """Packets that are exchanged with programs, and with what Python does."""
 LOAD = ("number", str(1 << 40), "200")

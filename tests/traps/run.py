@@ -45,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="CASE", help="one case, or one program with all of its cases")
     parser.add_argument(
-        "--millrace", type=Path, default=road.REPOSITORY / "target/release/millrace", help="the program to test"
+        "--millrace", type=Path, default=road.MILLRACE, help="the program to test"
     )
     parser.add_argument("--cc", default="cc", help="a compiler for another C library, with its options")
     options = parser.parse_args()
