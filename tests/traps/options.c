@@ -199,27 +199,6 @@ static void control_messages(void) {
     }
 }
 
-/* TCP_INQ is set while bytes are unread: the next call tells how many it leaves. */
-static void bytes_left_are_told(void) {
-    Pair pair = on_the_ring();
-    must(send(pair.near, "twelve bytes", 12, 0) == 12, "send");
-    pause_ms(20);
-    int on = 1;
-    observe_result("setsockopt", setsockopt(pair.far, IPPROTO_TCP, TCP_INQ, &on, sizeof on));
-    for (int i = 0; i < 3; i++) {
-        char buffer[5], control[256];
-        struct iovec vector = {buffer, sizeof buffer};
-        struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-        ssize_t count = recvmsg(pair.far, &header, 0);
-        observe("recvmsg: %zd, %.*s", count, (int)count, buffer);
-        for (struct cmsghdr *at = CMSG_FIRSTHDR(&header); at != NULL; at = CMSG_NXTHDR(&header, at)) {
-            int left = 0;
-            memcpy(&left, CMSG_DATA(at), sizeof left);
-            observe("level %d type %d: %d", at->cmsg_level, at->cmsg_type, left);
-        }
-    }
-}
-
 /* SO_RCVLOWAT is set while fewer bytes are unread: they are not enough any more. */
 static void too_few_are_unread(void) {
     Pair pair = on_the_ring();
@@ -435,7 +414,6 @@ int main(int argc, char **argv) {
         CASE(info_tells_how_long_ago),
         CASE(no_delay_is_the_program_s),
         CASE(control_messages),
-        CASE(bytes_left_are_told),
         CASE(too_few_are_unread),
         CASE(paced),
         CASE(fast_open),

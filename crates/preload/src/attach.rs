@@ -40,7 +40,7 @@ impl KernelOption {
 /// Of `asm-generic/socket.h`.
 const SO_TIMESTAMP_NEW: c_int = 63;
 
-const KERNEL_OPTIONS: [KernelOption; 10] = [
+const KERNEL_OPTIONS: [KernelOption; 9] = [
     KernelOption::new(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1, Reason::LowWater),
     KernelOption::new(libc::SOL_SOCKET, libc::SO_OOBINLINE, 0, Reason::UrgentData),
     KernelOption::new(libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0, Reason::Zerocopy),
@@ -66,7 +66,6 @@ const KERNEL_OPTIONS: [KernelOption; 10] = [
         -1,
         Reason::Shaped,
     ),
-    KernelOption::new(libc::IPPROTO_TCP, libc::TCP_INQ, 0, Reason::Unsupported),
 ];
 
 /// Whether packets are filtered before their bytes come to the program (SO_ATTACH_FILTER, SO_ATTACH_BPF).
@@ -164,6 +163,8 @@ impl Socket {
                     row.identity.flags.fetch_or(flags::NONBLOCK, Relaxed);
                 }
                 self.hide_no_delay(fd);
+                let tells_left = kernel::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_INQ);
+                self.set_tells_left(tells_left == Some(1));
                 row.identity.reason.store(Reason::None as u8, Relaxed);
                 row.identity.state.store(state::ATTACHED, Relaxed);
                 phase::ATTACHED

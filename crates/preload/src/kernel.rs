@@ -39,6 +39,8 @@ pub(crate) use kernel;
 const NS_OF_ANSWER: u64 = 1_000_000;
 /// TCP_ESTABLISHED of `include/net/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
+/// TCP_FIN_WAIT2: in the states of greater numbers, but in TCP_CLOSE perhaps, the peer has sent its FIN.
+const FIN_WAIT_2: u8 = 5;
 /// TCP_CLOSE: nothing is left of the connection.
 const CLOSE: u8 = 7;
 /// TCP_CLOSE_WAIT: the peer has sent its FIN.
@@ -353,6 +355,22 @@ pub(crate) fn has_queue_room(fd: c_int) -> bool {
 /// Bytes in the kernel's receive queue.
 pub(crate) fn unread(fd: c_int) -> u64 {
     queue_bytes(fd, libc::FIONREAD).unwrap_or(0)
+}
+
+/// As [`unread`], and one more for the end of the stream, once that has come. `taken` bytes have been taken from the kernel.
+pub(crate) fn left(fd: c_int, taken: u64) -> c_int {
+    if events_now(fd, libc::POLLIN | libc::POLLRDHUP) == 0 {
+        return 0;
+    }
+    let unread = unread(fd);
+    let has_ended = tcp_info(fd).is_some_and(|info| match info.state {
+        ESTABLISHED => false,
+        CLOSE => info.bytes_received.checked_sub(unread) == Some(taken + 1),
+        _ => info.state > FIN_WAIT_2,
+    });
+    c_int::try_from(unread).map_or(c_int::MAX, |unread| {
+        unread.saturating_add(c_int::from(has_ended))
+    })
 }
 
 /// Whether the mark of urgent data comes before the next byte of the kernel's queue.

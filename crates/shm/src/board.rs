@@ -107,6 +107,8 @@ pub mod flags {
     pub const LEAVES: u32 = 128;
     /// What this end sent by the kernel is not acknowledged: all goes by the kernel until it is.
     pub const UNHEARD: u32 = 256;
+    /// TCP_INQ is set: receiving calls say how many bytes they leave.
+    pub const TELLS_LEFT: u32 = 512;
 }
 
 /// The sending half of an end. Guarded by `lock`, except where said.

@@ -265,11 +265,15 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
             thread::set_errno(libc::EFAULT);
             return -1;
         }
-        // SAFETY: just found writable. TCP has no source address and no control messages to tell.
+        // SAFETY: just found writable. TCP has no source address to tell.
         let header = unsafe { &mut *message };
+        let (control_bytes, more_flags) = match socket.tells_left() {
+            true => socket.tell_left(fd, header),
+            false => (0, 0),
+        };
         // The kernel echoes this flag.
-        header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-        header.msg_controllen = 0;
+        header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC | more_flags;
+        header.msg_controllen = control_bytes;
         if !header.msg_name.is_null() {
             header.msg_namelen = 0;
         }

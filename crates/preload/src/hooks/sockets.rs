@@ -234,7 +234,6 @@ fn pinning_option(level: c_int, name: c_int, value: impl Fn() -> Option<c_int>) 
         }
         (libc::IPPROTO_TCP, TCP_ULP) => Some(Reason::Ktls),
         (libc::IPPROTO_TCP, TCP_REPAIR) => Some(Reason::Repair),
-        (libc::IPPROTO_TCP, libc::TCP_INQ) => Some(Reason::Unsupported),
         (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => Some(Reason::FastOpen),
         _ => None,
     }
@@ -242,11 +241,7 @@ fn pinning_option(level: c_int, name: c_int, value: impl Fn() -> Option<c_int>) 
 
 /// Options that also concern the bytes that are unread already, as only the kernel can honour them.
 fn is_for_unread(level: c_int, name: c_int) -> bool {
-    matches!(
-        (level, name),
-        (libc::SOL_SOCKET, libc::SO_PEEK_OFF | libc::SO_RCVLOWAT)
-            | (libc::IPPROTO_TCP, libc::TCP_INQ)
-    )
+    level == libc::SOL_SOCKET && matches!(name, libc::SO_PEEK_OFF | libc::SO_RCVLOWAT)
 }
 
 #[unsafe(no_mangle)]
@@ -289,6 +284,14 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     let result = unsafe { real::setsockopt(fd, level, name, value, bytes) };
     if result == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) {
         note_no_delay(fd, value);
+    }
+    // Whoever joins it just now may have asked the kernel before.
+    if result == 0
+        && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ)
+        && let Some(socket) = table::socket(fd).filter(|socket| socket.await_join())
+    {
+        // SAFETY: the kernel has just read it.
+        socket.set_tells_left(unsafe { value.cast::<c_int>().read_unaligned() } != 0);
     }
     if result == 0
         && (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER)

@@ -13,6 +13,7 @@ use crate::{Outcome, kernel, spin, table, thread};
 
 mod by_kernel;
 mod gathering;
+mod left;
 mod peek;
 mod peeked;
 mod rest;
