@@ -4,6 +4,8 @@
 //! `millrace agent --detached` (2) and ends as soon as (2) listens. (2) has no parent that could wait for it, a session
 //! of its own, the root directory, and none of the starter's descriptors. Each listens to the next one's standard error:
 //! words on it are why it failed; its end without a word means that the agent listens.
+//!
+//! What the starter is about to become must find nothing of this: no child, and no signal of one.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -12,8 +14,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::{get_child_subreaper, set_child_subreaper};
+use nix::sys::signal::{SigSet, Signal};
 
 use crate::sys;
 
@@ -22,6 +26,28 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Starts an agent at `socket`, and returns when it listens.
 pub(crate) fn start(socket: &Path) -> anyhow::Result<()> {
+    ensure!(
+        std::process::id() != 1,
+        "one that is started here is a child of this process, which is the first of its PID namespace: start `millrace agent` before it"
+    );
+    // Who adopts orphans adopts no agent.
+    let adopts = get_child_subreaper().unwrap_or(false);
+    if adopts {
+        set_child_subreaper(false)?;
+    }
+    let was_told = is_child_s_end_pending();
+    let started = start_by_another(socket);
+    if !was_told && is_child_s_end_pending() {
+        let ends: SigSet = [Signal::SIGCHLD].into_iter().collect();
+        let _ = ends.wait();
+    }
+    if adopts {
+        set_child_subreaper(true)?;
+    }
+    started
+}
+
+fn start_by_another(socket: &Path) -> anyhow::Result<()> {
     let mut command = own_command()?;
     command
         .args(["agent", "--background", "--socket"])
@@ -30,6 +56,14 @@ pub(crate) fn start(socket: &Path) -> anyhow::Result<()> {
     // It ends now, and must not be left for the program to find.
     let _ = starter.wait();
     Ok(())
+}
+
+/// Whether a SIGCHLD waits that is blocked: `proc_pid_status(5)`.
+fn is_child_s_end_pending() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    pending.is_some_and(|mask| mask >> (Signal::SIGCHLD as u32 - 1) & 1 == 1)
 }
 
 /// Runs the agent itself, detached; `arguments` are those of the `agent` subcommand.

@@ -27,8 +27,14 @@ impl Room {
     }
 
     fn millrace(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+        let mut command = self.command(env!("CARGO_BIN_EXE_millrace"));
         command.args(arguments);
+        command
+    }
+
+    /// A program that finds this room's agent and a library.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
         command
             .env("MILLRACE_AGENT", self.socket())
             .env("MILLRACE_LIBRARY", harmless_library());
@@ -200,6 +206,53 @@ fn run_becomes_the_program_and_leaves_an_agent_that_is_nobody_s_child() {
             .unwrap()
             .contains("LD_PRELOAD")
     );
+}
+
+/// What a program says of its children, and of signals that wait, when this runs it.
+fn seen_by_a_program(runner: &[&str], room: &Room) -> String {
+    let seen = "import os, signal
+try: print(os.waitpid(-1, os.WNOHANG))
+except ChildProcessError: print('no child')
+print(sorted(signal.sigpending()))";
+    let output = room
+        .command(runner[0])
+        .args(&runner[1..])
+        .args([
+            env!("CARGO_BIN_EXE_millrace"),
+            "run",
+            "--",
+            "python3",
+            "-c",
+            seen,
+        ])
+        .output()
+        .unwrap();
+    text(&output.stdout).to_owned()
+}
+
+#[test]
+fn an_agent_is_no_child_of_who_adopts_orphans_and_no_signal_tells_of_its_start() {
+    let adopting = "import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(36, 1)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+os.execvp(sys.argv[1], sys.argv[1:])";
+    let room = Room::new();
+    let seen = seen_by_a_program(&["python3", "-c", adopting], &room);
+    assert_eq!(seen, "no child\n[]");
+    assert!(room.agent().is_some());
+    // The first process of a PID namespace has whatever is orphaned there.
+    let room = Room::new();
+    let first = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+    ];
+    let seen = seen_by_a_program(&first, &room);
+    assert_eq!(seen, "no child\n[]");
+    assert!(room.agent().is_none());
 }
 
 #[test]

@@ -12,13 +12,14 @@ use millrace_wire::Reason;
 use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
 use crate::spin::{self, Spin, cycles};
+use crate::thread::{self, Interrupts};
 use crate::vectors::Vectors;
-use crate::{Outcome, fault, kernel, table, thread};
+use crate::{Outcome, fault, kernel, table};
 
 mod rest;
 mod turn;
 
-use rest::send_rest;
+use rest::{send_interrupted, send_rest};
 pub(crate) use turn::leave_to_kernel;
 use turn::{Turn, end_parts, note_part};
 
@@ -104,7 +105,10 @@ fn send_joined(
         return send_raw(socket, call.fd, 0, raw);
     };
     let total = vectors.remaining();
-    let mut course = Course::default();
+    let mut course = Course {
+        interrupts: thread::interrupts(),
+        ..Course::default()
+    };
     let mut turn = Turn::default();
     while course.sent < total {
         match send_step(socket, call, &mut vectors, &mut course, &mut turn) {
@@ -119,9 +123,12 @@ fn send_joined(
                     Outcome::Errno(libc::EFAULT)
                 };
             }
+            Step::Kernel(row) if course.sent == 0 && course.interrupts.end_call(true) => {
+                return send_interrupted(socket, row, call, &vectors, (course.interrupts, raw));
+            }
             Step::Kernel(row) if course.sent == 0 => return end_raw(socket, call.fd, row, raw),
             Step::Kernel(row) => {
-                let rest = send_rest(socket, row, call, &vectors);
+                let rest = send_rest(socket, row, call, &vectors, course.interrupts);
                 return done(socket, course.sent + rest.max(0).cast_unsigned());
             }
         }
@@ -135,6 +142,8 @@ fn send_joined(
 /// How far a call has come.
 #[derive(Debug, Default)]
 struct Course {
+    /// When it began.
+    interrupts: Interrupts,
     /// Bytes that are published.
     sent: usize,
     /// Steps since then.
@@ -343,13 +352,16 @@ fn wait_for_room(
         (ROOM_WAIT_NS, ROOM_WAIT_NS_PER_BYTE)
     };
     let most = cycles(patience_ns + ns_per_byte * course.sent as u64);
-    if same_processor || course.waited > most || CHAOS.strikes(2) {
+    // Where the kernel has no room either, a handler that has run has ended the call.
+    let is_over = course.waited > most || course.interrupts.end_call(true);
+    if same_processor || is_over || CHAOS.strikes(2) {
         return false;
     }
     let Some(mut spin): Option<Spin<'_>> = socket.room_spinner.begin(patience_ns, 1) else {
         return false;
     };
-    let has_room = spin_for_room(socket, call.fd, &mut spin, (gate, head), nonblocking);
+    let wait = (nonblocking, course.interrupts);
+    let has_room = spin_for_room(socket, call.fd, &mut spin, (gate, head), wait);
     course.waited += spin.spent().max(cycles(NS_OF_WAIT_MIN));
     has_room
 }
@@ -360,9 +372,8 @@ fn spin_for_room(
     fd: c_int,
     spin: &mut Spin<'_>,
     (gate, head): (Gate, u32),
-    nonblocking: bool,
+    (nonblocking, interrupts): (bool, Interrupts),
 ) -> bool {
-    let interrupts = thread::interrupts();
     let mut taken = None;
     loop {
         let Some(locked) = socket.lock_send(fd) else {
@@ -381,7 +392,7 @@ fn spin_for_room(
         }
         taken = Some(now);
         drop(locked);
-        if !spin.go_on() || thread::interrupts() != interrupts {
+        if !spin.go_on() || interrupts.end_call(true) {
             return false;
         }
     }

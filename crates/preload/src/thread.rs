@@ -379,7 +379,7 @@ pub(crate) fn change_mask(how: c_int, signal: c_int) -> bool {
 }
 
 /// Signal handlers that have run on this thread so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interrupts {
     /// Of any kind: `poll`, `select` and `epoll_wait` are never restarted after a handler.
     pub(crate) any: u32,

@@ -103,11 +103,10 @@ pub(super) fn await_kernel(fd: c_int, progress: &mut Progress<'_>) -> Result<(),
     if now_ns >= until_ns {
         return Err(libc::EAGAIN);
     }
-    let interrupts = thread::interrupts();
     let readable = await_events(fd, (until_ns - now_ns).min(NS_OF_WAIT));
     // A call that is timed is not restarted.
-    let is_ended = interrupts.end_call(progress.got > 0 || until_ns != u64::MAX);
-    if readable < 0 && is_ended {
+    let is_ended = (progress.interrupts).end_call(progress.got > 0 || until_ns != u64::MAX);
+    if readable <= 0 && is_ended {
         return Err(libc::EINTR);
     }
     Ok(())
@@ -275,7 +274,7 @@ pub(super) fn await_rest(
     row: &'static Row,
     progress: &mut Progress<'_>,
 ) {
-    let result = if signals::may_restart_calls() {
+    let result = if signals::may_restart_calls() || progress.interrupts.end_call(true) {
         gather_rest(socket, call, progress)
     } else if table::is(call.fd, socket) {
         await_list(call.fd, &mut progress.vectors.list(), call.flags)

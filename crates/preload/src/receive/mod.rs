@@ -8,8 +8,9 @@ use millrace_stream::{ReceiveHalf, ReceivePlan, step_of};
 
 use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
+use crate::thread::{self, Interrupts};
 use crate::vectors::Vectors;
-use crate::{Outcome, kernel, spin, table, thread};
+use crate::{Outcome, kernel, spin, table};
 
 mod by_kernel;
 mod gathering;
@@ -73,6 +74,8 @@ struct Progress<'a> {
     fruitless: u32,
     /// When, of CLOCK_MONOTONIC in nanoseconds, a wait for the kernel's bytes before the ring's is over.
     awaits_until_ns: Option<u64>,
+    /// When the call began: a handler that has run since then ends its waits.
+    interrupts: Interrupts,
 }
 
 impl<'a> Progress<'a> {
@@ -85,6 +88,7 @@ impl<'a> Progress<'a> {
             took_all: false,
             fruitless: 0,
             awaits_until_ns: None,
+            interrupts: thread::interrupts(),
         }
     }
 }
@@ -175,7 +179,7 @@ fn receive_joined(
             Step::More | Step::Enough => return done(socket, call, &progress),
             Step::Spin => {
                 progress.spun = true;
-                match spin_for_bytes(socket, call.fd, progress.got > 0) {
+                match spin_for_bytes(socket, call.fd, &progress) {
                     Spun::Look => {}
                     Spun::Interrupted if progress.got > 0 => return done(socket, call, &progress),
                     Spun::Interrupted => return Outcome::Errno(libc::EINTR),
@@ -425,11 +429,10 @@ enum Spun {
 
 /// Looks at the ring for a while, unlocked between looks. Any handler ends a call that `has_some` bytes already, others only those that
 /// do not restart calls.
-fn spin_for_bytes(socket: &'static Socket, fd: c_int, has_some: bool) -> Spun {
+fn spin_for_bytes(socket: &'static Socket, fd: c_int, progress: &Progress<'_>) -> Spun {
     let Some(mut spin) = socket.spinner.begin_for_bytes(u64::MAX, 1) else {
         return Spun::Look;
     };
-    let interrupts = thread::interrupts();
     loop {
         let Some(locked) = socket.lock_receive(fd) else {
             return Spun::Look;
@@ -446,7 +449,7 @@ fn spin_for_bytes(socket: &'static Socket, fd: c_int, has_some: bool) -> Spun {
             return Spun::Look;
         }
         drop(locked);
-        if interrupts.end_call(has_some) {
+        if progress.interrupts.end_call(progress.got > 0) {
             return Spun::Interrupted;
         }
         if !spin.go_on() {

@@ -100,7 +100,6 @@ pub(super) fn gather_rest(
     call: &Call<'_>,
     progress: &Progress<'_>,
 ) -> isize {
-    let interrupts = thread::interrupts();
     let until_ns = deadline_ns(call.fd);
     let flags = call.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
     let mut rest = progress.vectors.clone();
@@ -114,14 +113,15 @@ pub(super) fn gather_rest(
     };
     while rest.remaining() > 0 {
         let left_ns = until_ns.saturating_sub(kernel::monotonic_ns());
-        let patience_ns = if is_alone {
-            left_ns
-        } else {
-            left_ns.min(NS_BEFORE_LOOK)
+        // What is there already is taken all the same.
+        let is_over = progress.interrupts.end_call(true) || thread::has_waiting() || left_ns == 0;
+        let patience_ns = match is_over {
+            true => 0,
+            false if is_alone => left_ns,
+            false => left_ns.min(NS_BEFORE_LOOK),
         };
         let found = await_events(fd, patience_ns);
-        let is_ended = found < 0 || thread::interrupts() != interrupts || thread::has_waiting();
-        if is_ended || left_ns == 0 && found == 0 || !is_still() {
+        if found < 0 || found == 0 && is_over || !is_still() {
             break;
         }
         if found == 0 {
