@@ -36,6 +36,9 @@ fn main() -> io::Result<()> {
     lay_out(&stubs)?;
     // Only for the library itself: tests are programs. It comes before the directories that the compiler knows.
     println!("cargo:rustc-cdylib-link-arg=-L{}", stubs.display());
+    // What the standard library calls for us is our own function, and not that of a library in front of ours: whoever calls us with a lock
+    // held would meet himself.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     for name in UNWINDING {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
     }
