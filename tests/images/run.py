@@ -109,13 +109,22 @@ def _listed() -> list[str]:
 
 
 def _needs() -> str:
-    """What the library needs: others, versions, or names that are not in the list."""
+    """What the library needs: others, versions, names that are not in the list, or its own of whoever is first."""
     command = ["readelf", "--wide", "--dynamic", "--version-info", "--dyn-syms", systems.LIBRARY]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = [line.strip() for line in text.splitlines() if "(NEEDED)" in line or "(VERNEED)" in line]
     undefined = re.findall(r"GLOBAL\s+DEFAULT\s+UND\s+(\S+)", text)
     found += sorted(set(undefined) - set(_listed()))
+    found += sorted(_bound_to_whoever_is_first())
     return ", ".join(found) if undefined else "it has no symbols?"
+
+
+def _bound_to_whoever_is_first() -> set[str]:
+    """Functions that the library defines, and calls by a name that another library in front of it may define, too."""
+    defined = subprocess.run(["nm", "--dynamic", "--defined-only", systems.LIBRARY], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(["readelf", "--wide", "--relocs", systems.LIBRARY], capture_output=True, text=True, check=True).stdout
+    called = re.findall(r"R_\w+_(?:JUMP_SLOT?|GLOB_DAT)\s+\S+\s+([^\s@]+)", text)
+    return {line.split()[-1] for line in defined.splitlines()} & set(called)
 
 
 def _is_nowhere_missing() -> str:

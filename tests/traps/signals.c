@@ -213,6 +213,42 @@ static void queued_signals_keep_their_order(void) {
     observe("handled %d, out of order %d, foreign %d", handled, out_of_order, foreign);
 }
 
+/* Takes as fast as it can until the sender's handler has run, and nothing after that. */
+static void *take_until_handled(void *fd) {
+    static char bytes[1 << 20];
+    struct timeval limit = {.tv_usec = 50000};
+    setsockopt(*(int *)fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    while (!handled)
+        recv(*(int *)fd, bytes, sizeof bytes, 0);
+    return NULL;
+}
+
+/* A send that would never end returns what it has sent when a handler has run, also one after which calls are restarted. */
+static void long_send_ends(int flags, int after_us) {
+    size_t bytes = (size_t)1 << 30;
+    char *much = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    the_pair = on_the_ring();
+    handled = 0;
+    pthread_t reader = start_thread(take_until_handled, &the_pair.far);
+    for (int i = 0; i < 2000; i++)
+        must(send(the_pair.near, much, 16384, 0) == 16384, "send");
+    handle(SIGALRM, count, flags);
+    struct itimerval once = {.it_value = {.tv_usec = after_us}};
+    setitimer(ITIMER_REAL, &once, NULL);
+    ssize_t sent = send(the_pair.near, much, bytes, 0);
+    observe("a part %d, handled %d", sent > 0 && (size_t)sent < bytes, handled);
+    pthread_join(reader, NULL);
+    munmap(much, bytes);
+}
+
+static void long_sends_end(void) {
+    for (int i = 0; i < 4; i++) {
+        long_send_ends(0, 2000);
+        long_send_ends(SA_RESTART, 2000);
+        long_send_ends(0, 12000);
+    }
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(interrupts_waits),
@@ -223,6 +259,7 @@ int main(int argc, char **argv) {
         CASE(thread_cancelled_in_a_wait),
         CASE(actions_are_shown_as_installed),
         CASE(queued_signals_keep_their_order),
+        CASE(long_sends_end),
         {0},
     };
     return run_cases(cases, argc, argv);
