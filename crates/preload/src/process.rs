@@ -24,7 +24,7 @@ pub(crate) use fork::{bare_fork, count as count_forks, handled_fork, new_token};
 pub(crate) use numbers::{
     copy_descriptor, drop_descriptor, leave_unconnected, new_connection, new_descriptor,
 };
-pub(crate) use waking::{await_waking, is_awake, is_off, load, wake};
+pub(crate) use waking::{await_waking, is_awake, is_off, is_waking, load, wake};
 
 /// Zero: nobody has asked yet.
 static PROCESS: AtomicU32 = AtomicU32::new(0);

@@ -6,7 +6,8 @@
 
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed,
+    AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
 };
 
 use libc::{c_int, c_void, siginfo_t};
@@ -105,8 +106,41 @@ fn die(signal: c_int, info: *const siginfo_t) {
     }
 }
 
+/// Changes of actions that are under way, begun while the library slept.
+static CHANGES: AtomicU32 = AtomicU32::new(0);
+/// So long they are waited for, in milliseconds: a handler that left one by a jump has left its count.
+const AWAITED_MS: u32 = 20;
+
+/// A change that what is found installed does not miss.
+struct Change;
+
+impl Change {
+    fn begin() -> Change {
+        // SeqCst: it finds that the library is about to wake, or is found by it.
+        CHANGES.fetch_add(1, SeqCst);
+        if process::is_waking() {
+            CHANGES.fetch_sub(1, SeqCst);
+            process::await_waking();
+            CHANGES.fetch_add(1, SeqCst);
+        }
+        Change
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        CHANGES.fetch_sub(1, SeqCst);
+    }
+}
+
 /// Has faults come here first, where the program has the default action; and what has a handler already.
 pub(crate) fn watch() {
+    for _ in 0..AWAITED_MS {
+        if CHANGES.load(SeqCst) == 0 {
+            break;
+        }
+        kernel::pause(1);
+    }
     for signal in 1..SIGNALS as c_int {
         if let Some(found) = found(signal) {
             take_over(signal, found);
@@ -245,8 +279,11 @@ pub(crate) unsafe fn action(
 ) -> c_int {
     process::await_waking();
     let was_awake = process::is_awake();
+    // Whoever has the library wake waits for it, and it for whoever has begun to.
+    let change = (!was_awake).then(Change::begin);
     // SAFETY: the program's own arguments.
     let result = unsafe { exchange(signal, new, old) };
+    drop(change);
     if !was_awake && result == 0 && !new.is_null() {
         // Another thread may have had the library wake meanwhile, which has found the action before.
         process::await_waking();

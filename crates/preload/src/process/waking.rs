@@ -145,7 +145,7 @@ pub(crate) fn is_off() -> bool {
 }
 
 /// Whether a thread is about to make it awake.
-pub(super) fn is_waking() -> bool {
+pub(crate) fn is_waking() -> bool {
     STAGE.load(SeqCst) == WAKING
 }
 
