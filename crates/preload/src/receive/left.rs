@@ -1,6 +1,6 @@
 //! How many bytes a receiving call has left, which is told beside those that it took (TCP_INQ, `tcp(7)`).
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{c_int, cmsghdr, msghdr};
 use millrace_shm::board::flags;
@@ -31,7 +31,7 @@ impl Socket {
     /// What is unread, on the ring and with the kernel. The end of the stream counts as one, read or not: the kernel has a reader go on.
     fn left(&'static self, fd: c_int) -> c_int {
         let locked = self.lock_receive(fd);
-        let of_kernel = kernel::left(fd, self.row().receive.kernel_position.load(Acquire));
+        let of_kernel = kernel::left(fd, self.row().receive.kernel_position.load(Relaxed));
         let in_ring = locked.map_or(0, |locked| {
             // What is told of is there until it is read.
             self.told.is_ready(&locked.half);
