@@ -609,27 +609,6 @@ static void a_thread_takes_back_what_another_registers(void) {
     observe("%d told, %d lost", told, lost);
 }
 
-/* The kernel looks at the time-out after each message, and says what is left of it. */
-static void several_messages_within_a_time(void) {
-    enum { COUNT = 4 };
-    Pair pair = on_the_ring();
-    char got[COUNT][64] = {0}, message[64] = "a message";
-    struct iovec parts[COUNT];
-    struct mmsghdr list[COUNT] = {0};
-    for (int i = 0; i < COUNT; i++) {
-        parts[i] = (struct iovec){got[i], sizeof got[i]};
-        list[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
-        must(send(pair.near, message, sizeof message, 0) == sizeof message, "send");
-    }
-    struct timespec time = {50, 0}, none = {0, 0}, wrong = {0, -1};
-    observe_result("recvmmsg", recvmmsg(pair.far, list, COUNT, 0, &time));
-    observe("%s, %s", got[COUNT - 1], time.tv_sec > 0 && time.tv_sec < 50 ? "some of the time is left" : "it does not say");
-    must(send(pair.near, message, sizeof message, 0) == sizeof message, "send");
-    must(send(pair.near, message, sizeof message, 0) == sizeof message, "send");
-    observe_result("recvmmsg at once", recvmmsg(pair.far, list, COUNT, 0, &none));
-    observe_result("recvmmsg of no time", recvmmsg(pair.far, list, COUNT, 0, &wrong));
-}
-
 int main(int argc, char **argv) {
     const Case cases[] = {CASE(every_message_is_an_edge), CASE(an_edge_whose_bytes_were_read),
                           CASE(edges_beside_a_sender),
@@ -654,7 +633,6 @@ int main(int argc, char **argv) {
                           CASE(errno_stays),
                           CASE(a_thread_takes_back_what_another_registers),
                           CASE(in_a_call_from_the_first_byte),
-                          CASE(several_messages_within_a_time),
                           {0}};
     return run_cases(cases, argc, argv);
 }

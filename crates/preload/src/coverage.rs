@@ -315,6 +315,7 @@ mod tests {
             include_str!("hooks/descriptors.rs"),
             include_str!("hooks/programs.rs"),
             include_str!("hooks/receive.rs"),
+            include_str!("hooks/receive/many.rs"),
             include_str!("hooks/send.rs"),
             include_str!("hooks/signals.rs"),
             include_str!("hooks/sockets.rs"),

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Release};
 
-use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, timespec};
+use libc::{c_int, nfds_t, pollfd, sigset_t, timespec};
 use millrace_shm::board::Row;
 use smallvec::SmallVec;
 
@@ -15,6 +15,10 @@ use crate::socket::Socket;
 use crate::spin::{self, Spin};
 use crate::table::{self, Entry};
 use crate::{client, thread, user};
+
+mod select;
+
+pub(crate) use select::select;
 
 const READ_EVENTS: i16 = libc::POLLIN | libc::POLLRDNORM;
 const WRITE_EVENTS: i16 = libc::POLLOUT | libc::POLLWRNORM;
@@ -28,6 +32,8 @@ struct Watch {
     /// Connections that another thread may bring to the ring while this one sleeps.
     others: SmallVec<[(c_int, &'static Socket); 16]>,
     sets: SmallVec<[(c_int, &'static EpollSet); 4]>,
+    /// Connections that owe the program an error: all that the kernel tells of them is told at once, and that.
+    owing: SmallVec<[c_int; 4]>,
     /// To sleep.
     tries: u32,
 }
@@ -65,16 +71,26 @@ impl Watch {
         }
     }
 
+    /// Looks whether it owes an error, which is told whatever the call waits for.
+    fn look_for_debt(&mut self, fd: c_int) {
+        if table::socket(fd).is_some_and(|socket| socket.owed_error() != 0) {
+            self.owing.push(fd);
+        }
+    }
+
     /// Whether a call that waits so long at most can be left to the kernel.
     fn is_needless(&self, timeout_ns: Option<u64>) -> bool {
         let never_sleeps = timeout_ns == Some(0);
-        self.sockets.is_empty() && self.sets.is_empty() && (self.others.is_empty() || never_sleeps)
+        self.sockets.is_empty()
+            && self.sets.is_empty()
+            && self.owing.is_empty()
+            && (self.others.is_empty() || never_sleeps)
     }
 
     /// Descriptors that are readable because of a ring.
     fn ready(&self) -> impl Iterator<Item = c_int> + '_ {
         let sockets = self.sockets.iter().filter(|Joined { fd, socket, .. }| {
-            socket.error() != 0
+            socket.error() != socket.owed_error()
                 || (socket.lock_receive(*fd))
                     .is_some_and(|locked| socket.told.is_ready(&locked.half))
         });
@@ -85,7 +101,7 @@ impl Watch {
     }
 
     fn any_ready(&self) -> bool {
-        self.ready().next().is_some()
+        !self.owing.is_empty() || self.ready().next().is_some()
     }
 
     /// Whether the kernel may know something that a spinning reader should look at.
@@ -308,8 +324,13 @@ fn ask_poll(list: &mut [pollfd], mask: *const sigset_t, watch: &Watch) -> c_int 
     }
     show_kills(list);
     let ready: SmallVec<[c_int; 32]> = watch.ready().collect();
-    for entry in list.iter_mut().filter(|entry| ready.contains(&entry.fd)) {
-        entry.revents |= entry.events & READ_EVENTS;
+    for entry in list.iter_mut() {
+        if ready.contains(&entry.fd) {
+            entry.revents |= entry.events & READ_EVENTS;
+        }
+        if watch.owing.contains(&entry.fd) {
+            entry.revents |= libc::POLLERR;
+        }
     }
     list.iter().filter(|entry| entry.revents != 0).count() as c_int
 }
@@ -342,8 +363,11 @@ pub(crate) fn poll(
     let list = unsafe { std::slice::from_raw_parts_mut(fds, length) };
     let mut watch = Watch::default();
     let reads = |entry: &pollfd| entry.events & READ_EVENTS != 0;
-    for entry in list.iter().filter(|entry| reads(entry)) {
-        watch.add(entry.fd);
+    for entry in list.iter() {
+        watch.look_for_debt(entry.fd);
+        if reads(entry) {
+            watch.add(entry.fd);
+        }
     }
     look_for_kills(list);
     if watch.is_needless(timeout_ns) {
@@ -364,137 +388,4 @@ pub(crate) fn poll(
         show_kills(list);
     }
     result
-}
-
-/// As many descriptors as the C library's type has.
-const FD_SETSIZE: usize = 1024;
-
-/// Bits of an `fd_set`; none where there is no set.
-type Words = SmallVec<[u64; 16]>;
-
-/// The descriptors of a program's `fd_set` below `count`, which may be larger than the C library's type.
-#[derive(Clone, Copy, Debug)]
-struct Bits {
-    words: *mut u64,
-    count: usize,
-}
-
-impl Bits {
-    fn bytes(self) -> usize {
-        self.count.div_ceil(64) * 8
-    }
-
-    fn is_readable(self) -> bool {
-        self.words.is_null() || user::can_read(self.words.cast(), self.bytes())
-    }
-
-    fn is_usable(self) -> bool {
-        self.words.is_null() || user::can_write(self.words.cast(), self.bytes())
-    }
-
-    fn copy(self) -> Words {
-        if self.words.is_null() {
-            return SmallVec::new();
-        }
-        // SAFETY: `is_usable` has been asked.
-        unsafe { std::slice::from_raw_parts(self.words, self.bytes() / 8) }.into()
-    }
-
-    fn put(self, words: &[u64]) {
-        if !self.words.is_null() {
-            // SAFETY: `is_usable` has been asked, and the copy has the same length.
-            unsafe { std::slice::from_raw_parts_mut(self.words, self.bytes() / 8) }
-                .copy_from_slice(words);
-        }
-    }
-}
-
-fn has_bit(words: &[u64], fd: usize) -> bool {
-    words
-        .get(fd / 64)
-        .is_some_and(|word| word >> (fd % 64) & 1 == 1)
-}
-
-/// What the kernel has to report now, and the rings. None: an error, which `errno` has.
-fn ask_select(
-    wanted: &[Words; 3],
-    length: usize,
-    mask: *const sigset_t,
-    watch: &Watch,
-) -> Option<[Words; 3]> {
-    let mut found = wanted.clone();
-    let places = found.each_mut().map(|words| match words.is_empty() {
-        true => std::ptr::null_mut(),
-        false => words.as_mut_ptr(),
-    });
-    // As `pselect6` takes a mask.
-    let masked = (watch.mask(mask), 8usize);
-    let mut now = NOW;
-    let result = kernel!(
-        libc::SYS_pselect6,
-        length,
-        places[0],
-        places[1],
-        places[2],
-        &raw mut now,
-        &raw const masked
-    );
-    if result < 0 {
-        thread::told(result);
-        return None;
-    }
-    for fd in watch.ready() {
-        found[0][fd as usize / 64] |= 1 << (fd as usize % 64);
-    }
-    Some(found)
-}
-
-/// `select` and `pselect`; `sleep` is the program's own call.
-pub(crate) fn select(
-    count: c_int,
-    sets: [*mut fd_set; 3],
-    timeout_ns: Option<u64>,
-    mask: *const sigset_t,
-    sleep: &mut dyn FnMut() -> c_int,
-) -> c_int {
-    let Some(length) = length_of(count) else {
-        return sleep();
-    };
-    client::glance();
-    let length = match length > FD_SETSIZE {
-        true => length.min(kernel::descriptors_max()),
-        false => length,
-    };
-    let bits = sets.map(|set| Bits {
-        words: set.cast(),
-        count: length,
-    });
-    if length == 0 || !bits.iter().all(|bits| bits.is_readable()) {
-        return sleep();
-    }
-    if !bits.iter().all(|bits| bits.is_usable()) {
-        return thread::fail(libc::EFAULT);
-    }
-    let wanted = bits.map(Bits::copy);
-    let mut watch = Watch::default();
-    for fd in (0..length).filter(|fd| has_bit(&wanted[0], *fd)) {
-        watch.add(fd as c_int);
-    }
-    if watch.is_needless(timeout_ns) {
-        return sleep();
-    }
-    let mut ask = |watch: &Watch| {
-        let found = ask_select(&wanted, length, mask, watch);
-        let total = found.as_ref().map_or(-1, |found| {
-            let words = found.iter().flatten();
-            words.map(|word| word.count_ones() as c_int).sum()
-        });
-        if let Some(found) = found.filter(|_| total > 0 || timeout_ns == Some(0)) {
-            for (bits, words) in bits.iter().zip(&found) {
-                bits.put(words);
-            }
-        }
-        total
-    };
-    wait(&mut watch, timeout_ns, &mut ask, sleep)
 }

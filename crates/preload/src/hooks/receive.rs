@@ -1,14 +1,15 @@
 //! `read`, `recv` and their relatives.
 
-use libc::{
-    c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
-    timespec,
-};
+use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use millrace_wire::Reason;
 
 use crate::receive::{Call, receive};
 use crate::vectors::MEMORY_END;
-use crate::{headers, hooks::finish, kernel, real, table, thread, user};
+use crate::{headers, hooks::finish, real, table, thread, user};
+
+mod many;
+
+pub(super) use many::{give_up, recvmmsg};
 
 /// What one call moves at most (`MAX_RW_COUNT`): more is asked of a socket's own calls as if it were so much.
 const BYTES_MAX: usize = 0x7fff_f000;
@@ -279,111 +280,6 @@ pub(super) unsafe extern "C-unwind" fn recvmsg(
         }
     }
     result
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn recvmmsg(
-    fd: c_int,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> c_int {
-    enter!(receives("recvmmsg", fd, flags));
-    // On a stream, one message at a time is what the kernel does too.
-    if table::called(fd).is_none() || flags & (libc::MSG_ERRQUEUE | MSG_CMSG_COMPAT) != 0 {
-        // SAFETY: the program's own arguments.
-        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
-    }
-    // An error that is pending comes first here, even before bytes. For no messages the kernel looks for nothing else.
-    // SAFETY: the program's own arguments.
-    if unsafe { real::recvmmsg(fd, messages, 0, flags, timeout) } < 0 {
-        return -1;
-    }
-    let patience = Patience::of(timeout);
-    let errno = thread::errno();
-    // The next call is told of an error behind messages.
-    let end = |index: usize, error| {
-        if index > 0
-            && error != libc::EAGAIN
-            && let Some(socket) = table::socket(fd)
-        {
-            socket.keep_error(error);
-        }
-        give_up(index, (errno, error))
-    };
-    let mut flags_now = flags & !libc::MSG_WAITFORONE;
-    for index in 0..count as usize {
-        let entry = messages.wrapping_add(index);
-        if !user::can_write(entry.cast(), size_of::<mmsghdr>()) {
-            return end(index, libc::EFAULT);
-        }
-        // SAFETY: just found writable.
-        let result = unsafe { recvmsg(fd, &raw mut (*entry).msg_hdr, flags_now) };
-        if result < 0 {
-            return end(index, thread::errno());
-        }
-        // SAFETY: as above.
-        unsafe { (*entry).msg_len = result as c_uint };
-        if flags & libc::MSG_WAITFORONE != 0 {
-            flags_now |= libc::MSG_DONTWAIT;
-        }
-        if patience.is_over() {
-            return index as c_int + 1;
-        }
-    }
-    count as c_int
-}
-
-/// The time-out of `recvmmsg`: the kernel looks at it after each message only, and says what is left of it.
-struct Patience {
-    timeout: *mut timespec,
-    deadline_ns: i64,
-}
-
-impl Patience {
-    fn of(timeout: *mut timespec) -> Patience {
-        if timeout.is_null() || !user::can_write(timeout.cast(), size_of::<timespec>()) {
-            return Patience {
-                timeout: std::ptr::null_mut(),
-                deadline_ns: i64::MAX,
-            };
-        }
-        // SAFETY: just found readable.
-        let given = unsafe { timeout.read_unaligned() };
-        let given_ns = given.tv_sec.saturating_mul(1_000_000_000);
-        let now_ns = kernel::monotonic_ns().cast_signed();
-        let deadline_ns = now_ns.saturating_add(given_ns.saturating_add(given.tv_nsec));
-        Patience {
-            timeout,
-            deadline_ns,
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        if self.timeout.is_null() {
-            return false;
-        }
-        let left_ns = self.deadline_ns - kernel::monotonic_ns().cast_signed();
-        let left_ns = left_ns.max(0);
-        let left = timespec {
-            tv_sec: left_ns / 1_000_000_000,
-            tv_nsec: left_ns % 1_000_000_000,
-        };
-        // SAFETY: found writable before; the program gave it to this call.
-        unsafe { self.timeout.write_unaligned(left) };
-        left_ns == 0
-    }
-}
-
-/// After `index` messages an error: it counts only when there was no message; else `errno` stays as it was.
-pub(super) fn give_up(index: usize, (errno, error): (c_int, c_int)) -> c_int {
-    if index > 0 {
-        thread::set_errno(errno);
-        return index as c_int;
-    }
-    thread::set_errno(error);
-    -1
 }
 
 #[unsafe(no_mangle)]

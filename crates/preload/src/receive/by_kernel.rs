@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use libc::{c_int, iovec};
+use libc::{c_int, iovec, timespec};
 use millrace_shm::board::{ReceiveState, Row};
 use millrace_stream::ReceiveHalf;
 
@@ -112,17 +112,23 @@ pub(super) fn await_kernel(fd: c_int, progress: &mut Progress<'_>) -> Result<(),
     Ok(())
 }
 
+/// How long a call waits, by SO_RCVTIMEO. None: for ever.
+pub(crate) fn patience_of(fd: c_int) -> Option<timespec> {
+    let zero = [0i64; 2];
+    let given = kernel::option::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or(zero);
+    (given != zero).then(|| timespec {
+        tv_sec: given[0],
+        tv_nsec: given[1] * 1000,
+    })
+}
+
 /// When a call that begins now is over, by SO_RCVTIMEO.
 pub(super) fn deadline_ns(fd: c_int) -> u64 {
-    let zero = [0i64; 2];
-    let [seconds, microseconds] =
-        kernel::option::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or(zero);
-    if [seconds, microseconds] == zero {
-        return u64::MAX;
-    }
-    let patience_ns = seconds.unsigned_abs().saturating_mul(1_000_000_000)
-        + microseconds.unsigned_abs().saturating_mul(1000);
-    kernel::monotonic_ns().saturating_add(patience_ns)
+    patience_of(fd).map_or(u64::MAX, |patience| {
+        let patience_ns = patience.tv_sec.unsigned_abs().saturating_mul(1_000_000_000)
+            + patience.tv_nsec.unsigned_abs();
+        kernel::monotonic_ns().saturating_add(patience_ns)
+    })
 }
 
 /// Sleeps until there is something to receive or an end, so long at most, or until any handler has run. As `poll` returns.
@@ -133,7 +139,7 @@ pub(super) fn await_events(fd: c_int, patience_ns: u64) -> c_int {
         events: libc::POLLIN | libc::POLLRDHUP,
         revents: 0,
     };
-    let patience = libc::timespec {
+    let patience = timespec {
         tv_sec: (patience_ns / 1_000_000_000).min(1 << 31) as i64,
         tv_nsec: (patience_ns % 1_000_000_000) as i64,
     };
@@ -297,7 +303,7 @@ pub(crate) fn keep_error(socket: &Socket, error: i32) {
 }
 
 /// The error that was kept for a receiving call, or zero. EPIPE is for sends: the stream had ended before.
-pub(super) fn kept_error(socket: &Socket) -> i32 {
+pub(crate) fn kept_error(socket: &Socket) -> i32 {
     match socket.error() {
         0 | libc::EPIPE => 0,
         _ => socket.take_kept_error(),

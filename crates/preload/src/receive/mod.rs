@@ -21,10 +21,10 @@ mod rest;
 mod told;
 
 use by_kernel::{
-    await_kernel, await_rest, end_raw, kept_error, look_in_kernel, recount, take_from_kernel,
-    take_rest, tell_taken,
+    await_kernel, await_rest, end_raw, look_in_kernel, recount, take_from_kernel, take_rest,
+    tell_taken,
 };
-pub(crate) use by_kernel::{by_kernel, ending, keep_error};
+pub(crate) use by_kernel::{by_kernel, ending, keep_error, kept_error, patience_of};
 pub(crate) use gathering::Gathering;
 pub(crate) use peeked::Peeked;
 use peeked::copy_from_ring;
@@ -129,9 +129,19 @@ pub(crate) fn receive(
         thread::test_cancel();
         return receive_joined(socket, call, raw);
     }
-    let Some(row) = socket.begin_raw_receive(call.fd) else {
-        return receive_joined(socket, call, raw);
-    };
+    match receive_unjoined(socket, call, raw) {
+        Some(result) => Outcome::Handled(result),
+        None => receive_joined(socket, call, raw),
+    }
+}
+
+/// Makes the program's own call on a connection that is on no ring; it returns how many bytes it received. None: it is on one now.
+pub(crate) fn receive_unjoined(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    raw: &mut dyn FnMut() -> isize,
+) -> Option<isize> {
+    let row = socket.begin_raw_receive(call.fd)?;
     let result = raw();
     // As in `send`: counted before the announcement goes.
     by_kernel::count_message(&row.receive, call, result);
@@ -139,7 +149,7 @@ pub(crate) fn receive(
     if result > 0 {
         client::count(call.fd, socket, result.cast_unsigned());
     }
-    Outcome::Handled(result)
+    Some(result)
 }
 
 fn receive_joined(

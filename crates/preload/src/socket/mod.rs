@@ -42,6 +42,7 @@ mod sharing;
 
 pub(crate) use life::{begin_child, forget};
 pub(crate) use patience::rests;
+pub(crate) use peer::ERESTARTSYS;
 pub(crate) use record::reset_row;
 
 use crate::guarded::Guarded;

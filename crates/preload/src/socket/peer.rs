@@ -15,6 +15,9 @@ use super::{Locked, Socket};
 use crate::kernel::{self, kernel};
 use crate::{spin, table, thread};
 
+/// The kernel's own, of a call that goes on when the handler has run. A later call tells the program of it as of any error.
+pub(crate) const ERESTARTSYS: c_int = 512;
+
 /// A sender that goes on sending looks after its reader so often, in nanoseconds.
 const NS_BETWEEN_LOOKS: u64 = 1_000_000;
 /// A thread that has sent nothing for so long looks at once: that costs less than a hundredth of the pause, and what became of the reader
@@ -92,6 +95,24 @@ impl Socket {
     pub(crate) fn keep_error(&self, error: c_int) {
         let word = &self.row().identity.error;
         word.store(error.cast_unsigned(), Release);
+    }
+
+    /// As [`Socket::keep_error`], of an error that the connection goes on after. A send tells of it too, once it asks the kernel.
+    pub(crate) fn owe_error(&'static self, fd: c_int, error: c_int) {
+        self.keep_error(error);
+        if self.is_attached()
+            && let Some(locked) = self.lock_send(fd)
+        {
+            locked.half.leave();
+        }
+    }
+
+    /// An error that is owed, without which the connection is as before; zero: none.
+    pub(crate) fn owed_error(&self) -> c_int {
+        match self.error() {
+            error @ (libc::EFAULT | ERESTARTSYS) => error,
+            _ => 0,
+        }
     }
 
     /// Takes the error that was kept, if there is one.

@@ -1,0 +1,123 @@
+/* recvmmsg: several messages, and what ends them before there are as many as were asked for. */
+#include "traps.h"
+
+/* The kernel looks at the time-out after each message, and says what is left of it. */
+static void several_messages_within_a_time(void) {
+    enum { COUNT = 4 };
+    Pair pair = on_the_ring();
+    char got[COUNT][64] = {0}, message[64] = "a message";
+    struct iovec parts[COUNT];
+    struct mmsghdr list[COUNT] = {0};
+    for (int i = 0; i < COUNT; i++) {
+        parts[i] = (struct iovec){got[i], sizeof got[i]};
+        list[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
+        must(send(pair.near, message, sizeof message, 0) == sizeof message, "send");
+    }
+    struct timespec time = {50, 0}, none = {0, 0}, wrong = {0, -1};
+    observe_result("recvmmsg", recvmmsg(pair.far, list, COUNT, 0, &time));
+    observe("%s, %s", got[COUNT - 1], time.tv_sec > 0 && time.tv_sec < 50 ? "some of the time is left" : "it does not say");
+    must(send(pair.near, message, sizeof message, 0) == sizeof message, "send");
+    must(send(pair.near, message, sizeof message, 0) == sizeof message, "send");
+    observe_result("recvmmsg at once", recvmmsg(pair.far, list, COUNT, 0, &none));
+    observe_result("recvmmsg of no time", recvmmsg(pair.far, list, COUNT, 0, &wrong));
+}
+
+static void ignore(int signal) { (void)signal; }
+
+/* What ends a call after its first message. */
+enum End { A_BAD_ADDRESS, A_HANDLER, A_HANDLER_THAT_RESTARTS, A_TIME_OUT, NO_WAITING, ENDS };
+
+/* Receives one message, and what would be the next has this end. */
+static void one_and(enum End end, Pair pair) {
+    char got[2][4];
+    struct iovec parts[2] = {{got[0], 4}, {end == A_BAD_ADDRESS ? (void *)8 : got[1], 4}};
+    struct mmsghdr list[2] = {{.msg_hdr = {.msg_iov = &parts[0], .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &parts[1], .msg_iovlen = 1}}};
+    must(send(pair.near, "eight bytes", end == A_BAD_ADDRESS ? 8 : 4, 0) > 0, "send");
+    struct timeval patience = {0, 30000};
+    if (end == A_TIME_OUT)
+        setsockopt(pair.far, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    if (end == A_HANDLER || end == A_HANDLER_THAT_RESTARTS) {
+        struct sigaction action = {.sa_handler = ignore, .sa_flags = end == A_HANDLER ? 0 : SA_RESTART};
+        struct itimerval soon = {.it_value = {0, 30000}};
+        sigaction(SIGALRM, &action, NULL);
+        setitimer(ITIMER_REAL, &soon, NULL);
+    }
+    observe_result("recvmmsg", recvmmsg(pair.far, list, 2, end == NO_WAITING ? MSG_DONTWAIT : 0, NULL));
+}
+
+/* An error's number: the kernel has one that has no name. */
+static void observe_error(const char *call, ssize_t result) {
+    observe("%s: %zd, error %d", call, result, result < 0 ? errno : 0);
+}
+
+static void ask_poll(int fd, short events) {
+    struct pollfd entry = {.fd = fd, .events = events};
+    int result = poll(&entry, 1, 20);
+    observe("poll for %#x: %d, %#x", events, result, entry.revents);
+}
+
+static void ask_select(int fd) {
+    fd_set reads, writes;
+    FD_ZERO(&reads);
+    FD_ZERO(&writes);
+    FD_SET(fd, &reads);
+    FD_SET(fd, &writes);
+    struct timeval patience = {0, 20000};
+    int result = select(fd + 1, &reads, &writes, NULL, &patience);
+    observe("select: %d, %d and %d", result, FD_ISSET(fd, &reads) != 0, FD_ISSET(fd, &writes) != 0);
+}
+
+static void ask_epoll(int fd) {
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLOUT};
+    must(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0, "epoll_ctl");
+    int result = epoll_wait(set, &event, 1, 20);
+    observe("epoll_wait: %d, %#x", result, event.events);
+    close(set);
+}
+
+/* The error behind a message waits for the next call of any kind, which tells of it; one call does. */
+static void the_next_call_tells(int is_on_ring) {
+    enum { WAYS = 8 };
+    for (int end = 0; end < ENDS; end++)
+        for (int way = 0; way < WAYS; way++) {
+            Pair pair = is_on_ring ? on_the_ring() : connected();
+            char byte;
+            struct iovec part = {&byte, 1};
+            struct mmsghdr message = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
+            int error = 0;
+            socklen_t length = sizeof error;
+            observe("end %d, way %d", end, way);
+            one_and(end, pair);
+            switch (way) {
+            case 0: ask_poll(pair.far, POLLIN | POLLOUT); break;
+            case 1: ask_poll(pair.far, POLLOUT); break;
+            case 2: ask_poll(pair.far, 0); break;
+            case 3: ask_select(pair.far); break;
+            case 4: ask_epoll(pair.far); break;
+            case 5: observe_error("recvmmsg", recvmmsg(pair.far, &message, 1, MSG_DONTWAIT, NULL)); break;
+            case 6:
+                getsockopt(pair.far, SOL_SOCKET, SO_ERROR, &error, &length);
+                observe("SO_ERROR: %d", error);
+                break;
+            }
+            observe_error("send", send(pair.far, &byte, 1, MSG_NOSIGNAL));
+            for (int i = 0; i < 2; i++)
+                observe_error("recv", recv(pair.far, &byte, 1, MSG_DONTWAIT));
+            close(pair.near);
+            close(pair.far);
+        }
+}
+
+static void what_ends_messages_on_the_ring(void) { the_next_call_tells(1); }
+static void what_ends_messages_in_the_kernel(void) { the_next_call_tells(0); }
+
+int main(int argc, char **argv) {
+    static const Case cases[] = {
+        CASE(several_messages_within_a_time),
+        CASE(what_ends_messages_on_the_ring),
+        CASE(what_ends_messages_in_the_kernel),
+        {0},
+    };
+    return run_cases(cases, argc, argv);
+}
