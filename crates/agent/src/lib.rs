@@ -31,6 +31,7 @@ mod growth;
 mod http;
 mod introductions;
 mod labels;
+mod memory;
 mod metrics;
 mod naming;
 mod netlink;

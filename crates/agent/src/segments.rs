@@ -85,7 +85,9 @@ pub(crate) struct Segments {
 impl Segments {
     pub(crate) fn new(limits: QuotaConfig, steps: [u32; 2]) -> io::Result<Segments> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        let bytes_limit = limits.bytes_total.unwrap_or_else(|| memory_bytes() / 4);
+        let bytes_limit = limits
+            .bytes_total
+            .unwrap_or_else(|| crate::memory::bytes() / 4);
         Ok(Segments {
             inotify,
             charges: HashMap::new(),
@@ -289,23 +291,6 @@ impl Segments {
 /// As `/proc/PID/fdinfo` writes it.
 fn watch_number(watch: WatchDescriptor) -> String {
     format!("{:x}", watch.as_raw())
-}
-
-/// Memory of the machine, or of the container where that has less.
-fn memory_bytes() -> u64 {
-    let machine = nix::sys::sysinfo::sysinfo().map_or(1 << 30, |info| info.ram_total());
-    let limits = [
-        "/sys/fs/cgroup/memory.max",
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-    ];
-    let limit = |path: &&str| {
-        std::fs::read_to_string(path)
-            .ok()?
-            .trim()
-            .parse::<u64>()
-            .ok()
-    };
-    limits.iter().filter_map(limit).fold(machine, u64::min)
 }
 
 #[cfg(test)]

@@ -269,6 +269,19 @@ pub(crate) fn part_descriptors() {
     }
 }
 
+/// A child is about to have this process's descriptors and not its memory, or its memory and not its descriptors: what one of them does to
+/// a number, the other's table does not say, or says and it is not so.
+pub(crate) fn be_half_shared() {
+    leave_for_good(Reason::Unsupported);
+}
+
+/// A child is about to have copies of this process's sets, and to run no fork handlers.
+pub(crate) fn share_sets() {
+    if !is_off() && table::exists() && !is_borrowed() {
+        epoll::share_all();
+    }
+}
+
 /// An object is about to be loaded whose calls of the C library pass no hook.
 pub(crate) fn be_bypassed() {
     leave_for_good(Reason::Unsupported);

@@ -41,12 +41,16 @@ pub(crate) unsafe fn control(
             inner.leave_to_kernel();
         }
         if let Some(result) = set.change(epoll, operation, (fd, event), &mut raw) {
+            if result == 0 && operation != libc::EPOLL_CTL_DEL && set.changes.are_for_others() {
+                leave_to_unknown(fd);
+            }
             return result;
         }
     }
 }
 
-/// A set that we do not know has `fd`: it came from another program, or past us, and nobody looks at rings for those who wait on it.
+/// A set that we do not know has `fd`: it came from another program, or past us; or one that others wait on, who do not know that it has.
+/// Nobody looks at rings for them.
 #[cold]
 fn leave_to_unknown(fd: c_int) {
     let errno = thread::errno();

@@ -2,8 +2,9 @@
 //!
 //! Each process counts the changes that it makes itself, and all count together in a word that they share. When the two differ,
 //! somebody else has changed the set: from then on it is the kernel's, for this process. The first wait of a process that did not
-//! make the set counts as a change: the maker opens no gates under a sleeper that it does not know of. A child that only ends, or
-//! becomes another program, changes nothing.
+//! make the set counts as a change: the maker opens no gates under a sleeper that it does not know of. What a child registers that has not
+//! used the set otherwise leaves its ring right there, since those who sleep on the set do not know that it has become a member. A child
+//! that only ends, or becomes another program, changes nothing.
 
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32,
@@ -125,6 +126,11 @@ impl Changes {
         }
     }
 
+    /// Whether the set is another process's, which is to hear of what this one registers: a child that has not used it otherwise.
+    pub(super) fn are_for_others(&self) -> bool {
+        self.are_shared() && (self.user.load(Relaxed) != process::id() || process::is_borrowed())
+    }
+
     /// Whether this process knows of all changes.
     pub(super) fn are_known(&self) -> bool {
         let common = self.common();
@@ -177,7 +183,7 @@ impl EpollSet {
 
     /// The connections of the set, each with the descriptor that it was registered by; all that there are, where that is not known.
     pub(crate) fn connections(&self) -> Vec<(libc::c_int, &'static Socket)> {
-        if self.is_lost.load(Relaxed) {
+        if self.is_lost.load(Relaxed) || !self.changes.are_known() {
             return table::all()
                 .filter_map(|fd| Some((fd, table::socket(fd)?)))
                 .collect();

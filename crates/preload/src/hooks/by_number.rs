@@ -2,9 +2,9 @@
 
 use libc::{c_int, c_long, timespec};
 
-use super::descriptors::{self, installs_filter};
+use super::programs::installs_filter;
 use super::uring::before_clone;
-use super::{aio, programs, receive, send, sockets, wait};
+use super::{aio, descriptors, programs, receive, send, sockets, wait};
 use crate::{kernel, process, real, table, thread, uring, user};
 
 /// Bytes of a signal set, as the kernel has it.
@@ -132,7 +132,7 @@ fn descriptors_and_options(number: c_long, [a, b, c, d, e, _]: Arguments) -> Opt
         libc::SYS_prlimit64 => call!(descriptors::prlimit, a, b, c, d),
         libc::SYS_setns => call!(descriptors::setns, a, b),
         libc::SYS_unshare => call!(descriptors::unshare, a),
-        libc::SYS_prctl => call!(descriptors::prctl, a, b, c, d, e),
+        libc::SYS_prctl => call!(programs::prctl, a, b, c, d, e),
         libc::SYS_munmap => call!(descriptors::munmap, a, b),
         libc::SYS_mprotect => call!(descriptors::mprotect, a, b, c),
         libc::SYS_execve => call!(programs::execve, a, b, c),

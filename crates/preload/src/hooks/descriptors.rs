@@ -467,34 +467,3 @@ pub(super) unsafe extern "C-unwind" fn mprotect(
     };
     thread::told(answer) as c_int
 }
-
-/// Whether a seccomp mode (as `prctl` counts them: 1 strict, 2 by a filter) comes into force. Without a filter it is a question only.
-pub(super) fn installs_filter(mode: usize, filter: usize) -> bool {
-    mode == libc::SECCOMP_MODE_STRICT as usize
-        || mode == libc::SECCOMP_MODE_FILTER as usize && filter != 0
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn prctl(
-    what: c_int,
-    a: libc::c_ulong,
-    b: libc::c_ulong,
-    c: libc::c_ulong,
-    d: libc::c_ulong,
-) -> c_int {
-    if what == libc::PR_SET_SECCOMP && installs_filter(a as usize, b as usize) {
-        process::enter_sandbox();
-    }
-    let hides = what == libc::PR_SET_DUMPABLE && a == 0;
-    if hides || what == client::PR_SET_PTRACER && client::keep_tracer(a) {
-        process::hide_from_agent();
-    }
-    const PR_SET_TSC: c_int = 26;
-    const PR_TSC_SIGSEGV: libc::c_ulong = 2;
-    if what == PR_SET_TSC && a == PR_TSC_SIGSEGV {
-        // Our clock is the counter that it takes away.
-        process::enter_sandbox();
-    }
-    // SAFETY: the program's own arguments.
-    unsafe { real::prctl(what, a, b, c, d) }
-}

@@ -1,9 +1,10 @@
-//! A program that replaces itself: the rings of this process end with its memory. And programs that it starts beside itself.
+//! A program that replaces itself: the rings of this process end with its memory. Programs that it starts beside itself. And what it
+//! confines itself to.
 
 use libc::{FILE, c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use crate::started::{self, Program};
-use crate::{process, real};
+use crate::{client, process, real};
 
 type Strings = *const *const c_char;
 
@@ -202,4 +203,40 @@ pub(super) unsafe extern "C-unwind" fn popen(
         let stream = unsafe { real::popen(command, mode) };
         (stream, !stream.is_null())
     })
+}
+
+/// Whether a seccomp mode (as `prctl` counts them: 1 strict, 2 by a filter) comes into force. Without a filter it is a question only.
+pub(super) fn installs_filter(mode: usize, filter: usize) -> bool {
+    mode == libc::SECCOMP_MODE_STRICT as usize
+        || mode == libc::SECCOMP_MODE_FILTER as usize && filter != 0
+}
+
+const PR_SET_TSC: c_int = 26;
+const PR_TSC_SIGSEGV: libc::c_ulong = 2;
+const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn prctl(
+    what: c_int,
+    a: libc::c_ulong,
+    b: libc::c_ulong,
+    c: libc::c_ulong,
+    d: libc::c_ulong,
+) -> c_int {
+    if what == libc::PR_SET_SECCOMP && installs_filter(a as usize, b as usize) {
+        process::enter_sandbox();
+    }
+    let hides = what == libc::PR_SET_DUMPABLE && a == 0;
+    if hides || what == client::PR_SET_PTRACER && client::keep_tracer(a) {
+        process::hide_from_agent();
+    }
+    // Our clock is the counter that the first takes away, and by the second system calls may pass only where others are made.
+    if matches!(
+        (what, a),
+        (PR_SET_TSC, PR_TSC_SIGSEGV) | (PR_SET_SYSCALL_USER_DISPATCH, 1..)
+    ) {
+        process::enter_sandbox();
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::prctl(what, a, b, c, d) }
 }

@@ -205,10 +205,16 @@ hides! {
     io_uring_register_sync_msg(request: *mut c_void);
 }
 
-/// Whether a bare child gets copies of this process's memory and descriptors, by the flags of `clone`.
+/// A child or a thread is about to begin, by these flags of `clone`, that runs no fork handlers.
 pub(super) fn before_clone(flags: usize) {
-    if flags & libc::CLONE_VM as usize == 0 {
+    let has = |flag: c_int| flags & flag as usize != 0;
+    let (memory, descriptors) = (has(libc::CLONE_VM), has(libc::CLONE_FILES));
+    if memory != descriptors && !(memory && has(libc::CLONE_VFORK)) {
+        // What is known of descriptors is not known by those who have them, or it is by others as well.
+        process::be_half_shared();
+    } else if !memory {
         uring::share_all();
+        process::share_sets();
     }
     process::expect_bare_child();
 }
