@@ -5,6 +5,8 @@ TO      = $(DESTDIR)$(PREFIX)
 BUILT   = $(or $(CARGO_TARGET_DIR),target)/release
 # For workspaces of their own: what they have in common with this one is built once.
 BESIDE  = --target-dir $(or $(CARGO_TARGET_DIR),target)
+# The project's own commands where nothing is measured: of the parts that the unit tests are built of anyway.
+XTASK   = $(CARGO) build --quiet --workspace --bin xtask && $(BUILT)/../debug/xtask
 # How much `make bench` measures: some of each case. `make bench GRID=` measures all of it, in more than seven hours.
 GRID   ?= --short
 # On which roads; docs/benchmarking.md says why these.
@@ -21,10 +23,10 @@ demo: ## real programs over the kernel and over Millrace in turn, one table, und
 	@$(CARGO) xtask demo
 
 test: build ## every test suite in seeded samples, at most 20 minutes
-	@$(CARGO) xtask test
+	@$(XTASK) test
 
 test-all: build ## every test suite in full; goes on where it stopped, and writes docs/results/full.md
-	@$(CARGO) xtask test --all
+	@$(XTASK) test --all
 
 test-kubernetes: build ## a real cluster of one node, with deploy/kubernetes; builds the cluster's programs the first time, a quarter of an hour
 	tests/kubernetes/run.py
@@ -37,7 +39,7 @@ check-rest:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --quiet
-	$(CARGO) xtask tidy
+	$(XTASK) tidy
 	$(CARGO) clippy --manifest-path tests/sequences/Cargo.toml $(BESIDE) --all-targets --quiet -- -D warnings
 	$(CARGO) clippy --manifest-path tests/hostile/peer/Cargo.toml $(BESIDE) --all-targets --quiet -- -D warnings
 	$(CARGO) clippy --manifest-path tests/channels/participant/Cargo.toml $(BESIDE) --all-targets --quiet -- -D warnings
@@ -56,11 +58,12 @@ bench-sockets: ## every claim with its bar, measured, in ten rounds; about 35 mi
 peers: ## what channels are measured against (millrace bench run channels), beside the release build
 	$(CARGO) build --release --manifest-path crates/bench/peers/Cargo.toml $(BESIDE)
 
+# Programs by themselves: what they are made of is then compiled once, for the linker alone, and serves both of them.
 build:
-	$(CARGO) build --release --package millrace-cli --package millrace-preload --package millrace-channel-c
-	$(CARGO) rustc --profile xtask --package millrace-cli --bin millrace-static --features static -- \
+	$(CARGO) build --release --package millrace-cli
+	$(CARGO) rustc --release --package millrace-cli --bin millrace-static --features static -- \
 		-C target-feature=+crt-static -C strip=symbols
-	ln -f $(BUILT)/../xtask/millrace-static $(BUILT)/millrace-static
+	$(CARGO) build --release --package millrace-preload --package millrace-channel-c
 
 # Everything that is installed, by the name that it has below PREFIX; `uninstall` removes just that.
 INSTALLED = lib/libmillrace.so lib/libmillrace.so.0 lib/pkgconfig/millrace.pc include/millrace.h \
