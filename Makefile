@@ -14,7 +14,7 @@ ROADS  ?= loopback,unix,bridge,millrace-loopback,millrace-bridge
 # What was measured of another commit is not gone on with.
 MEASURED = target/bench/$(or $(shell git describe --always --dirty 2>/dev/null),here)$(if $(strip $(GRID)),,-all)
 
-.PHONY: help demo test test-all test-kubernetes check check-rest bench bench-sockets peers build install uninstall deb image
+.PHONY: help demo test test-all test-kubernetes check check-rest unit-tests bench bench-sockets peers build install uninstall deb image
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -48,6 +48,10 @@ check-rest:
 	$(CARGO) test --package millrace-preload --lib --features coverage --quiet
 	$(CARGO) test --package millrace-wire --lib --features ahead --quiet
 	if command -v cargo-deny >/dev/null; then $(CARGO) deny --log-level error check; fi
+
+# What `make test` would compile first: beside the release build, most of which is one processor's work.
+unit-tests:
+	$(CARGO) test --workspace --no-run --quiet
 
 bench: build ## every scenario of `millrace bench` on five roads; about an hour, as projected; goes on where it stopped; target/bench/COMMIT/report.html
 	@$(BUILT)/millrace bench run $(GRID) --out $(MEASURED) --roads $(ROADS)
