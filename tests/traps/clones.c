@@ -22,33 +22,38 @@ static void observe_waits(Pair pair, int set) {
     }
 }
 
-/* A child changes the set, and ends, or lives on with it. */
+/* A child changes the set, and ends, or lives on with it until it is told. */
 static void a_child_changes(int operation, long how, int is_on_ring, int lives) {
     Pair pair = is_on_ring ? on_the_ring() : connected();
-    int set = epoll_create1(0), life[2];
+    int set = epoll_create1(0), done[2], over[2];
+    char byte = 0;
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = 5};
-    must(pipe(life) == 0, "pipe");
+    must(pipe(done) == 0 && pipe(over) == 0, "pipe");
     if (operation != EPOLL_CTL_ADD)
         must(epoll_ctl(set, EPOLL_CTL_ADD, pair.far, &event) == 0, "epoll_ctl");
     pid_t child = begin(how);
     if (child == 0) {
-        char byte;
-        close(life[1]);
         event.data.u32 = 9;
         int result = epoll_ctl(set, operation, pair.far, &event);
+        must(write(done[1], &byte, 1) == 1, "write");
         if (lives)
-            read(life[0], &byte, 1);
+            must(read(over[0], &byte, 1) == 1, "read");
         end(result != 0);
     }
-    close(life[0]);
-    if (lives)
-        pause_ms(50);
-    else
+    must(read(done[0], &byte, 1) == 1, "read");
+    if (!lives)
         observe("child: %d", status_of(child));
     observe_waits(pair, set);
-    close(life[1]);
+    must(write(over[1], &byte, 1) == 1, "write");
     if (lives)
         observe("child: %d", status_of(child));
+    for (int i = 0; i < 2; i++) {
+        close(done[i]);
+        close(over[i]);
+    }
+    close(pair.near);
+    close(pair.far);
+    close(set);
 }
 
 static void a_set_that_children_change(void) {

@@ -38,11 +38,14 @@ static void one_and(enum End end, Pair pair) {
         setsockopt(pair.far, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     if (end == A_HANDLER || end == A_HANDLER_THAT_RESTARTS) {
         struct sigaction action = {.sa_handler = ignore, .sa_flags = end == A_HANDLER ? 0 : SA_RESTART};
-        struct itimerval soon = {.it_value = {0, 30000}};
+        struct itimerval soon = {.it_value = {0, 30000}, .it_interval = {0, 30000}};
         sigaction(SIGALRM, &action, NULL);
         setitimer(ITIMER_REAL, &soon, NULL);
     }
-    observe_result("recvmmsg", recvmmsg(pair.far, list, 2, end == NO_WAITING ? MSG_DONTWAIT : 0, NULL));
+    int result = recvmmsg(pair.far, list, 2, end == NO_WAITING ? MSG_DONTWAIT : 0, NULL);
+    struct itimerval never = {0};
+    setitimer(ITIMER_REAL, &never, NULL);
+    observe_result("recvmmsg", result);
 }
 
 /* An error's number: the kernel has one that has no name. */
