@@ -85,7 +85,7 @@ static void the_next_call_tells(int is_on_ring) {
     for (int end = 0; end < ENDS; end++)
         for (int way = 0; way < WAYS; way++) {
             Pair pair = is_on_ring ? on_the_ring() : connected();
-            char byte;
+            char byte = 0;
             struct iovec part = {&byte, 1};
             struct mmsghdr message = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
             int error = 0;

@@ -118,6 +118,16 @@ unsafe fn receive_behind(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize
         && let Some(socket) = table::socket(fd)
         && !socket.is_nonblocking()
     {
+        if flags & libc::MSG_WAITALL == 0 {
+            let errno = thread::errno();
+            // What is there needs no wait.
+            // SAFETY: the caller's promise.
+            let result = unsafe { recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
+            if result >= 0 || thread::errno() != libc::EAGAIN {
+                return result;
+            }
+            thread::set_errno(errno);
+        }
         match await_message(fd) {
             0 => flags |= libc::MSG_DONTWAIT,
             -1 if thread::errno() == libc::EINTR => {
