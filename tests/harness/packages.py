@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
+
+from harness import lock
 
 LOCK = Path(__file__).resolve().parents[2] / "target/packages.lock"
 
 
-@contextmanager
-def alone() -> Iterator[None]:
+def alone() -> AbstractContextManager[None]:
     """Waits for others who use apt: where it is told to keep no archives, an update takes away those that somebody is installing."""
-    LOCK.parent.mkdir(exist_ok=True)
-    with open(LOCK, "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return lock.held(LOCK)
 
 
 def missing(packages: Iterable[str]) -> list[str]:

@@ -32,7 +32,7 @@ from cases import FAILED, Cases  # noqa: E402
 from compare import Verdict, compare  # noqa: E402
 from suite import Suite, Unit  # noqa: E402
 
-from harness import isolate, packages, process, road  # noqa: E402
+from harness import isolate, lock, packages, process, road  # noqa: E402
 
 SUITES = {
     suite.name: suite
@@ -57,7 +57,7 @@ class Runner:
         """Runs a unit as often as it takes; returns its part of the result file."""
         began = time.monotonic()
         plain = self._plain(suite, unit)
-        under = [self._once(suite, unit, self.under, 0)]
+        under = [self._once(suite, unit, self.under, self._place(suite, unit, self.under) / "0")]
         known = self.known.get(f"{suite.name}/{unit.name}", {})
         verdict = compare(plain, under, known)
         for attempt in range(1, self.options.confirm + 1):
@@ -65,22 +65,26 @@ class Runner:
                 break
             chosen = [case for case in verdict.differences if case != END]
             part = chosen if unit.select and END not in verdict.differences and len(chosen) <= CONFIRMED_CASES else []
-            under.append(self._once(suite, unit, self.under, attempt, part))
-            plain.append(self._once(suite, unit, road.PLAIN, len(plain), part))
+            place = self._place(suite, unit, self.under)
+            under.append(self._once(suite, unit, self.under, place / str(attempt), part))
+            plain.append(self._once(suite, unit, road.PLAIN, place / f"plain-{attempt}", part))
             verdict = compare(plain, under, known)
         report.unit(suite, unit, verdict, time.monotonic() - began)
         return {"seconds": round(time.monotonic() - began, 1), "plain": plain, "under": under, **vars(verdict)}
 
     def _plain(self, suite: Suite, unit: Unit) -> list[Cases]:
-        """The plain runs: as many as asked for, from an earlier run of this machine where that is allowed."""
-        kept = self._place(suite, unit, road.PLAIN) / "plain.json"
+        """The plain runs: as many as asked for, from an earlier run of this machine, or one beside, where that is allowed."""
+        place = self._place(suite, unit, road.PLAIN)
         key = [suite.origin, unit.argv, str(unit.directory), unit.environment, os.uname().release]
-        if self.options.reuse_plain and kept.exists() and (old := json.loads(kept.read_text()))["key"] == key:
-            runs: list[Cases] = old["runs"]
+        kept = place / "plain.json"
+        # Runs in other modes may come to this unit at the same time.
+        with lock.held(place / "lock"):
+            if self.options.reuse_plain and kept.exists() and (old := json.loads(kept.read_text()))["key"] == key:
+                runs: list[Cases] = old["runs"]
+                return runs
+            runs = [self._once(suite, unit, road.PLAIN, place / str(number)) for number in range(self.options.plain_runs)]
+            kept.write_text(json.dumps({"key": key, "runs": runs}, indent=1))
             return runs
-        runs = [self._once(suite, unit, road.PLAIN, number) for number in range(self.options.plain_runs)]
-        kept.write_text(json.dumps({"key": key, "runs": runs}, indent=1))
-        return runs
 
     def _place(self, suite: Suite, unit: Unit, which: road.Road) -> Path:
         place = (
@@ -92,9 +96,8 @@ class Runner:
         place.mkdir(parents=True, exist_ok=True)
         return place
 
-    def _once(self, suite: Suite, unit: Unit, which: road.Road, number: int, part: list[str] | None = None) -> Cases:
-        """One process of the unit, in an empty directory, with everything it leaves behind ended after it."""
-        work = self._place(suite, unit, which) / str(number)
+    def _once(self, suite: Suite, unit: Unit, which: road.Road, work: Path, part: list[str] | None = None) -> Cases:
+        """One process of the unit, in a directory that is emptied for it, with everything it leaves behind ended after it."""
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         argv = unit.select(part) if part and unit.select else unit.argv
@@ -171,7 +174,9 @@ def main() -> int:
     """Runs what the command line asks for."""
     options = _arguments()
     os.umask(0o022)
-    pairs = _chosen(options)
+    shared = Path(options.results) / "lock"
+    with lock.held(shared):
+        pairs = _chosen(options)
     if options.list:
         report.listing(pairs)
         return 0
@@ -189,7 +194,7 @@ def main() -> int:
     if options.resume and results.exists() and (old := json.loads(results.read_text()))["commit"] == head["commit"]:
         done = old["units"]
     total = Verdict()
-    with road.Agent(under, Path(options.results) / "agent") as agent:
+    with road.Agent(under, results.with_name(f"{results.stem}-agent")) as agent:
         runner = Runner(options, under, agent.pids)
         for suite, unit in pairs:
             name = f"{suite.name}/{unit.name}"
@@ -197,7 +202,8 @@ def main() -> int:
                 done[name] = runner.unit(suite, unit)
                 results.write_text(json.dumps({**head, "units": done}, indent=1))
     if under.millrace and not options.suites and not options.quick:
-        document.record(head, done, list(SUITES.values()), DOCUMENTED)
+        with lock.held(shared):
+            document.record(head, done, list(SUITES.values()), DOCUMENTED)
     for name, result in done.items():
         total.add(report.named(name, result))
     report.summary(
