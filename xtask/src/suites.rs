@@ -22,8 +22,8 @@ use list::{SUITES, Suite};
 use record::Record;
 
 const LOGS: &str = "target/test";
-/// Of suites that run beside others.
-const AT_A_TIME: usize = 2;
+/// Of suites that run beside others, in samples. In full each has the machine for itself: it is to show what is so, however long it takes.
+const AT_A_TIME: usize = 3;
 
 /// What a suite's run has shown.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,9 +68,10 @@ pub(crate) fn command(arguments: &mut lexopt::Parser) -> Result<()> {
         }
         anyhow::Ok((suite.name, outcome))
     };
+    let at_once = if all { 1 } else { AT_A_TIME };
     let mut outcomes = Vec::new();
     for turn in chosen.chunk_by(|one, next| one.beside && next.beside) {
-        for outcome in at_a_time(AT_A_TIME, turn, |suite| run_or_recall(suite)) {
+        for outcome in at_a_time(at_once, turn, |suite| run_or_recall(suite)) {
             outcomes.push(outcome?);
         }
     }
