@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 NAME_MAX = 200
@@ -63,7 +63,7 @@ def junit(report: Path) -> Cases:
     return cases
 
 
-def tap(log: Path) -> Cases:
+def tap(log: Path, named: Callable[[str], str] = str) -> Cases:
     """TAP as libuv and Perl's Test::More write it; the number belongs to the name only where no name is given."""
     cases = _Numbered()
     for line in _lines(log):
@@ -74,7 +74,7 @@ def tap(log: Path) -> Cases:
         if match[3].startswith("# "):
             name, directive = "", match[3][2:]
         skipped = directive.upper().startswith(("SKIP", "TODO"))
-        cases.put(name.strip() or match[2], SKIPPED if skipped else PASSED if match[1] == "ok" else FAILED)
+        cases.put(named(name.strip() or match[2]), SKIPPED if skipped else PASSED if match[1] == "ok" else FAILED)
     return cases
 
 
@@ -107,10 +107,7 @@ def tinytest(log: Path) -> Cases:
 
 def perl(log: Path) -> Cases:
     """TAP of tests that put ports and test data into names."""
-    cases = _Numbered()
-    for name, result in tap(log).items():
-        cases.put(_steady(name.partition(" #")[0]), result)
-    return cases
+    return tap(log, _steady)
 
 
 def redis(log: Path) -> Cases:
