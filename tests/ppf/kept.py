@@ -94,7 +94,7 @@ def changed(stack: ExitStack, place: Path, count: int) -> None:
         began = time.monotonic()
         loaded = function.ask("bearer", "load", str(file))
         took = time.monotonic() - began
-        print(f"        {count} bearers were added in {took:.2f} s, {count / took:.0f} a second", flush=True)
+        print(f"figure: {count} bearers were added in {took:.2f} s, {count / took:.0f} a second", flush=True)
         check(loaded["added"] == count and not loaded["refused"], f"{loaded['refusals']}")
         api = Api(function.socket)
         seen = len(_all(function))
@@ -145,7 +145,7 @@ def restored(stack: ExitStack, place: Path, count: int) -> None:
         load.over.set()
         load.thread.join()
     listed = ", ".join(f"{one:.2f}" for one in times)
-    print(f"        packets again, with {count} bearers, after {listed} s", flush=True)
+    print(f"figure: killed with {count} bearers, packets again after {listed} s", flush=True)
     function.stop()
 
 
@@ -178,7 +178,7 @@ def killed(stack: ExitStack, place: Path, kills: int) -> None:
     finally:
         load.over.set()
         load.thread.join()
-    print(f"        {kills} kills, {len(known)} bearers, {cut} torn tails; packets again after {longest:.2f} s at most", flush=True)
+    print(f"figure: {kills} kills, {len(known)} bearers, {cut} torn tails; packets again after {longest:.2f} s at most", flush=True)
 
 
 def _change_until_killed(function: Function, known: dict[int, dict[str, object]], choose: random.Random) -> None:

@@ -8,7 +8,7 @@ use std::fmt;
 use crate::bearer::{BEARERS_MAX, Bearer, BearerId, MeterId, SHARDS};
 use crate::hold::HoldLimits;
 use crate::spec::{BearerSpec, UeSpec};
-use crate::store::{Store, StoreError};
+use crate::store::{Loaded, Store, StoreError};
 use crate::table::Table;
 
 /// Why a change was not made.
@@ -70,24 +70,27 @@ impl Registry {
     }
 
     /// One that is kept in a store, with what is in it.
-    ///
-    /// # Errors
-    /// When the store says what cannot be.
-    pub fn restored(mut store: Store) -> Result<Registry, StoreError> {
+    #[must_use]
+    pub fn restored(mut store: Store) -> Registry {
         let loaded = store.take_loaded();
+        Registry::of(&loaded, Some(store))
+    }
+
+    /// One of what a store has said, and which is kept there.
+    pub(crate) fn of(loaded: &Loaded, store: Option<Store>) -> Registry {
         let mut registry = Registry::new();
-        for (ue, spec) in loaded.ues {
-            registry.table.put_meter(MeterId(ue), spec.limits());
+        for (ue, spec) in &loaded.ues {
+            registry.table.put_meter(MeterId(*ue), spec.limits());
         }
-        for (id, spec) in loaded.bearers {
+        for (id, spec) in loaded.bearers() {
             // One number was read once, and so many far ends were there before.
             registry.table.restore(id, &spec.bearer());
         }
-        for id in loaded.free {
+        for id in loaded.free() {
             registry.table.restore_free(id);
         }
-        registry.store = Some(store);
-        Ok(registry)
+        registry.store = store;
+        registry
     }
 
     /// How many there are.

@@ -7,20 +7,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use millrace_sched::{Control, Entry, StageId};
-use millrace_switch::{Bell, open_port, processor};
+use millrace_switch::Bell;
 
 use crate::bearer::{Bearer, BearerId, MeterId};
 use crate::config::Config;
-use crate::node::{Interface, Node};
 use crate::registry::{ChangeError, Registry};
-use crate::report::{BearerList, BearerReport, CountReport, Passed, PortReport, UeList, UeReport};
+use crate::report::{BearerList, BearerReport, Passed, PortReport, UeList, UeReport};
 use crate::spec::{BearerSpec, UeSpec};
 use crate::store::StoreError;
 use crate::told::EventLog;
+use crate::worker::Command;
 use crate::worker::errand::{Errand, Errands, by_shard};
-use crate::worker::stages::{self, EndsAll};
-use crate::worker::{Attached, Command, Parts, Worker};
 
+mod begin;
 mod observe;
 #[cfg(test)]
 mod tests;
@@ -80,135 +79,17 @@ fn gather<T>(answers: &Receiver<T>, count: usize) -> Vec<T> {
     gathered
 }
 
-/// Opens all ports: what each worker has of them, and by port whose it is.
-fn attach(config: &Config) -> Result<(Vec<Vec<Attached>>, Vec<usize>), String> {
-    let workers = config.workers();
-    let mut attached: Vec<Vec<Attached>> = (0..workers).map(|_| Vec::new()).collect();
-    let mut owners = Vec::new();
-    for (number, port) in (0..).zip(&config.port) {
-        let fewest = (0..workers).min_by_key(|worker| attached[*worker].len());
-        let owner = port.worker.or(fewest).unwrap_or(0);
-        let (opened, is_file) = open_port(&port.opened())?;
-        owners.push(owner);
-        attached[owner].push(Attached {
-            number,
-            port: opened,
-            is_file,
-        });
-    }
-    Ok((attached, owners))
-}
-
 impl Running {
-    /// Opens the ports, and starts workers, each a thread, when all of it is in place.
-    ///
-    /// # Errors
-    /// What is wrong with the configuration, or what cannot be opened, and why. Nothing is left running then.
-    pub fn start(config: &Config, registry: Registry) -> Result<Running, String> {
-        let kernel = |error: nix::Error| format!("the kernel refuses what a worker needs: {error}");
-        let workers = config.workers();
-        let (attached, owners) = attach(config)?;
-        let built = stages::build(workers, &owners);
-        let (parts, errands_entry, stages) = built.map_err(|error| error.to_string())?;
-        let mut running = Running {
-            began: Instant::now(),
-            config: config.clone(),
-            ports: Vec::new(),
-            workers: Vec::new(),
-            registry: Mutex::new(registry),
-            control: errands_entry.control(),
-            errands: Arc::default(),
-            entry: Mutex::new(errands_entry),
-            bearer_stage: stages.bearer,
-            events: Arc::default(),
-            traces: Arc::default(),
-        };
-        for (number, owner) in (0..).zip(&owners) {
-            let port = running.describe(number);
-            running.ports.push((port, *owner));
-        }
-        let interfaces: Vec<_> = config.port.iter().map(|port| port.interface()).collect();
-        for (number, (part, ports)) in parts.into_iter().zip(attached).enumerate() {
-            let node = running.node(number, interfaces.clone(), &part.scheduled);
-            let bell = Arc::new(Bell::new().map_err(kernel)?);
-            let (commands, received) = channel();
-            let parts = Parts {
-                node,
-                number,
-                workers,
-                epoch: running.began,
-                spin: Duration::from_micros(config.spin_us.into()),
-                commands: received,
-                bell: bell.clone(),
-                ports,
-                owners: owners.clone(),
-                events: running.events.clone(),
-                stages,
-                errands: running.errands.clone(),
-            };
-            let worker = Worker::new(parts, part).map_err(kernel)?;
-            let processor = config.processors.get(number).copied();
-            let thread = start(number, processor, worker)?;
-            running.workers.push(Handle {
-                commands,
-                bell,
-                processor,
-                thread: Mutex::new(Some(thread)),
-            });
-        }
-        Ok(running)
-    }
-
-    /// A worker's node, which has what there is, and is the worker's.
-    fn node(
-        &self,
-        number: usize,
-        interfaces: Vec<Interface>,
-        scheduled: &millrace_sched::Worker,
-    ) -> Node {
-        let settings = self.config.settings();
-        let node = Node::with_settings(interfaces, settings, number, self.config.workers());
-        let mut node = node.with_reassembly(self.config.reassembly.limits());
-        let is_here = |shard| scheduled.has(self.bearer_stage, shard);
-        node.deal_with(is_here);
-        let registry = self.registry();
-        for (ue, spec, _) in registry.ues() {
-            node.put_ue(MeterId(ue), Some(spec.limits()));
-        }
-        for (id, bearer) in registry.iter() {
-            node.know(id, &bearer);
-            if is_here(id.shard()) {
-                node.put(id, bearer);
-            }
-        }
-        node
-    }
-
-    fn describe(&self, number: u16) -> PortReport {
-        let port = &self.config.port[usize::from(number)];
-        let interface = port.interface();
-        PortReport {
-            name: interface.name,
-            kind: port.kind().to_owned(),
-            side: interface.side.name().to_owned(),
-            worker: 0,
-            state: String::new(),
-            mac: interface.mac.to_string(),
-            vlan: interface.vlan,
-            addresses: interface
-                .addresses
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
-            mtu: interface.mtu as u64,
-            counters: CountReport::default(),
-        }
-    }
-
     /// What bearers there are. Whoever has it holds up who changes something.
     fn registry(&self) -> MutexGuard<'_, Registry> {
         // It is whole between two statements that can panic.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many bearers there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.registry().len()
     }
 
     /// Adds bearers, each if it can be.
@@ -463,33 +344,6 @@ fn with_usage(
         BearerReport::new(id, &bearer, passed)
     });
     report.collect()
-}
-
-fn start(
-    number: usize,
-    processor: Option<usize>,
-    worker: Worker,
-) -> Result<JoinHandle<()>, String> {
-    let (placed, is_placed) = channel();
-    let body = move || {
-        let outcome = processor.map_or(Ok(()), processor::stay_on);
-        let is_good = outcome.is_ok();
-        // Whoever started this waits for it.
-        let _ = placed.send(outcome);
-        if is_good {
-            let _ends = EndsAll(number);
-            worker.run();
-        }
-    };
-    let thread = std::thread::Builder::new().name(format!("ppf-{number}"));
-    let thread = thread.spawn(body);
-    let thread = thread.map_err(|error| format!("cannot start a worker: {error}"))?;
-    match (is_placed.recv(), processor) {
-        (Ok(Err(error)), Some(processor)) => Err(format!(
-            "processors: no thread can run on processor {processor}: {error}"
-        )),
-        _ => Ok(thread),
-    }
 }
 
 impl Drop for Running {

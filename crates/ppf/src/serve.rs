@@ -18,7 +18,6 @@ use tracing::{info, warn};
 use crate::api::Api;
 use crate::config::{Config, SupervisionConfig};
 use crate::http;
-use crate::registry::Registry;
 use crate::running::Running;
 use crate::store::{Store, StoreError};
 
@@ -103,7 +102,7 @@ impl Server {
             }
             None => None,
         };
-        let registry = match &config.store {
+        let store = match &config.store {
             Some(directory) => {
                 let store = Store::open(directory).map_err(ServeError::Store)?;
                 if store.cut_bytes() > 0 {
@@ -113,17 +112,16 @@ impl Server {
                         "the store ended in the middle of a record, which was cut off"
                     );
                 }
-                Registry::restored(store).map_err(ServeError::Store)?
+                Some(store)
             }
-            None => Registry::new(),
+            None => None,
         };
-        let bearers = registry.len();
-        let running = Running::start(config, registry).map_err(ServeError::Config)?;
+        let running = Running::start(config, store).map_err(ServeError::Config)?;
         info!(
             control = %options.control.display(),
             version = env!("CARGO_PKG_VERSION"),
             ports = config.port.len(),
-            bearers,
+            bearers = running.count(),
             "the function works"
         );
         if config.supervision.is_some_and(SupervisionConfig::is_hasty) {

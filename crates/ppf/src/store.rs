@@ -79,12 +79,24 @@ impl std::error::Error for StoreError {}
 /// What a journal says.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// Bearers.
-    pub bearers: Vec<(BearerId, BearerSpec)>,
-    /// The number that each free place goes on with.
-    pub free: Vec<BearerId>,
+    /// By place: its number, and its bearer; a free one goes on with the number.
+    places: Vec<Option<(BearerId, Option<BearerSpec>)>>,
     /// Limits of user equipments.
-    pub ues: BTreeMap<u32, UeSpec>,
+    pub(crate) ues: BTreeMap<u32, UeSpec>,
+}
+
+impl Loaded {
+    /// Bearers, by their places.
+    pub(crate) fn bearers(&self) -> impl Iterator<Item = (BearerId, &BearerSpec)> {
+        let places = self.places.iter().flatten();
+        places.filter_map(|(id, spec)| Some((*id, spec.as_ref()?)))
+    }
+
+    /// The number that each free place goes on with.
+    pub(crate) fn free(&self) -> impl Iterator<Item = BearerId> {
+        let places = self.places.iter().flatten();
+        places.filter_map(|(id, spec)| spec.is_none().then_some(*id))
+    }
 }
 
 /// A journal that is open.
@@ -141,7 +153,7 @@ impl Store {
             return Err(StoreError::Unknown(path_of(directory, number)));
         };
         let mut records = Records::new(rest);
-        let loaded = replay(&mut records);
+        let (loaded, live_bytes) = replay(&mut records);
         if records.is_unknown() {
             return Err(StoreError::Unknown(path_of(directory, number)));
         }
@@ -151,7 +163,7 @@ impl Store {
             number,
             journal,
             bytes: whole,
-            live_bytes: whole,
+            live_bytes,
             is_dirty: false,
             is_broken: false,
             buffer: Vec::new(),
@@ -160,7 +172,6 @@ impl Store {
             _lock: lock,
         };
         store.cut(&found[whole as usize..]).map_err(failed)?;
-        store.live_bytes = store.estimate();
         store.remove_others();
         Ok(store)
     }
@@ -184,20 +195,6 @@ impl Store {
         let beside = format!("{NAME}{}.cut", self.number);
         fs::write(self.directory.join(beside), rest)?;
         self.journal.set_len(self.bytes)
-    }
-
-    /// Bytes of a journal with what was loaded and nothing else, as far as one can tell without writing it.
-    fn estimate(&self) -> u64 {
-        let Loaded { bearers, free, ues } = &self.loaded;
-        let mut buffer = Vec::new();
-        let one = |(id, spec): &(BearerId, BearerSpec)| {
-            buffer.clear();
-            Record::Bearer(*id, spec).emit(&mut buffer);
-            buffer.len() as u64
-        };
-        let bearers: u64 = bearers.iter().map(one).sum();
-        let others = free.len() * record::FREE_BYTES + ues.len() * record::UE_BYTES;
-        MAGIC.len() as u64 + bearers + others as u64
     }
 
     /// Writes down that bearers are so from now on.
@@ -385,33 +382,39 @@ fn write_anew(path: &Path, records: impl Iterator<Item = Record>) -> io::Result<
     Ok((journal, bytes))
 }
 
-/// What there is after all records.
-fn replay(records: &mut Records<'_>) -> Loaded {
-    let mut places: Vec<Option<(BearerId, Option<BearerSpec>)>> = Vec::new();
-    let mut loaded = Loaded::default();
-    for record in records {
+/// What there is after all records, and how long a journal of it alone is.
+fn replay(records: &mut Records<'_>) -> (Loaded, u64) {
+    let Loaded {
+        mut places,
+        mut ues,
+    } = Loaded::default();
+    // Of the last record of each place.
+    let mut lengths: Vec<u16> = Vec::new();
+    let mut begin = records.at();
+    while let Some(record) = records.next() {
+        let bytes = records.at() - begin;
+        begin = records.at();
         let (id, spec) = match record {
             Record::Bearer(id, spec) => (id, Some(spec)),
             Record::Free(id) => (id, None),
             Record::Ue(ue, Some(spec)) => {
-                loaded.ues.insert(ue, spec);
+                ues.insert(ue, spec);
                 continue;
             }
             Record::Ue(ue, None) => {
-                loaded.ues.remove(&ue);
+                ues.remove(&ue);
                 continue;
             }
         };
         if places.len() <= id.slot() {
             places.resize(id.slot() + 1, None);
+            lengths.resize(id.slot() + 1, 0);
         }
         places[id.slot()] = Some((id, spec));
+        // Some thousands at most.
+        lengths[id.slot()] = bytes as u16;
     }
-    for (id, spec) in places.into_iter().flatten() {
-        match spec {
-            Some(spec) => loaded.bearers.push((id, spec)),
-            None => loaded.free.push(id),
-        }
-    }
-    loaded
+    let lengths = lengths.into_iter().map(u64::from).sum::<u64>();
+    let bytes = (MAGIC.len() + ues.len() * record::UE_BYTES) as u64 + lengths;
+    (Loaded { places, ues }, bytes)
 }

@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use millrace_ppf::{Answer, Api, Config, OPENAPI, Question, Registry, Running, Store};
+use millrace_ppf::{Answer, Api, Config, OPENAPI, Question, Running, Store};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -31,8 +31,7 @@ fn api_with(place: &std::path::Path, more: &str) -> Api {
     );
     let config = Config::parse(&config).unwrap();
     let store = Store::open(&place.join("store")).unwrap();
-    let registry = Registry::restored(store).unwrap();
-    Api::new(Running::start(&config, registry).unwrap())
+    Api::new(Running::start(&config, Some(store)).unwrap())
 }
 
 fn document() -> Value {

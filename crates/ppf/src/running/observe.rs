@@ -134,7 +134,7 @@ impl Running {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_ns: u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX),
-            bearers: self.registry().len() as u64,
+            bearers: self.count() as u64,
             bearers_max: BEARERS_MAX as u64,
             store: store.map(|path| path.display().to_string()),
             ports,

@@ -22,7 +22,7 @@ fn two_workers() -> Running {
     let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
     let allowed = (0..nix::sched::CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap());
     config.processors = allowed.cycle().take(2).collect();
-    Running::start(&config, Registry::new()).unwrap()
+    Running::start(&config, None).unwrap()
 }
 
 /// A user's packets come by any worker's port, and not only by that of the worker that has the bearer.

@@ -15,8 +15,6 @@ const NO_UE: u8 = 4;
 const USER: u8 = 0x80;
 /// Bytes before what a record says.
 const LEAD_BYTES: usize = 8;
-/// Bytes of a record about a free place.
-pub(super) const FREE_BYTES: usize = LEAD_BYTES + 5;
 /// Bytes of a record about a user equipment.
 pub(super) const UE_BYTES: usize = LEAD_BYTES + 5 + 2 * 24;
 /// What a record says is not shorter…

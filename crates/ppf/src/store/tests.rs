@@ -56,7 +56,7 @@ fn seen(registry: &Registry) -> BTreeMap<u32, BearerSpec> {
 }
 
 fn open(directory: &Path) -> Registry {
-    Registry::restored(Store::open(directory).unwrap()).unwrap()
+    Registry::restored(Store::open(directory).unwrap())
 }
 
 fn journal(directory: &Path) -> PathBuf {
@@ -115,7 +115,7 @@ fn a_record_that_is_not_what_was_written_ends_the_journal() {
         assert!(store.cut_bytes() > 0);
         let kept = fs::read(cut.path().join("bearers.1.cut")).unwrap();
         assert_eq!(kept.len() as u64, store.cut_bytes());
-        let after = seen(&Registry::restored(store).unwrap());
+        let after = seen(&Registry::restored(store));
         assert!(after.len() < all.len() && after.iter().all(|(id, one)| all[id] == *one));
     }
 }
@@ -163,7 +163,7 @@ fn zeros_that_a_machine_without_power_has_left_are_cut_off() {
     file.unwrap().write_all(&[0; 4096]).unwrap();
     let store = Store::open(place.path()).unwrap();
     assert_eq!(store.cut_bytes(), 4096);
-    assert_eq!(seen(&Registry::restored(store).unwrap()), before);
+    assert_eq!(seen(&Registry::restored(store)), before);
 }
 
 #[test]
