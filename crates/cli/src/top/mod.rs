@@ -2,6 +2,7 @@
 
 pub(crate) mod board;
 mod channels;
+pub(crate) mod ports;
 mod rates;
 mod screen;
 pub(crate) mod terminal;

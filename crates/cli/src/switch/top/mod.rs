@@ -5,11 +5,10 @@ mod screen;
 
 use clap::Args;
 use ratatui::Frame;
-use ratatui::crossterm::event::KeyEvent;
 
 use super::SwitchArguments;
-use crate::top::board::{Choice, Sort};
-use crate::top::terminal::{self, Live, Pace, Wish};
+use crate::top::board::Choice;
+use crate::top::ports::{self, Device, KEYS, PortsArguments};
 use rates::{Rates, View};
 
 /// Watch what passes by each port, and what is dropped and why; tunnels, flows, and how much the workers have to do; every second.
@@ -22,92 +21,44 @@ use rates::{Rates, View};
 #[command(after_help = KEYS)]
 pub(super) struct TopArguments {
     #[command(flatten)]
-    pace: Pace,
-    /// What comes first.
-    #[arg(long, value_enum, default_value = "packets")]
-    sort: Sort,
-    /// The last comes first.
-    #[arg(long)]
-    reverse: bool,
-    /// A line of JSON for each look, for programs: everything that is counted, per second.
-    #[arg(long)]
-    json: bool,
-    /// Only these ports.
-    #[arg(value_name = "PORT")]
-    ports: Vec<String>,
+    ports: PortsArguments,
 }
 
-const KEYS: &str = "Keys:
-  q, Ctrl-C        quit
-  s                sort by the next of: packets, bytes, drops, name, nothing (or m, b, d, n)
-  r                reverse the order
-  p, space         pause
-  arrows, j, k     scroll; also Page Up, Page Down, Home, End
-
-Exit status: 0; 1 when no switch answers at the start, or a port is not there.";
-
-/// What is watched, and how.
-struct Watch<'a> {
+/// A switch that is watched.
+struct Watched<'a> {
     switch: &'a SwitchArguments,
-    top: &'a TopArguments,
     rates: Rates,
-    choice: Choice,
-    view: View,
-    /// Nothing was printed so far.
-    is_first: bool,
-    /// All ports that were asked for have been there.
-    are_known: bool,
 }
 
 /// Shows a switch until the user has seen enough.
 pub(super) fn run(switch: &SwitchArguments, top: &TopArguments) -> anyhow::Result<u8> {
-    let mut watch = Watch {
-        switch,
-        top,
-        rates: Rates::default(),
-        choice: Choice::new(top.sort, top.reverse),
-        view: View::default(),
-        is_first: true,
-        are_known: false,
-    };
-    terminal::watch(&mut watch, &top.pace, top.json)
+    let rates = Rates::default();
+    ports::run(Watched { switch, rates }, &top.ports)
 }
 
-impl Live for Watch<'_> {
-    fn look(&mut self) -> anyhow::Result<()> {
+impl Device for Watched<'_> {
+    type View = View;
+
+    fn look(&mut self, must_be: &[String]) -> anyhow::Result<()> {
         let report = super::look(self.switch)?;
-        // One that is taken away later comes back, perhaps.
-        if !std::mem::replace(&mut self.are_known, true) {
-            super::known(report.clone(), &self.top.ports)?;
-        }
+        super::known(report.clone(), must_be)?;
         self.rates.update(report);
         Ok(())
     }
 
-    fn arrange(&mut self) {
-        self.view = self.rates.view(&self.top.ports, &self.choice);
+    fn view(&self, ports: &[String], choice: &Choice) -> View {
+        self.rates.view(ports, choice)
     }
 
-    fn is_paused(&self) -> bool {
-        self.choice.paused
+    fn draw(frame: &mut Frame<'_>, view: &View, choice: &mut Choice, trouble: Option<&str>) {
+        screen::draw(frame, view, choice, trouble);
     }
 
-    fn draw(&mut self, frame: &mut Frame<'_>, trouble: Option<&str>) {
-        screen::draw(frame, &self.view, &mut self.choice, trouble);
+    fn render(view: &View) -> String {
+        screen::render(view)
     }
 
-    fn handle_key(&mut self, key: KeyEvent) -> Wish {
-        self.choice.handle_key(key)
-    }
-
-    fn text(&mut self) -> anyhow::Result<String> {
-        if self.top.json {
-            return Ok(format!("{}\n", self.view.json()));
-        }
-        let mut text = screen::render(&self.view);
-        if !std::mem::take(&mut self.is_first) {
-            text.insert(0, '\n');
-        }
-        Ok(text)
+    fn json(view: &View) -> serde_json::Value {
+        view.json()
     }
 }
