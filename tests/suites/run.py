@@ -15,6 +15,7 @@ import shutil
 import sys
 import time
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -103,9 +104,12 @@ class Runner:
         argv = unit.select(part) if part and unit.select else unit.argv
         argv = which.command([word.replace("{work}", str(work)) for word in argv])
         environment = {"TMPDIR": str(work), "HOME": str(work), **unit.environment}
-        outcome = process.run(
-            argv, work / "log", unit.timeout_s, directory=unit.directory or work, environment=environment, merged=True
-        )
+        # Tests that are run where their sources are write there, too.
+        alone = lock.held(Path(self.options.results) / f"{suite.name}.lock") if unit.directory else nullcontext()
+        with alone:
+            outcome = process.run(
+                argv, work / "log", unit.timeout_s, directory=unit.directory or work, environment=environment, merged=True
+            )
         strays = process.end_strays(self.agents) if isolate.is_inside() else []
         cases = unit.parse(work)
         if part:
