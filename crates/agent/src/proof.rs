@@ -39,16 +39,21 @@ use crate::text::printable;
 pub(crate) struct Process {
     directory: OwnedFd,
     identity: Identity,
+    /// It could give itself any user's rights when it was opened: who it is says no more of it than that.
+    can_be_anybody: bool,
     shares_pid_namespace: bool,
 }
 
-/// What changes when a process becomes another program or gets other rights.
+/// What changes when a process becomes another program or gets other rights. A daemon that gives up root's changes its owner, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     program: FileIdentity,
-    /// Root once the process is not dumpable, which executing a set-user-id or set-capability program makes it.
+    /// Its effective user.
     owner: u32,
 }
+
+/// The capability to become any user: `include/uapi/linux/capability.h`.
+const CAP_SETUID: u32 = 7;
 
 impl Process {
     /// Opens the process that a socket's peer is. `None` when it is gone, or this agent may not look at it.
@@ -78,8 +83,10 @@ impl Process {
         let mut process = Process {
             directory,
             identity,
+            can_be_anybody: false,
             shares_pid_namespace: false,
         };
+        process.can_be_anybody = process.has_capability(CAP_SETUID);
         process.shares_pid_namespace = process.is_in_our_pid_namespace() == Some(true);
         Ok(Some(process))
     }
@@ -105,9 +112,20 @@ impl Process {
         Some(printable(name.as_encoded_bytes()))
     }
 
-    /// Whether it is alive, the same program, and of the same owner as when it was opened.
+    /// Whether it is alive, the same program, and has no rights that it could not give itself when it was opened.
     pub(crate) fn is_unchanged(&self) -> bool {
-        Identity::of(&self.directory) == Some(self.identity)
+        Identity::of(&self.directory).is_some_and(|now| {
+            now.program == self.identity.program
+                && (now.owner == self.identity.owner || self.can_be_anybody)
+        })
+    }
+
+    /// Whether it may have it whenever it wants: capabilities(7), the permitted set.
+    fn has_capability(&self, capability: u32) -> bool {
+        let status = self.read("status").unwrap_or_default();
+        let permitted = status.lines().find_map(|line| line.strip_prefix("CapPrm:"));
+        let permitted = permitted.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        permitted.unwrap_or(0) >> capability & 1 != 0
     }
 
     /// Whether the agent and it know threads by the same numbers, which no process changes; also of one that has ended.
