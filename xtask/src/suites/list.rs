@@ -209,14 +209,6 @@ pub(super) static SUITES: &[Suite] = &[
         beside: true,
     },
     Suite {
-        name: "traps",
-        sample: &["tests/traps/run.py"],
-        sample_minutes: 7,
-        full: &["tests/traps/run.py"],
-        full_minutes: 7,
-        beside: true,
-    },
-    Suite {
         name: "kills midway",
         sample: &["tests/kills/midway.py", "--moments", "1"],
         sample_minutes: 4,
@@ -287,6 +279,14 @@ pub(super) static SUITES: &[Suite] = &[
         full: &["tests/suites/run.py", "--reuse-plain"],
         full_minutes: 120,
         beside: true,
+    },
+    Suite {
+        name: "traps",
+        sample: &["tests/traps/run.py"],
+        sample_minutes: 7,
+        full: &["tests/traps/run.py"],
+        full_minutes: 7,
+        beside: false,
     },
     Suite {
         name: "traps, musl",
