@@ -40,10 +40,8 @@ impl KernelOption {
 /// Of `asm-generic/socket.h`.
 const SO_TIMESTAMP_NEW: c_int = 63;
 
-const KERNEL_OPTIONS: [KernelOption; 9] = [
+const KERNEL_OPTIONS: [KernelOption; 7] = [
     KernelOption::new(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1, Reason::LowWater),
-    KernelOption::new(libc::SOL_SOCKET, libc::SO_OOBINLINE, 0, Reason::UrgentData),
-    KernelOption::new(libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0, Reason::Zerocopy),
     KernelOption::new(libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1, Reason::Unsupported),
     KernelOption::new(libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0, Reason::Unsupported),
     KernelOption::new(

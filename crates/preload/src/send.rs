@@ -73,9 +73,8 @@ pub(crate) fn send(
         thread::test_cancel();
         return send_joined(socket, call, raw);
     }
-    if call.flags & libc::MSG_OOB != 0 {
-        // It does not join: what lies unread at the peer is counted up to an urgent byte only.
-        socket.pin_flags(flags::SEND_PINNED, Reason::UrgentData);
+    if call.flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
+        pin_for_flags(socket, call.flags);
     }
     let Some(row) = socket.begin_raw_send(call.fd) else {
         return send_joined(socket, call, raw);
@@ -88,18 +87,25 @@ pub(crate) fn send(
     Outcome::Handled(result)
 }
 
+/// The kernel's alone is what these flags ask for.
+#[cold]
+fn pin_for_flags(socket: &'static Socket, asked: c_int) {
+    if asked & libc::MSG_OOB != 0 {
+        // Nor does it join any more: what lies unread at the peer is counted up to an urgent byte only.
+        socket.pin_flags(flags::SEND_PINNED, Reason::UrgentData);
+    } else {
+        // What became of the memory the kernel tells by an error, for which programs wait as for bytes.
+        socket.pin(Reason::Zerocopy);
+    }
+}
+
 fn send_joined(
     socket: &'static Socket,
     call: &Call<'_>,
     raw: &mut dyn FnMut() -> isize,
 ) -> Outcome {
     if call.flags & !RING_FLAGS != 0 {
-        let reason = if call.flags & libc::MSG_OOB != 0 {
-            Reason::UrgentData
-        } else {
-            Reason::Zerocopy
-        };
-        socket.pin_flags(flags::SEND_PINNED, reason);
+        pin_for_flags(socket, call.flags);
     }
     let Some(mut vectors) = Vectors::new(call.list) else {
         return send_raw(socket, call.fd, 0, raw);

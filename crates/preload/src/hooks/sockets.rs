@@ -212,8 +212,6 @@ fn pinning_option(level: c_int, name: c_int, value: impl Fn() -> Option<c_int>) 
             // The kernel takes a negative one for the largest.
             Some(Reason::LowWater)
         }
-        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(Reason::Zerocopy),
-        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => Some(Reason::UrgentData),
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if value().is_some_and(|value| value >= 0) => {
             Some(Reason::Unsupported)
         }
@@ -223,11 +221,11 @@ fn pinning_option(level: c_int, name: c_int, value: impl Fn() -> Option<c_int>) 
         {
             Some(Reason::Shaped)
         }
-        (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING) => {
-            Some(Reason::Unsupported)
-        }
-        // With times of 64 bits everywhere: SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW.
-        (libc::SOL_SOCKET, 63..=65) => Some(Reason::Unsupported),
+        // The last with times of 64 bits everywhere: SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW.
+        (
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING | 63..=65,
+        ) if value().is_some_and(|value| value != 0) => Some(Reason::Unsupported),
         // They see packets.
         (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF) => {
             Some(Reason::Unsupported)
