@@ -23,7 +23,7 @@ use record::Record;
 
 const LOGS: &str = "target/test";
 /// Of suites that run beside others, in samples. In full each has the machine for itself: it is to show what is so, however long it takes.
-const AT_A_TIME: usize = 3;
+const AT_A_TIME: usize = 2;
 
 /// What a suite's run has shown.
 #[derive(Clone, Debug, Default, PartialEq)]
