@@ -90,13 +90,16 @@ pub(crate) fn send(
 /// The kernel's alone is what these flags ask for.
 #[cold]
 fn pin_for_flags(socket: &'static Socket, asked: c_int) {
-    if asked & libc::MSG_OOB != 0 {
+    let (which, reason) = if asked & libc::MSG_OOB != 0 {
         // Nor does it join any more: what lies unread at the peer is counted up to an urgent byte only.
-        socket.pin_flags(flags::SEND_PINNED, Reason::UrgentData);
-    } else {
+        (flags::SEND_PINNED, Reason::UrgentData)
+    } else if asked & libc::MSG_ZEROCOPY != 0 {
         // What became of the memory the kernel tells by an error, for which programs wait as for bytes.
-        socket.pin(Reason::Zerocopy);
-    }
+        (flags::SEND_PINNED | flags::RECEIVE_PINNED, Reason::Zerocopy)
+    } else {
+        (flags::SEND_PINNED, Reason::Zerocopy)
+    };
+    socket.pin_flags(which, reason);
 }
 
 fn send_joined(
