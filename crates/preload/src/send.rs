@@ -11,15 +11,17 @@ use millrace_wire::Reason;
 
 use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
-use crate::spin::{self, Spin, cycles};
+use crate::spin::{self, cycles};
 use crate::thread::{self, Interrupts};
 use crate::vectors::Vectors;
 use crate::{Outcome, fault, kernel, table};
 
 mod rest;
+mod room;
 mod turn;
 
 use rest::{send_interrupted, send_rest};
+use room::wait_for_room;
 pub(crate) use turn::leave_to_kernel;
 use turn::{Turn, end_parts, note_part};
 
@@ -27,28 +29,14 @@ use turn::{Turn, end_parts, note_part};
 const RING_FLAGS: c_int =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_CONFIRM;
 
-/// How long a sender waits for room while the reader makes progress, in nanoseconds per step of progress.
-const ROOM_WAIT_NS: u64 = 50_000;
 /// Steps without progress after which a send goes by the kernel.
 const FRUITLESS_STEPS_MAX: u32 = 64;
-/// How long it waits in all while the reader's progress is not on the ring, in nanoseconds.
-const ROOM_WAIT_MAX_NS: u64 = 2_000_000;
 /// A direction that has filled its ring and carried so much is bulk.
 const BULK_BYTES: u64 = 8 << 20;
 /// After asking for a larger ring, nanoseconds until the next time.
 const NS_BETWEEN_QUESTIONS: u64 = 10_000_000;
 /// The reader's progress is looked at so often, in nanoseconds, to keep the times of unread messages.
 const NS_BETWEEN_STAMP_LOOKS: u64 = 1_000;
-/// [`ROOM_WAIT_NS`] when the program asked not to block.
-const ROOM_WAIT_NONBLOCKING_NS: u64 = 20_000;
-/// One call waits so much in all for each byte that it has sent, in nanoseconds, and one such wait more: a reader that makes room byte by
-/// byte would hold it up for as long as it likes.
-const ROOM_WAIT_NS_PER_BYTE: u64 = 16;
-/// The same when the program asked not to block: some times what the kernel takes to copy.
-const ROOM_WAIT_NONBLOCKING_NS_PER_BYTE: u64 = 4;
-/// A wait counts as so long at least, in nanoseconds: small pieces cost time, too.
-const NS_OF_WAIT_MIN: u64 = 500;
-
 /// The kernel copies what is sent into pieces of memory of at most this many bytes.
 const KERNEL_STEP_BYTES: usize = 32 << 10;
 
@@ -341,70 +329,6 @@ fn ring_step(
     locked.half.look_after_stamps(now, between);
     *vectors = cursor;
     Step::Ring(copied as usize)
-}
-
-/// Waits, unlocked, while the ring is full and its reader takes bytes. False: it is time to send by the kernel.
-fn wait_for_room(
-    socket: &'static Socket,
-    call: &Call<'_>,
-    locked: Locked<SendHalf<'static>>,
-    (gate, head): (Gate, u32),
-    course: &mut Course,
-) -> bool {
-    let segment_words = locked.segment().words(locked.direction);
-    let same_processor = segment_words.receiver_cpu.load(Relaxed) == spin::processor();
-    drop(locked);
-    let nonblocking = call.flags & libc::MSG_DONTWAIT != 0 || socket.is_nonblocking();
-    let (patience_ns, ns_per_byte) = if nonblocking {
-        (ROOM_WAIT_NONBLOCKING_NS, ROOM_WAIT_NONBLOCKING_NS_PER_BYTE)
-    } else {
-        (ROOM_WAIT_NS, ROOM_WAIT_NS_PER_BYTE)
-    };
-    let most = cycles(patience_ns + ns_per_byte * course.sent as u64);
-    // Where the kernel has no room either, a handler that has run has ended the call.
-    let is_over = course.waited > most || course.interrupts.end_call(true);
-    if same_processor || is_over || CHAOS.strikes(2) {
-        return false;
-    }
-    let Some(mut spin): Option<Spin<'_>> = socket.room_spinner.begin(patience_ns, 1) else {
-        return false;
-    };
-    let wait = (nonblocking, course.interrupts);
-    let has_room = spin_for_room(socket, call.fd, &mut spin, (gate, head), wait);
-    course.waited += spin.spent().max(cycles(NS_OF_WAIT_MIN));
-    has_room
-}
-
-/// As [`wait_for_room`], where that is worth it.
-fn spin_for_room(
-    socket: &'static Socket,
-    fd: c_int,
-    spin: &mut Spin<'_>,
-    (gate, head): (Gate, u32),
-    (nonblocking, interrupts): (bool, Interrupts),
-) -> bool {
-    let mut taken = None;
-    loop {
-        let Some(locked) = socket.lock_send(fd) else {
-            return true;
-        };
-        let words = locked.segment().words(locked.direction);
-        let moved = words.head.load(Relaxed).wrapping_sub(head).cast_signed() > 0;
-        if moved || words.gate.load() != gate {
-            spin.hit();
-            return true;
-        }
-        // Before it comes to the ring the reader takes what lies in the kernel: progress, too.
-        let now = words.kernel_taken.load(Relaxed);
-        if taken.is_some_and(|before| before != now) && !nonblocking {
-            spin.prolong(cycles(ROOM_WAIT_MAX_NS));
-        }
-        taken = Some(now);
-        drop(locked);
-        if !spin.go_on() || interrupts.end_call(true) {
-            return false;
-        }
-    }
 }
 
 /// Makes the program's own call, which only the kernel can serve: in order after what is in the ring, and counted.
