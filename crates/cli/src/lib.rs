@@ -23,6 +23,7 @@ mod ppf;
 mod ps;
 mod rates;
 mod run;
+mod service;
 mod switch;
 mod sys;
 mod table;

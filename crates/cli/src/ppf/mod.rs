@@ -16,10 +16,10 @@ use clap::{Args, Subcommand, ValueHint};
 use millrace_ppf::{
     BearerReport, Client, Config, NeighbourReport, Options, Server, StatusReport, own_socket,
 };
-use nix::unistd::geteuid;
 use serde_json::Value;
 
-use crate::agent::{LogLevel, log_to_stderr, raise_descriptor_limit, stop_signals};
+use crate::agent::LogLevel;
+use crate::service::Service;
 
 /// Process packets of a 5G user plane: GTP-U tunnels between two sides, and between tunnels and a data network.
 ///
@@ -56,6 +56,11 @@ Environment:
 
 Exit status: 0; 1 when no function answers, or it does not do what it is asked to. Nothing has changed then, but for what `bearer load` and
 `bearer remove` say that they have added and removed.";
+
+const SERVICE: Service = Service {
+    variable: "MILLRACE_PPF",
+    own_socket,
+};
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -296,30 +301,13 @@ fn serve(arguments: &RunArguments, control: Option<&Path>) -> anyhow::Result<u8>
     if arguments.check {
         return Ok(0);
     }
-    let control = control
-        .map(Path::to_owned)
-        .or_else(|| config.control.clone())
-        .unwrap_or_else(usual_control);
-    let control = std::path::absolute(control).context("the control socket's path")?;
-    log_to_stderr(arguments.log);
-    raise_descriptor_limit();
-    let stop = stop_signals().context("cannot take signals")?;
+    let (control, stop) = SERVICE.begin(control, config.control.as_deref(), arguments.log)?;
     Server::start(&Options { control, config })?.serve(stop.as_fd())?;
     Ok(0)
 }
 
-/// What the environment says, or else the user's own.
-fn usual_control() -> PathBuf {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(path) = variable("MILLRACE_PPF") {
-        return path.into();
-    }
-    let runtime = variable("XDG_RUNTIME_DIR").map(PathBuf::from);
-    own_socket(geteuid().as_raw(), runtime.as_deref())
-}
-
 fn client(control: Option<&Path>) -> anyhow::Result<Client> {
-    let path = control.map_or_else(usual_control, Path::to_owned);
+    let path = control.map_or_else(|| SERVICE.usual_control(), Path::to_owned);
     Ok(Client::connect(&path)?)
 }
 

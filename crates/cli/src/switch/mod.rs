@@ -13,10 +13,10 @@ use clap::{Args, Subcommand, ValueHint};
 use millrace_switch::{
     Config, ConfigError, Options, Request, Server, Switch, SwitchReport, ask, own_socket,
 };
-use nix::unistd::geteuid;
 use serde_json::{Value, json};
 
-use crate::agent::{LogLevel, log_to_stderr, raise_descriptor_limit, stop_signals};
+use crate::agent::LogLevel;
+use crate::service::Service;
 
 /// Switch packets between containers, and between hosts.
 ///
@@ -53,6 +53,11 @@ Environment:
   MILLRACE_SWITCH     the control socket, when --control is not given
 
 Exit status: 0; 1 when no switch answers, or it does not do what it is asked to: nothing has changed then.";
+
+const SERVICE: Service = Service {
+    variable: "MILLRACE_SWITCH",
+    own_socket,
+};
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -294,30 +299,16 @@ fn serve(arguments: &RunArguments, control: Option<&Path>) -> anyhow::Result<u8>
         Switch::rehearse(&config).map_err(|what| ConfigError::Wrong(file, what))?;
         return Ok(0);
     }
-    let control = control
-        .map(Path::to_owned)
-        .or_else(|| config.control.clone())
-        .unwrap_or_else(usual_control);
-    let control = std::path::absolute(control).context("the control socket's path")?;
-    log_to_stderr(arguments.log);
-    raise_descriptor_limit();
-    let stop = stop_signals().context("cannot take signals")?;
+    let (control, stop) = SERVICE.begin(control, config.control.as_deref(), arguments.log)?;
     Server::start(Options { control, config }, stop.as_fd())?.serve()?;
     Ok(0)
 }
 
-/// What the environment says, or else the user's own.
-fn usual_control() -> PathBuf {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(path) = variable("MILLRACE_SWITCH") {
-        return path.into();
-    }
-    let runtime = variable("XDG_RUNTIME_DIR").map(PathBuf::from);
-    own_socket(geteuid().as_raw(), runtime.as_deref())
-}
-
 fn asked(arguments: &SwitchArguments, request: &Request) -> anyhow::Result<Value> {
-    let path = arguments.control.clone().unwrap_or_else(usual_control);
+    let path = arguments
+        .control
+        .clone()
+        .unwrap_or_else(|| SERVICE.usual_control());
     Ok(ask(&path, request)?)
 }
 
