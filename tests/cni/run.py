@@ -167,7 +167,7 @@ def missing() -> str | None:
 
 def build() -> None:
     """The plugin and the tool, while there is a network."""
-    argv = ["cargo", "build", "--quiet", "--profile", "xtask", "--package", "millrace-cni"]
+    argv = ["cargo", "build", "--quiet", "--workspace", "--bin", "millrace-cni"]
     subprocess.run(argv, check=True, cwd=road.REPOSITORY)
     BUILT.mkdir(exist_ok=True)
     subprocess.run(["go", "build", "-o", f"{BUILT}/", *BUILT_OF], check=True, cwd=TOOL)

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness import road
 
-PLUGIN = road.REPOSITORY / "target/xtask/millrace-cni"
+PLUGIN = road.REPOSITORY / "target/debug/millrace-cni"
 BUILT = road.REPOSITORY / "target/cni"
 PACKAGED = Path("/usr/lib/cni")
 """Where Debian's package has plugins."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import rig
+from harness import examples
 from rig import Fields, check
 
 HERE = Path(__file__).resolve().parent
@@ -116,7 +117,7 @@ def compare(capture: Path) -> list[Fields]:
 def written(place: Path, seed: int, count: int) -> None:
     """What we write tshark reads, and what it reads is what we read."""
     capture = place / "written.pcap"
-    subprocess.run([rig.EXAMPLES / "gtpu", "write", capture, str(seed), str(count)], check=True)
+    subprocess.run([examples.PLACE / "gtpu", "write", capture, str(seed), str(count)], check=True)
     read = compare(capture)
     check(len(read) == count, f"{len(read)} of {count} messages")
     kinds = {message["message"][0] for message in read}
@@ -241,7 +242,7 @@ def through(place: Path, seed: int, count: int) -> None:
     # The numbers of the first two bearers towards the core network.
     made = [packet for packet, _ in _packets(random.Random(seed), count, (2, 1026))]
     wrpcap(str(before), made)
-    subprocess.run([rig.EXAMPLES / "gtpu", "relay", before, after], check=True)
+    subprocess.run([examples.PLACE / "gtpu", "relay", before, after], check=True)
     compare(after)
     # As they are on the wire, with lengths and checksums.
     sent, came = rdpcap(str(before)), rdpcap(str(after))

@@ -7,8 +7,7 @@ import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
-import rig
-from harness import road
+from harness import examples, road
 from rig import Skipped, check
 
 HERE = Path(__file__).resolve().parent
@@ -33,7 +32,7 @@ def _function(stack: ExitStack, *more: str) -> tuple[subprocess.Popen[str], list
         raise Skipped("go-gtp could not be built")
     words = [word for side in (0, 1) for word in (OURS[side], THEIRS[side], str(TEIDS[side]))]
     program = subprocess.Popen(
-        [rig.EXAMPLES / "udp", *words, *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        [examples.PLACE / "udp", *words, *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     )
     stack.callback(lambda: (program.kill(), program.wait()))
     assert program.stdout is not None

@@ -6,9 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from harness import road
-
-EXAMPLES = road.REPOSITORY / "target/xtask/examples"
+from harness import examples
 
 
 class Wrong(Exception):
@@ -30,5 +28,5 @@ Fields = dict[str, list[str]]
 
 def ours(capture: Path) -> list[Fields]:
     """What we read in each datagram of a capture."""
-    said = subprocess.run([EXAMPLES / "gtpu", "read", capture], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run([examples.PLACE / "gtpu", "read", capture], check=True, capture_output=True, text=True).stdout
     return [json.loads(line) for line in said.splitlines()]

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import captures  # noqa: E402
 import peers  # noqa: E402
-from harness import isolate, packages, road  # noqa: E402
+from harness import examples, isolate, packages  # noqa: E402
 from rig import Skipped, Wrong  # noqa: E402
 
 Case = Callable[[ExitStack, Path], None]
@@ -53,8 +53,7 @@ def main() -> int:
     wanted = {name: case for name, case in every.items() if not options.cases or any(part in name for part in options.cases)}
     if not isolate.is_inside():
         packages.install(["tshark|tshark", "python3-scapy"])
-        build = ["cargo", "build", "--quiet", "--profile", "xtask", "--package", "millrace-ppf", "--examples"]
-        subprocess.run(build, check=True, cwd=road.REPOSITORY)
+        examples.build()
         peers.build()
     isolate.ensure()
     counts = {"ok": 0, "FAILED": 0, "skipped": 0}

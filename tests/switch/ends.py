@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from harness import road
-from rig import EXAMPLES, Skipped, Wrong, check
+from harness import examples, road
+from rig import Skipped, Wrong, check
 
 WAIT_S = 20.0
 COUNT = 50_000
@@ -153,7 +153,7 @@ class Site(Programs):
 
     def ours(self, socket: str, *words: str) -> subprocess.Popen[bytes]:
         """Our side of a memif, as the client of a port."""
-        return self.spawn("ours", [str(EXAMPLES / "memif"), "client", str(self.place / socket), *words])
+        return self.spawn("ours", [str(examples.PLACE / "memif"), "client", str(self.place / socket), *words])
 
     def exchanged(self, count: int = COUNT) -> None:
         """Waits until all came back, unchanged and in order."""

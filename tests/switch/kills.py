@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ends import Programs, Site, memif
+from harness import examples
 from kinds import LOAD, NEAR, RING
-from rig import EXAMPLES, check, ip, namespace
+from rig import check, ip, namespace
 
-VIRTIO = str(EXAMPLES / "virtio")
-MEMIF = str(EXAMPLES / "memif")
+VIRTIO = str(examples.PLACE / "virtio")
+MEMIF = str(examples.PLACE / "memif")
 TAP = "killed0"
 BURST = 32
 """Packets that a switch has in hand, and that come twice when it is killed: a back end takes again what it had not given back."""

@@ -11,10 +11,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ends import Programs, Site, memif
-from rig import EXAMPLES, Interface, check, ip, namespace
+from harness import examples
+from rig import Interface, check, ip, namespace
 
 NEAR, FAR = "near", "far"
-RING = str(EXAMPLES / "ring")
+RING = str(examples.PLACE / "ring")
 MANY, FEW = 20_000, 10_000
 """Packets that are exchanged with programs, and with what Python does."""
 LOAD = ("number", str(1 << 40), "200")

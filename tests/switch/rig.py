@@ -13,9 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from harness import road
+from harness import examples
 
-EXAMPLES = road.REPOSITORY / "target/xtask/examples"
 ETH_P_ALL = 3
 SOL_PACKET = 263
 PACKET_IGNORE_OUTGOING = 23
@@ -121,7 +120,7 @@ class Ours:
 
     def __init__(self, stack: ExitStack, place: Path, config: str, inside: str | None = None) -> None:
         (place / "switch.toml").write_text(config)
-        command = [*(["ip", "netns", "exec", inside] if inside else []), str(EXAMPLES / "lines"), str(place / "switch.toml")]
+        command = [*(["ip", "netns", "exec", inside] if inside else []), str(examples.PLACE / "lines"), str(place / "switch.toml")]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         stack.callback(self.process.wait)
         stack.callback(self.process.kill)

@@ -31,7 +31,7 @@ import mirror  # noqa: E402
 import nodes  # noqa: E402
 import tcp  # noqa: E402
 import tunnel  # noqa: E402
-from harness import isolate, road  # noqa: E402
+from harness import examples, isolate  # noqa: E402
 from rig import Skipped, Wrong  # noqa: E402
 
 Case = Callable[[ExitStack, Path], None]
@@ -101,8 +101,7 @@ def main() -> int:
         print(f"0 passed, 0 failed, {len(wanted)} skipped")
         return 0
     if not isolate.is_inside():
-        build = ["cargo", "build", "--quiet", "--profile", "xtask", "--examples"]
-        subprocess.run([*build, "--package", "millrace-switch", "--package", "millrace-port"], check=True, cwd=road.REPOSITORY)
+        examples.build()
     isolate.ensure()
     counts = {"ok": 0, "FAILED": 0, "skipped": 0}
     for name, case in wanted.items():
