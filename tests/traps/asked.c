@@ -114,7 +114,29 @@ static void inline_urgent(void) {
     }
 }
 
+/* A listener of MPTCP, and a peer that has only TCP: what is accepted is a connection of TCP. */
+static void multipath_listener(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP);
+    if (listener < 0) {
+        observe("skipped: this kernel has no MPTCP: %s", strerrorname_np(errno));
+        return;
+    }
+    must(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 8) == 0, "listen");
+    must(getsockname(listener, (struct sockaddr *)&address, &length) == 0, "getsockname");
+    Pair pair = {.near = socket(AF_INET, SOCK_STREAM, 0)};
+    must(connect(pair.near, (struct sockaddr *)&address, length) == 0, "connect");
+    pair.far = accept(listener, NULL, NULL);
+    must(pair.far >= 0, "accept");
+    talk_until_on_ring(pair, 1);
+    int low_water = -1;
+    length = sizeof low_water;
+    observe_result("getsockopt", getsockopt(pair.far, SOL_SOCKET, SO_RCVLOWAT, &low_water, &length));
+    observe("low-water mark %d", low_water);
+}
+
 int main(int argc, char **argv) {
-    static const Case cases[] = {CASE(zero_copy), CASE(zero_copy_first), CASE(inline_urgent), {0}};
+    static const Case cases[] = {CASE(zero_copy), CASE(zero_copy_first), CASE(inline_urgent), CASE(multipath_listener), {0}};
     return run_cases(cases, argc, argv);
 }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 enum { ALLOWED_MAX = 16 };
 
@@ -161,6 +162,52 @@ static void a_child_installs_a_filter(void) { child_does(allow_all, 0); }
 static void a_child_hides_and_starts_a_program(void) { child_does(hide, 1); }
 static void a_child_changes_its_root(void) { child_does(change_root, 0); }
 
+/* A fork past the C library, with these flags besides. */
+static pid_t fork_by_number(long number, uint64_t flags) {
+    uint64_t asked[8] = {flags, 0, 0, 0, SIGCHLD};
+    if (number == SYS_clone)
+        return (pid_t)syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
+    return (pid_t)syscall(number, asked, sizeof asked);
+}
+
+/* A child that no fork handler knows of gives up all system calls but a few, and goes on with a connection, or with something else that it
+ * has put in its place. */
+static void child_by_number_behind_a_filter(long number, uint64_t flags, int is_replaced) {
+    static const int calls[] = {SYS_recvfrom, SYS_sendto};
+    Pair pair = on_the_ring();
+    int other[2];
+    char byte = 0, got[16];
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, other) == 0, "socketpair");
+    must(send(pair.near, "unread", 6, 0) == 6, "send");
+    pid_t child = fork_by_number(number, flags);
+    if (child == 0) {
+        if (is_replaced)
+            must(dup2(other[1], pair.far) == pair.far, "dup2");
+        allow(calls, 2);
+        /* The parent observes meanwhile. */
+        must(is_replaced || recv(pair.far, got, sizeof got, 0) == 6, "recv");
+        must(send(pair.far, "answer", 6, 0) == 6 && recv(pair.far, &byte, 1, 0) == 1, "send and recv");
+        _exit(byte);
+    }
+    must(child > 0, "clone");
+    int near = is_replaced ? other[0] : pair.near;
+    observe_result("recv", recv(near, got, sizeof got, 0));
+    observe_result("send", send(near, "\7", 1, 0));
+    observe("child: %d", status_of(child));
+    if (is_replaced)
+        observe_result("recv", recv(pair.far, got, sizeof got, 0));
+    talk(pair.near, pair.far);
+    talk(pair.far, pair.near);
+    close(pair.near), close(pair.far), close(other[0]), close(other[1]);
+}
+
+static void children_by_number_behind_a_filter(void) {
+    for (int round = 0; round < 8; round++)
+        child_by_number_behind_a_filter(round & 4 ? SYS_clone3 : SYS_clone, round & 2 ? CLONE_NEWNET : 0, round & 1);
+}
+
+static void a_child_by_number_with_numbers_of_its_own(void) { child_by_number_behind_a_filter(SYS_clone, CLONE_NEWPID | CLONE_NEWNET, 0); }
+
 static void the_clock_is_taken_away(void) {
 #ifdef __x86_64__
     Pair pair = on_the_ring();
@@ -209,6 +256,8 @@ int main(int argc, char **argv) {
         CASE(a_child_installs_a_filter),
         CASE(a_child_hides_and_starts_a_program),
         CASE(a_child_changes_its_root),
+        CASE(children_by_number_behind_a_filter),
+        CASE(a_child_by_number_with_numbers_of_its_own),
         CASE(the_clock_is_taken_away),
         CASE(descriptors_that_are_not_the_program_s),
         {0},

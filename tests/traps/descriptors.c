@@ -217,6 +217,30 @@ static void descriptors_run_out(void) {
     observe("talked");
 }
 
+/* Which numbers a program gets that may have few, and how many there are for it. */
+static void few_descriptors(void) {
+    static const rlim_t limits[] = {12, 40, 64, 70, 200, 900, 901};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            struct rlimit limit = {limits[i], limits[i]};
+            must(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+            Pair pair = connected();
+            for (int round = 0; round < 10; round++)
+                talk(pair.near, pair.far), talk(pair.far, pair.near);
+            int next = dup(0), made = 0;
+            observe("%d, %d, %d", pair.near, pair.far, next);
+            /* Where there are many, it may be one less. */
+            while (made < 30 && dup(0) >= 0)
+                made++;
+            observe("%d more", made);
+            talk(pair.near, pair.far);
+            _exit(0);
+        }
+        observe("child: %d", status_of(child));
+    }
+}
+
 static void send_descriptor(int through, int fd) {
     char byte = 'd';
     struct iovec vector = {&byte, 1};
@@ -378,6 +402,7 @@ int main(int argc, char **argv) {
         CASE(inherited_before_it_is_connected),
         CASE(everything_is_closed),
         CASE(descriptors_run_out),
+        CASE(few_descriptors),
         CASE(passed_to_another_process),
         CASE(passed_to_itself),
         CASE(taken_by_pidfd),

@@ -287,7 +287,14 @@ static void taken_once(void) {
         must(send(shared.near, all, sizeof all, 0) == sizeof all, "send");
         together = 1;
         pthread_t threads[2] = {start_thread(takes_by_splice, NULL), start_thread(takes_by_recv, NULL)};
-        pause_ms(20);
+        /* Until all are taken, and then a little longer: none comes twice. */
+        for (int patience = 1000, all_taken = 0; patience > 0 && all_taken < TAKEN; patience--) {
+            pause_ms(5);
+            all_taken = 0;
+            for (int i = 0; i < TAKEN; i++)
+                all_taken += taken[i] != 0;
+        }
+        pause_ms(10);
         together = 0;
         for (int i = 0; i < 2; i++)
             pthread_join(threads[i], NULL);

@@ -76,6 +76,27 @@ static uint64_t word_of(const Info *info, size_t place) {
     return word;
 }
 
+/* Who asks for a part of the answer gets as much of each number. */
+static void info_is_cut_off(void) {
+    enum { BYTES_RECEIVED = 128, BYTES_SENT = 200 };
+    Pair pair = on_the_ring();
+    Info whole = {0}, part;
+    socklen_t length = sizeof whole;
+    talk(pair.near, pair.far);
+    talk(pair.far, pair.near);
+    must(getsockopt(pair.far, IPPROTO_TCP, TCP_INFO, &whole, &length) == 0, "TCP_INFO");
+    for (int cut = 1; cut < 8; cut++) {
+        int all = 0;
+        for (int field = BYTES_RECEIVED; field <= BYTES_SENT; field += BYTES_SENT - BYTES_RECEIVED) {
+            memset(&part, 0, sizeof part);
+            length = field + cut;
+            must(getsockopt(pair.far, IPPROTO_TCP, TCP_INFO, &part, &length) == 0, "TCP_INFO");
+            all += memcmp((char *)&part + field, (char *)&whole + field, cut) == 0;
+        }
+        observe("%d bytes: %d as in the whole", cut, all);
+    }
+}
+
 /* Without what was sent again, as a kernel does that waits in vain for a moment. */
 static uint64_t sent_once(const Info *info) {
     enum { BYTES_SENT = 200, BYTES_RETRANSMITTED = 208 };
@@ -411,6 +432,7 @@ int main(int argc, char **argv) {
         CASE(time_outs),
         CASE(questions),
         CASE(info_counts_bytes),
+        CASE(info_is_cut_off),
         CASE(info_tells_how_long_ago),
         CASE(no_delay_is_the_program_s),
         CASE(control_messages),

@@ -315,7 +315,13 @@ fn check_processors() -> Finding {
 }
 
 fn check_descriptors() -> Finding {
+    /// Of fewer the library takes none.
+    const NEEDED: u64 = 64;
     match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok((soft, _)) if soft < NEEDED => bad(
+            format!("only {soft} file descriptors are allowed, of which the library takes none"),
+            "raise it: ulimit -n 4096",
+        ),
         Ok((soft, _)) if soft < 256 => mind(
             format!("only {soft} file descriptors are allowed"),
             "raise it: ulimit -n 4096",

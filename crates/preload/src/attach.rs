@@ -1,5 +1,6 @@
 //! Joining: a paired connection's end takes its segment into use.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 
 use libc::c_int;
@@ -16,13 +17,18 @@ use crate::{client, process};
 struct KernelOption {
     level: c_int,
     name: c_int,
-    /// The value that it has when nobody set it.
-    unset: c_int,
+    /// What it is when nobody set it.
+    unset: RangeInclusive<c_int>,
     reason: Reason,
 }
 
 impl KernelOption {
-    const fn new(level: c_int, name: c_int, unset: c_int, reason: Reason) -> KernelOption {
+    const fn new(
+        level: c_int,
+        name: c_int,
+        unset: RangeInclusive<c_int>,
+        reason: Reason,
+    ) -> KernelOption {
         KernelOption {
             level,
             name,
@@ -33,7 +39,8 @@ impl KernelOption {
 
     fn is_set(&self, fd: c_int) -> bool {
         // An option that this kernel does not know cannot have been set.
-        kernel::option::<c_int>(fd, self.level, self.name).is_some_and(|value| value != self.unset)
+        kernel::option::<c_int>(fd, self.level, self.name)
+            .is_some_and(|value| !self.unset.contains(&value))
     }
 }
 
@@ -41,27 +48,43 @@ impl KernelOption {
 const SO_TIMESTAMP_NEW: c_int = 63;
 
 const KERNEL_OPTIONS: [KernelOption; 7] = [
-    KernelOption::new(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1, Reason::LowWater),
-    KernelOption::new(libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1, Reason::Unsupported),
-    KernelOption::new(libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0, Reason::Unsupported),
+    // Zero: the socket was MPTCP's, and has become one of TCP; to the kernel that is one.
+    KernelOption::new(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 0..=1, Reason::LowWater),
+    KernelOption::new(
+        libc::SOL_SOCKET,
+        libc::SO_PEEK_OFF,
+        -1..=-1,
+        Reason::Unsupported,
+    ),
+    KernelOption::new(
+        libc::SOL_SOCKET,
+        libc::SO_TIMESTAMP,
+        0..=0,
+        Reason::Unsupported,
+    ),
     KernelOption::new(
         libc::SOL_SOCKET,
         libc::SO_TIMESTAMPNS,
-        0,
+        0..=0,
         Reason::Unsupported,
     ),
     // With times of 64 bits everywhere, also of SO_TIMESTAMPNS_NEW: the other names do not tell of these.
-    KernelOption::new(libc::SOL_SOCKET, SO_TIMESTAMP_NEW, 0, Reason::Unsupported),
+    KernelOption::new(
+        libc::SOL_SOCKET,
+        SO_TIMESTAMP_NEW,
+        0..=0,
+        Reason::Unsupported,
+    ),
     KernelOption::new(
         libc::SOL_SOCKET,
         libc::SO_TIMESTAMPING,
-        0,
+        0..=0,
         Reason::Unsupported,
     ),
     KernelOption::new(
         libc::SOL_SOCKET,
         libc::SO_MAX_PACING_RATE,
-        -1,
+        -1..=-1,
         Reason::Shaped,
     ),
 ];

@@ -1,6 +1,7 @@
 //! What we ask of the kernel about a connection, without touching `errno`.
 
 use std::mem::size_of;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use libc::c_int;
@@ -43,6 +44,43 @@ pub(crate) use tcp::{
 
 /// So long the kernel's answer to a segment of a connection on this machine may take, in nanoseconds.
 const NS_OF_ANSWER: u64 = 1_000_000;
+
+/// Descriptors of ours are at or above this number where the limit allows.
+const HIGH_DESCRIPTOR: c_int = 900;
+/// Of fewer descriptors that a process may have, each may be one that the program needs.
+const DESCRIPTORS_MIN: c_int = 64;
+
+/// A copy of a descriptor, which no program will miss the number of: a high one, or else one right below the limit. None: there is no room.
+pub(crate) fn high_copy(fd: c_int) -> Option<OwnedFd> {
+    let from = |first: c_int| {
+        let copy = kernel!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, first);
+        let copy = c_int::try_from(copy).ok().filter(|copy| *copy >= 0)?;
+        // SAFETY: the kernel has just made it for us.
+        Some(unsafe { OwnedFd::from_raw_fd(copy) })
+    };
+    from(HIGH_DESCRIPTOR).or_else(|| {
+        let limit = descriptor_limit()?.min(HIGH_DESCRIPTOR);
+        let mut below = (0..limit.ilog2()).map(|power| limit - (1 << power));
+        below.find_map(from)
+    })
+}
+
+/// How many descriptors this process may have, where those are enough.
+fn descriptor_limit() -> Option<c_int> {
+    let mut limits = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let result = kernel!(
+        libc::SYS_prlimit64,
+        0usize,
+        libc::RLIMIT_NOFILE,
+        0usize,
+        &raw mut limits
+    );
+    let limit = c_int::try_from(limits.rlim_cur).unwrap_or(c_int::MAX);
+    (result == 0 && limit >= DESCRIPTORS_MIN).then_some(limit)
+}
 
 /// Reads a socket option of fixed size.
 pub(crate) fn option<T: Copy + Default>(fd: c_int, level: c_int, name: c_int) -> Option<T> {

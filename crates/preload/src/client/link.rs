@@ -9,7 +9,7 @@ use millrace_wire::{
     Hello, MAX_BYTES, Mode, Recall, SEGMENT_VERSION, ToAgent, ToClient, VERSION_MAX, VERSION_MIN,
 };
 
-use super::{HIGH_DESCRIPTOR, RETRY_NS};
+use super::RETRY_NS;
 use crate::kernel::{self, kernel};
 
 /// The moment that is waited for a message before others may have read it are thought of, nanoseconds.
@@ -77,13 +77,13 @@ fn trusted(fd: c_int) -> Option<libc::ucred> {
     (result == 0 && is_trusted).then_some(peer)
 }
 
-/// A connection to the agent, non-blocking, on a high descriptor.
+/// A connection to the agent, non-blocking, on a high descriptor. None: nobody who is trusted answers, or there is no such descriptor.
 pub(super) fn connect(path: &CString) -> Option<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let number = kernel!(libc::SYS_socket, libc::AF_UNIX, kind, 0usize);
     let number = c_int::try_from(number).ok().filter(|number| *number >= 0)?;
-    // SAFETY: the kernel has just made it for us.
-    let low = unsafe { OwnedFd::from_raw_fd(number) };
+    // SAFETY: the kernel has just made it for us. It goes when its copy is there.
+    let _low = unsafe { OwnedFd::from_raw_fd(number) };
     // SAFETY: integers, for which zero is a value.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
@@ -102,17 +102,7 @@ pub(super) fn connect(path: &CString) -> Option<OwnedFd> {
     );
     let agent = trusted(number).filter(|_| connected == 0)?;
     let_borrow(&agent);
-    let high = kernel!(
-        libc::SYS_fcntl,
-        number,
-        libc::F_DUPFD_CLOEXEC,
-        HIGH_DESCRIPTOR
-    );
-    match c_int::try_from(high) {
-        // SAFETY: the kernel has just made it for us.
-        Ok(high) if high >= 0 => Some(unsafe { OwnedFd::from_raw_fd(high) }),
-        _ => Some(low),
-    }
+    kernel::high_copy(number)
 }
 
 /// Waits a moment, asleep, for a message on the agent's descriptor. Nothing is locked, so that another thread may have read it already, or

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -28,7 +28,7 @@ use session::Client;
 pub(crate) use session::{has_addresses, list};
 
 use crate::guarded::Guarded;
-use crate::kernel::{self, kernel};
+use crate::kernel;
 use crate::socket::{Socket, phase};
 use crate::{process, table, uring};
 
@@ -45,8 +45,6 @@ const EAGER_VAIN_MAX: u32 = 100;
 /// Milliseconds that a fork waits for a segment, from when it was asked for.
 const SEGMENT_WAIT_MS: u64 = 20;
 static EAGER_VAIN: AtomicU32 = AtomicU32::new(0);
-/// Descriptors of ours are at or above this number where the limit allows.
-pub(crate) const HIGH_DESCRIPTOR: c_int = 900;
 
 /// Switched on by `MILLRACE_MODE=chaos:SEED`.
 pub(crate) static CHAOS: Chaos = Chaos::new(0);
@@ -162,20 +160,13 @@ pub(crate) fn move_away(target: c_int) {
         && let Some(mut guard) = CLIENT.lock()
         && let Some(client) = guard.as_mut()
     {
-        let moved = kernel!(
-            libc::SYS_fcntl,
-            target,
-            libc::F_DUPFD_CLOEXEC,
-            HIGH_DESCRIPTOR
-        );
-        match c_int::try_from(moved) {
-            Ok(moved) if moved >= 0 => {
-                DESCRIPTOR.store(moved.cast_unsigned(), Relaxed);
-                // SAFETY: the kernel has just made it for us. The old one is closed by what the program does next.
-                let old = client.fd.replace(unsafe { OwnedFd::from_raw_fd(moved) });
-                std::mem::forget(old);
+        match kernel::high_copy(target) {
+            Some(moved) => {
+                DESCRIPTOR.store(moved.as_raw_fd().cast_unsigned(), Relaxed);
+                // The old one is closed by what the program does next.
+                std::mem::forget(client.fd.replace(moved));
             }
-            _ => client.lose_agent(),
+            None => client.lose_agent(),
         }
     }
 }

@@ -76,7 +76,8 @@ impl Inner {
             for (index, report) in reports.iter().enumerate() {
                 events[index] = report.event;
                 if let Some(slot) = report.slot {
-                    self.active[slot].note_reported(now + index as u64, report.reads);
+                    let told = (report.reads, report.event.events & WRITE_EVENTS != 0);
+                    self.active[slot].note_reported(now + index as u64, told);
                 }
             }
             if one_shots {
@@ -98,7 +99,11 @@ impl Inner {
                 && let Some(event) = events.iter_mut().find(|event| event.u64 == ring.u64)
             {
                 event.events |= ring.events;
-                active.note_reported(now, ring.events & READ_EVENTS != 0);
+                let told = (
+                    ring.events & READ_EVENTS != 0,
+                    ring.events & WRITE_EVENTS != 0,
+                );
+                active.note_reported(now, told);
                 self.reported_at = now;
             }
         }
@@ -245,8 +250,11 @@ impl Active {
         self.listed.or_else(by_ring).unwrap_or(now)
     }
 
-    /// Takes note of a report that the program gets, in the order of `place`.
-    fn note_reported(&mut self, place: u64, reads: bool) {
+    /// Takes note of a report that the program gets, in the order of `place`: of bytes, of room, or of both.
+    fn note_reported(&mut self, place: u64, (reads, room): (bool, bool)) {
+        if room {
+            self.sent = Some(self.socket.given_to_kernel());
+        }
         let half = self.socket.peek_receive();
         // Of what comes just now nobody has been told who was told of room only.
         self.reported = half.map(|half| if reads { half.tail() } else { half.head() });

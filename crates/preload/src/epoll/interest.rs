@@ -183,9 +183,12 @@ impl EpollSet {
             return None;
         }
         let result = raw();
-        let Some(inner) = inner.filter(|_| result == 0) else {
+        let Some(mut inner) = inner.filter(|_| result == 0) else {
             return Some(result);
         };
+        if operation != libc::EPOLL_CTL_ADD {
+            inner.regain_by_number(fd);
+        }
         let event = if event.is_null() {
             None
         } else {

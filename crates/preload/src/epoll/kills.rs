@@ -79,6 +79,7 @@ impl EpollSet {
                 inner.repeats.push(Repeat {
                     fd: key,
                     received: None,
+                    sent: None,
                 });
             }
         }

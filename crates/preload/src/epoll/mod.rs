@@ -70,6 +70,8 @@ pub(crate) struct EpollSet {
     sleepers: AtomicU32,
     /// No connection of the set is opened any more.
     kernel_only: AtomicBool,
+    /// Whether our records of it may be wrong, because others have changed it.
+    is_given_up: AtomicBool,
     /// It is not known which connections it has: a fork cut another thread's change in two.
     is_lost: AtomicBool,
     /// What other processes do to it.
@@ -141,6 +143,7 @@ impl EpollSet {
                     inner: Guarded::default(),
                     sleepers: AtomicU32::new(0),
                     kernel_only: AtomicBool::new(false),
+                    is_given_up: AtomicBool::new(false),
                     is_lost: AtomicBool::new(false),
                     changes: Changes::default(),
                     descriptors: AtomicU32::new(0),
@@ -152,6 +155,7 @@ impl EpollSet {
         }
         set.descriptors.store(1, Relaxed);
         set.kernel_only.store(false, Relaxed);
+        set.is_given_up.store(false, Relaxed);
         set.is_lost.store(false, Relaxed);
         set.changes.reset();
         set.spinner.reset();

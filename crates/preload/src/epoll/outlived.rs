@@ -8,7 +8,7 @@ use millrace_wire::Reason;
 
 use super::rings::Inner;
 use crate::socket::Socket;
-use crate::table;
+use crate::{kernel, table};
 
 /// The first of their names.
 const FIRST_NAME: c_int = -2;
@@ -37,6 +37,21 @@ impl Inner {
         if let Some(name) = name {
             self.remove(fd);
             self.rename(name, fd);
+        }
+    }
+
+    /// The kernel has changed a registration by `fd`, of which no member is known: the number is the connection's again, which has come
+    /// back from another process, say.
+    pub(super) fn regain_by_number(&mut self, fd: c_int) {
+        if self.outlived == 0 || self.members.contains_key(&fd) {
+            return;
+        }
+        let cookie = |fd| kernel::option::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
+        let changed = cookie(fd);
+        let mut members = self.members.iter();
+        let found = members.find(|(_, it)| it.number == fd && cookie(it.by) == changed);
+        if let Some((name, _)) = found.filter(|_| changed.is_some()) {
+            self.rename(*name, fd);
         }
     }
 

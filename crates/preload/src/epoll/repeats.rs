@@ -1,9 +1,11 @@
 //! Edges that a set has told of, and that the kernel reports once more: of a reset, and of bytes from a ring that it has sent again.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use libc::{c_int, epoll_event};
 
 use super::rings::Inner;
-use super::{EDGE, EpollSet, READ_EVENTS};
+use super::{EDGE, EpollSet, READ_EVENTS, WRITE_EVENTS};
 use crate::kernel;
 use crate::socket::Socket;
 
@@ -13,6 +15,8 @@ pub(super) struct Repeat {
     pub(super) fd: c_int,
     /// Those of bytes, while the kernel has received so many in all at most. None: the next one, whatever it is of.
     pub(super) received: Option<u64>,
+    /// That there is room is no news, either, while the kernel has been given so much to send and nothing more.
+    pub(super) sent: Option<u64>,
 }
 
 /// A ring's bytes that the kernel has sent again.
@@ -64,8 +68,12 @@ impl Inner {
         let Some(place) = repeats.position(|repeat| repeat.fd == fd) else {
             return false;
         };
-        let (received, by) = (self.repeats[place].received, member.by);
-        let of_bytes = event.events & !READ_EVENTS == 0;
+        let Repeat { received, sent, .. } = self.repeats[place];
+        let by = member.by;
+        let socket = member.socket.filter(|_| sent.is_some());
+        let had_room = socket.is_some_and(|socket| sent == Some(socket.given_to_kernel()));
+        let known = READ_EVENTS | if had_room { WRITE_EVENTS } else { 0 };
+        let of_bytes = event.events & !known == 0;
         let says_nothing = received.is_some_and(|total| {
             of_bytes && kernel::received(by).is_some_and(|received| received <= total)
         });
@@ -73,6 +81,15 @@ impl Inner {
             self.repeats.swap_remove(place);
         }
         says_nothing || received.is_none()
+    }
+}
+
+impl Socket {
+    /// Bytes that the kernel has been given to send, by the program or again. While there are no more, room that there was is still there.
+    pub(super) fn given_to_kernel(&self) -> u64 {
+        let send = &self.row().send;
+        let again = send.resent_bytes.load(Relaxed);
+        send.kernel_position.load(Relaxed).wrapping_add(again)
     }
 }
 
@@ -95,6 +112,7 @@ impl EpollSet {
             .map(|active| Repeat {
                 fd: active.fd,
                 received: Some(resent.received),
+                sent: active.sent,
             })
             .collect();
         inner.repeats.extend(repeats);

@@ -113,6 +113,8 @@ pub(super) struct Active {
     pub(super) reported: Option<u32>,
     /// Edge-triggered: bytes that the kernel had received when it was last asked while they could overtake those in the ring.
     pub(super) received: u64,
+    /// What the kernel had been given to send when the program was last told that there is room for more.
+    pub(super) sent: Option<u64>,
     /// Level-triggered, and reported when the program was last told of something: its place among those, as the kernel's list has it.
     pub(super) listed: Option<u64>,
     origin: Origin,
@@ -265,6 +267,7 @@ impl Inner {
                 data: member.data,
                 reported: socket.peek_receive().map(|half| half.head()),
                 received: 0,
+                sent: None,
                 listed: None,
                 origin,
                 quiet: 0,

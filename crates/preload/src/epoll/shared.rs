@@ -167,7 +167,8 @@ impl EpollSet {
     #[inline]
     pub(crate) fn notice_changes(&'static self) {
         let are_wrong = self.changes.are_foreign() || self.is_lost.load(Relaxed);
-        if are_wrong && !self.kernel_only.load(Acquire) {
+        // It may be left to the kernel already, for another reason, with records that were right.
+        if are_wrong && !self.is_given_up.load(Acquire) {
             self.give_up_records();
         }
     }
@@ -175,6 +176,7 @@ impl EpollSet {
     /// Our records of the set may be wrong from now on: whatever its connections have to say, the kernel says.
     #[cold]
     pub(crate) fn give_up_records(&'static self) {
+        self.is_given_up.store(true, Release);
         self.leave_to_kernel();
         if let Some(mut inner) = self.inner.lock() {
             inner.keep_unread();

@@ -1,6 +1,6 @@
 //! System calls that the program makes by number: those that concern us are what the functions of their names are.
 
-use libc::{c_int, c_long, timespec};
+use libc::{c_int, c_long, pid_t, timespec};
 
 use super::programs::installs_filter;
 use super::uring::before_clone;
@@ -20,6 +20,8 @@ macro_rules! call {
 }
 
 type Arguments = [usize; 6];
+/// The first members of `struct clone_args` (`include/uapi/linux/sched.h`), from the flags to the stack, each of 64 bits.
+type CloneArguments = [usize; 6];
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syscall(
@@ -36,6 +38,7 @@ unsafe extern "C-unwind" fn syscall(
         .or_else(|| descriptors_and_options(number, arguments))
         .or_else(|| waits(number, arguments))
         .or_else(|| older(number, arguments))
+        .or_else(|| forks(number, arguments))
         .or_else(|| rings(number, arguments))
         .unwrap_or_else(|| {
             before(number, arguments);
@@ -51,8 +54,6 @@ fn before(number: c_long, [a, b, c, ..]: Arguments) {
         libc::SYS_seccomp if installs_filter(a + 1, c) => process::enter_sandbox(),
         libc::SYS_exit_group => process::end(),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork => before_clone(0),
-        #[cfg(target_arch = "x86_64")]
         libc::SYS_vfork => process::expect_bare_child(),
         libc::SYS_clone => before_clone(a),
         libc::SYS_clone3 if user::can_read(a as *const u8, size_of::<u64>()) => {
@@ -62,6 +63,33 @@ fn before(number: c_long, [a, b, c, ..]: Arguments) {
         libc::SYS_clone3 if !process::is_off() => process::expect_bare_child(),
         _ => {}
     }
+}
+
+/// What makes a child with memory and descriptors of its own is a fork that runs no handlers.
+fn forks(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
+    let (flags, stack) = match number {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => (0, 0),
+        libc::SYS_clone => (a, b),
+        libc::SYS_clone3 if user::can_read(a as *const u8, size_of::<CloneArguments>()) => {
+            // SAFETY: found readable.
+            let [flags, .., stack] = unsafe { (a as *const CloneArguments).read_unaligned() };
+            (flags, stack)
+        }
+        _ => return None,
+    };
+    let has = |flag: c_int| flags & flag as usize != 0;
+    if stack != 0 || has(libc::CLONE_VM) || has(libc::CLONE_FILES) || process::is_borrowed() {
+        return None;
+    }
+    if has(libc::CLONE_NEWPID) {
+        process::part_numbers();
+    }
+    let child = process::bare_fork(|| {
+        // SAFETY: the program's own arguments.
+        unsafe { real::syscall(number, a, b, c, d, e, f) as pid_t }
+    });
+    Some(child.into())
 }
 
 fn rings(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {

@@ -1,10 +1,11 @@
 //! The rest of a call that waits for all that it asked for, when it has taken a part from the ring.
 
+use std::os::fd::IntoRawFd;
+
 use libc::c_int;
 
 use super::by_kernel::{await_events, deadline_ns, keep_error, receive_list};
 use super::{Call, Progress};
-use crate::client::HIGH_DESCRIPTOR;
 use crate::guarded::Guarded;
 use crate::kernel::{self, kernel};
 use crate::socket::Socket;
@@ -33,8 +34,7 @@ impl Kept {
         let busy = Busy::new();
         let cookie = cookie(fd)?;
         let mut all = KEPT.lock()?;
-        let copy = kernel!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR);
-        let copy = c_int::try_from(copy).ok().filter(|copy| *copy >= 0)?;
+        let copy = kernel::high_copy(fd)?.into_raw_fd();
         all.push((copy, cookie));
         drop(all);
         let kept = Kept {

@@ -30,25 +30,27 @@ mod place {
 struct Told<'a>(&'a mut [u8]);
 
 impl Told<'_> {
-    /// Changes a number; one that is not wholly there stays as it is.
-    fn change<const N: usize>(&mut self, place: usize, change: impl FnOnce([u8; N]) -> [u8; N]) {
-        let field = self.0.get_mut(place..place + N);
-        if let Some(field) = field.and_then(|field| <&mut [u8; N]>::try_from(field).ok()) {
-            *field = change(*field);
+    /// Adds to a number. Of one that is cut off, the lower bytes are there.
+    fn add<const N: usize>(&mut self, place: usize, add: impl FnOnce([u8; N]) -> [u8; N]) {
+        let end = self.0.len().min(place + N);
+        if let Some(field) = self.0.get_mut(place..end) {
+            let mut told = [0; N];
+            told[..field.len()].copy_from_slice(field);
+            field.copy_from_slice(&add(told)[..field.len()]);
         }
     }
 
     fn add_bytes(&mut self, place: usize, count: u64) {
-        self.change(place, |told| {
-            u64::from_ne_bytes(told).wrapping_add(count).to_ne_bytes()
+        self.add(place, |told| {
+            u64::from_le_bytes(told).wrapping_add(count).to_le_bytes()
         });
     }
 
     fn add_segments(&mut self, place: usize, count: u64) {
-        self.change(place, |told| {
-            u32::from_ne_bytes(told)
+        self.add(place, |told| {
+            u32::from_le_bytes(told)
                 .wrapping_add(count as u32)
-                .to_ne_bytes()
+                .to_le_bytes()
         });
     }
 
@@ -59,9 +61,9 @@ impl Told<'_> {
     }
 
     fn is_at_most(&mut self, place: usize, age: u32) {
-        self.change(place, |told| {
-            u32::from_ne_bytes(told).min(age).to_ne_bytes()
-        });
+        if let (Some(told), Some(field)) = (self.age(place), self.0.get_mut(place..place + 4)) {
+            field.copy_from_slice(&told.min(age).to_ne_bytes());
+        }
     }
 }
 
