@@ -72,7 +72,9 @@ impl Socket {
         let moves = self.looked_head.swap(head, Relaxed) != head;
         // Whoever took something a moment ago is asked about when it takes nothing more.
         let reads_on = moves && (busy || locked.half.unread() != 0 && peer_has_ended(locked));
-        if reads_on || !locked.half.is_open() {
+        // With the gate shut nothing more goes to the ring; but of who dies with unread bytes in it TCP tells the next send.
+        let matters = locked.half.is_open() || locked.half.unread() != 0;
+        if reads_on || !matters {
             return;
         }
         let events = kernel::events_now(fd, what);
