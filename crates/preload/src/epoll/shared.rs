@@ -168,7 +168,7 @@ impl EpollSet {
     pub(crate) fn notice_changes(&'static self) {
         let are_wrong = self.changes.are_foreign() || self.is_lost.load(Relaxed);
         // It may be left to the kernel already, for another reason, with records that were right.
-        if are_wrong && !self.is_given_up.load(Acquire) {
+        if are_wrong && !self.is_given_up.load(Relaxed) {
             self.give_up_records();
         }
     }
@@ -176,11 +176,12 @@ impl EpollSet {
     /// Our records of the set may be wrong from now on: whatever its connections have to say, the kernel says.
     #[cold]
     pub(crate) fn give_up_records(&'static self) {
-        self.is_given_up.store(true, Release);
         self.leave_to_kernel();
         if let Some(mut inner) = self.inner.lock() {
             inner.keep_unread();
         }
+        // Last: who finds it so may look. Relaxed: what it says is done under the lock, which whoever looks takes.
+        self.is_given_up.store(true, Relaxed);
     }
 
     /// The connections of the set, each with the descriptor that it was registered by; all that there are, where that is not known.
