@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use millrace_port::memif::{self, Memif, Role};
 use millrace_port::pcap::{Format, Link, Pcap};
-use millrace_port::{Burst, Port, State};
+use millrace_port::{Burst, Offload, Port, State};
 use millrace_switch::{Config, Switch, SwitchReport};
-use rig::frame;
+use rig::{MemoryPort, frame};
 
 /// Nothing that is waited for takes so long, unless it never comes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -205,6 +205,23 @@ fn a_peer_that_goes_is_forgotten_and_the_next_one_is_served() {
         (b.receive_one(), c.receive_one()),
         (frame(2, 1, None, 7), frame(2, 1, None, 7))
     );
+}
+
+#[test]
+fn what_waits_at_a_port_that_is_added_is_served_by_the_plan_that_names_it() {
+    let mut switch = start("processors = []\n");
+    for number in 0..50 {
+        let name = format!("p{number}");
+        let (port, wire) = MemoryPort::new();
+        let waiting = (frame(255, number, None, 1), Offload::NONE);
+        wire.lock().unwrap().to_switch.push_back(waiting);
+        let config = Config::parse(&rig::port(&name, "")).unwrap().port.remove(0);
+        switch.attach(config, Box::new(port)).unwrap();
+        wait(|| packets(&switch.report().unwrap(), &name).0 == 1);
+        let port = switch.report().unwrap().ports.pop().unwrap();
+        let mut causes = port.counters.drops.iter().map(|drop| drop.cause.as_str());
+        assert!(causes.all(|cause| cause != "no_port"), "{port:?}");
+    }
 }
 
 #[test]

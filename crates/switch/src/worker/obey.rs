@@ -52,14 +52,8 @@ impl Worker {
 
     fn follow(&mut self, plan: Arc<Plan>) {
         let count = plan.ports.len().max(self.ports.len());
-        self.table.set_ports(count);
-        self.tallies.resize(count, Tally::default());
-        self.ports.resize_with(count, || None);
-        self.outs.resize_with(count, || None);
-        self.touched.reserve(count);
-        self.held.reserve(count);
+        self.make_room(count);
         let now_ns = self.now_ns;
-        self.states.resize_with(count, || PortState::new(now_ns));
         for place in 0..count {
             // At most `PORTS_MAX`.
             let number = place as u16;
@@ -78,6 +72,13 @@ impl Worker {
                 }
             }
         }
+        // A port is served from the plan that first names it to the one that no longer does.
+        self.own.clear();
+        for (number, attached) in (0..).zip(&self.ports) {
+            if matches!(attached, Some(Attached::Port { .. })) && plan.port(number).is_some() {
+                self.own.push(number);
+            }
+        }
         let versions = plan
             .flows
             .iter()
@@ -91,6 +92,19 @@ impl Worker {
         }
         self.flow_versions = versions;
         self.plan = Some(plan);
+    }
+
+    /// Has a place for each of so many ports, at least: others may know one before this worker's plan does.
+    fn make_room(&mut self, count: usize) {
+        let count = count.max(self.ports.len());
+        self.table.set_ports(count);
+        self.tallies.resize(count, Tally::default());
+        self.ports.resize_with(count, || None);
+        self.outs.resize_with(count, || None);
+        self.touched.reserve(count);
+        self.held.reserve(count);
+        let now_ns = self.now_ns;
+        self.states.resize_with(count, || PortState::new(now_ns));
     }
 
     fn add(&mut self, number: u16, mut port: Box<dyn Port + Send>, is_file: bool) {
@@ -113,13 +127,7 @@ impl Worker {
 
     fn attach(&mut self, number: u16, attached: Attached) {
         let place = usize::from(number);
-        if self.ports.len() <= place {
-            self.ports.resize_with(place + 1, || None);
-            self.outs.resize_with(place + 1, || None);
-        }
-        if let Attached::Port { .. } = attached {
-            self.own.push(number);
-        }
+        self.make_room(place + 1);
         self.ports[place] = Some(attached);
         self.outs[place] = Some(Burst::new(BURST));
     }

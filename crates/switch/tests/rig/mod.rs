@@ -28,6 +28,19 @@ pub(crate) struct MemoryPort {
     bell: EventFd,
 }
 
+impl MemoryPort {
+    /// A port, and what lies at its other end.
+    pub(crate) fn new() -> (MemoryPort, Arc<Mutex<Wire>>) {
+        let wire = Arc::new(Mutex::new(Wire::default()));
+        let port = MemoryPort {
+            wire: wire.clone(),
+            counters: Counters::default(),
+            bell: EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap(),
+        };
+        (port, wire)
+    }
+}
+
 impl Port for MemoryPort {
     fn poll(&mut self, _: Instant) -> &State {
         &State::Connected
@@ -141,12 +154,7 @@ impl Rig {
         if !is_memory {
             return self.switch.add_port(config).unwrap();
         }
-        let wire = Arc::new(Mutex::new(Wire::default()));
-        let port = MemoryPort {
-            wire: wire.clone(),
-            counters: Counters::default(),
-            bell: EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap(),
-        };
+        let (port, wire) = MemoryPort::new();
         self.wires.push((config.name.clone(), wire));
         self.switch.attach(config, Box::new(port)).unwrap();
     }
