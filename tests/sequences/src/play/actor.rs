@@ -139,6 +139,7 @@ impl Actor {
     /// Makes a call in a thread of its own, which reports for itself.
     fn start(&self, thread: Thread, call: Call) -> Result<()> {
         let (context, seat) = (self.context.clone(), self.seat.clone());
+        let process = seat.process;
         let body = move || -> Result<()> {
             let tid = rustix::thread::gettid().as_raw_nonzero().get();
             context.board.tids[usize::from(thread)].store(tid, SeqCst);
@@ -150,7 +151,13 @@ impl Actor {
         };
         std::thread::Builder::new()
             .stack_size(STACK_BYTES)
-            .spawn(body)
+            .spawn(move || {
+                if let Err(error) = body() {
+                    // The others would wait for a report that never comes.
+                    eprintln!("a thread of process {process}: {error:#}");
+                    sys::exit_now(1);
+                }
+            })
             .context("starting a thread")?;
         Ok(())
     }

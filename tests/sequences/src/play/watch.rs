@@ -118,7 +118,7 @@ pub(super) fn sleeps(pid: Pid, tid: i32) -> bool {
     }
 }
 
-/// Where everybody is, for the report of a hang.
+/// Where everybody is, for the report of a hang: each process, and each of its threads with its state and its system call.
 pub(super) fn describe(
     processes: &BTreeMap<Process, Watched>,
     threads: &BTreeMap<Thread, Process>,
@@ -126,15 +126,29 @@ pub(super) fn describe(
 ) -> String {
     let mut parts = Vec::new();
     for (process, watched) in processes {
-        let main = state(watched.pid, watched.pid.as_raw_nonzero().get());
-        parts.push(format!("P{process} {}", main.unwrap_or('-')));
-    }
-    for (thread, process) in threads {
-        let tid = board.tids[usize::from(*thread)].load(SeqCst);
-        let state = processes
-            .get(process)
-            .and_then(|watched| state(watched.pid, tid));
-        parts.push(format!("T{thread} {}", state.unwrap_or('-')));
+        let pid = watched.pid.as_raw_nonzero().get();
+        let tids = std::fs::read_dir(format!("/proc/{pid}/task"));
+        let tids = tids.into_iter().flatten().flatten();
+        let mut tids: Vec<i32> = tids
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .collect();
+        tids.sort_by_key(|tid| *tid != pid);
+        for tid in tids {
+            let of = |thread: &&Thread| {
+                board.tids[usize::from(**thread)].load(SeqCst) == tid
+                    && threads[*thread] == *process
+            };
+            let name = match threads.keys().find(of) {
+                Some(thread) => format!("P{process}/T{thread}"),
+                None if tid == pid => format!("P{process}"),
+                None => format!("P{process}/?"),
+            };
+            let state = state(watched.pid, tid).unwrap_or('-');
+            let call = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
+            let call = call.unwrap_or_default();
+            let call = call.split(' ').take(4).collect::<Vec<_>>().join(" ");
+            parts.push(format!("{name} {state} in {}", call.trim_end()));
+        }
     }
     parts.join(", ")
 }
