@@ -89,12 +89,16 @@ impl Containment {
         }
     }
 
-    /// Whether both are one container, or one pod, or in none.
+    /// Whether both are one container, or one pod, or in none. A user may give groups of its own the number of anybody's container.
     pub(crate) fn shares_container(&self, other: &Containment) -> bool {
-        match self.pod {
-            Some(_) => self.pod == other.pod,
-            None => self.container == other.container,
-        }
+        let place = |one: &Containment| {
+            (
+                one.user,
+                one.pod,
+                one.container.filter(|_| one.pod.is_none()),
+            )
+        };
+        place(self) == place(other)
     }
 
     /// Whether it is in a container or pod.
@@ -286,6 +290,9 @@ mod tests {
             Tenant::User(7)
         );
         assert_eq!(found.container().as_deref(), Some(NUMBER));
+        let named = parse(&format!("machine.slice/libpod-{NUMBER}.scope"));
+        assert!(found.shares_container(&found) && named.shares_container(&named));
+        assert!(!found.shares_container(&named) && !named.shares_container(&found));
     }
 
     #[test]
