@@ -290,7 +290,7 @@ impl Matching {
             if let Some(member) = self.members.get_mut(&client) {
                 member.wanted.remove(&peer);
                 member.ties.insert(peer, Tie::Link(link));
-                member.unready += u32::from(unready);
+                member.unready += u32::from(unready && client == pair[1]);
             }
         }
     }
@@ -304,7 +304,7 @@ impl Matching {
     pub(crate) fn handle_mapped(&mut self, pair: Pair) {
         for client in pair {
             if let Some(member) = self.members.get_mut(&client) {
-                member.unready = member.unready.saturating_sub(1);
+                member.unready = member.unready.saturating_sub(u32::from(client == pair[1]));
                 self.wake(client);
             }
         }

@@ -188,6 +188,22 @@ fn a_server_that_maps_nothing_gets_few_links_and_its_clients_get_others() {
 }
 
 #[test]
+fn servers_that_map_nothing_keep_no_client_from_another() {
+    let mut matching = Matching::default();
+    let servers: Vec<_> = (1..=8)
+        .map(|number| come(&mut matching, number, false))
+        .collect();
+    let client = come(&mut matching, 10, true);
+    for link in 0..8 {
+        let pair = matching.next_pair(&mut 1000, |_| true).unwrap();
+        assert_eq!(pair[0], client);
+        matching.link(pair, link, true);
+    }
+    assert_eq!(matching.next_pair(&mut 1000, |_| true), None);
+    assert!(servers.iter().all(|server| matching.get(*server).is_some()));
+}
+
+#[test]
 fn who_got_no_memory_is_looked_at_when_some_comes_back() {
     let mut matching = Matching::default();
     come(&mut matching, 1, true);
