@@ -45,13 +45,38 @@ pub(super) fn open(process: &Process, number: u32) -> Option<OwnedFd> {
     opened.ok().map(OwnedFd::from)
 }
 
-/// Whether a pool of this size that somebody brought is one: nobody can change its size or map it for writing any more, and all of it is
-/// there, so that no reader has to allocate any of it. `Some`: it is, and whether it is of huge pages.
+/// Whether a pool of this size that somebody brought is one. `Some`: it is, and whether it is of huge pages.
 pub(super) fn checked(pool: &OwnedFd, bytes: u64) -> Option<bool> {
-    if !pool::is_sealed(pool.as_fd(), bytes) {
-        return None;
+    is_whole(pool, bytes).then_some(fstatfs(pool).ok()?.filesystem_type() == HUGETLBFS_MAGIC)
+}
+
+/// Whether nobody can change the size of a pool, map it for writing or make holes in it any more, and all of it is there, so that no reader
+/// has to allocate any of it.
+pub(super) fn is_whole(pool: &OwnedFd, bytes: u64) -> bool {
+    // In this order: sealed, it can only become more.
+    pool::is_sealed(pool.as_fd(), bytes)
+        && fstat(pool).is_ok_and(|found| {
+            u64::try_from(found.st_blocks).is_ok_and(|blocks| blocks.saturating_mul(512) >= bytes)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::fcntl::{FallocateFlags, fallocate};
+
+    use super::*;
+
+    #[test]
+    fn a_pool_with_a_hole_is_none() {
+        let (whole, _) = pool::create(1 << 21).unwrap();
+        let (holed, _) = pool::create(1 << 21).unwrap();
+        let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        fallocate(&holed, hole, 0, 1 << 21).unwrap();
+        for pool in [&whole, &holed] {
+            assert!(!is_whole(pool, 1 << 21), "not sealed");
+            pool::seal(pool.as_fd()).unwrap();
+            assert!(fallocate(pool, hole, 0, 1 << 21).is_err());
+        }
+        assert!(is_whole(&whole, 1 << 21) && !is_whole(&holed, 1 << 21));
     }
-    let blocks = fstat(pool).ok()?.st_blocks;
-    let is_all_there = u64::try_from(blocks).ok()?.saturating_mul(512) >= bytes;
-    is_all_there.then_some(fstatfs(pool).ok()?.filesystem_type() == HUGETLBFS_MAGIC)
 }

@@ -341,8 +341,8 @@ impl Server {
     }
 }
 
-/// Seals a pool, unless it is.
+/// Seals a pool, unless it is. False: it is none that others can be given.
 fn sealed(pool: &OwnedFd, bytes: u64) -> bool {
-    pool::is_sealed(pool.as_fd(), bytes)
-        || pool::seal(pool.as_fd()).is_ok() && pool::is_sealed(pool.as_fd(), bytes)
+    (pool::is_sealed(pool.as_fd(), bytes) || pool::seal(pool.as_fd()).is_ok())
+        && brought::is_whole(pool, bytes)
 }
