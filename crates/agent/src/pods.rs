@@ -5,15 +5,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::clients::Client;
 use crate::text::printable;
 
 /// Where the kubelet keeps logs.
 const LOGS: &str = "/var/log/pods";
-/// The directory is not read more often, however many pods are not found in it.
+/// As long as it is unchanged the directory is not read more often, however many pods are not found in it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// A change may have the time of one that was before it.
+const SAME_TIME: Duration = Duration::from_millis(20);
 
 /// The names of pods that were asked for.
 #[derive(Debug)]
@@ -21,7 +23,8 @@ pub(crate) struct PodNames {
     logs: PathBuf,
     /// `NAMESPACE/NAME` by unique id.
     known: RefCell<HashMap<String, String>>,
-    looked_at: Cell<Option<Instant>>,
+    /// When the directory was read, and when it had been changed then. `None`: it may have been changed since at the same time.
+    looked_at: Cell<Option<(Instant, Option<SystemTime>)>>,
 }
 
 impl Default for PodNames {
@@ -53,12 +56,21 @@ impl PodNames {
     /// The name of the pod with this unique id, for ever the same. `None`: the kubelet has none, or it may not be looked at.
     pub(crate) fn find(&self, uid: &str) -> Option<String> {
         let found = self.known.borrow().get(uid).cloned();
-        let now = Instant::now();
-        let seen_lately = |at: Instant| now < at + LOOK_AGAIN;
-        if found.is_some() || self.looked_at.get().is_some_and(seen_lately) {
+        if found.is_some() {
             return found;
         }
-        self.looked_at.set(Some(now));
+        let now = Instant::now();
+        let changed_at = fs::metadata(&self.logs).and_then(|logs| logs.modified());
+        let changed_at = changed_at
+            .ok()
+            .filter(|at| at.elapsed().is_ok_and(|age| age > SAME_TIME));
+        let is_same = |(at, then): (Instant, Option<SystemTime>)| {
+            now < at + LOOK_AGAIN && then == changed_at && then.is_some()
+        };
+        if self.looked_at.get().is_some_and(is_same) {
+            return None;
+        }
+        self.looked_at.set(Some((now, changed_at)));
         *self.known.borrow_mut() = names(&self.logs);
         self.known.borrow().get(uid).cloned()
     }
@@ -101,5 +113,7 @@ mod tests {
         let pods = PodNames::of(logs.path());
         assert_eq!(pods.find("6ba7b810-9dad").unwrap(), "shop/cache-0");
         assert_eq!(pods.find("x"), None);
+        fs::create_dir(logs.path().join("shop_cache-1_x")).unwrap();
+        assert_eq!(pods.find("x").unwrap(), "shop/cache-1");
     }
 }
