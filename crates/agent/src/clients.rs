@@ -18,7 +18,7 @@ use nix::unistd::{Whence, lseek};
 
 use crate::offers::ClientId;
 use crate::proof::{self, Process};
-use crate::sys::Inlet;
+use crate::sys::{self, Inlet};
 use crate::tenant::{Containment, Tenant};
 
 /// Answers that may wait for a client that does not read, beside what its socket holds (some 270). Then it is dropped: whoever asks has to
@@ -103,6 +103,14 @@ pub(crate) struct Client {
     answers: usize,
     /// News of this many offers may wait.
     news_max: usize,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // What it was not sent: of a pair of sockets the other end may be somebody's who has sent something.
+        let fds = self.queue.drain(..).flat_map(|outgoing| outgoing.fds);
+        fds.filter_map(Rc::into_inner).for_each(sys::close_apart);
+    }
 }
 
 impl Client {

@@ -18,7 +18,7 @@ mod apart;
 mod inlet;
 
 pub(crate) use apart::{Borrowed, Left, Worked, apart};
-pub(crate) use inlet::{Inlet, refuse_descriptors};
+pub(crate) use inlet::{Inlet, close_apart, refuse_descriptors};
 
 /// Receives one message, and the first descriptor that comes with it.
 pub(crate) fn receive_with_descriptor(

@@ -26,11 +26,14 @@ use crate::clients::Client;
 use crate::offers::ClientId;
 use crate::segments::{LinkMemory, Refusal};
 use crate::server::Server;
+use crate::sys;
 
 /// Pairs that are looked at before others have their turn.
 const TURN_PAIRS: u32 = 256;
 /// Links that are made before others have their turn.
 const TURN_LINKS: u32 = 16;
+/// Links that are looked at: each takes one of the mappings that the kernel lets a process have, 65 530 by default (`vm.max_map_count`).
+const LOOKS_MAX: usize = 8192;
 /// When there was no memory for a link, it is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -45,7 +48,7 @@ pub(super) struct Made {
     /// Of the pool for replies, if there is one.
     pub(super) replies_bytes: u64,
     pub(super) since: Instant,
-    /// To look at its counters. `None`: it could not be mapped.
+    /// To look at its counters. `None`: it could not be mapped, or there are too many.
     pub(super) look: Option<Link>,
 }
 
@@ -89,8 +92,12 @@ impl Channels {
         let Some(made) = self.links.remove(&link) else {
             return;
         };
-        if self.unready.remove(&link).is_some() {
+        if let Some(unready) = self.unready.remove(&link) {
             self.matching.handle_mapped(made.pair);
+            // The server may have sent whatever it likes by its own end.
+            if let Some(socket) = Rc::into_inner(unready.socket) {
+                sys::close_apart(socket);
+            }
         }
         if let (Some(flow), Some(totals)) = (made.flow(0), self.totals.get_mut(&made.key)) {
             totals.add(&flow);
@@ -171,6 +178,7 @@ impl Server {
         let memory = self.segments.create_link(payers, slots, replies)?;
         let sockets = sockets()?;
         let link = self.channels.numbers.next();
+        let may_look = self.channels.links.len() < LOOKS_MAX;
         let made = Made {
             pair,
             key,
@@ -178,8 +186,10 @@ impl Server {
             bytes: memory.bytes,
             replies_bytes: replies.unwrap_or(0),
             since: now,
-            // Without a mapping (there is a limit of them) the two get on as well; they are shown without counters.
-            look: Link::attach(memory.link.as_fd(), slots, memory.directions).ok(),
+            // Without a mapping the two get on as well; they are shown without counters.
+            look: may_look
+                .then(|| Link::attach(memory.link.as_fd(), slots, memory.directions).ok())
+                .flatten(),
         };
         self.channels.links.insert(link, made);
         self.channels.links_made += 1;
@@ -271,7 +281,8 @@ impl Server {
     }
 }
 
-/// A pair of sockets, one for each end. Neither blocks: who rings a bell that is full need not.
+/// A pair of sockets, one for each end. Neither blocks: who rings a bell that is full need not. Neither takes descriptors, where the kernel
+/// can forbid them: who hears a bell would have to let go of them.
 fn sockets() -> io::Result<[Rc<OwnedFd>; 2]> {
     let (one, other) = socketpair(
         AddressFamily::Unix,
@@ -279,5 +290,71 @@ fn sockets() -> io::Result<[Rc<OwnedFd>; 2]> {
         None,
         SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
     )?;
-    Ok([Rc::new(one), Rc::new(other)])
+    Ok([one, other].map(|end| {
+        sys::refuse_descriptors(end.as_fd());
+        Rc::new(end)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, setsockopt, sockopt};
+
+    use super::*;
+
+    fn send_over(bell: &OwnedFd, fd: &impl AsRawFd) -> nix::Result<usize> {
+        let fds = [fd.as_raw_fd()];
+        let control = [ControlMessage::ScmRights(&fds)];
+        let bytes = [IoSlice::new(&[0])];
+        sendmsg::<()>(bell.as_raw_fd(), &bytes, &control, MsgFlags::empty(), None)
+    }
+
+    /// A connection whose last close waits, as its bytes are never taken; and what does not take them.
+    fn lingering() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: 1000,
+        };
+        setsockopt(&near, sockopt::Linger, &linger).unwrap();
+        near.set_nonblocking(true).unwrap();
+        while io::Write::write(&mut &near, &[0; 65_536]).is_ok() {}
+        (near, far)
+    }
+
+    #[test]
+    fn a_bell_takes_no_descriptors_where_the_kernel_can_forbid_them() {
+        let [one, other] = sockets().unwrap();
+        for bell in [&one, &other] {
+            match send_over(bell, &io::stderr()) {
+                Ok(_) => eprintln!("not tested: this kernel has no SO_PASSRIGHTS"),
+                Err(error) => assert_eq!(error, nix::errno::Errno::EPERM),
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_what_a_bell_that_nobody_has_had_was_sent() {
+        let kind = SockType::SeqPacket;
+        let (one, other) =
+            socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let (near, far) = lingering();
+        send_over(&one, &near).unwrap();
+        drop(near);
+        let (done, is_done) = channel();
+        thread::spawn(move || {
+            sys::close_apart(other);
+            done.send(())
+        });
+        is_done.recv_timeout(Duration::from_secs(100)).unwrap();
+        drop(far);
+    }
 }

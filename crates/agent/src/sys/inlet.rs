@@ -39,7 +39,7 @@ pub(crate) struct Received {
 }
 
 impl Inlet {
-    /// Takes over a socket that has SO_PASSCRED.
+    /// Takes over a socket; by one that has SO_PASSCRED messages come with their senders.
     pub(crate) fn new(socket: OwnedFd) -> Inlet {
         let takes_descriptors = !refuses_descriptors(socket.as_fd());
         Inlet {
@@ -97,14 +97,19 @@ impl Drop for Inlet {
     }
 }
 
-/// Has the kernel tell whoever sends descriptors to this listener's sockets that it may not, where the kernel can.
-pub(crate) fn refuse_descriptors(listener: BorrowedFd<'_>) {
+/// Closes a socket that somebody else may have sent to, and nobody has received from: nobody waits for what may be in it.
+pub(crate) fn close_apart(socket: OwnedFd) {
+    drop(Inlet::new(socket));
+}
+
+/// Has the kernel tell whoever sends descriptors to this socket, or to this listener's, that it may not, where the kernel can.
+pub(crate) fn refuse_descriptors(socket: BorrowedFd<'_>) {
     let no: libc::c_int = 0;
     let bytes = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the descriptor is open while it is borrowed, and the kernel reads one int.
     unsafe {
         libc::setsockopt(
-            listener.as_raw_fd(),
+            socket.as_raw_fd(),
             libc::SOL_SOCKET,
             SO_PASSRIGHTS,
             (&raw const no).cast(),
