@@ -1,5 +1,6 @@
 //! What is said with the agent.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;
@@ -50,6 +51,8 @@ pub(crate) struct Control {
     /// The own pool, which the next agent has to be given.
     pool: Option<WithheldFd>,
     version: u16,
+    /// What the socket has had no room for yet.
+    unsaid: VecDeque<ToAgent>,
     retry_at: Instant,
     last_pause: Duration,
 }
@@ -64,6 +67,7 @@ impl Control {
             open,
             pool: None,
             version: VERSION_MIN,
+            unsaid: VecDeque::new(),
             retry_at: Instant::now(),
             last_pause: Duration::ZERO,
         };
@@ -97,11 +101,14 @@ impl Control {
         let mut buffer = [0; MAX_BYTES];
         let bytes = ToAgent::Open(self.open).encode(VERSION_MIN, &mut buffer);
         sys::send_message(&socket, &buffer[..bytes])?;
-        for peer in peers {
-            let bytes = ToAgent::Holds(Holds { peer: *peer }).encode(VERSION_MIN, &mut buffer);
-            sys::send_message(&socket, &buffer[..bytes])?;
-        }
         self.socket = Some(socket);
+        // Which one the agent speaks, it says in its answer.
+        self.version = VERSION_MIN;
+        let held = peers
+            .iter()
+            .map(|peer| ToAgent::Holds(Holds { peer: *peer }));
+        self.unsaid = held.collect();
+        self.say_rest();
         Ok(())
     }
 
@@ -128,22 +135,39 @@ impl Control {
     }
 
     /// That a pool is mapped, and can be sealed: the own one, or that for the replies over a link.
-    pub(crate) fn say_ready(&self, link: u64) {
+    pub(crate) fn say_ready(&mut self, link: u64) {
         self.say(ToAgent::Ready(Ready { link }));
     }
 
     /// That a link is over for us.
-    pub(crate) fn say_left(&self, peer: u64) {
+    pub(crate) fn say_left(&mut self, peer: u64) {
         self.say(ToAgent::Left(Left { peer }));
     }
 
-    fn say(&self, message: ToAgent) {
-        let mut buffer = [0; MAX_BYTES];
-        let bytes = message.encode(self.version, &mut buffer);
-        if let Some(socket) = &self.socket {
-            // One that has gone is noticed by the end of its socket.
-            let _ = sys::send_message(socket, &buffer[..bytes]);
+    fn say(&mut self, message: ToAgent) {
+        if self.socket.is_some() {
+            self.unsaid.push_back(message);
+            self.say_rest();
         }
+    }
+
+    /// Says as much of what is to be said as the socket has room for.
+    pub(crate) fn say_rest(&mut self) {
+        let mut buffer = [0; MAX_BYTES];
+        while let (Some(socket), Some(message)) = (&self.socket, self.unsaid.front()) {
+            let bytes = message.encode(self.version, &mut buffer);
+            let sent = sys::send_message(socket, &buffer[..bytes]);
+            if sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                break;
+            }
+            // An agent that has gone is noticed by the end of its socket.
+            self.unsaid.pop_front();
+        }
+    }
+
+    /// Whether something is to be said when the socket has room.
+    pub(crate) fn has_unsaid(&self) -> bool {
+        !self.unsaid.is_empty()
     }
 
     /// The next message, if there is one now.
@@ -175,6 +199,7 @@ impl Control {
 
     fn look_again_after(&mut self, pause: Duration) {
         self.socket = None;
+        self.unsaid.clear();
         self.retry_at = Instant::now() + pause;
         self.last_pause = pause;
     }
@@ -200,5 +225,66 @@ impl Control {
             self.note_gone();
         }
         again.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use millrace_shm::withheld::Withheld;
+    use millrace_wire::{CHANNEL_ABI, ChannelName, Role, VERSION_MAX};
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap()
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
+    fn who_has_more_links_than_a_socket_holds_messages_names_them_all() {
+        let open = Open {
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+            abi: CHANNEL_ABI,
+            role: Role::Publisher,
+            overwrites: false,
+            pool: None,
+            id: 7,
+            pool_bytes: 1 << 21,
+            slots: 2,
+            peers: 0,
+            name: ChannelName::new("many").unwrap(),
+            group: None,
+        };
+        let mut control = Control {
+            path: PathBuf::new(),
+            socket: None,
+            open,
+            pool: None,
+            version: VERSION_MIN,
+            unsaid: VecDeque::new(),
+            retry_at: Instant::now(),
+            last_pause: Duration::ZERO,
+        };
+        let (own, agent) = pair();
+        let peers: Vec<u64> = (1..=2000).collect();
+        control.introduce(Withheld::new(own), &peers).unwrap();
+        control.say_left(1);
+        assert!(control.has_unsaid(), "no socket holds so many");
+        let (mut heard, mut buffer) = (Vec::new(), [0; MAX_BYTES]);
+        while let Some((bytes, _)) = sys::receive_message(&agent, &mut buffer).unwrap() {
+            heard.push(ToAgent::parse(&buffer[..bytes]).unwrap());
+            control.say_rest();
+        }
+        let held = peers
+            .iter()
+            .map(|peer| ToAgent::Holds(Holds { peer: *peer }));
+        assert_eq!(heard.len(), 2002);
+        assert!(heard[1..=2000].iter().eq(&held.collect::<Vec<_>>()));
+        assert_eq!(heard[2001], ToAgent::Left(Left { peer: 1 }));
     }
 }

@@ -123,7 +123,7 @@ impl Endpoint {
         };
         let named = channel.agent.clone().map(|socket| vec![socket]);
         let sockets = named.unwrap_or_else(agent_sockets);
-        let (control, opened) = Control::open(sockets, open)?;
+        let (mut control, opened) = Control::open(sockets, open)?;
         let options = OutboxOptions {
             when_full: channel.when_full,
             redeliver: channel.redeliver,
@@ -169,6 +169,24 @@ impl Endpoint {
                 .add(socket, EpollEvent::new(EpollFlags::EPOLLIN, CONTROL))?;
         }
         Ok(())
+    }
+
+    /// Says what the agent's socket had no room for, and watches for more room while that is needed.
+    fn say_rest(&mut self) {
+        let was_full = self.control.has_unsaid();
+        self.control.say_rest();
+        if let Some(socket) = self.control.socket()
+            && (was_full || self.control.has_unsaid())
+        {
+            let room = EpollFlags::EPOLLOUT;
+            let events = if self.control.has_unsaid() {
+                room
+            } else {
+                EpollFlags::empty()
+            };
+            let mut event = EpollEvent::new(EpollFlags::EPOLLIN | events, CONTROL);
+            let _ = self.epoll.modify(socket, &mut event);
+        }
     }
 
     /// Before its end: a child of a bare `clone` may have the socket, too, and the set would go on to tell of it.
@@ -246,6 +264,7 @@ impl Endpoint {
         if self.control.retry(peers) {
             let _ = self.watch_control();
         }
+        self.say_rest();
         self.work_off();
     }
 

@@ -4,7 +4,7 @@
     reason = "descriptors that the kernel has made, and a page of our own"
 )]
 
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -16,8 +16,8 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType, SockaddrStorage,
-    UnixAddr, connect, getsockopt, recv, recvmsg, send, shutdown, socket, sockopt,
+    AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, connect, getsockopt, recv,
+    send, shutdown, socket, sockopt,
 };
 use nix::unistd::geteuid;
 
@@ -59,24 +59,51 @@ pub(crate) fn receive_message(
 
 fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<WithheldFd>)>> {
     let mut control = cmsg_space!([RawFd; DESCRIPTORS_MAX]);
-    let mut parts = [IoSliceMut::new(buffer)];
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
-    let received =
-        match recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags)
-        {
-            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
-            other => other?,
-        };
-    let mut descriptors = Vec::new();
-    for message in received.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(list) = message {
-            descriptors.extend(list.into_iter().map(|fd| {
-                // SAFETY: the kernel has just made this descriptor for this process, and nothing else knows of it.
-                Withheld::new(unsafe { OwnedFd::from_raw_fd(fd) })
-            }));
+    let mut part = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    // SAFETY: zeros are a value of it.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = control.capacity() as _;
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+    // SAFETY: the header says where there is room, and how much.
+    let bytes = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) };
+    match Errno::result(bytes) {
+        Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+        Err(errno) => Err(errno.into()),
+        Ok(bytes) => {
+            // SAFETY: the kernel has just filled it.
+            let descriptors = unsafe { descriptors_of(&header) };
+            Ok(Some((bytes.unsigned_abs(), descriptors)))
         }
     }
-    Ok(Some((received.bytes, descriptors)))
+}
+
+/// The descriptors that came with a message: fewer than were sent, where this process can have no more.
+///
+/// # Safety
+/// The kernel has just filled the header, and nobody has looked at it.
+unsafe fn descriptors_of(header: &libc::msghdr) -> Vec<WithheldFd> {
+    let mut found = Vec::new();
+    // SAFETY: the header is the kernel's; so are the numbers behind it, of descriptors that nothing else knows of.
+    unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(header);
+        while let Some(head) = message.as_ref() {
+            if (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let data = libc::CMSG_DATA(message).cast::<RawFd>();
+                let bytes = head.cmsg_len - libc::CMSG_LEN(0) as usize;
+                let fds =
+                    (0..bytes / size_of::<RawFd>()).map(|place| data.add(place).read_unaligned());
+                found.extend(fds.map(|fd| Withheld::new(OwnedFd::from_raw_fd(fd))));
+            }
+            message = libc::CMSG_NXTHDR(header, message);
+        }
+    }
+    found
 }
 
 /// Waits until something can be read, whatever signals come meanwhile. False: the time is over.
@@ -179,6 +206,29 @@ mod tests {
         ring(&peer);
         drop(peer);
         assert!(hear(&own) && !hear(&own));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such sockets")]
+    fn of_a_message_that_is_cut_no_descriptor_is_lost() {
+        use nix::sys::socket::{ControlMessage, sendmsg};
+        use std::io::{IoSlice, Read};
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (own, peer) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
+        let fds = [writer.as_raw_fd(); DESCRIPTORS_MAX + 2];
+        let control = [ControlMessage::ScmRights(&fds)];
+        let bytes = [IoSlice::new(b"abc")];
+        sendmsg::<()>(peer.as_raw_fd(), &bytes, &control, MsgFlags::empty(), None).unwrap();
+        let (bytes, descriptors) = receive_message(&own, &mut [0; 8]).unwrap().unwrap();
+        assert_eq!((bytes, descriptors.len()), (3, DESCRIPTORS_MAX));
+        drop((writer, descriptors));
+        assert_eq!(
+            reader.read(&mut [0]).unwrap(),
+            0,
+            "nobody has the other end"
+        );
     }
 
     #[test]
