@@ -272,7 +272,9 @@ impl Server {
         debug!(connection = connection_id, clients = ?keys.map(|key| key.0.0), "introduced");
         let ring_bytes = self.segments.ring_bytes();
         // Without a mapping (there is a limit of them) the two get on as well, but for a recall.
-        if let Ok(segment) = Segment::attach(segment.as_fd(), ring_bytes) {
+        if self.pairings.has_room()
+            && let Ok(segment) = Segment::attach(segment.as_fd(), ring_bytes)
+        {
             segment.set_connection_id(connection_id);
             self.pairings.insert(Pairing {
                 connection_id,

@@ -9,6 +9,7 @@
 //! A pairing maps its segment, and the memory is charged while anybody does: of what is left nothing is mapped here.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs;
 
 use millrace_shm::segment::Segment;
 use millrace_wire::Offer;
@@ -49,16 +50,43 @@ pub(crate) struct Pairing {
     pub(crate) granted: [u32; 2],
 }
 
+/// Mappings of the agent that pairings leave for everything else: a board of each program, counters of channels' links.
+const MAPPINGS_KEPT: usize = 20_000;
+/// What the kernel lets a process have by default (`vm.max_map_count`), where it does not say.
+const MAPPINGS_DEFAULT: usize = 65_530;
+
 /// The pairings of which neither end has gone, and what is left of others.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pairings {
+    /// So many at most.
+    max: usize,
     by_id: HashMap<u64, Pairing>,
     /// The ends, one of which has gone.
     left: HashMap<u64, [PairedEnd; 2]>,
     by_offer: BTreeMap<OfferKey, u64>,
 }
 
+impl Default for Pairings {
+    fn default() -> Pairings {
+        let text = fs::read_to_string("/proc/sys/vm/max_map_count");
+        let mappings = text.ok().and_then(|text| text.trim().parse().ok());
+        let mappings: usize = mappings.unwrap_or(MAPPINGS_DEFAULT);
+        Pairings {
+            max: mappings.saturating_sub(MAPPINGS_KEPT),
+            by_id: HashMap::new(),
+            left: HashMap::new(),
+            by_offer: BTreeMap::new(),
+        }
+    }
+}
+
 impl Pairings {
+    /// Whether there may be another one. A program that finds no mapping for its board is turned away, while a connection without a pairing
+    /// goes on as it is.
+    pub(crate) fn has_room(&self) -> bool {
+        self.by_id.len() < self.max
+    }
+
     pub(crate) fn insert(&mut self, pairing: Pairing) {
         for end in &pairing.ends {
             self.end(end.key());
