@@ -19,7 +19,7 @@ TRAPS = road.REPOSITORY / "tests/traps"
 LIBRARIES = {"uring": ["-luring"]}
 CASE_S = 60.0
 # Most wait most of the time.
-AT_A_TIME = 4
+AT_A_TIME = 8
 # How a case begins the line by which it says that this machine lacks what it needs.
 SKIPPED = "skipped: "
 MODES = ("eager", "default", "eager-nospin", "chaos:5")
