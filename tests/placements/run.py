@@ -327,6 +327,8 @@ def many(stage: Stage, place: Placement) -> str | None:
                 expect(client, "ready")
             if roads != wanted:
                 return f"{count} connections: {dict(roads)}; the agent said {log.read_text()}"
+            # What the agent has rendered is its answer for a second.
+            time.sleep(1)
             now = metrics()
             each = (now["millrace_distant_sockets_total"] - looked_at) / (now["millrace_paired_total"] - introduced)
             if each > LOOKS_MAX:
