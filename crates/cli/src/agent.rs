@@ -46,6 +46,9 @@ pub(crate) struct AgentArguments {
         conflicts_with = "background"
     )]
     log: LogLevel,
+    /// Start none: say by the exit status whether the one at the socket answers.
+    #[arg(long, conflicts_with_all = ["containers", "config", "background", "log"])]
+    probe: bool,
     #[arg(long, hide = true)]
     detached: bool,
 }
@@ -55,6 +58,7 @@ const EXAMPLES: &str = "Examples:
   millrace agent --log debug                your own, saying what it does
   sudo millrace agent --containers /srv/mr  for containers that have that directory
   millrace agent --config agent.toml        with quotas, metrics for Prometheus, programs left out
+  millrace agent --probe                    whether it answers, for what watches over it
 
 Configuration: /etc/millrace/agent.toml for root, $XDG_CONFIG_HOME/millrace/agent.toml or ~/.config/millrace/agent.toml for
 others. All of it is optional.
@@ -83,6 +87,11 @@ pub(crate) fn run(arguments: &AgentArguments) -> anyhow::Result<u8> {
             None => locate::own_socket(),
         },
     };
+    if arguments.probe {
+        millrace_agent::status(&socket, locate::PATIENCE_OF_USERS)
+            .with_context(|| socket.display().to_string())?;
+        return Ok(0);
+    }
     let containers = match &arguments.containers {
         Some(directory) => Some(
             std::path::absolute(directory).context("the directory for containers is not usable")?,

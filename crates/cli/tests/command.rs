@@ -52,6 +52,25 @@ fn a_second_agent_is_refused_and_a_killed_one_is_replaced() {
 }
 
 #[test]
+fn a_probe_says_whether_an_agent_answers_and_starts_none() {
+    let room = Room::new();
+    let probe = || room.output(&["agent", "--probe"]);
+    let nobody = probe();
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(text(&nobody.stderr).contains("no agent answers"));
+    assert!(!room.socket().exists());
+    let agent = room.start_agent();
+    assert!(probe().status.success());
+    // One that stands still takes connections as before, and says nothing.
+    agent.signal(Signal::SIGSTOP);
+    let silent = probe();
+    assert_eq!(silent.status.code(), Some(1));
+    assert!(text(&silent.stderr).contains("does not answer"));
+    agent.signal(Signal::SIGCONT);
+    wait_until("it answers again", || probe().status.success());
+}
+
+#[test]
 fn run_becomes_the_program_and_leaves_an_agent_that_is_nobody_s_child() {
     let room = Room::new();
     let child = room
