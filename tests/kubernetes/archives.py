@@ -18,7 +18,7 @@ WORK = "localhost/work:1"
 MUSL = "localhost/musl:1"
 """The same without redis, and with another C library."""
 _PROGRAMS = ("/usr/bin/redis-server", "/usr/bin/redis-cli", "/usr/bin/redis-benchmark")
-_TOOLS = ("sh", "cat", "sleep", "ls", "kill", "grep", "env", "true")
+_TOOLS = ("sh", "cat", "sleep", "ls", "kill", "grep", "env", "true", "wget")
 
 
 def make(place: Path) -> list[Path]:

@@ -13,10 +13,12 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ import build  # noqa: E402
 import cluster  # noqa: E402
 import webhook  # noqa: E402
 from cluster import PLACE, Cluster, ClusterFailed, wait_for  # noqa: E402
-from stage import SOCKET, TALK_SERVER, Failed, Stage, expect  # noqa: E402
+from stage import METRICS, SOCKET, TALK_SERVER, Failed, Stage, expect  # noqa: E402
 
 PACKAGES = (
     "etcd-server|etcd", "runc|runc", "containernetworking-plugins", "nftables|nft", "iproute2|ip", "busybox-static", "redis-server",
@@ -40,6 +42,8 @@ PACKAGES = (
 MANIFESTS = str(road.REPOSITORY / "deploy/kubernetes")
 DEVICES = 1024
 ENFORCED = "pod-security.kubernetes.io/enforce"
+SPECIFICATION = Path("/etc/cdi/millrace.dev-socket.json")
+CROWD = 200
 PLUGINS = Path("/var/lib/kubelet/device-plugins")
 SERVER = ["redis-server", "--save", "", "--protected-mode", "no"]
 
@@ -121,20 +125,38 @@ def hostile(stage: Stage) -> None:
 def agent_stands_still(stage: Stage) -> None:
     """Devices are unhealthy while it does not answer, and a pod that asks waits; those that run go on."""
     stage.talks("talk", "echo")
-    found = [pid for pid in processes_of("millrace") if b"agent" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    expect(len(found) == 1, f"agents: {found}")
-    os.kill(found[0], signal.SIGSTOP)
+    agent = the_agent()
+    os.kill(agent, signal.SIGSTOP)
     try:
         wait_for("the devices to be unhealthy", lambda: stage.cluster.allocatable(SOCKET) == 0)
         stage.pod("waits", ["/bin/talk", "call", stage.address("other-echo"), "7100"], patience=False)
         time.sleep(3)
         expect(stage.phase("waits") == "Pending", "a pod came to a node without an agent")
     finally:
-        os.kill(found[0], signal.SIGCONT)
+        os.kill(agent, signal.SIGCONT)
     wait_for("the pod to run", lambda: stage.phase("waits") == "Running")
     wait_for("it to be on the ring", lambda: stage.is_on_ring("waits"))
     stage.hangs_up("waits")
     stage.hangs_up("talk")
+
+
+def the_agent() -> int:
+    """Its process; a probe of it has no configuration."""
+    found = processes_of("millrace", "--config")
+    expect(len(found) == 1, f"agents: {found}")
+    return found[0]
+
+
+def crowd(stage: Stage) -> None:
+    """Whoever takes all the places at the agent's metrics that there are for an address is in no other's way."""
+    stage.pod("reader", ["sleep", "1000"], device=None)
+    agent = stage.agent()["podIP"]
+    with ExitStack() as stack:
+        for _ in range(CROWD):
+            stack.enter_context(socket.create_connection((agent, METRICS), timeout=20))
+        said = stage.execute("reader", "wget", "-q", "-O", "-", f"http://{agent}:{METRICS}/metrics")
+    expect("millrace_segment_bytes " in said, f"metrics: {said[-300:]}")
+    stage.delete("reader")
 
 
 def rolls(stage: Stage) -> None:
@@ -199,15 +221,15 @@ def plugin_dies(stage: Stage) -> None:
     stage.hangs_up("talk")
 
 
-def processes_of(program: str) -> list[int]:
-    """Processes of a program, by the path that they were started by."""
+def processes_of(program: str, word: str | None = None) -> list[int]:
+    """Processes of a program, by the path that they were started by; those whose command has this word."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if Path(words[0].decode(errors="replace")).name == program:
+        if Path(words[0].decode(errors="replace")).name == program and (word is None or word.encode() in words):
             found.append(int(entry.name))
     return found
 
@@ -270,7 +292,7 @@ def goes(stage: Stage) -> None:
     stage.pod("echo", TALK_SERVER)
     stage.talks("talk", "echo")
     remove(stage)
-    expect(Path("/etc/cdi/millrace.dev-socket.json").exists(), "a pod that starts again would not find the device")
+    expect(SPECIFICATION.exists(), "a pod that starts again would not find the device")
     stage.hangs_up("talk")
     install(stage)
     stage.talks("talk", "echo")
@@ -310,6 +332,7 @@ CASES: dict[str, Callable[[Stage], None]] = {
     "the device plugin is killed": plugin_dies,
     "the agent stands still": agent_stands_still,
     "a hostile pod": hostile,
+    "a crowd at the agent's metrics": crowd,
     "pods ask by a label": webhook.play,
     "deleted, killed and evicted pods leave nothing": nothing_stays,
     "away by kubectl delete -k": goes,

@@ -13,6 +13,7 @@ import archives
 from cluster import Cluster, ClusterFailed, wait_for
 
 SOCKET = "millrace.dev/socket"
+METRICS = 9464
 RING_S = 15.0
 HARDENED = {
     "runAsUser": 1000, "runAsNonRoot": True, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
@@ -81,10 +82,14 @@ class Stage:
         listing = subprocess.run([self.millrace, "ps", "--json"], capture_output=True, timeout=20, check=True)
         return road.parsed(listing.stdout)
 
+    def agent(self) -> dict[str, Any]:
+        """The status of the agent's pod."""
+        status: dict[str, Any] = self.cluster.get("pods", "--namespace=millrace")["items"][0]["status"]
+        return status
+
     def segment_bytes(self) -> int:
         """Memory that all rings have, by the agent's metrics."""
-        agent = self.cluster.get("pods", "--namespace=millrace")["items"][0]["status"]["podIP"]
-        with urllib.request.urlopen(f"http://{agent}:9464/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{self.agent()['podIP']}:{METRICS}/metrics", timeout=20) as answer:
             lines = answer.read().decode().splitlines()
         return int(next(line.split()[-1] for line in lines if line.startswith("millrace_segment_bytes ")))
 

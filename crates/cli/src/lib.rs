@@ -115,3 +115,40 @@ fn dispatch(arguments: Vec<OsString>) -> u8 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a cluster runs of this program, also by the chart.
+    const DAEMON_SET: &str = include_str!("../../../deploy/kubernetes/daemon-set.yaml");
+
+    /// The commands of lines that have this, as the program would be started with.
+    fn commands(key: &str) -> Vec<String> {
+        let lines = DAEMON_SET.lines().filter(|line| line.contains(key));
+        let commands = lines.filter_map(|line| Some(line.split_once("command: [")?.1));
+        commands
+            .filter_map(|rest| Some(rest.split_once(']')?.0.replace(',', "")))
+            .filter(|command| command.starts_with("/bin/millrace "))
+            .collect()
+    }
+
+    #[test]
+    fn the_cluster_s_commands_are_ones_that_there_are() {
+        let all = commands("command: [");
+        assert!(!all.is_empty());
+        for command in all {
+            let parsed = Arguments::try_parse_from(command.split(' '));
+            assert!(parsed.is_ok(), "{command}");
+        }
+    }
+
+    /// Every pod reaches the metrics, and could keep a probe from them.
+    #[test]
+    fn probes_ask_where_no_pod_can_be_in_their_way() {
+        for probe in ["startupProbe:", "livenessProbe:"] {
+            assert_eq!(commands(probe), ["/bin/millrace agent --probe"]);
+        }
+        assert!(!DAEMON_SET.contains("httpGet"));
+    }
+}
