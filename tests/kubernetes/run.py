@@ -43,6 +43,8 @@ MANIFESTS = str(road.REPOSITORY / "deploy/kubernetes")
 DEVICES = 1024
 ENFORCED = "pod-security.kubernetes.io/enforce"
 SPECIFICATION = Path("/etc/cdi/millrace.dev-socket.json")
+# Six probes in vain, twenty seconds apart, and what a container may take to end.
+PROBED_S = 240.0
 CROWD = 200
 PLUGINS = Path("/var/lib/kubelet/device-plugins")
 SERVER = ["redis-server", "--save", "", "--protected-mode", "no"]
@@ -249,6 +251,20 @@ def nothing_stays(stage: Stage) -> None:
     wait_for("nothing to be left", lambda: not stage.connections() and stage.segment_bytes() == 0)
 
 
+def started_again(stage: Stage) -> None:
+    """The agent's container alone is ended by its probes and started again: what its end takes away is there again, for the next pod."""
+    expect(stage.restarts() == 0, f"the agent's container was started again {stage.restarts()} times before")
+    os.kill(the_agent(), signal.SIGSTOP)
+    # No pod has Millrace now.
+    wait_for("its end to take the devices away", lambda: not SPECIFICATION.exists(), PROBED_S)
+    wait_for("the container to be started again", lambda: stage.restarts() == 1)
+    wait_for("the devices to be healthy", lambda: SPECIFICATION.exists() and stage.cluster.allocatable(SOCKET) == DEVICES)
+    stage.pod("echo", TALK_SERVER)
+    stage.talks("talk", "echo")
+    stage.hangs_up("talk")
+    stage.delete("echo")
+
+
 def by_helm(stage: Stage) -> None:
     """The chart says what the manifests say; it installs, with quotas that hold for each pod, of which events tell, and goes."""
     chart = str(road.REPOSITORY / "deploy/helm")
@@ -335,6 +351,7 @@ CASES: dict[str, Callable[[Stage], None]] = {
     "a crowd at the agent's metrics": crowd,
     "pods ask by a label": webhook.play,
     "deleted, killed and evicted pods leave nothing": nothing_stays,
+    "the agent's container alone is started again": started_again,
     "away by kubectl delete -k": goes,
     "by the chart": by_helm,
 }

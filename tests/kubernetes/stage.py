@@ -87,6 +87,11 @@ class Stage:
         status: dict[str, Any] = self.cluster.get("pods", "--namespace=millrace")["items"][0]["status"]
         return status
 
+    def restarts(self) -> int:
+        """How often the agent's container alone was started again."""
+        containers = self.agent()["containerStatuses"]
+        return int(next(each["restartCount"] for each in containers if each["name"] == "agent"))
+
     def segment_bytes(self) -> int:
         """Memory that all rings have, by the agent's metrics."""
         with urllib.request.urlopen(f"http://{self.agent()['podIP']}:{METRICS}/metrics", timeout=20) as answer:

@@ -143,6 +143,16 @@ mod tests {
         }
     }
 
+    /// A kubelet that starts a container again runs its hooks, and no init container.
+    #[test]
+    fn what_the_end_of_an_agent_s_container_takes_its_start_puts_back() {
+        assert_eq!(
+            commands("preStop:"),
+            ["/bin/millrace cdi remove --unless-used"]
+        );
+        assert_eq!(commands("postStart:"), ["/bin/millrace cdi install"]);
+    }
+
     /// Every pod reaches the metrics, and could keep a probe from them.
     #[test]
     fn probes_ask_where_no_pod_can_be_in_their_way() {
