@@ -271,6 +271,24 @@ impl Burst {
         self.count += 1;
     }
 
+    /// Says what the packet that was admitted last leaves to others, as its peer has it. False: it cannot be, and the packet is not here.
+    #[inline]
+    pub(crate) fn admit_offload(&mut self, offload: Offload) -> bool {
+        if offload == Offload::NONE {
+            return true;
+        }
+        let last = self.count - 1;
+        let is_good = self
+            .get(last)
+            .is_some_and(|packet| offload.spares_tags(packet.head()));
+        if is_good {
+            self.set_offload(last, offload);
+        } else {
+            self.truncate(last);
+        }
+        is_good
+    }
+
     /// Whether all packets are private: nothing of them lies in the peer's memory.
     #[inline]
     pub(crate) fn is_private(&self) -> bool {

@@ -1,5 +1,14 @@
 //! What a packet leaves to whoever sends it on: a checksum to complete, and segments to be cut.
 
+use crate::port::SHORTEST;
+
+/// Where the first tag is, if there is one.
+const TAG_AT: usize = 12;
+/// A tag of a VLAN.
+const TAG_BYTES: usize = 4;
+/// Types of tags: a customer's, and a provider's (IEEE 802.1Q).
+const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
+
 /// What is known of a packet's checksum, of TCP or UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksum {
@@ -65,13 +74,14 @@ impl Offload {
         self.segment.is_some() || matches!(self.checksum, Checksum::Partial { .. })
     }
 
-    /// Whether a packet of so many bytes can have it: the checksum lies inside, and what is to be cut has a checksum to complete, and
-    /// segments of at least a byte. What a peer says is asked this before it gets into a burst.
+    /// Whether a packet of so many bytes can have it: the checksum lies inside and not in the MAC header, and what is to be cut has a
+    /// checksum to complete, and segments of at least a byte. What a peer says is asked this before it gets into a burst.
     #[must_use]
     pub fn fits(&self, packet_bytes: usize) -> bool {
         let partial = match self.checksum {
             Checksum::Partial { start, offset } => {
-                if usize::from(start) + usize::from(offset) + 2 > packet_bytes {
+                let end = usize::from(start) + usize::from(offset) + 2;
+                if u32::from(start) < SHORTEST || end > packet_bytes {
                     return false;
                 }
                 true
@@ -82,6 +92,22 @@ impl Offload {
             partial && segment.bytes > 0 && usize::from(segment.header_bytes) <= packet_bytes
         };
         self.segment.is_none_or(cut)
+    }
+
+    /// Whether a frame that begins with these bytes can have it: what is summed, and so the sum as well, lies behind all tags. One that is
+    /// written to a tag takes the frame to another VLAN.
+    #[must_use]
+    pub fn spares_tags(&self, head: &[u8]) -> bool {
+        let Checksum::Partial { start, .. } = self.checksum else {
+            return true;
+        };
+        let mut at = TAG_AT;
+        while let Some(ether_type) = head.get(at..at + 2)
+            && TAGS.iter().any(|tag| tag == ether_type)
+        {
+            at += TAG_BYTES;
+        }
+        usize::from(start) >= at + 2
     }
 }
 
@@ -146,6 +172,8 @@ mod tests {
         assert!(partial(34, 16).fits(52));
         assert!(!partial(34, 16).fits(51));
         assert!(!partial(u16::MAX, u16::MAX).fits(65_535));
+        assert!(partial(14, 0).fits(60) && !partial(13, 0).fits(60));
+        assert!(!partial(0, 34).fits(60));
         assert!(cut(SegmentKind::Tcp4, false).fits(9000));
         let mut wrong = cut(SegmentKind::Tcp4, false);
         wrong.checksum = Checksum::Verified;
@@ -156,6 +184,23 @@ mod tests {
             ..segment
         });
         assert!(!wrong.fits(9000));
+    }
+
+    #[test]
+    fn a_checksum_is_behind_all_tags() {
+        let (customer, provider, other) = ([0x81, 0, 0, 10], [0x88, 0xa8, 0, 10], [8, 0, 0, 10]);
+        for (types, first) in [
+            (vec![other], 14),
+            (vec![customer, other], 18),
+            (vec![provider, customer, other], 22),
+            (vec![customer; 5], 34),
+        ] {
+            let head = [vec![0; TAG_AT], types.concat()].concat();
+            assert!(partial(first, 0).spares_tags(&head), "{head:?}");
+            assert!(!partial(first - 1, 0).spares_tags(&head), "{head:?}");
+            assert!(!partial(0, first).spares_tags(&head), "{head:?}");
+            assert!(Offload::NONE.spares_tags(&head));
+        }
     }
 
     #[test]

@@ -49,14 +49,15 @@ fn completed(sum: Sum, protocol_is_udp: bool) -> u16 {
 /// Completes the checksum of a packet in a burst.
 ///
 /// # Errors
-/// When its place is not in the packet's head.
+/// When its place is not in the packet's head, or not behind the MAC header and all tags: where the frame goes was decided by those.
 pub fn complete(burst: &mut Burst, number: usize) -> Result<(), Impossible> {
     let packet = burst.get(number).ok_or(Impossible)?;
     let Checksum::Partial { start, offset } = packet.offload().checksum else {
         return Ok(());
     };
     let at = usize::from(start) + usize::from(offset);
-    if at + 2 > HEAD_BYTES.min(packet.len()) {
+    let is_inside = at + 2 <= HEAD_BYTES.min(packet.len());
+    if !is_inside || !packet.offload().spares_tags(packet.head()) {
         return Err(Impossible);
     }
     let parsed = parse::Packet::parse(packet.head());

@@ -132,6 +132,38 @@ fn what_cannot_be_done_is_dropped_by_cause() {
     rig.check_sums();
 }
 
+/// Who is in one VLAN has no checksum written to the tag, and so no frame in another.
+#[test]
+fn no_checksum_takes_a_frame_to_another_vlan() {
+    let partial = |start| Offload {
+        checksum: Checksum::Partial { start, offset: 0 },
+        segment: None,
+    };
+    for (rest, tag) in [
+        ("vlan.access = 10", None),
+        ("vlan.trunk = [10]", Some(10)),
+        ("vlan = { trunk = [10], native = 10 }", None),
+    ] {
+        let trunk = port("trunk", "vlan.trunk = [10, 20]");
+        let mut rig = rig(&(port("a", rest) + &trunk));
+        let bytes = frame(255, 1, tag, 1);
+        let at = tag.map_or(0, |_| 4);
+        for start in 8 + at..14 + at {
+            rig.inject_with("a", &bytes, partial(start));
+        }
+        rig.settle();
+        assert!(rig.collect().is_empty(), "{rest}");
+        assert_eq!(rig.dropped("trunk", "offload_failed"), 6);
+        rig.inject_with("a", &bytes, partial(14 + at));
+        rig.settle();
+        let [(_, sent)] = &rig.collect()[..] else {
+            panic!("{rest}");
+        };
+        assert_eq!(sent[..18], frame(255, 1, Some(10), 1)[..18]);
+        rig.check_sums();
+    }
+}
+
 #[test]
 fn who_sends_what_is_too_long_is_told() {
     let mut rig =

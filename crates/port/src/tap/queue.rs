@@ -112,11 +112,14 @@ impl Queue {
                 None => Err(Cause::Offload),
                 Some(offload) => Ok(offload),
             };
-            match offload {
-                Ok(offload) => {
-                    let length = length as u32;
-                    burst.admit(&self.memory, Place { length, ..place });
-                    burst.set_offload(burst.len() - 1, offload);
+            let admitted = offload.and_then(|offload| {
+                let length = length as u32;
+                burst.admit(&self.memory, Place { length, ..place });
+                let is_good = burst.admit_offload(offload);
+                is_good.then_some(length).ok_or(Cause::Offload)
+            });
+            match admitted {
+                Ok(length) => {
                     place.offset += length.next_multiple_of(LINE_BYTES);
                     bytes += u64::from(length);
                 }

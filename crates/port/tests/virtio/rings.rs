@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
-use millrace_port::vhost_user::VhostUser;
+use millrace_port::vhost_user::{Config, Role, VhostUser};
 use millrace_port::{Burst, Cause, Port, State};
-use millrace_wire::virtio::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE};
+use millrace_wire::virtio::{
+    DESC_INDIRECT, DESC_NEXT, DESC_WRITE, NET_CSUM, NET_HDR_NEEDS_CSUM, NetHeader,
+};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use crate::Random;
@@ -183,6 +185,53 @@ fn tables_that_cannot_be_end_the_connection() {
     };
     let wanted = "a chain does not end within its ring of 16";
     both(with(20 * 16, 0, many), wanted);
+}
+
+/// Where a frame goes was decided by its tag: nobody is asked to write a sum there.
+#[test]
+fn checksums_in_the_mac_header_or_in_a_tag_are_dropped() {
+    const TAG: [u8; 4] = [0x81, 0, 0, 10];
+    for packed in [false, true] {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("vhost.sock");
+        let mut config = Config::new(Role::Server, &path);
+        config.offloads = true;
+        let mut port = VhostUser::new(config).unwrap();
+        let raw = Raw::silent(&path, packed);
+        raw.say_features(NET_CSUM);
+        raw.say_memory();
+        raw.say_ring(TX);
+        until(&mut port, |port| port.receive_queues() == 1);
+        let tries = [
+            (vec![], 0, 14, false),
+            (vec![], 10, 0, false),
+            (vec![], 14, 0, true),
+            (vec![TAG], 14, 0, false),
+            (vec![TAG], 18, 0, true),
+            (vec![TAG, TAG], 18, 0, false),
+        ];
+        let good = tries.iter().filter(|one| one.3).count();
+        for (slot, (tags, start, offset, _)) in tries.iter().enumerate() {
+            let header = NetHeader {
+                flags: NET_HDR_NEEDS_CSUM,
+                checksum_start: *start,
+                checksum_offset: *offset,
+                ..NetHeader::default()
+            };
+            let at = BUFFERS + slot as u64 * 0x1000;
+            raw.write(at, &header.emit());
+            raw.write(at + 12 + 12, &tags.concat());
+            raw.describe(TX, slot as u16, at, 12 + 200, 0);
+        }
+        raw.offer(TX, &[0, 1, 2, 3, 4, 5]);
+        let mut burst = Burst::new(16);
+        assert_eq!(port.receive(0, &mut burst), good, "packed: {packed}");
+        assert!(burst.iter().all(|packet| packet.leaves_work()));
+        let received = port.counters().received;
+        let dropped = received.dropped(Cause::Offload);
+        assert_eq!(dropped, (tries.len() - good) as u64);
+        assert_eq!(received.bytes, 200 * good as u64);
+    }
 }
 
 #[test]

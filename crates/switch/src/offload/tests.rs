@@ -195,6 +195,31 @@ fn check_cut(
 }
 
 #[test]
+fn a_checksum_is_not_written_to_the_mac_header_or_a_tag() {
+    let (plain, _) = packet(Version::V4, true, 0, 300);
+    let mut tagged = plain.clone();
+    tagged.splice(12..12, [0x81, 0, 0, 10]);
+    for (bytes, first) in [(plain, 14), (tagged, 18)] {
+        for (start, offset) in [(0, first), (first - 4, 0), (first - 1, 1), (first, 0)] {
+            let mut burst = Burst::new(1);
+            burst.push(&bytes);
+            let checksum = Checksum::Partial { start, offset };
+            burst.set_offload(
+                0,
+                Offload {
+                    checksum,
+                    segment: None,
+                },
+            );
+            let done = complete(&mut burst, 0);
+            assert_eq!(done.is_ok(), start == first, "{start}");
+            let before = usize::from(first);
+            assert_eq!(burst.head_mut(0)[..before], bytes[..before], "{start}");
+        }
+    }
+}
+
+#[test]
 fn what_is_said_wrongly_is_not_done() {
     let (whole, _) = packet(Version::V4, true, 0, 300);
     let mut burst = Burst::new(1);

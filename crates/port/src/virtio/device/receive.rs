@@ -95,17 +95,16 @@ impl<R: Ring> Receiver<R> {
                 tally.drop(cause, 1);
                 continue;
             }
-            bytes += length;
             let memory = self.queue.guest.memory();
             match found {
                 Ok(Found::One(place, _)) => burst.admit(memory, place),
                 _ => burst.admit_chain(memory, &self.queue.chain.places, length as u32),
             }
-            if let Some(offload) = offload
-                && offload != Offload::NONE
-            {
-                burst.set_offload(burst.len() - 1, offload);
+            if !burst.admit_offload(offload.unwrap_or_default()) {
+                tally.drop(Cause::Offload, 1);
+                continue;
             }
+            bytes += length;
         }
         tally.pass(burst.len() as u64, bytes);
         result

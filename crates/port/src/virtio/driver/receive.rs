@@ -143,17 +143,16 @@ impl<R: Ring> Receiver<R> {
                 tally.drop(cause, 1);
                 continue;
             }
-            *bytes += length;
             if count == 1 {
                 burst.admit(&self.queue.memory, place);
             } else {
                 burst.admit_chain(&self.queue.memory, &self.places, length as u32);
             }
-            if let Some(offload) = offload
-                && offload != Offload::NONE
-            {
-                burst.set_offload(burst.len() - 1, offload);
+            if !burst.admit_offload(offload.unwrap_or_default()) {
+                tally.drop(Cause::Offload, 1);
+                continue;
             }
+            *bytes += length;
         }
         Ok(())
     }
