@@ -24,7 +24,7 @@ pub enum Cause {
     SamePort,
     /// No port is there that it could go to.
     NoPort,
-    /// It is longer than the MTU of the port that it is for.
+    /// It is longer than the MTU of the port that it is for, or has no room for the tag that it would leave with.
     TooLarge,
     /// A checksum or segments were left to others to do, and cannot be done.
     Offload,

@@ -1,19 +1,21 @@
 //! Where packets go. First each packet of a burst is looked at and has its fate decided, then it is done: a burst that goes to one port as
 //! it is goes whole, and others are gathered for each port that they go to.
 
-use millrace_port::{Burst, Offload, Packet};
+use millrace_port::{Burst, Packet};
 
 use crate::address::Mac;
 use crate::counters::Cause;
 use crate::flow::Key;
 use crate::icmp;
 use crate::lane::Mail;
-use crate::offload::{self, Cut};
-use crate::parse::{Frame, HEADER_BYTES, TAG_AT, TAG_BYTES, TYPE_VLAN, VLAN_MASK};
+use crate::offload::Cut;
+use crate::parse::{Frame, HEADER_BYTES, TAG_AT, TAG_BYTES};
 use crate::plan::{Derived, Plan, PortPlan};
 use crate::table::{Learnt, Station};
 use crate::vlan::Edit;
 use crate::worker::Worker;
+
+mod tag;
 
 /// What becomes of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -306,13 +308,20 @@ impl Worker {
             self.say_too_large(plan, from, to, queue, packet);
             return;
         }
+        let offload = match tag::offload_after(packet, edit) {
+            Ok(offload) => offload,
+            Err(cause) => {
+                self.tallies[usize::from(from)].drop(cause, 1);
+                return;
+            }
+        };
         let Some(number) = self.put(plan, from, to, queue, packet) else {
             return;
         };
         let Some(mut out) = self.outs[usize::from(to)].take() else {
             return;
         };
-        change_tag(&mut out, number, edit);
+        tag::change(&mut out, number, edit, offload);
         if let Some(packet) = out.get(number) {
             for copy in &plan.derived[usize::from(to)].mirrors_out {
                 self.tallies[usize::from(from)].made += 1;
@@ -453,31 +462,4 @@ impl Worker {
 /// Whether two ports do not forward to each other.
 fn is_beyond_horizon(one: &PortPlan, other: &PortPlan) -> bool {
     one.horizon.is_some() && one.horizon == other.horizon
-}
-
-/// Changes the tag of a packet that is in a burst.
-fn change_tag(burst: &mut Burst, number: usize, edit: Edit) {
-    let moved = match edit {
-        Edit::Keep => return,
-        Edit::Pop => {
-            burst.remove(number, TAG_AT, TAG_BYTES);
-            -(TAG_BYTES as i32)
-        }
-        Edit::Push(vlan) => {
-            let [a, b] = TYPE_VLAN.to_be_bytes();
-            let [c, d] = vlan.to_be_bytes();
-            burst.insert(number, TAG_AT, &[a, b, c, d]);
-            TAG_BYTES as i32
-        }
-        Edit::Set(vlan) => {
-            let tag = &mut burst.head_mut(number)[TAG_AT + 2..TAG_AT + 4];
-            let kept = u16::from_be_bytes([tag[0], tag[1]]) & !VLAN_MASK;
-            tag.copy_from_slice(&(kept | vlan).to_be_bytes());
-            return;
-        }
-    };
-    let offload = burst.get(number).map_or(Offload::NONE, |one| one.offload());
-    if offload != Offload::NONE {
-        burst.set_offload(number, offload::shifted(offload, moved));
-    }
 }

@@ -238,24 +238,23 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// What a packet leaves to others, when so many bytes were put in (or taken out, below 0) before its header of the Internet.
-pub(crate) fn shifted(offload: Offload, by: i32) -> Offload {
-    let shift = |value: u16| {
-        let moved = i32::from(value) + by;
-        u16::try_from(moved).unwrap_or(0)
-    };
+/// What a packet leaves to others, when so many bytes were put in (or taken out, below 0) before its header of the Internet. None: where
+/// its checksum begins then, no number says.
+pub(crate) fn shifted(offload: Offload, by: i32) -> Option<Offload> {
+    let shift = |value: u16| u16::try_from(i32::from(value) + by).ok();
     let checksum = match offload.checksum {
         Checksum::Partial { start, offset } => Checksum::Partial {
-            start: shift(start),
+            start: shift(start)?,
             offset,
         },
         other => other,
     };
+    // A hint, which may be 0.
     let segment = offload.segment.map(|segment| Segment {
-        header_bytes: shift(segment.header_bytes),
+        header_bytes: shift(segment.header_bytes).unwrap_or(0),
         ..segment
     });
-    Offload { checksum, segment }
+    Some(Offload { checksum, segment })
 }
 
 /// Changes one byte of an IPv4 header that begins at `at`, and its checksum with it.

@@ -164,6 +164,42 @@ fn no_checksum_takes_a_frame_to_another_vlan() {
     }
 }
 
+/// The longest packet that a port hands over has no room for a tag: without one it would be in the trunk's native VLAN.
+#[test]
+fn what_has_no_room_for_its_tag_does_not_leave_without() {
+    for processors in ["", "processors = [0, 1]\n"] {
+        for flooded in [false, true] {
+            let ports = [
+                port("a", "vlan.access = 10"),
+                port("trunk", "vlan = { trunk = [10], native = 1 }"),
+                port("other", "vlan.trunk = [10]"),
+            ];
+            let mut rig = rig(&format!("{processors}{}", ports.concat()));
+            rig.inject("trunk", &frame(255, 2, Some(10), 1));
+            rig.collect();
+            let to = if flooded { 255 } else { 2 };
+            let length = millrace_port::PACKET_BYTES_MAX;
+            let small = frame(to, 1, None, 2);
+            for bytes in [length - 4, length, length - 3] {
+                let mut large = tcp(to, 1, None, 60_000, true);
+                large.resize(bytes, 0x5a);
+                rig.inject_with("a", &large, offload(None, Some(1448)));
+                rig.inject_with("a", &small, Offload::NONE);
+            }
+            rig.settle();
+            let targets = if flooded { 2 } else { 1 };
+            let left = rig.collect();
+            let tagged = left.iter().all(|one| one.1[12..16] == [0x81, 0, 0, 10]);
+            assert!(tagged, "{processors} {flooded}");
+            // Three small ones, and the segments of one.
+            let segments = (length - 4 - 54usize).div_ceil(1448);
+            assert_eq!(left.len(), targets * (3 + segments));
+            assert_eq!(rig.dropped("a", "too_large"), 2 * targets as u64);
+            rig.check_sums();
+        }
+    }
+}
+
 #[test]
 fn who_sends_what_is_too_long_is_told() {
     let mut rig =
