@@ -16,8 +16,8 @@
 //! memory before anybody looks at them, and are what is sent on.
 //!
 //! In reading order: `port` (the trait), `counters`, `burst` (packets on their way), `offload` (what they leave to others to do), `memory`
-//! (where the rest of them lies), `handed`, `listener` and `bell` (what peers hand over, connect to, and ring), [`memif`], [`virtio`],
-//! [`vhost_user`], [`virtio_user`], [`ring`], [`af_xdp`], [`tap`], [`pcap`]; [`fault`] and [`trace`].
+//! (where the rest of them lies), `limits` (what a peer can cost), `handed`, `listener` and `bell` (what peers hand over, connect to, and
+//! ring), [`memif`], [`virtio`], [`vhost_user`], [`virtio_user`], [`ring`], [`af_xdp`], [`tap`], [`pcap`]; [`fault`] and [`trace`].
 
 #![deny(unsafe_code)]
 
@@ -27,6 +27,7 @@ mod burst;
 mod counters;
 pub mod fault;
 mod handed;
+mod limits;
 mod listener;
 pub mod memif;
 mod memory;

@@ -42,6 +42,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use crate::burst::{Burst, HEAD_BYTES, PACKET_BYTES_MAX, Packet};
 use crate::counters::{Cause, Counters};
+use crate::limits::DROPS_PER_CALL;
 use crate::memory::{Memory, Place};
 use crate::port::{Closed, Port, SHORTEST, State};
 
@@ -323,8 +324,9 @@ impl Port for Ring {
         };
         burst.begin(&peer.memory);
         let tally = &mut self.counters.received;
-        let mut bytes = 0;
-        while !burst.is_full() {
+        let (mut bytes, mut drops) = (0, 0);
+        // What is dropped is given back at once: a publisher that goes on meanwhile would have no end of it.
+        while !burst.is_full() && drops < DROPS_PER_CALL {
             let Some(message) = self.subscriber.pop() else {
                 break;
             };
@@ -341,6 +343,7 @@ impl Port for Ring {
             };
             if let Some(cause) = cause {
                 tally.drop(cause, 1);
+                drops += 1;
                 drop(self.subscriber.attach(message));
                 continue;
             }

@@ -171,6 +171,36 @@ fn messages_that_are_no_packets_are_dropped_and_counted() {
 }
 
 #[test]
+fn messages_that_are_dropped_are_taken_a_few_at_a_time() {
+    let place = Place::new();
+    let mut config = Config::new("upf/n3", Side::First);
+    config.agent = Some(place.path());
+    let mut port = Ring::new(&config).unwrap();
+    let publisher = place.channel("upf/n3/2").slots(1024).publisher().unwrap();
+    let _subscriber = place.channel("upf/n3/1").subscriber().unwrap();
+    until(&mut [&mut port], |state| matches!(state, State::Connected));
+    assert!(publisher.wait_for_subscribers(1, PATIENCE));
+    let mut sent = 0;
+    while sent < 1000 && publisher.send(b"no packet").is_ok() {
+        sent += 1;
+    }
+    assert_eq!(sent, 1000);
+    let mut burst = Burst::new(32);
+    let mut before = 0;
+    while before < sent {
+        assert!(!port.arm(), "there are more");
+        assert_eq!(port.receive(0, &mut burst), 0);
+        let dropped = port.counters().received.dropped(Cause::TooShort);
+        assert!(
+            (1..=256).contains(&(dropped - before)),
+            "{before} {dropped}"
+        );
+        before = dropped;
+    }
+    assert!(port.arm());
+}
+
+#[test]
 fn a_reader_that_gives_nothing_back_costs_its_own_ring_and_nothing_when_it_goes() {
     let place = Place::new();
     let mut first = place.ring(Side::First);

@@ -38,6 +38,8 @@ pub enum Malformed {
         /// The ring's size.
         size: u16,
     },
+    /// A packet is in more than so many buffers.
+    TooManyBuffers(u32),
 }
 
 impl fmt::Display for Malformed {
@@ -60,6 +62,9 @@ impl fmt::Display for Malformed {
             }
             Malformed::Endless { size } => {
                 write!(f, "a packet does not end within its ring of {size}")
+            }
+            Malformed::TooManyBuffers(most) => {
+                write!(f, "a packet is in more than {most} buffers")
             }
         }
     }

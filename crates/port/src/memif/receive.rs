@@ -9,6 +9,7 @@ use super::error::Malformed;
 use super::sys::Ring;
 use crate::burst::{Burst, PACKET_BYTES_MAX};
 use crate::counters::{Cause, Tally};
+use crate::limits::{BUFFERS_MAX, BUFFERS_PER_CALL, DROP_BUFFERS};
 use crate::memory::{Memory, Place, stride};
 
 /// So many buffers are looked at before the first is used, so that their lines come together and not one after another.
@@ -60,6 +61,8 @@ pub(super) struct Receiver {
     /// Up to where descriptors were given back.
     released: u16,
     chain: Vec<Place>,
+    /// Descriptors of chains that were looked at in this call, and what was dropped.
+    looks: u32,
     /// By what the peer wakes us.
     bell: OwnedFd,
 }
@@ -73,6 +76,7 @@ impl Receiver {
             memory,
             buffers,
             cursor: 0,
+            looks: 0,
             released: 0,
             bell,
         };
@@ -180,10 +184,14 @@ impl Receiver {
             let place = self.place(cursor, descriptor)?;
             bytes += u64::from(place.length);
             self.chain.push(place);
+            self.looks += 1;
             if descriptor.flags & FLAG_NEXT == 0 {
                 self.cursor = cursor.wrapping_add(1);
                 *available -= index + 1;
                 return Ok(Found::Chain(bytes));
+            }
+            if u32::from(index) + 1 >= BUFFERS_MAX {
+                return Err(Malformed::TooManyBuffers(BUFFERS_MAX));
             }
         }
         if *available == self.ring.size() {
@@ -203,6 +211,7 @@ impl Receiver {
         tally: &mut Tally,
     ) -> Result<(), Malformed> {
         self.release();
+        self.looks = 0;
         burst.begin(&self.memory);
         let mut available = self.available()?;
         if let (true, Buffers::Peer) = (available > 0, self.buffers) {
@@ -210,24 +219,24 @@ impl Receiver {
         }
         let mut bytes = 0;
         let mut result = Ok(());
-        while !burst.is_full() {
+        while !burst.is_full() && self.looks < BUFFERS_PER_CALL {
             match self.next(&mut available) {
                 Ok(Found::Nothing) => break,
                 Ok(Found::One(place)) if place.length < shortest => {
-                    tally.drop(Cause::TooShort, 1);
+                    self.drop(Cause::TooShort, tally);
                 }
                 Ok(Found::One(place)) if place.length as usize <= PACKET_BYTES_MAX => {
                     bytes += u64::from(place.length);
                     burst.admit(&self.memory, place);
                 }
                 Ok(Found::Chain(length)) if length < u64::from(shortest) => {
-                    tally.drop(Cause::TooShort, 1);
+                    self.drop(Cause::TooShort, tally);
                 }
                 Ok(Found::Chain(length)) if length <= PACKET_BYTES_MAX as u64 => {
                     bytes += length;
                     burst.admit_chain(&self.memory, &self.chain, length as u32);
                 }
-                Ok(_) => tally.drop(Cause::TooLong, 1),
+                Ok(_) => self.drop(Cause::TooLong, tally),
                 Err(error) => {
                     tally.drop(Cause::Malformed, 1);
                     result = Err(error);
@@ -240,6 +249,13 @@ impl Receiver {
             self.release();
         }
         result
+    }
+
+    /// Counts a packet that is dropped: it takes no room in a burst.
+    #[cold]
+    fn drop(&mut self, cause: Cause, tally: &mut Tally) {
+        tally.drop(cause, 1);
+        self.looks += DROP_BUFFERS;
     }
 
     /// Asks for the first lines of the packets that come next, so that they come together and not one after another.

@@ -10,6 +10,7 @@ use super::receive::{AHEAD, Buffers};
 use super::sys::Ring;
 use crate::burst::{Burst, Packet};
 use crate::counters::{Cause, Tally};
+use crate::limits::{BUFFERS_MAX, BUFFERS_PER_CALL};
 use crate::memory::{Memory, Place};
 
 /// What became of a packet.
@@ -29,6 +30,8 @@ pub(super) struct Transmitter {
     /// Where the next packet goes. Private.
     cursor: u16,
     chain: Vec<Place>,
+    /// Buffers that were looked at one by one in this call.
+    looks: u32,
     /// By what the peer is woken.
     bell: OwnedFd,
 }
@@ -42,6 +45,7 @@ impl Transmitter {
             memory,
             buffers,
             cursor: 0,
+            looks: 0,
             bell,
         }
     }
@@ -106,6 +110,7 @@ impl Transmitter {
         tally: &mut Tally,
     ) -> (usize, Result<(), Malformed>) {
         let begin = self.cursor;
+        self.looks = 0;
         let mut room = match self.room() {
             Ok(room) => room,
             Err(error) => return (0, Err(error)),
@@ -175,9 +180,17 @@ impl Transmitter {
 
     /// The same of a packet that takes several buffers.
     fn send_chain(&mut self, packet: Packet<'_>, room: &mut u16) -> Result<Fate, Malformed> {
+        if self.looks >= BUFFERS_PER_CALL {
+            return Ok(Fate::Kept);
+        }
         self.chain.clear();
         let mut left = packet.len() as u32;
         for index in 0..*room {
+            // A peer's buffers may have no bytes.
+            if u32::from(index) >= BUFFERS_MAX {
+                return Err(Malformed::TooManyBuffers(BUFFERS_MAX));
+            }
+            self.looks += 1;
             let buffer = self.buffer(self.cursor.wrapping_add(index))?;
             let length = left.min(buffer.length);
             self.chain.push(Place { length, ..buffer });

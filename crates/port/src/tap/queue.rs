@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use super::sys;
 use crate::burst::{Burst, PACKET_BYTES_MAX, Packet};
 use crate::counters::{Cause, Tally};
+use crate::limits::DROPS_PER_CALL;
 use crate::memory::{Memory, Place};
 use crate::offload::Offloads;
 use crate::port::{Closed, SHORTEST};
@@ -93,9 +94,12 @@ impl Queue {
             offset: 0,
             length: ROOM_BYTES,
         };
-        let mut bytes = 0;
+        let (mut bytes, mut drops) = (0, 0);
         let mut result = Ok(());
-        while !burst.is_full() && place.offset + ROOM_BYTES <= RECEIVE_BYTES {
+        while !burst.is_full()
+            && drops < DROPS_PER_CALL
+            && place.offset + ROOM_BYTES <= RECEIVE_BYTES
+        {
             let mut says = [0; NET_HEADER_BYTES];
             let length = match sys::read(self.as_fd(), &mut says, &self.memory, place) {
                 Ok(Some(count)) => count.saturating_sub(NET_HEADER_BYTES),
@@ -123,7 +127,10 @@ impl Queue {
                     place.offset += length.next_multiple_of(LINE_BYTES);
                     bytes += u64::from(length);
                 }
-                Err(cause) => tally.drop(cause, 1),
+                Err(cause) => {
+                    tally.drop(cause, 1);
+                    drops += 1;
+                }
             }
         }
         tally.pass(burst.len() as u64, bytes);

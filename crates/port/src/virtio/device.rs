@@ -13,6 +13,7 @@ use millrace_wire::virtio::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, DESCRIPTOR_BYT
 use super::error::Malformed;
 use super::guest::Guest;
 use super::header::header_bytes;
+use crate::limits::{BUFFERS_MAX, BUFFERS_PER_CALL, DROP_BUFFERS};
 use crate::memory::Place;
 
 mod packed;
@@ -25,14 +26,12 @@ pub(crate) use receive::Receiver;
 pub(crate) use split::Split;
 pub(crate) use transmit::Transmitter;
 
-/// Buffers of one packet, at most: each takes time, and nothing but the ring's size limits them otherwise, while a driver can put one and
-/// the same table into every chain. A packet of the longest kind takes 1089 buffers of the smallest that our own front end makes, and a
-/// chain of QEMU's or of Linux's is far shorter.
-const BUFFERS_MAX: u32 = 4096;
 /// What is counted: descriptors, and places. A buffer has one of each.
 const PARTS_MAX: u32 = 2 * BUFFERS_MAX;
-/// The same of all packets of one call, but for the last of them. The others come with the next call.
-const PARTS_PER_CALL: u32 = 2 * PARTS_MAX;
+/// The same of all packets of one call, but for the last of them.
+const PARTS_PER_CALL: u32 = 2 * BUFFERS_PER_CALL;
+/// As how many of them a packet counts that is dropped.
+const DROP_PARTS: u32 = 2 * DROP_BUFFERS;
 /// So many chains are looked at before the first is used, so that their lines come together and not one after another.
 const AHEAD: u16 = 16;
 
@@ -120,7 +119,7 @@ pub(crate) struct Queue<R> {
     header_bytes: u32,
     features: u64,
     chain: Chain,
-    /// Descriptors that were looked at one by one in this call, and places of their buffers.
+    /// Descriptors that were looked at one by one in this call, and places of their buffers; and what was dropped.
     parts: u32,
     /// By what the driver is notified. None: it polls.
     call: Option<Arc<OwnedFd>>,
@@ -137,6 +136,12 @@ impl<R: Ring> Queue<R> {
             parts: 0,
             call: None,
         }
+    }
+
+    /// Counts a packet that is dropped: it takes no room in a burst.
+    #[cold]
+    fn count_drop(&mut self) {
+        self.parts = self.parts.saturating_add(DROP_PARTS);
     }
 
     /// Whether this call has looked at so many descriptors that the rest is for the next one.

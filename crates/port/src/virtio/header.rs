@@ -107,6 +107,21 @@ pub(crate) fn parse(header: NetHeader, packet_bytes: usize, agreed: Offloads) ->
     (offload.fits(packet_bytes) && agreed.takes(&offload)).then_some(offload)
 }
 
+/// The same, where perhaps nothing was agreed on: nothing is said then, as in most headers.
+#[inline]
+pub(crate) fn offload(
+    header: [u8; NET_HEADER_BYTES],
+    packet_bytes: u64,
+    agreed: Option<Offloads>,
+) -> Option<Offload> {
+    match agreed {
+        Some(agreed) if header[0] != 0 || header[1] != 0 => {
+            parse(NetHeader::parse(header), packet_bytes as usize, agreed)
+        }
+        _ => Some(Offload::NONE),
+    }
+}
+
 /// The header that says so. The peer has agreed on it.
 pub(crate) fn emit(offload: Offload, buffers: u16) -> NetHeader {
     let mut header = NetHeader {

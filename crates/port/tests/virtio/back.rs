@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use millrace_port::virtio_user::{Config, Role, VirtioUser};
-use millrace_port::{Burst, Port, State};
+use millrace_port::{Burst, Cause, Port, State};
 use millrace_wire::vhost_user::{Answer, F_PROTOCOL_FEATURES, Header, PROTOCOL_REPLY_ACK, Request};
 use millrace_wire::virtio::{
     DESC_AVAIL, DESC_USED, Descriptor, NET_MRG_RXBUF, RING_PACKED, VERSION_1,
@@ -166,8 +166,12 @@ fn receive(stream: &UnixStream) -> Option<(Request, Vec<OwnedFd>)> {
 }
 
 fn front(path: &Path, packed: bool) -> VirtioUser {
+    front_of(path, packed, SIZE)
+}
+
+fn front_of(path: &Path, packed: bool, size: u16) -> VirtioUser {
     let mut config = Config::new(Role::Client, path);
-    config.ring_size = SIZE;
+    config.ring_size = size;
     config.buffer_bytes = BUFFER_BYTES;
     config.packed = packed;
     VirtioUser::new(config).unwrap()
@@ -267,6 +271,30 @@ fn lengths_that_cannot_be_end_the_connection() {
             attack,
             &format!("a packet is said to be in {count} buffers"),
         );
+    }
+}
+
+#[test]
+fn packets_that_are_dropped_are_taken_a_few_at_a_time() {
+    const LARGE: u16 = 1024;
+    for packed in [false, true] {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("vhost.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut port = front_of(&path, packed, LARGE);
+        let back = Back::new(listener, &mut port, packed);
+        (0..LARGE).for_each(|number| back.set_buffers(number, 1));
+        let chains: Vec<_> = (0..u32::from(LARGE)).map(|number| (number, 13)).collect();
+        back.give(0, &chains);
+        let mut before = 0;
+        while before < u64::from(LARGE) {
+            assert!(!port.arm(), "there are more");
+            assert_eq!(port.receive(0, &mut Burst::new(32)), 0);
+            let dropped = port.counters().received.dropped(Cause::TooShort);
+            assert!((1..=256).contains(&(dropped - before)), "{dropped}");
+            before = dropped;
+        }
+        assert!(port.arm());
     }
 }
 

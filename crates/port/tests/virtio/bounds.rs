@@ -9,7 +9,7 @@ use millrace_port::vhost_user::{Config, Role, VhostUser};
 use millrace_port::{Burst, Cause, Port};
 use millrace_shm::sys::create_sealed;
 use millrace_wire::vhost_user::{Region, Request, Table, VringAddress, VringState};
-use millrace_wire::virtio::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE};
+use millrace_wire::virtio::{DESC_AVAIL, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, WRAP};
 
 use crate::raw::{self, GUEST, RX, Raw, TX, USER, bell, server, until, why};
 
@@ -22,12 +22,12 @@ const DEVICE: u64 = 0x3_0000;
 const TABLE: u64 = 0x8_0000;
 const BUFFER: u64 = 0x7_0000;
 
-/// A driver with one large split ring.
-fn large(port: &mut VhostUser, path: &Path, index: u32) -> Raw {
+/// A driver with one large ring.
+fn large(port: &mut VhostUser, path: &Path, index: u32, packed: bool) -> Raw {
     let raw = Raw {
         socket: UnixStream::connect(path).unwrap(),
         memory: create_sealed(c"large", MEMORY_BYTES, 0).unwrap(),
-        packed: false,
+        packed,
         bell: bell(),
     };
     raw.say_features(0);
@@ -47,6 +47,9 @@ fn large(port: &mut VhostUser, path: &Path, index: u32) -> Raw {
         log: 0,
     };
     raw.say(&Request::SetVringNum(state(u32::from(LARGE))), &[]);
+    if packed {
+        raw.say(&Request::SetVringBase(state(u32::from(WRAP))), &[]);
+    }
     raw.say(&Request::SetVringAddr(address), &[]);
     raw.say(&Request::SetVringKick(Raw::fd(index)), &[raw.bell.as_fd()]);
     raw.say_ring_enabled(index, true);
@@ -78,7 +81,7 @@ fn a_packet_of_too_many_buffers_ends_the_connection() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("vhost.sock");
         let mut port = server(&path);
-        let raw = large(&mut port, &path, index);
+        let raw = large(&mut port, &path, index, false);
         let flags = if index == RX { DESC_WRITE } else { 0 };
         fill(&raw, 1, 5000, 76, flags);
         let mut burst = Burst::new(1);
@@ -98,7 +101,7 @@ fn long_chains_that_are_dropped_are_looked_at_a_few_at_a_time() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("vhost.sock");
     let mut port = server(&path);
-    let raw = large(&mut port, &path, TX);
+    let raw = large(&mut port, &path, TX, false);
     // Of one byte, behind the header.
     fill(&raw, 1000, 4000, 13, 0);
     let mut burst = Burst::new(32);
@@ -113,11 +116,49 @@ fn long_chains_that_are_dropped_are_looked_at_a_few_at_a_time() {
 }
 
 #[test]
+fn packets_that_are_dropped_are_taken_a_few_at_a_time() {
+    for packed in [false, true] {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("vhost.sock");
+        let mut port = server(&path);
+        let raw = large(&mut port, &path, TX, packed);
+        for slot in 0..LARGE {
+            // Of one byte, behind the header, but for the last.
+            let bytes = if slot + 1 == LARGE { 76 } else { 13 };
+            let flags = if packed { DESC_AVAIL } else { 0 };
+            raw.describe_at(u64::from(slot) * 16, BUFFER, bytes, flags, slot);
+            if !packed {
+                raw.write(DRIVER + 4 + 2 * u64::from(slot), &slot.to_le_bytes());
+            }
+        }
+        if !packed {
+            raw.write(DRIVER + 2, &LARGE.to_le_bytes());
+        }
+        let mut burst = Burst::new(32);
+        let mut before = 0;
+        loop {
+            assert!(!port.arm(), "there are more");
+            let count = port.receive(0, &mut burst);
+            let dropped = port.counters().received.dropped(Cause::TooShort);
+            let more = dropped - before;
+            assert!(more <= 256, "{more}");
+            before = dropped;
+            if count > 0 {
+                break;
+            }
+            assert!(more > 0);
+        }
+        assert_eq!((burst.len(), before), (1, u64::from(LARGE) - 1));
+        assert!(port.arm());
+    }
+}
+
+#[test]
 fn chains_without_room_hold_nobody_up() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("vhost.sock");
     let mut port = server(&path);
-    let raw = large(&mut port, &path, RX);
+    let raw = large(&mut port, &path, RX, false);
     // Each has room for the header, so that a packet takes as many as there may be: a descriptor and a place in the table, and the table.
     fill(&raw, 4000, 1, 12, DESC_WRITE);
     let mut burst = Burst::new(32);

@@ -30,6 +30,8 @@ pub(crate) struct Packed {
     /// Whether no more than that were looked for.
     limited: bool,
     taken: Vec<Taken>,
+    /// How many descriptors those have: chains do not share any, so that these are no more than the ring's.
+    taken_descriptors: u16,
     /// Where the next chain is given back.
     used: Position,
     /// The same, when the driver was last asked whether it wants to be notified.
@@ -68,6 +70,7 @@ impl Packed {
             ready: 0,
             limited: false,
             taken: Vec::with_capacity(usize::from(size)),
+            taken_descriptors: 0,
             used,
             asked: used.slot,
             record,
@@ -203,6 +206,7 @@ impl Ring for Packed {
             descriptors,
             length,
         });
+        self.taken_descriptors += descriptors;
         self.cursor = self.cursor.after(descriptors, self.size);
         self.ready = self.ready.saturating_sub(descriptors);
     }
@@ -213,10 +217,7 @@ impl Ring for Packed {
     }
 
     fn taken_descriptors(&self) -> u16 {
-        // Chains do not share descriptors, unless the driver does what it must not.
-        self.taken
-            .iter()
-            .fold(0, |sum: u16, taken| sum.saturating_add(taken.descriptors))
+        self.taken_descriptors
     }
 
     fn wrote(&mut self, chain: usize, length: u32) {
@@ -224,11 +225,10 @@ impl Ring for Packed {
     }
 
     fn put_back(&mut self, taken: usize) {
-        self.taken.truncate(taken);
-        self.cursor = self.used;
-        for taken in &self.taken {
-            self.cursor = self.cursor.after(taken.descriptors, self.size);
+        for taken in self.taken.drain(taken..) {
+            self.taken_descriptors -= taken.descriptors;
         }
+        self.cursor = self.used.after(self.taken_descriptors, self.size);
         // They are looked at again.
         self.ready = 0;
     }
@@ -243,6 +243,7 @@ impl Ring for Packed {
             record.settle(self.used);
         }
         self.taken.clear();
+        self.taken_descriptors = 0;
     }
 
     #[inline]

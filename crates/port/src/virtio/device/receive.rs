@@ -1,14 +1,12 @@
 //! A queue that packets come from: the driver's transmit queue.
 
-use millrace_wire::virtio::{
-    DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, NET_HEADER_BYTES, NetHeader,
-};
+use millrace_wire::virtio::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, NET_HEADER_BYTES};
 
 use super::{AHEAD, Queue, Ring};
 use crate::burst::Burst;
 use crate::counters::{Cause, Tally};
 use crate::memory::Place;
-use crate::offload::{Offload, Offloads};
+use crate::offload::Offloads;
 use crate::virtio::error::Malformed;
 use crate::virtio::header::{self, host_offloads};
 use crate::virtio::unfit;
@@ -51,7 +49,7 @@ impl<R: Ring> Receiver<R> {
     ) -> Result<(), Malformed> {
         burst.begin(self.queue.guest.memory());
         self.queue.parts = 0;
-        // Packets that are dropped take no room.
+        // As far as none is dropped: such a one takes no room.
         let room = u16::try_from(burst.room()).unwrap_or(u16::MAX);
         let there = self.queue.ring.refresh(room)?;
         self.look_ahead(there.min(room));
@@ -85,14 +83,10 @@ impl<R: Ring> Receiver<R> {
                     break;
                 }
             };
-            let offload = match self.offloads {
-                Some(agreed) if header[0] != 0 || header[1] != 0 => {
-                    header::parse(NetHeader::parse(header), length as usize, agreed)
-                }
-                _ => Some(Offload::NONE),
-            };
+            let offload = header::offload(header, length, self.offloads);
             if let Some(cause) = unfit(length, offload.is_none()) {
                 tally.drop(cause, 1);
+                self.queue.count_drop();
                 continue;
             }
             let memory = self.queue.guest.memory();
@@ -102,6 +96,7 @@ impl<R: Ring> Receiver<R> {
             }
             if !burst.admit_offload(offload.unwrap_or_default()) {
                 tally.drop(Cause::Offload, 1);
+                self.queue.count_drop();
                 continue;
             }
             bytes += length;

@@ -8,8 +8,9 @@ use millrace_wire::virtio::{NET_HEADER_BYTES, NET_MRG_RXBUF, NetHeader};
 use super::{AHEAD, Queue, Ring};
 use crate::burst::Burst;
 use crate::counters::{Cause, Tally};
+use crate::limits::DROPS_PER_CALL;
 use crate::memory::Place;
-use crate::offload::{Offload, Offloads};
+use crate::offload::Offloads;
 use crate::virtio::error::Malformed;
 use crate::virtio::header::{self, guest_offloads};
 use crate::virtio::unfit;
@@ -96,7 +97,8 @@ impl<R: Ring> Receiver<R> {
     ) -> Result<(), Malformed> {
         self.collect(burst.room())?;
         self.look_ahead();
-        while !burst.is_full() {
+        let mut drops = 0;
+        while !burst.is_full() && drops < DROPS_PER_CALL {
             if self.arrived.is_empty() {
                 // Packets may have taken several of those that were there.
                 self.collect(burst.room())?;
@@ -116,8 +118,10 @@ impl<R: Ring> Receiver<R> {
                 true => header::read(&self.queue.memory, place, header_bytes),
                 false => [0; NET_HEADER_BYTES],
             };
-            let header = NetHeader::parse(head);
-            let count = if self.is_mergeable { header.buffers } else { 1 };
+            let count = match self.is_mergeable {
+                true => NetHeader::parse(head).buffers,
+                false => 1,
+            };
             if count == 0 || usize::from(count) > self.queue.buffers.counts.len() {
                 return Err(Malformed::Buffers(count));
             }
@@ -133,14 +137,10 @@ impl<R: Ring> Receiver<R> {
                 1 => self.take_one(place),
                 _ => self.gather(place, count),
             };
-            let offload = match self.offloads {
-                Some(agreed) if head[0] != 0 || head[1] != 0 => {
-                    header::parse(header, length as usize, agreed)
-                }
-                _ => Some(Offload::NONE),
-            };
+            let offload = header::offload(head, length, self.offloads);
             if let Some(cause) = unfit(length, offload.is_none()) {
                 tally.drop(cause, 1);
+                drops += 1;
                 continue;
             }
             if count == 1 {
@@ -150,6 +150,7 @@ impl<R: Ring> Receiver<R> {
             }
             if !burst.admit_offload(offload.unwrap_or_default()) {
                 tally.drop(Cause::Offload, 1);
+                drops += 1;
                 continue;
             }
             *bytes += length;

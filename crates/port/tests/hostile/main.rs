@@ -1,7 +1,7 @@
 //! Peers that say and write what they must not: the connection ends with a reason, and the port goes on with the next peer.
 
-use std::io::{IoSlice, IoSliceMut, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::io::{IoSlice, Read};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,159 +10,17 @@ use millrace_port::memif::{Config, Memif, Role};
 use millrace_port::{Burst, Cause, Port, State};
 use millrace_shm::sys::create_sealed;
 use millrace_wire::memif::{
-    AddRegion, AddRing, COOKIE, Descriptor, FLAG_NEXT, Init, MESSAGE_BYTES, Message, RING_C2S,
-    RING_HEAD, RING_TAIL, Text, VERSION, ring_bytes,
+    FLAG_NEXT, Init, MESSAGE_BYTES, Message, RING_HEAD, RING_TAIL, Text, VERSION,
 };
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::EventFd;
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recvmsg,
-    sendmsg, socket,
-};
-use nix::sys::uio::{pread, pwrite};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
+mod bounds;
 mod handed;
+mod raw;
 
-const LOG2_SIZE: u8 = 4;
-const SIZE: u16 = 1 << LOG2_SIZE;
-const REGION_BYTES: usize = 64 * 1024;
-const BUFFERS: u32 = 16 * 1024;
-
-/// A client that is a socket and a file, and does as it is told.
-struct Raw {
-    socket: OwnedFd,
-    memory: OwnedFd,
-    bell: EventFd,
-}
-
-impl Raw {
-    fn connect(path: &Path) -> OwnedFd {
-        let socket = socket(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            SockFlag::empty(),
-            None,
-        )
-        .unwrap();
-        connect(socket.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
-        socket
-    }
-
-    /// A client with a ring each way, up to where packets may pass.
-    fn new(port: &mut Memif, path: &Path) -> Raw {
-        let raw = Raw {
-            socket: Raw::connect(path),
-            memory: create_sealed(c"hostile", REGION_BYTES, 0).unwrap(),
-            bell: EventFd::new().unwrap(),
-        };
-        raw.write(0, &COOKIE.to_le_bytes());
-        raw.write(ring_bytes(LOG2_SIZE), &COOKIE.to_le_bytes());
-        let init = Init {
-            version: VERSION,
-            id: 0,
-            mode: Default::default(),
-            secret: Text::default(),
-            name: Text::new("hostile"),
-        };
-        let region = AddRegion {
-            index: 0,
-            bytes: REGION_BYTES as u64,
-        };
-        let ring = |flags, offset: usize| {
-            Message::AddRing(AddRing {
-                flags,
-                index: 0,
-                region: 0,
-                offset: offset as u32,
-                log2_size: LOG2_SIZE,
-                private_header_bytes: 0,
-            })
-        };
-        raw.say(&Message::Init(init).emit(), None);
-        raw.say(&Message::AddRegion(region).emit(), Some(raw.memory.as_fd()));
-        raw.say(&ring(RING_C2S, 0).emit(), Some(raw.bell.as_fd()));
-        raw.say(
-            &ring(0, ring_bytes(LOG2_SIZE)).emit(),
-            Some(raw.bell.as_fd()),
-        );
-        raw.say(&Message::Connect(Text::new("hostile")).emit(), None);
-        until(port, |port| matches!(port.state(), State::Connected));
-        raw
-    }
-
-    fn say(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) {
-        say(&self.socket, bytes, fd);
-    }
-
-    /// Writes to the region.
-    fn write(&self, offset: usize, bytes: &[u8]) {
-        assert_eq!(pwrite(&self.memory, bytes, offset as i64), Ok(bytes.len()));
-    }
-
-    fn set(&self, ring: usize, field: usize, cursor: u16) {
-        self.write(ring * ring_bytes(LOG2_SIZE) + field, &cursor.to_le_bytes());
-    }
-
-    fn tail(&self, ring: usize) -> u16 {
-        let mut bytes = [0; 2];
-        let offset = ring * ring_bytes(LOG2_SIZE) + RING_TAIL;
-        assert_eq!(pread(&self.memory, &mut bytes, offset as i64), Ok(2));
-        u16::from_le_bytes(bytes)
-    }
-
-    fn describe(
-        &self,
-        ring: usize,
-        slot: usize,
-        flags: u16,
-        region: u16,
-        offset: u32,
-        length: u32,
-    ) {
-        let descriptor = Descriptor {
-            flags,
-            region,
-            length,
-            offset,
-            metadata: 0,
-        };
-        let bytes = descriptor.emit().map(u64::to_le_bytes).concat();
-        self.write(ring * ring_bytes(LOG2_SIZE) + 128 + slot * 16, &bytes);
-    }
-
-    /// What the server says last.
-    fn reason(&self) -> String {
-        let mut reason = String::new();
-        loop {
-            let mut bytes = [0; MESSAGE_BYTES];
-            let mut parts = [IoSliceMut::new(&mut bytes)];
-            let read = recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, None, MsgFlags::empty())
-                .map(|got| got.bytes);
-            match read {
-                Ok(0) | Err(_) => return reason,
-                Ok(_) => {
-                    if let Ok(Message::Disconnect(disconnect)) = Message::parse(&bytes) {
-                        reason = disconnect.reason.as_str().to_owned();
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn say(socket: &OwnedFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) {
-    let list: Vec<RawFd> = fd.iter().map(AsRawFd::as_raw_fd).collect();
-    let rights = [ControlMessage::ScmRights(&list)];
-    let rights = if list.is_empty() { &[] } else { &rights[..] };
-    // The other end may have closed already.
-    let _ = sendmsg::<()>(
-        socket.as_raw_fd(),
-        &[IoSlice::new(bytes)],
-        rights,
-        MsgFlags::MSG_NOSIGNAL,
-        None,
-    );
-}
+use raw::{BUFFERS, LOG2_SIZE, REGION_BYTES, Raw, SIZE, say};
 
 fn until(port: &mut Memif, holds: impl Fn(&Memif) -> bool) {
     let begin = Instant::now();
@@ -347,6 +205,7 @@ fn a_second_client_is_told_that_there_is_one() {
         socket: Raw::connect(&path),
         memory: create_sealed(c"second", 4096, 0).unwrap(),
         bell: EventFd::new().unwrap(),
+        log2_size: LOG2_SIZE,
     };
     assert!(matches!(port.poll(Instant::now()), State::Connected));
     assert_eq!(second.reason(), "already connected");
