@@ -435,13 +435,13 @@ impl Worker {
         let Some(mut burst) = self.outs[place].take() else {
             return;
         };
-        if matches!(self.ports.get(place), Some(Some(_))) {
+        let worker = plan.port(to).map(|port| port.worker);
+        if worker == Some(self.number) && matches!(self.ports.get(place), Some(Some(_))) {
             self.send(to, queue, &burst);
             burst.clear();
             self.outs[place] = Some(burst);
             return;
         }
-        let worker = plan.port(to).map(|port| port.worker);
         let Some(lane) = worker.and_then(|worker| self.lanes.get_mut(worker)?.as_mut()) else {
             self.tallies[usize::from(from)].drop(Cause::NoPort, burst.len() as u64);
             return;

@@ -15,6 +15,10 @@
 
 #![deny(unsafe_code)]
 
+// Unit tests have the rig of the programs in `tests`, which name the crate.
+#[cfg(test)]
+extern crate self as millrace_switch;
+
 mod address;
 mod bucket;
 mod checksum;

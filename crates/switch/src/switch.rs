@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,10 +20,15 @@ use crate::vxlan::Endpoint;
 use crate::worker::{Command, Parts, Worker};
 
 mod change;
+mod order;
 mod rehearse;
 mod tell;
+#[cfg(test)]
+mod tests;
 
-/// A worker answers between two bursts. One that does not within this time never will.
+use order::Leaving;
+
+/// A worker answers between two bursts. One that does not within this time is held up, or never will.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Ports of this group do not forward to each other: that of tunnels, unless they say otherwise.
 const TUNNELS: u16 = 1;
@@ -65,6 +70,8 @@ pub struct Switch {
     ports: Vec<Option<PortRecord>>,
     flows: Vec<Option<FlowRecord>>,
     mirrors: Vec<MirrorRecord>,
+    leaving: Vec<Leaving>,
+    patience: Duration,
     limits: Limits,
     version: u64,
 }
@@ -134,6 +141,8 @@ impl Switch {
             ports: Vec::new(),
             flows: Vec::new(),
             mirrors: Vec::new(),
+            leaving: Vec::new(),
+            patience: PATIENCE,
             limits,
             version: 0,
         };

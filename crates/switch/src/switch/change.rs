@@ -121,7 +121,7 @@ impl Switch {
     }
 
     /// The number of a port that is to be added.
-    pub(super) fn new_port(&self, name: &str) -> Result<u16, String> {
+    pub(super) fn new_port(&mut self, name: &str) -> Result<u16, String> {
         if self.port_number(name).is_ok() || self.mirrors.iter().any(|one| one.config.name == name)
         {
             return Err(format!("port {name:?}: there is one of that name"));
@@ -129,11 +129,15 @@ impl Switch {
         self.free_number()
     }
 
-    pub(super) fn free_number(&self) -> Result<u16, String> {
+    fn free_number(&mut self) -> Result<u16, String> {
+        self.free_left();
         let is_free = |number: &usize| {
             let record = self.ports.get(*number);
             let is_mirror = |one: &MirrorRecord| usize::from(one.to) == *number;
-            record.is_none_or(Option::is_none) && !self.mirrors.iter().any(is_mirror)
+            let is_left = |one: &Leaving| usize::from(one.number) == *number;
+            record.is_none_or(Option::is_none)
+                && !self.mirrors.iter().any(is_mirror)
+                && !self.leaving.iter().any(is_left)
         };
         let free = (0..PORTS_MAX).find(is_free);
         // Less than 65 536.
@@ -175,9 +179,14 @@ impl Switch {
     ) -> Result<(), String> {
         self.version += 1;
         let plan = self.port_plan(&config, worker, path_mtu);
-        self.hand(worker, |done| command(number, done))?;
+        self.give(number, worker, command)?;
         self.enter(number, PortRecord { config, plan, kind });
-        self.publish()
+        let published = self.publish();
+        if published.is_err() {
+            self.ports[usize::from(number)] = None;
+            self.withdraw(number, worker);
+        }
+        published
     }
 
     pub(super) fn port_plan(
@@ -211,7 +220,7 @@ impl Switch {
     /// Takes a port away. What is on its way there is dropped.
     ///
     /// # Errors
-    /// When there is none of that name, or a flow or a mirror names it.
+    /// When there is none of that name, or a flow or a mirror names it. When a worker does not answer: the port is gone for all others.
     pub fn remove_port(&mut self, name: &str) -> Result<(), String> {
         let number = self.port_number(name)?;
         let names =
@@ -232,8 +241,7 @@ impl Switch {
         let Some(record) = self.ports[place].take() else {
             return Ok(());
         };
-        self.publish()?;
-        self.hand(record.plan.worker, |done| Command::Remove(number, done))
+        self.take_back(number, record.plan.worker)
     }
 
     /// Adds a flow.
@@ -284,13 +292,18 @@ impl Switch {
             self.flows.push(None);
         }
         self.flows[place] = Some(FlowRecord { config, plan });
-        self.publish()
+        let published = self.publish();
+        if published.is_err() {
+            self.flows[place] = None;
+            self.order_plan();
+        }
+        published
     }
 
     /// Takes a flow away.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// When there is none of that name. When a worker does not answer: the flow is gone for all others.
     pub fn remove_flow(&mut self, name: &str) -> Result<(), String> {
         let place = self.flow_place(name)?;
         self.flows[place] = None;
@@ -306,13 +319,21 @@ impl Switch {
         let made = kinds::mirror(&config)?;
         self.version += 1;
         let plan = self.mirror_plan();
-        self.hand(plan.worker, |done| Command::Add(to, made.port, true, done))?;
+        let worker = plan.worker;
+        self.give(to, worker, |to, done| {
+            Command::Add(to, made.port, true, done)
+        })?;
         self.mirrors.push(MirrorRecord { config, to, plan });
-        self.publish()
+        let published = self.publish();
+        if published.is_err() {
+            self.mirrors.pop();
+            self.withdraw(to, worker);
+        }
+        published
     }
 
     /// The number of a mirror that is to be added.
-    pub(super) fn new_mirror(&self, config: &MirrorConfig) -> Result<u16, String> {
+    pub(super) fn new_mirror(&mut self, config: &MirrorConfig) -> Result<u16, String> {
         config.check()?;
         let name = &config.name;
         if self.port_number(name).is_ok() || self.mirrors.iter().any(|one| one.config.name == *name)
@@ -345,7 +366,7 @@ impl Switch {
     /// Ends a mirror; its file is whole then.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// When there is none of that name. When a worker does not answer: the mirror is gone for all others.
     pub fn remove_mirror(&mut self, name: &str) -> Result<(), String> {
         let place = self.mirrors.iter().position(|one| one.config.name == name);
         let place = place.ok_or_else(|| {
@@ -353,11 +374,10 @@ impl Switch {
             format!("there is no mirror {name:?}{}", others(names))
         })?;
         let record = self.mirrors.remove(place);
-        self.publish()?;
-        self.hand(record.plan.worker, |done| Command::Remove(record.to, done))
+        self.take_back(record.to, record.plan.worker)
     }
 
-    fn port_number(&self, name: &str) -> Result<u16, String> {
+    pub(super) fn port_number(&self, name: &str) -> Result<u16, String> {
         let is_it = |record: &Option<PortRecord>| {
             record
                 .as_ref()
@@ -387,42 +407,6 @@ impl Switch {
                 others(records.map(|record| record.config.name.as_str()))
             )
         })
-    }
-
-    /// Has all workers go by what is there now.
-    fn publish(&mut self) -> Result<(), String> {
-        let mut ports: Vec<Option<PortPlan>> = self
-            .ports
-            .iter()
-            .map(|record| record.as_ref().map(|record| record.plan.clone()))
-            .collect();
-        for mirror in &self.mirrors {
-            let place = usize::from(mirror.to);
-            if ports.len() <= place {
-                ports.resize(place + 1, None);
-            }
-            ports[place] = Some(mirror.plan.clone());
-        }
-        let flows = self.flows.iter();
-        let flows = flows.map(|record| record.as_ref().map(|record| record.plan.clone()));
-        let mirrors = self.mirrors.iter().map(|mirror| MirrorPlan {
-            to: mirror.to,
-            ports: (!mirror.config.ports.is_empty()).then(|| {
-                let names = mirror.config.ports.iter();
-                names
-                    .filter_map(|name| self.port_number(name).ok())
-                    .collect()
-            }),
-            enters: mirror.config.direction != Direction::Out,
-            leaves: mirror.config.direction != Direction::In,
-        });
-        let plan = Plan::new(ports, flows.collect(), mirrors.collect(), self.limits);
-        let plan = Arc::new(plan);
-        for worker in 0..self.workers.len() {
-            let plan = plan.clone();
-            self.hand(worker, |done| Command::Plan(plan, done))?;
-        }
-        Ok(())
     }
 }
 

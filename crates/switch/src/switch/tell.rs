@@ -1,4 +1,4 @@
-//! How workers are told what to do, and what they say.
+//! What workers say when they are asked.
 
 use std::collections::HashMap;
 
@@ -12,33 +12,6 @@ use crate::report::{
 use crate::worker::Report;
 
 impl Switch {
-    /// Has a worker do something, and waits until it is done.
-    pub(super) fn hand(
-        &mut self,
-        worker: usize,
-        command: impl FnOnce(Sender<()>) -> Command,
-    ) -> Result<(), String> {
-        self.asked(worker, command)
-    }
-
-    fn asked<T>(
-        &mut self,
-        worker: usize,
-        command: impl FnOnce(Sender<T>) -> Command,
-    ) -> Result<T, String> {
-        let (to, answer): (Sender<T>, Receiver<T>) = channel();
-        let handle = &mut self.workers[worker];
-        match &mut handle.inline {
-            Some(worker) => worker.handle(command(to)),
-            None => {
-                let _ = handle.commands.send(command(to));
-                handle.bell.ring();
-            }
-        }
-        let answer = answer.recv_timeout(PATIENCE);
-        answer.map_err(|_| format!("worker {worker} does not answer: start the switch again"))
-    }
-
     /// Names of ports that begin so.
     pub(crate) fn port_names(&self, stem: &str) -> Vec<String> {
         let names = self.ports.iter().flatten().map(|port| &port.config.name);

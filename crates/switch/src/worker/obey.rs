@@ -28,10 +28,13 @@ impl Worker {
                 let _ = done.send(());
             }
             Command::Add(number, port, is_file, done) => {
+                // What others said of the one that had the number before.
+                self.read_mail(Instant::now());
                 self.add(number, port, is_file);
                 let _ = done.send(());
             }
             Command::AddTunnel(number, config, endpoint, done) => {
+                self.read_mail(Instant::now());
                 self.add_tunnel(number, &config, endpoint);
                 let _ = done.send(());
             }
@@ -75,7 +78,10 @@ impl Worker {
         // A port is served from the plan that first names it to the one that no longer does.
         self.own.clear();
         for (number, attached) in (0..).zip(&self.ports) {
-            if matches!(attached, Some(Attached::Port { .. })) && plan.port(number).is_some() {
+            let is_own = plan
+                .port(number)
+                .is_some_and(|port| port.worker == self.number);
+            if is_own && matches!(attached, Some(Attached::Port { .. })) {
                 self.own.push(number);
             }
         }
