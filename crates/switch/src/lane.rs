@@ -18,6 +18,13 @@ use crate::table::Station;
 const BURSTS: usize = 64;
 /// Other messages besides. What does not fit is told again later.
 const NEWS: usize = 1024;
+/// Messages that may be under way.
+pub(crate) const MESSAGES: usize = BURSTS + NEWS;
+/// Bursts of a lane that are read before anything else has its turn: a burst that is read comes back, and a sender that is faster than
+/// whoever reads has it full again at once, without end.
+pub(crate) const TURN: usize = 8;
+/// Whoever has read so many has read all that were under way when it began.
+pub(crate) const ALL: usize = BURSTS + 1;
 
 /// What one worker of a switch says to another.
 #[derive(Debug)]
@@ -87,6 +94,12 @@ impl Bell {
         self.has_news.load(Ordering::Relaxed) && self.has_news.swap(false, Ordering::AcqRel)
     }
 
+    /// The worker has not read all: there still is news.
+    pub(crate) fn keep_news(&self) {
+        // Acquire by the exchange, as in `take_news`: what a ring that is overwritten here has announced is there when the next is taken.
+        self.has_news.swap(true, Ordering::AcqRel);
+    }
+
     /// The worker wants to sleep. False: there is news.
     #[must_use]
     pub fn is_to_sleep(&self) -> bool {
@@ -148,7 +161,7 @@ pub(crate) fn lanes(bells: &[Arc<Bell>]) -> Lanes {
 }
 
 fn lane(bell: &Arc<Bell>) -> (Lane, Inlet) {
-    let (mail, received) = sync_channel(BURSTS + NEWS);
+    let (mail, received) = sync_channel(MESSAGES);
     let (back, returned) = sync_channel(BURSTS);
     let burst = |_| Burst::new(BURST);
     let lane = Lane {

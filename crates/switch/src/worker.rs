@@ -17,11 +17,12 @@ use crate::bucket::{Bucket, Rate};
 use crate::config::VxlanConfig;
 use crate::counters::{Cause, Hits, Tally, Work};
 use crate::forward::Fate;
-use crate::lane::{Bell, Inlet, Lane, Mail};
+use crate::lane::{self, Bell, Inlet, Lane, Mail};
 use crate::plan::Plan;
 use crate::table::{Station, Table};
 use crate::vxlan::Endpoint;
 
+mod mail;
 mod obey;
 
 /// How often a busy worker asks which ports want to be polled.
@@ -304,41 +305,7 @@ impl Worker {
         while let Ok(command) = self.commands.try_recv() {
             self.handle(command);
         }
-        self.read_mail(now)
-    }
-
-    fn read_mail(&mut self, now: Instant) -> bool {
-        let mut has_packets = false;
-        for place in 0..self.inlets.len() {
-            while let Some(mail) = self.inlets[place].next() {
-                match mail {
-                    Mail::Packets(port, burst) => {
-                        has_packets = true;
-                        self.poll_file(port, now);
-                        self.send(port, 0, &burst);
-                        self.inlets[place].give_back(burst);
-                    }
-                    Mail::Learnt(station, port) => {
-                        self.table.set_ports(usize::from(port) + 1);
-                        self.table.learn(station, port, u32::MAX, self.now_ns);
-                    }
-                    Mail::Forget(port) => self.table.forget_port(port),
-                }
-            }
-        }
-        has_packets
-    }
-
-    /// A file is told the time, which its packets get.
-    fn poll_file(&mut self, number: u16, now: Instant) {
-        if let Some(Some(Attached::Port {
-            port,
-            is_file: true,
-            ..
-        })) = self.ports.get_mut(usize::from(number))
-        {
-            port.poll(now);
-        }
+        self.read_mail(now, lane::TURN)
     }
 
     /// Lets ports do what they must.

@@ -230,6 +230,34 @@ fn ports_come_and_go_and_nothing_of_the_old_is_left() {
 }
 
 #[test]
+fn in_a_turn_a_worker_reads_some_of_what_others_have_sent() {
+    let senders = (0..16).map(|number| port(&format!("p{number}"), "worker = 0"));
+    let text: String = senders.collect();
+    let flow = "[[flow]]\nname = \"f\"\nout = [\"to\"]\n";
+    let to = port("to", "worker = 1");
+    let mut rig = rig(&format!("processors = [0, 1]\n{text}{to}{flow}"));
+    for number in 0..16 {
+        let bytes = frame(255, 1, None, number);
+        rig.inject_with(&format!("p{number}"), &bytes, millrace_port::Offload::NONE);
+    }
+    // The first worker sends each of its ports' bursts in one turn, and the second one has its turn when they are there.
+    for turn in 1..=2 {
+        assert!(rig.switch.turn(rig.now));
+        assert_eq!(rig.wire("to").from_switch.len(), 8 * turn);
+    }
+    assert!(!rig.switch.turn(rig.now));
+    // Whoever is told something reads all that was there.
+    for number in 0..16 {
+        let bytes = frame(255, 1, None, number);
+        rig.inject_with(&format!("p{number}"), &bytes, millrace_port::Offload::NONE);
+    }
+    rig.switch.turn(rig.now);
+    rig.switch.remove_flow("f").unwrap();
+    assert_eq!(rig.wire("to").from_switch.len(), 32);
+    rig.check_sums();
+}
+
+#[test]
 fn what_names_a_port_keeps_it_and_what_is_wrong_changes_nothing() {
     let flow = "[[flow]]\nname = \"f\"\nin = \"a\"\nout = [\"b\"]\n";
     let mut rig = rig(&(three() + flow));

@@ -9,7 +9,7 @@ use millrace_port::memif::{self, Memif, Role};
 use millrace_port::pcap::{Format, Link, Pcap};
 use millrace_port::{Burst, Offload, Port, State};
 use millrace_switch::{Config, Switch, SwitchReport};
-use rig::{MemoryPort, frame};
+use rig::{MemoryPort, Wire, frame};
 
 /// Nothing that is waited for takes so long, unless it never comes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -247,4 +247,46 @@ fn no_packet_passes_before_all_that_was_configured_is_in_place() {
         (count.into(), 0)
     );
     assert_eq!(packets(&switch.report().unwrap(), "to"), (0, 0));
+}
+
+#[test]
+fn who_is_sent_more_than_it_can_send_on_serves_its_own_ports_and_answers() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("skipped: two workers need two processors");
+        return;
+    }
+    let mut switch = start("processors = [0, 1]\n");
+    let mut add = |name: &str, rest: &str, wire: Wire| {
+        let (port, ours) = MemoryPort::new();
+        *ours.lock().unwrap() = wire;
+        let config = Config::parse(&rig::port(name, rest)).unwrap();
+        let config = config.port[0].clone();
+        switch.attach(config, Box::new(port)).unwrap();
+        ours
+    };
+    let slow = Wire {
+        pause: Duration::from_millis(5),
+        ..Wire::default()
+    };
+    let slow = add("slow", "worker = 1\nvlan.access = 1", slow);
+    let own = add("own", "worker = 1\nvlan.access = 2", Wire::default());
+    let beside = add("beside", "worker = 1\nvlan.access = 2", Wire::default());
+    let waiting = (frame(255, 1, None, 0), Offload::NONE);
+    let fast = Wire {
+        to_switch: std::iter::repeat_n(waiting, 32).collect(),
+        is_endless: true,
+        ..Wire::default()
+    };
+    let fast = add("fast", "worker = 0\nvlan.access = 1", fast);
+    wait(|| slow.lock().unwrap().from_switch.len() > 100);
+    let waiting = (frame(255, 2, None, 1), Offload::NONE);
+    own.lock().unwrap().to_switch.push_back(waiting);
+    let report = switch.report();
+    if report.is_ok() {
+        wait(|| beside.lock().unwrap().from_switch.len() == 1);
+    }
+    let changed = switch.remove_port("own");
+    // What does not end would keep the worker from its own end as well.
+    fast.lock().unwrap().to_switch.clear();
+    assert!(report.is_ok() && changed.is_ok(), "{report:?} {changed:?}");
 }

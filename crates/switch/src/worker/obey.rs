@@ -11,6 +11,7 @@ use crate::BURST;
 use crate::bucket::{Bucket, Rate};
 use crate::config::VxlanConfig;
 use crate::counters::{Hits, Tally, Work};
+use crate::lane;
 use crate::plan::{Plan, PortPlan};
 use crate::processor;
 use crate::vxlan::Endpoint;
@@ -22,24 +23,24 @@ impl Worker {
         match command {
             Command::Plan(plan, done) => {
                 // What others said when they went by the one before: numbers of ports may mean others afterwards.
-                self.read_mail(Instant::now());
+                self.read_mail(Instant::now(), lane::ALL);
                 self.flush_held(true);
                 self.follow(plan);
                 let _ = done.send(());
             }
             Command::Add(number, port, is_file, done) => {
                 // What others said of the one that had the number before.
-                self.read_mail(Instant::now());
+                self.read_mail(Instant::now(), lane::ALL);
                 self.add(number, port, is_file);
                 let _ = done.send(());
             }
             Command::AddTunnel(number, config, endpoint, done) => {
-                self.read_mail(Instant::now());
+                self.read_mail(Instant::now(), lane::ALL);
                 self.add_tunnel(number, &config, endpoint);
                 let _ = done.send(());
             }
             Command::Remove(number, done) => {
-                self.read_mail(Instant::now());
+                self.read_mail(Instant::now(), lane::ALL);
                 self.remove(number);
                 let _ = done.send(());
             }

@@ -19,6 +19,10 @@ pub(crate) struct Wire {
     pub(crate) offloads: Offloads,
     /// Packets that it has no room for, once it has so many.
     pub(crate) room: Option<usize>,
+    /// What it sends it sends again and again.
+    pub(crate) is_endless: bool,
+    /// How long it takes to send something there.
+    pub(crate) pause: Duration,
 }
 
 /// A port whose peer is the test.
@@ -66,12 +70,17 @@ impl Port for MemoryPort {
         {
             assert!(burst.push(&packet));
             burst.set_offload(burst.len() - 1, offload);
+            if wire.is_endless {
+                wire.to_switch.push_back((packet.clone(), offload));
+            }
             self.counters.received.pass(1, packet.len() as u64);
         }
         burst.len()
     }
     fn release(&mut self, _: usize) {}
     fn transmit(&mut self, _: usize, burst: &Burst, first: usize) -> usize {
+        let pause = self.wire.lock().unwrap().pause;
+        std::thread::sleep(pause);
         let mut wire = self.wire.lock().unwrap();
         let mut taken = 0;
         for packet in burst.iter().skip(first) {
