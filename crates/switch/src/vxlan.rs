@@ -52,6 +52,16 @@ struct Tunnel {
 /// What the sockets of an endpoint are at.
 pub(crate) type Place = (IpAddr, u16);
 
+/// What came by an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// Frames of this port's tunnel.
+    Frames(u16),
+    /// Datagrams of no tunnel, and no others.
+    Refused,
+    Nothing,
+}
+
 /// Sockets of one address, and its tunnels.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -176,27 +186,24 @@ impl Endpoint {
         narrower.filter_map(|tunnel| std::mem::take(&mut tunnel.is_too_long).then_some(tunnel.port))
     }
 
-    /// Puts frames of one tunnel into an empty burst; returns its port. Others that came with them are next. What is none of a tunnel is
-    /// said by `refuse`, with the port of the first tunnel.
+    /// Puts frames of one tunnel into an empty burst. Others that came with them are next. What is none of a tunnel is said by `refuse`,
+    /// with the port of the first tunnel. The kernel is called at most once, since others may send faster than is refused.
     pub(crate) fn receive(
         &mut self,
         burst: &mut Burst,
         mut refuse: impl FnMut(u16, Cause),
-    ) -> Option<u16> {
+    ) -> Received {
         burst.clear();
-        let mut from: Option<usize> = None;
-        loop {
-            if self.next == self.count {
-                if from.is_some() {
-                    break;
-                }
-                self.next = 0;
-                // Errors of sockets are of datagrams that were sent.
-                self.count = sys::receive(self.receiver.as_fd(), &mut self.received).unwrap_or(0);
-                if self.count == 0 {
-                    break;
-                }
+        if !self.has_more() {
+            self.next = 0;
+            // Errors of sockets are of datagrams that were sent.
+            self.count = sys::receive(self.receiver.as_fd(), &mut self.received).unwrap_or(0);
+            if self.count == 0 {
+                return Received::Nothing;
             }
+        }
+        let mut from: Option<usize> = None;
+        while self.has_more() {
             match self.open_next(from, burst) {
                 Ok(Some(place)) => from = Some(place),
                 Ok(None) => break,
@@ -208,7 +215,9 @@ impl Endpoint {
                 }
             }
         }
-        from.map(|place| self.tunnels[place].port)
+        from.map_or(Received::Refused, |place| {
+            Received::Frames(self.tunnels[place].port)
+        })
     }
 
     /// Moves the next datagram's frame into the burst; returns its tunnel. None: it is not of tunnel `from`, or there is no room, and it

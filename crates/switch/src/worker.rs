@@ -20,7 +20,7 @@ use crate::forward::Fate;
 use crate::lane::{self, Bell, Inlet, Lane, Mail};
 use crate::plan::Plan;
 use crate::table::{Station, Table};
-use crate::vxlan::Endpoint;
+use crate::vxlan::{Endpoint, Received};
 
 mod mail;
 mod obey;
@@ -281,13 +281,15 @@ impl Worker {
                 break;
             };
             let tallies = &mut self.tallies;
-            let from = endpoint.receive(&mut burst, |port, cause| {
+            let received = endpoint.receive(&mut burst, |port, cause| {
                 let tally = &mut tallies[usize::from(port)];
                 tally.entered += 1;
                 tally.drop(cause, 1);
             });
-            let Some(from) = from else { break };
-            is_busy = true;
+            is_busy |= received != Received::Nothing;
+            let Received::Frames(from) = received else {
+                break;
+            };
             self.process(from, 0, &burst);
             if !self.endpoints[place]
                 .as_ref()

@@ -407,6 +407,22 @@ fn datagrams_of_nobody_are_dropped_by_cause() {
 }
 
 #[test]
+fn datagrams_of_nobody_are_refused_a_batch_in_a_turn() {
+    let mut hosts = hosts(24_793, "vni = 7", "");
+    let socket = std::net::UdpSocket::bind("127.77.0.3:0").unwrap();
+    for _ in 0..80 {
+        socket.send_to(&[0; 7], "127.77.0.2:24793").unwrap();
+    }
+    let [_, host] = &mut hosts;
+    for refused in [32, 64, 80] {
+        assert!(host.switch.turn(host.now), "there may be more");
+        assert_eq!(host.dropped("tunnel", "tunnel_malformed"), refused);
+    }
+    assert!(!host.switch.turn(host.now));
+    host.check_sums();
+}
+
+#[test]
 fn tunnels_of_one_network_to_one_host_cannot_be_two() {
     let mut hosts = hosts(24_792, "vni = 7", "");
     let more = |vni: u32, remote: u8| {
