@@ -24,6 +24,8 @@ use crate::vxlan::{Endpoint, Received};
 
 mod mail;
 mod obey;
+#[cfg(test)]
+mod tests;
 
 /// How often a busy worker asks which ports want to be polled.
 const TICK: Duration = Duration::from_millis(1);

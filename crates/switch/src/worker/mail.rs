@@ -35,12 +35,20 @@ impl Worker {
                 self.send(port, 0, &burst);
                 self.inlets[place].give_back(burst);
             }
+            // The port has gone for this worker and not for the other one yet: nobody would say that the station is to be forgotten. Of one
+            // that is yet to come for this worker it is told again.
+            Mail::Learnt(_, port) if !self.knows(port) => {}
             Mail::Learnt(station, port) => {
-                self.table.set_ports(usize::from(port) + 1);
                 self.table.learn(station, port, u32::MAX, self.now_ns);
             }
             Mail::Forget(port) => self.table.forget_port(port),
         }
+    }
+
+    /// Whether the plan has a port.
+    fn knows(&self, number: u16) -> bool {
+        let plan = self.plan.as_ref();
+        plan.is_some_and(|plan| plan.port(number).is_some())
     }
 
     /// A file is told the time, which its packets get.
