@@ -59,7 +59,8 @@ def cases(seeds: int, thorough: bool) -> dict[str, Case]:
         found[f"tunnel: {family}, what is outside"] = lambda stack, place, family=family: tunnel.outside(stack, place, family)
         found[f"tunnel: {family}, congestion"] = lambda stack, place, family=family: tunnel.congestion(stack, place, family)
     found["tunnel: VLANs have their networks"] = tunnel.networks
-    found["tunnel: what is too long"] = tunnel.too_long
+    for which, workers in (("", ""), (", by another worker", "processors = [0, 1]")):
+        found[f"tunnel: what is too long{which}"] = lambda stack, place, workers=workers: tunnel.too_long(stack, place, workers)
     found["TCP: two TAP interfaces of one switch"] = tcp.beside
     found["TCP: two switches, and a memif between them"] = tcp.apart
     found["testpmd: through a switch and back"] = ends.through

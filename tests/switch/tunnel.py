@@ -21,7 +21,9 @@ UNDERLAY_OVERHEAD = {"IPv4": 50, "IPv6": 70}
 class Hosts:
     """Both, and what is looked at between them."""
 
-    def __init__(self, stack: ExitStack, place: Path, family: str, tunnel: str = f"vni = {NETWORK}", more: str = "") -> None:
+    def __init__(
+        self, stack: ExitStack, place: Path, family: str, tunnel: str = f"vni = {NETWORK}", more: str = "", workers: str = ""
+    ) -> None:
         self.family = family
         own, other, bits = ADDRESSES[family]
         for name in (OURS, THEIRS):
@@ -36,7 +38,7 @@ class Hosts:
             ip("link", "set", "under", "up", inside=name)
         self.wire = Interface(stack, THEIRS, "under")
         self.device("overlay", NETWORK, "10.9.0.2/24")
-        config = f'[[port]]\nname = "a"\nmemif.path = "/test"\n{more}\n'
+        config = f'{workers}\n[[port]]\nname = "a"\nmemif.path = "/test"\n{more}\n'
         config += f'[[port]]\nname = "tunnel"\nvxlan = {{ local = "{own}", remote = "{other}", {tunnel} }}\n'
         self.ours = Ours(stack, place, config, inside=OURS)
 
@@ -167,9 +169,9 @@ def networks(stack: ExitStack, place: Path) -> None:
             check(found[12:16] == b"\x81\x00\x00\x0a", found.hex())
 
 
-def too_long(stack: ExitStack, place: Path) -> None:
+def too_long(stack: ExitStack, place: Path, workers: str) -> None:
     """What does not fit: who must be told is told, with the length that fits; what may be cut is dropped; and both are counted."""
-    hosts = Hosts(stack, place, "IPv4")
+    hosts = Hosts(stack, place, "IPv4", workers=workers)
     hosts.ours.exchange(question(0), is_answer)
     found = hosts.ours.send("a", question(1, 1450 - 28 + 1))
     check(len(found) == 1 and found[0][0] == "a", f"{found}")

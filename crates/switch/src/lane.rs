@@ -35,6 +35,8 @@ pub(crate) enum Mail {
     Learnt(Station, u16),
     /// Stations at a port are to be forgotten.
     Forget(u16),
+    /// A port takes packets of so many bytes at most from now on.
+    Narrower(u16, usize),
 }
 
 impl Mail {
@@ -42,7 +44,7 @@ impl Mail {
     fn into_burst(self) -> Option<Burst> {
         match self {
             Mail::Packets(_, burst) => Some(burst),
-            Mail::Learnt(..) | Mail::Forget(_) => None,
+            Mail::Learnt(..) | Mail::Forget(_) | Mail::Narrower(..) => None,
         }
     }
 }

@@ -369,15 +369,31 @@ impl Worker {
 
     /// Tunnels whose path has become narrower have another MTU from now on.
     fn narrow(&mut self) {
-        let Some(plan) = &self.plan else { return };
+        let mut narrower = Vec::new();
         for endpoint in self.endpoints.iter_mut().flatten() {
-            for port in endpoint.take_narrower() {
-                let config = plan.port(port).and_then(|one| one.tunnel.as_ref());
-                if let Some(mtu) = config.and_then(|config| config.path_mtu().ok()) {
-                    let state = &mut self.states[usize::from(port)];
-                    state.mtu = state.mtu.min(mtu.into());
-                }
+            narrower.extend(endpoint.take_narrower());
+        }
+        for port in narrower {
+            let plan = self.plan.as_ref().and_then(|plan| plan.port(port));
+            let config = plan.and_then(|one| one.tunnel.as_ref());
+            if let Some(mtu) = config.and_then(|config| config.path_mtu().ok()) {
+                self.tell_narrower(port, mtu.into());
             }
+        }
+    }
+
+    /// What is too long is dropped, and its sender told, by the worker that it came to.
+    fn tell_narrower(&mut self, port: u16, mtu: usize) {
+        self.set_narrower(port, mtu);
+        for lane in self.lanes.iter_mut().flatten() {
+            // What does not fit is told again when the next packet is too long.
+            let _ = lane.send(Mail::Narrower(port, mtu));
+        }
+    }
+
+    fn set_narrower(&mut self, port: u16, mtu: usize) {
+        if let Some(state) = self.states.get_mut(usize::from(port)) {
+            state.mtu = state.mtu.min(mtu);
         }
     }
 

@@ -64,3 +64,16 @@ fn a_station_at_a_port_that_is_not_in_the_plan_is_not_learnt() {
         assert_eq!(workers[0].table.find(station, 0), expected);
     }
 }
+
+#[test]
+fn a_path_that_becomes_narrower_is_known_to_all() {
+    let mut workers = workers(3, 2);
+    workers[0].tell_narrower(1, 1400);
+    workers.iter_mut().for_each(|worker| {
+        worker.turn(Instant::now());
+    });
+    for worker in &workers {
+        let mtus: Vec<usize> = worker.states.iter().map(|state| state.mtu).collect();
+        assert_eq!(mtus, [9000, 1400]);
+    }
+}
