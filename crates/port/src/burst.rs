@@ -231,8 +231,8 @@ impl Burst {
         }
     }
 
-    /// Begins anew, with packets of a program's.
-    pub(crate) fn forget(&mut self) {
+    /// Begins anew, with packets of a program's. A peer's memory that packets lay in is held no longer.
+    pub fn forget(&mut self) {
         self.clear();
         self.memory = None;
     }

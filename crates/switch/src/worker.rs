@@ -358,6 +358,7 @@ impl Worker {
         let was_connected = *is_connected;
         *is_connected = matches!(port.poll(now), State::Connected);
         if was_connected && !*is_connected {
+            self.forget_memory();
             // Whoever comes next may be somebody else.
             self.table.forget_port(number);
             for lane in self.lanes.iter_mut().flatten() {
@@ -365,6 +366,15 @@ impl Worker {
                 lane.ring();
             }
         }
+    }
+
+    /// Lets go of memory that packets lay in: a peer's would stay mapped here until others come the same way.
+    fn forget_memory(&mut self) {
+        for out in self.outs.iter_mut().flatten().filter(|out| out.is_empty()) {
+            out.forget();
+        }
+        let between = [&mut self.burst, &mut self.scratch];
+        between.into_iter().flatten().for_each(Burst::forget);
     }
 
     /// Tunnels whose path has become narrower have another MTU from now on.

@@ -182,6 +182,7 @@ impl Worker {
             }
             None => {}
         }
+        self.forget_memory();
     }
 
     fn report(&self) -> Report {
