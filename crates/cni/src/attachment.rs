@@ -14,6 +14,8 @@ use crate::error::{Code, Error};
 /// Bytes of a socket's path, at most (unix(7)).
 const PATH_BYTES_MAX: usize = 107;
 const ENDING: &str = ".json";
+/// How often a directory may be taken away while something is written there: each time another interface has gone.
+const ATTEMPTS: u32 = 1000;
 
 /// What was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,7 +101,16 @@ impl Attachments {
             fs::write(&new, text)?;
             fs::rename(&new, &path)
         };
-        write().map_err(|error| failed("written", &path, error))
+        let mut attempts = 0;
+        loop {
+            match write() {
+                // Whoever removes the last other one of the container, or of the network, takes away the directory that was just made.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < ATTEMPTS => {
+                    attempts += 1;
+                }
+                done => return done.map_err(|error| failed("written", &path, error)),
+            }
+        }
     }
 
     /// What was written of one.
@@ -187,4 +198,49 @@ fn mac_of(network: &str, of: &Attached) -> String {
     let hash = hash(&[network, "/", &of.container, "/", &of.ifname]);
     let [a, b, c, d, e, ..] = hash.to_be_bytes();
     format!("02:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_while_the_last_other_one_is_removed_is_there() {
+        let place = tempfile::tempdir().unwrap();
+        let attachments = Attachments {
+            directory: place.path().join("net"),
+        };
+        let attachment = Attachment {
+            container: "one".to_owned(),
+            ifname: "eth0".to_owned(),
+            port: "p".to_owned(),
+            switch: PathBuf::new(),
+            socket: None,
+            mac: String::new(),
+        };
+        let of = attachment.of();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // As others that are removed one after another.
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    let _ = fs::remove_dir(&attachments.directory);
+                }
+            });
+            let written = (0..300).map(|_| {
+                attachments.write(&attachment)?;
+                let read = attachments.read(&of)?;
+                attachments.remove(&of)?;
+                Ok(read)
+            });
+            let written: Vec<Result<_, Error>> = written.collect();
+            is_done.store(true, Ordering::Relaxed);
+            for read in written {
+                assert_eq!(read.unwrap().as_ref(), Some(&attachment));
+            }
+        });
+        assert!(!attachments.directory.exists());
+    }
 }
