@@ -23,7 +23,7 @@ use crate::sys::Inlet;
 
 /// Rows of each client's board: connections of one program that can be listed. Unused rows cost nothing.
 const BOARD_ROWS: u32 = 16_384;
-/// Messages that are taken from one client before the others have their turn.
+/// Messages that are taken from one client before the others have their turn; none behind one that may cost as much as many.
 pub(crate) const TURN_MESSAGES: usize = 32;
 /// After an accept that failed for want of something, no new client is accepted for so long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -138,7 +138,8 @@ impl Server {
                 return;
             }
             match client.receive(&mut buffer) {
-                Incoming::Message(length) => self.handle_message(id, &buffer[..length]),
+                Incoming::Message(length) if self.handle_message(id, &buffer[..length]) => {}
+                Incoming::Message(_) => return,
                 Incoming::Stranger => self.metrics.messages_of_strangers += 1,
                 Incoming::Gift => return self.handle_nonsense(id, "it sends descriptors"),
                 Incoming::Nothing => return,
@@ -147,13 +148,16 @@ impl Server {
         }
     }
 
-    fn handle_message(&mut self, id: ClientId, bytes: &[u8]) {
+    /// False: it has had its turn.
+    fn handle_message(&mut self, id: ClientId, bytes: &[u8]) -> bool {
         let Some(client) = self.clients.get(&id) else {
-            return;
+            return false;
         };
         let (welcome, silent) = (client.is_welcome(), client.is_silent());
         let participant = client.is_participant();
-        let wrong = match ToAgent::parse(bytes) {
+        let message = ToAgent::parse(bytes);
+        let is_dear = matches!(message, Ok(ToAgent::Recall(_)));
+        let wrong = match message {
             Ok(ToAgent::Open(open)) if silent => {
                 self.handle_open(id, &open);
                 None
@@ -201,6 +205,7 @@ impl Server {
         if let Some(what) = wrong {
             self.handle_nonsense(id, &what);
         }
+        !is_dear
     }
 
     /// An agent in the background stays until this process has ended. False: it does not.

@@ -2,7 +2,7 @@
 
 mod sys;
 
-pub(crate) use sys::{hear, hear_all, write_ring};
+pub(crate) use sys::{hear, hear_all, set_pace, write_ring};
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,7 +18,7 @@ use millrace_wire::{
     ToClient, VERSION_MAX, VERSION_MIN, Welcome,
 };
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, send, setsockopt, socket,
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket,
     sockopt,
 };
 use nix::sys::time::TimeVal;
@@ -170,6 +170,13 @@ impl Client {
 
     pub(crate) fn try_hear(&self) -> Option<ToClient> {
         hear(&self.socket).map(|(message, _)| message)
+    }
+
+    /// How many messages have come already.
+    pub(crate) fn hear_waiting(&self) -> usize {
+        let mut buffer = [0; MAX_BYTES];
+        let mut next = || recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT);
+        std::iter::from_fn(|| next().ok().filter(|bytes| *bytes > 0)).count()
     }
 
     /// Hears that the other end is there, and says that it wants the segment; returns the offer's id.
