@@ -13,6 +13,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{geteuid, getpid};
 use tracing::warn;
 
+use crate::addresses::Found;
 use crate::clients::Client;
 use crate::metrics::Gauges;
 use crate::offers::ClientId;
@@ -67,21 +68,29 @@ impl Server {
     fn report_connections(&mut self, asker: ClientId) -> serde_json::Result<String> {
         let mut addresses = std::mem::take(&mut self.addresses);
         let now_ns = monotonic_ns();
-        let connections = self.connections(|client, index, row| {
-            let visible = self.may_see(asker, client);
+        let sees = |client: &Client| self.may_see(asker, client);
+        let connections = self.connections(sees, |client, index, row| {
             let is_undescribed =
                 row.state == state::KERNEL && row.local.1 == 0 && row.remote.1 == 0;
-            if visible && is_undescribed {
-                let is_young = now_ns.saturating_sub(row.since_ns) < YOUNG_NS;
-                if is_young && roads::stated(row) == Reason::TooShort {
-                    return None;
-                }
-                let listing = (client.id, index, row.since_ns);
-                let process = client.process.as_ref()?;
-                let (local, remote) = addresses.find(listing, process, row.fd)?;
-                (row.local, row.remote) = ((local.ip, local.port), (remote.ip, remote.port));
+            if !is_undescribed {
+                return true;
             }
-            Some(visible)
+            let is_young = now_ns.saturating_sub(row.since_ns) < YOUNG_NS;
+            if is_young && roads::stated(row) == Reason::TooShort {
+                return false;
+            }
+            let listing = (client.id, index, row.since_ns);
+            let Some(process) = &client.process else {
+                return false;
+            };
+            match addresses.find(listing, process, row.fd) {
+                Found::Pair((local, remote)) => {
+                    (row.local, row.remote) = ((local.ip, local.port), (remote.ip, remote.port));
+                    true
+                }
+                Found::Nothing => false,
+                Found::TooMuch => true,
+            }
         });
         addresses.end_answer();
         self.addresses = addresses;
@@ -123,21 +132,29 @@ impl Server {
         }
     }
 
-    /// What the boards show, put together. `see` completes a row, and says whether it may be seen; `None` leaves it out.
+    /// What the boards show, put together. Who asks `sees` the rows of some programs: those `complete` makes whole, or leaves out. What
+    /// the others are called is not looked up.
     fn connections(
         &self,
-        mut see: impl FnMut(&Client, u32, &mut RowView) -> Option<bool>,
+        sees: impl Fn(&Client) -> bool,
+        mut complete: impl FnMut(&Client, u32, &mut RowView) -> bool,
     ) -> Connections {
         let mut connections = Connections::default();
+        let stranger = Rc::new(Holder::default());
         for client in self.clients.values() {
-            let holder = Rc::new(self.holder(client));
+            let visible = sees(client);
+            let holder = if visible {
+                Rc::new(self.holder(client))
+            } else {
+                Rc::clone(&stranger)
+            };
             for (index, mut row) in client.rows() {
                 if client.excluded && roads::stated(&row) == Reason::TooShort {
                     row.reason = Reason::Excluded as u8;
                 }
-                let Some(visible) = see(client, index, &mut row) else {
+                if visible && !complete(client, index, &mut row) {
                     continue;
-                };
+                }
                 let known = self.known(client.id, row.connection_id);
                 let end = Listed {
                     holder: Rc::clone(&holder),
@@ -236,7 +253,7 @@ impl Server {
 
     pub(crate) fn render_metrics(&self) -> String {
         let report = self
-            .connections(|_, _, _| Some(true))
+            .connections(|_| true, |_, _, _| true)
             .finish(monotonic_ns());
         let (segment_bytes, segment_bytes_limit) = self.segments.bytes();
         let mut gauges = Gauges {

@@ -179,11 +179,17 @@ impl Process {
 
     /// The text of a file in its directory.
     pub(crate) fn read(&self, name: &str) -> Option<String> {
+        self.read_beginning(name, u64::MAX)
+    }
+
+    /// The same, up to so many bytes.
+    pub(crate) fn read_beginning(&self, name: &str, bytes_max: u64) -> Option<String> {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let file = openat(&self.directory, name, flags, Mode::empty()).ok()?;
         // Names in it may be any bytes.
         let mut bytes = Vec::new();
-        std::io::Read::read_to_end(&mut std::fs::File::from(file), &mut bytes).ok()?;
+        let mut beginning = std::io::Read::take(std::fs::File::from(file), bytes_max);
+        std::io::Read::read_to_end(&mut beginning, &mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 

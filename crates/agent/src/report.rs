@@ -158,7 +158,7 @@ fn yes() -> bool {
 }
 
 /// The process that an end is of.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Holder {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
@@ -226,7 +226,15 @@ impl Connections {
             ends.sort_by_key(|end| !end.row.active);
             connections.push(connection_report(Some(id), &ends, Some(&known)));
         }
-        for (_, ends) in self.loose {
+        for ((first, second), ends) in self.loose {
+            if first.port == 0 && second.port == 0 {
+                // What has no addresses belongs to nothing that is known.
+                connections.extend(
+                    ends.into_iter()
+                        .map(|end| connection_report(None, &[end], None)),
+                );
+                continue;
+            }
             let (active, passive): (Vec<_>, Vec<_>) =
                 ends.into_iter().partition(|end| end.row.active);
             let mut passive = passive.into_iter();
@@ -374,6 +382,14 @@ mod tests {
                 (None, vec![5000])
             ]
         );
+    }
+
+    #[test]
+    fn ends_without_addresses_are_not_put_together() {
+        let mut connections = Connections::default();
+        connections.add(listed(0, 0, false), None);
+        connections.add(listed(0, 0, true), None);
+        assert_eq!(connections.finish(0).connections.len(), 2);
     }
 
     #[test]
