@@ -32,8 +32,7 @@ const YOUNG_NS: u64 = 50_000_000;
 
 impl Server {
     /// Answers a question.
-    pub(crate) fn handle_query(&mut self, asker: ClientId, query: Query) {
-        self.metrics.queries += 1;
+    pub(crate) fn answer_query(&mut self, asker: ClientId, query: Query) {
         let text = match query {
             Query::Connections => self.report_connections(asker),
             Query::Channels => self.report_channels(asker),

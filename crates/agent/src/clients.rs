@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use millrace_shm::board::{Board, HEADER_BYTES, Row, RowView, holders, state};
-use millrace_wire::{MAX_BYTES, Mode, ToClient, VERSION_MIN};
+use millrace_wire::{MAX_BYTES, Mode, Query, ToClient, VERSION_MIN};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
@@ -93,6 +93,8 @@ pub(crate) struct Client {
     pub(crate) version: u16,
     /// The configuration excludes it.
     pub(crate) excluded: bool,
+    /// What it has asked too early: it is answered when its turn has come, and not heard before.
+    pub(crate) question: Option<Query>,
     has_pidfd: bool,
     socket: Inlet,
     board: Option<ClientBoard>,
@@ -157,6 +159,7 @@ impl Client {
             mode: Mode::Default,
             version: VERSION_MIN,
             excluded: false,
+            question: None,
             has_pidfd: pidfd.is_some(),
             socket,
             board: None,

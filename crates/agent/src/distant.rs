@@ -124,7 +124,7 @@ impl Distant {
 }
 
 /// What this thread has had of the processors.
-fn processor_time() -> Duration {
+pub(crate) fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 

@@ -12,7 +12,7 @@
 //! - `segments`: memory for rings, and `quota`: who may have how much; `tenant`: whose a program is;
 //! - `channels`: those who send and receive messages by name, and have no connections; `labels`: of containers, which rules go by;
 //! - `awaited`: programs for which an agent in the background stays;
-//! - `answers` and `report`: answers to `millrace ps`; `pods`: names of pods;
+//! - `questions`, `answers` and `report`: answers to `millrace ps`; `pods`: names of pods;
 //!   `roads`: which road, and why; `addresses`: of what was not offered;
 //! - `metrics` and `http`: for Prometheus;
 //! - `config`, `place` (the socket's file), `query` (the asking side, for the command line).
@@ -43,6 +43,7 @@ mod pods;
 mod policy;
 mod proof;
 mod query;
+mod questions;
 mod quota;
 mod recall;
 mod reception;

@@ -129,6 +129,15 @@ impl Server {
             self.channels.handle_flushed(id);
             self.set_client_interest(id);
         }
+        // Who waits for its turn is not heard, but for its end.
+        let is_over = flags.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
+        let client = self.clients.get(&id);
+        if client.is_some_and(|client| client.question.is_some()) {
+            if is_over {
+                self.doomed.push(id);
+            }
+            return;
+        }
         let mut buffer = [0; MAX_BYTES];
         for _ in 0..TURN_MESSAGES {
             let Some(client) = self.clients.get(&id) else {
@@ -156,7 +165,7 @@ impl Server {
         let (welcome, silent) = (client.is_welcome(), client.is_silent());
         let participant = client.is_participant();
         let message = ToAgent::parse(bytes);
-        let is_dear = matches!(message, Ok(ToAgent::Recall(_)));
+        let is_dear = matches!(message, Ok(ToAgent::Recall(_) | ToAgent::Query(_)));
         let wrong = match message {
             Ok(ToAgent::Open(open)) if silent => {
                 self.handle_open(id, &open);
@@ -334,11 +343,12 @@ impl Server {
         }
     }
 
-    fn set_client_interest(&mut self, id: ClientId) {
+    pub(crate) fn set_client_interest(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
-        let mut flags = EpollFlags::EPOLLIN;
+        let mut flags = EpollFlags::empty();
+        flags.set(EpollFlags::EPOLLIN, client.question.is_none());
         let has_mail = client.has_mail_waiting() || self.offers.is_held_up(id);
         flags.set(EpollFlags::EPOLLOUT, has_mail);
         let _ = self

@@ -30,6 +30,7 @@ use crate::pairings::Pairings;
 use crate::place::{PlaceError, Places};
 use crate::pods::PodNames;
 use crate::proof::Prover;
+use crate::questions::Questions;
 use crate::recall::{LeftWorker, Lingering, Patience, Waiting};
 use crate::segments::Segments;
 use crate::tenant::Containment;
@@ -163,6 +164,7 @@ pub(crate) struct Server {
     pub(crate) pairings: Pairings,
     /// Of connections that were not offered, as the last answer had them.
     pub(crate) addresses: Addresses,
+    pub(crate) questions: Questions,
     /// For recalls that have to wait.
     pub(crate) patience: Patience,
     pub(crate) waiting: Waiting,
@@ -216,13 +218,10 @@ impl Server {
         )
         .map_err(|error| AgentError::Kernel("to watch memory (inotify)", error))?;
         let places = Places::take(&socket, &others, background).map_err(AgentError::Place)?;
-        let endpoint = match &config.metrics {
-            Some(address) => Some(
-                Endpoint::open(address)
-                    .map_err(|error| AgentError::Metrics(address.clone(), error))?,
-            ),
-            None => None,
+        let open = |address: &String| {
+            Endpoint::open(address).map_err(|error| AgentError::Metrics(address.clone(), error))
         };
+        let endpoint = config.metrics.as_ref().map(open).transpose()?;
         let listeners = places.iter().map(|place| (place.as_fd(), LISTENER));
         let endpoint_fd = endpoint.as_ref().map(Endpoint::as_fd);
         let sources = listeners
@@ -246,6 +245,7 @@ impl Server {
             introduced: HashMap::new(),
             pairings: Pairings::default(),
             addresses: Addresses::default(),
+            questions: Questions::default(),
             patience: Patience::default(),
             waiting: Waiting::default(),
             left_workers: Vec::new(),
@@ -317,6 +317,7 @@ impl Server {
         self.look_for_distant(now);
         let hello = self.expire_silent(now);
         self.retry_recalls(now);
+        self.answer_kept(now);
         let workers = self.bury_workers(now);
         let links = self.link_participants(now);
         self.doomed.extend(self.lingering.due(now));
@@ -335,6 +336,7 @@ impl Server {
             self.distant.next_deadline(),
             self.lingering.next_deadline(),
             self.waiting.next_deadline(),
+            self.questions.next_deadline(),
             workers,
             hello,
             links,
@@ -380,6 +382,7 @@ impl Server {
                 self.hear_no_more(id);
                 continue;
             }
+            self.forget_question(id);
             let Some(client) = self.clients.remove(&id) else {
                 continue;
             };

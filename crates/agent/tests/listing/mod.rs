@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use millrace_agent::Config;
 use millrace_shm::board::state;
-use millrace_wire::{End, Offer, Reason, ToAgent, ToClient};
+use millrace_wire::{End, Offer, Query, Reason, ToAgent, ToClient};
 
-use crate::client::{self, Running};
+use crate::client::{self, Client, Running};
 use crate::pair;
 
 #[test]
@@ -52,6 +52,53 @@ fn connections_are_reported_with_both_ends() {
         (std::process::id() as i32, "shm", "none")
     );
     assert_eq!(report.connections[0].ends[1].reason, "sleeping");
+}
+
+#[test]
+fn questions_of_one_program_let_others_have_their_turn() {
+    const QUESTIONS: usize = 10;
+    let agent = Running::start(Config::default());
+    let program = agent.client();
+    fill_board(&program, 4096);
+    for _ in 0..QUESTIONS {
+        program.say(ToAgent::Query(Query::Connections));
+    }
+    agent.wait_for(|_| true);
+    let answers = program.hear_waiting();
+    assert!(
+        answers < QUESTIONS,
+        "all were answered before another's question"
+    );
+}
+
+#[test]
+fn questions_that_come_too_early_are_answered_in_time_or_forgotten() {
+    let agent = Running::start(Config::default());
+    let [program, gone] = [agent.client(), agent.client()];
+    fill_board(&program, 2048);
+    for _ in 0..6 {
+        program.say(ToAgent::Query(Query::Connections));
+        gone.say(ToAgent::Query(Query::Connections));
+    }
+    drop(gone);
+    agent.wait_for(|status| status.clients == 1);
+    for _ in 0..6 {
+        assert!(matches!(program.hear(), ToClient::Answer(_)));
+    }
+    // It is heard again.
+    let (near, far) = pair();
+    program.offer(&near, 1, End::Active);
+    program.offer(&far, 2, End::Passive);
+    assert_eq!([program.take(), program.take()], [1, 2]);
+}
+
+/// Has a board list so many connections.
+fn fill_board(program: &Client, rows: u32) {
+    for index in 0..rows {
+        let identity = &program.board.row(index).unwrap().identity;
+        identity.local_port.store(80, Ordering::Relaxed);
+        identity.state.store(state::KERNEL, Ordering::Relaxed);
+    }
 }
 
 /// What is listed of the only connection: both reasons, and the local port.
