@@ -289,6 +289,11 @@ impl Burst {
         is_good
     }
 
+    /// Whether something here lies in a memory, and not in the burst's own bytes.
+    pub(crate) fn has_places(&self) -> bool {
+        self.pieces.iter().any(|piece| piece.region != OWN)
+    }
+
     /// Whether all packets are private: nothing of them lies in the peer's memory.
     #[inline]
     pub(crate) fn is_private(&self) -> bool {

@@ -14,7 +14,7 @@ const SHORT_BYTES: usize = 64;
 
 impl Burst {
     /// Adds a packet of another burst, with what it leaves to others to do. It is good as long as it is there. False: there is no room, or
-    /// packets here go on in the memory of another port; an empty burst takes any.
+    /// packets here go on in the memory of another port; one where none does takes any.
     pub fn append(&mut self, packet: Packet<'_>) -> bool {
         if self.is_full() || !self.shares_memory(packet) {
             return false;
@@ -143,6 +143,10 @@ impl Burst {
 
     /// Forgets the packets from number `count` on.
     pub fn truncate(&mut self, count: usize) {
+        if count == 0 {
+            // What is empty is tied to no memory.
+            return self.clear();
+        }
         self.count = self.count.min(count);
     }
 
@@ -203,7 +207,8 @@ impl Burst {
             .as_ref()
             .is_some_and(|own| Arc::ptr_eq(own, memory));
         if !is_same {
-            if !self.pieces.is_empty() {
+            // What lies in this burst's own bytes is tied to no memory, whatever was used before.
+            if self.has_places() {
                 return false;
             }
             self.memory = Some(memory.clone());
@@ -340,7 +345,10 @@ impl Packet<'_> {
 
 #[cfg(test)]
 mod tests {
+    use millrace_shm::Mapping;
+
     use super::*;
+    use crate::memory::Memory;
 
     fn bytes(length: usize, seed: usize) -> Vec<u8> {
         (0..length).map(|at| (at * 7 + seed) as u8).collect()
@@ -427,5 +435,41 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A burst that came by a port: packets of these lengths, in a memory of its own.
+    fn received(lengths: &[usize], seed: usize) -> Burst {
+        let memory = Arc::new(Memory::new(vec![Mapping::private(1 << 14).unwrap()]));
+        let mut burst = Burst::new(lengths.len());
+        burst.begin(&memory);
+        for (at, length) in (0..).zip(lengths) {
+            let place = Place {
+                region: 0,
+                offset: at * 2048,
+                length: *length as u32,
+            };
+            memory.write(place, &bytes(*length, seed));
+            burst.admit(&memory, place);
+        }
+        burst
+    }
+
+    #[test]
+    fn only_what_lies_in_a_memory_ties_a_burst_to_it() {
+        let (one, other) = (received(&[1000, 1000], 1), received(&[100, 1000], 2));
+        let mut to = Burst::new(8);
+        let lead = bytes(60, 3);
+        assert!(to.append(one.get(0).unwrap()));
+        assert!(!to.append(other.get(1).unwrap()), "of two memories");
+        to.clear();
+        // The first one's end does not fit into the head.
+        assert!(to.append_part(other.get(0).unwrap(), &lead, 0, 100));
+        assert!(to.append_part(other.get(1).unwrap(), &lead, 0, 1000));
+        assert!(!to.append(one.get(0).unwrap()));
+        let wanted = [100, 1000].map(|length| [&lead[..], &bytes(length, 2)].concat());
+        assert!(to.iter().map(|packet| packet.to_vec()).eq(wanted));
+        to.truncate(0);
+        assert!(to.append(one.get(1).unwrap()));
+        assert_eq!(to.get(0).unwrap().to_vec(), bytes(1000, 1));
     }
 }

@@ -8,7 +8,7 @@ use crate::link::LinkCause;
 /// Where packets leave to.
 #[derive(Debug)]
 pub struct Outs {
-    /// By port: frames that leave by it.
+    /// By port: frames that leave by it. They are empty before a port's burst is handled: what lies in a memory here lies in that port's.
     pub ports: Vec<Burst>,
     /// Frames that came by the port whose burst was handled, and that are to be handed over.
     pub works: Burst,

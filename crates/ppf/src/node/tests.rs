@@ -12,6 +12,7 @@ use crate::ip::{Header, ICMPV6, UDP, UDP_BYTES, Udp, Written, pseudo_sum};
 mod cut;
 mod express;
 mod local;
+mod memories;
 mod parts;
 mod paths;
 mod tunnels;
