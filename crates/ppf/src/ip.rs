@@ -11,7 +11,7 @@ pub(crate) const ICMPV6: u8 = 58;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 pub(crate) const FRAGMENT: u8 = 44;
-const DESTINATION_OPTIONS: u8 = 60;
+pub(crate) const DESTINATION_OPTIONS: u8 = 60;
 
 pub(crate) const IPV4_BYTES: usize = 20;
 pub(crate) const IPV6_BYTES: usize = 40;

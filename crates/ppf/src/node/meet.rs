@@ -134,30 +134,31 @@ impl Node {
                 if frame.kind != IPV4 {
                     return Err(LinkCause::IpHeader);
                 }
-                self.meet_internet(interface, &frame, header, head)
+                self.meet_internet(interface, &frame, header, packet)
             }
             Some(6) => {
                 let header = parse_ipv6(bytes, available)?;
                 if frame.kind != IPV6 {
                     return Err(LinkCause::IpHeader);
                 }
-                self.meet_internet(interface, &frame, header, head)
+                self.meet_internet(interface, &frame, header, packet)
             }
             Some(_) => Err(LinkCause::IpHeader),
             None => Err(LinkCause::Truncated),
         }
     }
 
-    /// The same of one of IP, whose first bytes are these, with Ethernet's header.
+    /// The same of one of IP, behind Ethernet's header.
     #[inline(always)]
     fn meet_internet(
         &self,
         interface: &Interface,
         frame: &Frame,
         header: Header,
-        head: &[u8],
+        packet: Packet<'_>,
     ) -> Result<Met, LinkCause> {
         let (at, is_group) = (frame.bytes, frame.destination.is_group());
+        let head = packet.head();
         let bytes = &head[at..];
         if !interface.has(header.destination) {
             return meet_other(interface.side, is_group, header, at, frame.source);
@@ -185,7 +186,7 @@ impl Node {
         match (header.protocol, header.source.is_ipv4()) {
             (UDP, _) => {
                 let rest = head.get(behind..).ok_or(LinkCause::Truncated)?;
-                meet_udp(interface.side, &internet, rest)
+                meet_udp(interface.side, &internet, rest, packet)
             }
             (ICMP, true) | (ICMPV6, false) => Ok(Met::Icmp(internet)),
             _ => Err(LinkCause::Protocol),
@@ -224,26 +225,28 @@ fn meet_other(
     })
 }
 
-/// What a UDP datagram for us is, which begins with these bytes.
+/// What a UDP datagram for us is, which begins with these bytes of a packet.
 #[inline(always)]
-fn meet_udp(side: Side, internet: &Internet, bytes: &[u8]) -> Result<Met, LinkCause> {
+fn meet_udp(
+    side: Side,
+    internet: &Internet,
+    bytes: &[u8],
+    packet: Packet<'_>,
+) -> Result<Met, LinkCause> {
     let header = &internet.header;
     let udp = Udp::parse(bytes, header.payload)?;
     if udp.destination != PORT {
         return Err(LinkCause::UdpPort);
     }
-    // One that is too short has no tunnel; the function says what it is.
-    let (mut kind, mut teid) = (0, 0);
-    let message = &bytes[UDP_BYTES..];
-    if let Some(first) = message.first_chunk::<HEADER_BYTES>()
-        && udp.length - UDP_BYTES >= HEADER_BYTES
-    {
-        let [.., t0, t1, t2, t3] = *first;
-        kind = first[KIND_AT];
-        teid = u32::from_be_bytes([t0, t1, t2, t3]);
-    }
+    let at = internet.at + UDP_BYTES;
+    let (kind, teid) = match bytes[UDP_BYTES..].first_chunk() {
+        // One that is too short has no tunnel; the function says what it is.
+        _ if udp.length - UDP_BYTES < HEADER_BYTES => (0, 0),
+        Some(first) => kind_and_teid(first),
+        None => far_kind_and_teid(packet, at),
+    };
     Ok(Met::Message(Datagram {
-        at: internet.at + UDP_BYTES,
+        at,
         length: udp.length - UDP_BYTES,
         outer: Outer {
             side,
@@ -257,6 +260,22 @@ fn meet_udp(side: Side, internet: &Internet, bytes: &[u8]) -> Result<Met, LinkCa
         kind,
         teid,
     }))
+}
+
+/// Of what kind a message is that begins so, and its tunnel.
+#[inline(always)]
+fn kind_and_teid(first: &[u8; HEADER_BYTES]) -> (u8, u32) {
+    let [.., t0, t1, t2, t3] = *first;
+    (first[KIND_AT], u32::from_be_bytes([t0, t1, t2, t3]))
+}
+
+/// The same of one whose first bytes are not all in the head, behind many of IPv6's extension headers. Whoever changes them later on has the
+/// message go to a worker that does not know its tunnel.
+#[cold]
+fn far_kind_and_teid(packet: Packet<'_>, at: usize) -> (u8, u32) {
+    let mut first = [0; HEADER_BYTES];
+    packet.copy_to(at, &mut first);
+    kind_and_teid(&first)
 }
 
 const _: () = assert!(HEADER_BYTES == TEID_AT + 4 && G_PDU == 255);

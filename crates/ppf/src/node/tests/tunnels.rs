@@ -6,6 +6,7 @@ use super::*;
 use crate::bearer::Usage;
 use crate::cause::Cause;
 use crate::checksum::Sum;
+use crate::ip::DESTINATION_OPTIONS;
 use crate::spec::{BearerSpec, FarEnd};
 
 #[test]
@@ -253,6 +254,38 @@ fn workers_get_what_is_of_their_bearers_and_all_hear_of_stations() {
         .map(|world| world.come(CORE, &down).len() + world.works.len())
         .sum();
     assert_eq!(gone, 2, "both know the user");
+}
+
+#[test]
+fn a_message_gets_to_its_worker_however_long_the_headers_before_it_are() {
+    let mut worlds = [World::of(0, 2), World::of(1, 2)];
+    let id = BearerId::of(0x402).0;
+    for world in &mut worlds {
+        let bearer = Bearer::new(tunnel("2001:db8:2::9", 5), tunnel("2001:db8:1::9", 6));
+        put(&mut world.node, id, bearer);
+        world.meet(CORE, "2001:db8:2::9");
+        world.works.clear();
+    }
+    let (from, to) = ("2001:db8:1::9", "2001:db8:1::1");
+    let message = g_pdu(id.teid(Side::Radio), &inner("::7", "::8", 100));
+    let plain = datagram(RADIO, from, to, &message);
+    // Behind Ethernet's header and IP's.
+    let behind = &plain[18 + 40..];
+    for units in 0..=7 {
+        // UDP is next, and this is filled up to so many times 8 bytes (RFC 8200, 4.2).
+        let mut options = vec![0; units as usize * 8];
+        if let [next, length, pad, pad_bytes, ..] = &mut options[..] {
+            [*next, *length, *pad, *pad_bytes] = [UDP, units - 1, 1, units * 8 - 4];
+        }
+        let first = if units > 0 { DESTINATION_OPTIONS } else { UDP };
+        let body = [&options, behind].concat();
+        let frame = packet(RADIO, address(from), address(to), first, &body);
+        let other = &mut worlds[1 - owner(id)];
+        assert!(other.come(RADIO, &frame).is_empty(), "{units}");
+        let works = std::mem::take(&mut other.works);
+        assert_eq!(works, [(Whose::Shard(id.shard()), frame.clone())]);
+        assert_eq!(worlds[owner(id)].come(RADIO, &frame).len(), 1);
+    }
 }
 
 /// The first bearer is on its way to the worker that has the second, and is removed only there.
