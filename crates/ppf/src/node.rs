@@ -236,20 +236,39 @@ impl Node {
     /// Knows a bearer's users and peers from now on, whoever has the bearer.
     pub fn know(&mut self, id: BearerId, bearer: &Bearer) {
         if self.workers > 1 {
-            for (side, user) in users_of(bearer) {
-                self.users[side as usize].insert(user, id);
-            }
+            self.know_users(id, bearer);
             self.know_peers(bearer);
         }
     }
 
-    /// Knows them no more; before its far ends become others.
+    /// Knows them no more.
     pub fn forget(&mut self, id: BearerId, bearer: &Bearer) {
         if self.workers > 1 {
-            for (side, user) in users_of(bearer) {
-                self.users[side as usize].remove(user, id);
-            }
+            self.forget_users(id, bearer);
             self.forget_peers(bearer);
+        }
+    }
+
+    /// Knows others, of a bearer that becomes another. A peer that is in both is asked as it was: its path is never without a tunnel.
+    pub fn know_instead(&mut self, id: BearerId, before: &Bearer, after: &Bearer) {
+        if self.workers > 1 {
+            self.know_peers(after);
+            self.forget_peers(before);
+            // A user that is in both is the bearer's after it was not.
+            self.forget_users(id, before);
+            self.know_users(id, after);
+        }
+    }
+
+    fn know_users(&mut self, id: BearerId, bearer: &Bearer) {
+        for (side, user) in users_of(bearer) {
+            self.users[side as usize].insert(user, id);
+        }
+    }
+
+    fn forget_users(&mut self, id: BearerId, bearer: &Bearer) {
+        for (side, user) in users_of(bearer) {
+            self.users[side as usize].remove(user, id);
         }
     }
 

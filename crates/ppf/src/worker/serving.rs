@@ -323,8 +323,7 @@ impl Serving {
                 for tap in &mut self.taps {
                     tap.follow(id, &change.1);
                 }
-                node.forget(id, &change.0);
-                node.know(id, &change.1);
+                node.know_instead(id, &change.0, &change.1);
             }
             Command::Forget(bearers) => {
                 for (id, bearer) in &bearers {

@@ -369,8 +369,16 @@ fn what_is_asked_of_a_bearer_is_done_once_wherever_it_is() {
     world.settle();
     let mut shut = bearer.clone();
     shut.gates = [false; 2];
+    let path_of = |worker: &Worker| {
+        let core = bearer.core.address;
+        let find =
+            |serving: &mut Serving| serving.node.function.bearers.paths.find(Side::Core, core);
+        worker.desk.with(find)
+    };
+    let paths = |world: &World| world.workers.iter().map(path_of).collect::<Vec<_>>();
     let mut given = 0;
     for round in 0..60 {
+        let known = paths(&world);
         // It is on its way while it is shut, passed, opened, and removed and added.
         given += usize::from(world.give(id.shard(), round % 3));
         for after in [&shut, &bearer] {
@@ -386,6 +394,7 @@ fn what_is_asked_of_a_bearer_is_done_once_wherever_it_is() {
             }
         }
         world.settle();
+        assert_eq!(paths(&world), known, "no peer was forgotten");
         let before = world.usage(&[id])[&id].usage[Side::Core as usize];
         let (answer, answers) = channel();
         world.tell(|| Command::Forget(vec![(id, bearer.clone())]));

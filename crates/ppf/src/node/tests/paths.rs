@@ -143,3 +143,50 @@ fn a_peer_whose_bearers_have_gone_is_asked_no_more() {
     }
     assert_eq!(peers(&worlds), both[..1]);
 }
+
+/// A bearer is changed: all know of it, and whoever has it does that.
+fn change(worlds: &mut [World], id: BearerId, before: &Bearer, after: &Bearer) {
+    for world in worlds {
+        world.node.know_instead(id, before, after);
+        if world.node.function.bearers.contains(id) {
+            world.node.put(id, after.clone());
+        }
+    }
+}
+
+/// How often a peer was asked by each worker that asks it, at this time, and how many tunnels go there.
+fn asked(worlds: &mut [World], peer: IpAddr, second: u64) -> Vec<(u64, u32)> {
+    let mut asked = Vec::new();
+    for world in worlds {
+        world.node.set_time(second * 1_000_000_000);
+        world.poll();
+        let paths = world.node.function.bearers.paths();
+        let paths = paths.filter(|path| path.address == peer);
+        asked.extend(paths.map(|path| (path.requests, path.tunnels)));
+    }
+    asked
+}
+
+#[test]
+fn a_peer_is_asked_as_before_when_its_only_bearer_is_changed() {
+    let (mut worlds, relay) = worlds();
+    let mut before = Bearer::new(tunnel("198.51.100.9", 77), tunnel("192.0.2.9", 88));
+    // One is asked by the worker that has the bearer, and one by the other.
+    for asker in [0, 1] {
+        let mut peers = (20..30).map(|last| IpAddr::from([198, 51, 100, last]));
+        let peer = peers.find(|peer| paths::asker(*peer, 2) == asker).unwrap();
+        let second = 100 * (1 + asker as u64);
+        let mut bearer = before.clone();
+        bearer.core.address = peer;
+        change(&mut worlds, relay, &before, &bearer);
+        assert_eq!(asked(&mut worlds, peer, second), [(1, 1)]);
+        assert_eq!(asked(&mut worlds, peer, second + 3), [(2, 1)], "again");
+        let gone = before.core.address;
+        assert_eq!(asked(&mut worlds, gone, second + 3), []);
+        let mut shut = bearer.clone();
+        shut.gates = [false; 2];
+        change(&mut worlds, relay, &bearer, &shut);
+        assert_eq!(asked(&mut worlds, peer, second + 4), [(2, 1)], "as before");
+        before = shut;
+    }
+}
