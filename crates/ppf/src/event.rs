@@ -19,7 +19,7 @@ pub enum Event {
     PathDown(Side, IpAddr),
     /// A peer's list of extension headers that it understands, after it was sent one that it must and does not.
     Extensions(Side, IpAddr, Box<[u8]>),
-    /// A peer on this side has the bearer's tunnel no more (TS 29.281, 7.3.1). It is told of once.
+    /// A peer on this side has the bearer's tunnel no more (TS 29.281, 7.3.1). It is told of once, until the bearer is said anew.
     Lost(BearerId, Side),
     /// The last message of a tunnel came by this side.
     EndMarker(BearerId, Side),

@@ -271,7 +271,7 @@ fn peers_are_asked_and_who_answers_is_up() {
 #[test]
 fn the_bearer_that_a_peer_has_lost_is_told_of() {
     let (mut function, id) = with(bearer());
-    let mut say = |peer: IpAddr, teid| {
+    let say = |function: &mut Function, peer: IpAddr, teid| {
         let indication = ErrorIndication { teid, peer };
         let mut body = [0; 32];
         let count = indication.emit(&mut body).unwrap();
@@ -283,13 +283,15 @@ fn the_bearer_that_a_peer_has_lost_is_told_of() {
         }
         (is_taken, function.poll_event())
     };
-    assert_eq!(say(address(77), 0xa0), (false, None));
-    assert_eq!(say(address(11), 0xa1), (true, None));
-    assert_eq!(
-        say(address(11), 0xa0),
-        (true, Some(Event::Lost(id, Side::Radio)))
-    );
-    assert_eq!(say(address(11), 0xa0), (true, None));
+    assert_eq!(say(&mut function, address(77), 0xa0), (false, None));
+    assert_eq!(say(&mut function, address(11), 0xa1), (true, None));
+    for _ in 0..2 {
+        let lost = (true, Some(Event::Lost(id, Side::Radio)));
+        assert_eq!(say(&mut function, address(11), 0xa0), lost);
+        assert_eq!(say(&mut function, address(11), 0xa0), (true, None));
+        // Whoever says the bearer anew, as it was, is told again.
+        drop(function.bearers.get_mut(id));
+    }
     assert_eq!(function.drops(Side::Radio).of(Cause::ErrorUnknown), 1);
 }
 

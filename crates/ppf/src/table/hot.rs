@@ -141,6 +141,11 @@ impl Hot {
         is_new
     }
 
+    /// Marks it as one that the far end may lose, again.
+    pub(super) fn forget_loss(&mut self, side: Side) {
+        self.set(LOST, side, false);
+    }
+
     #[inline]
     pub(crate) fn teid(&self, side: Side) -> u32 {
         self.teid[side as usize]

@@ -107,6 +107,10 @@ impl Table {
         }
         let is_tunnel = hot.has_peer(side) && !hot.is_plain(side);
         if is_tunnel && self.peer(&hot, side).0 == peer {
+            // Whoever says it anew has heard what the far end said of it, and wants to hear it again.
+            if let Some(hot) = self.hot_mut(id) {
+                hot.forget_loss(side);
+            }
             return true;
         }
         let Some(path) = self.paths.acquire(side, peer.address) else {
