@@ -104,13 +104,14 @@ impl Burst {
         self.own.clear();
     }
 
-    /// Adds a copy of a program's packet. False: there is no room, it is longer than [`PACKET_BYTES_MAX`], or the packets here came by a
-    /// port.
+    /// Adds a copy of a program's packet. False: there is no room, it is longer than [`PACKET_BYTES_MAX`], or packets here go on in the
+    /// memory of a port.
     pub fn push(&mut self, packet: &[u8]) -> bool {
         if self.count == 0 {
             self.memory = None;
         }
-        if self.is_full() || packet.len() > PACKET_BYTES_MAX || self.memory.is_some() {
+        let is_of_port = self.memory.is_some() && self.has_places();
+        if self.is_full() || packet.len() > PACKET_BYTES_MAX || is_of_port {
             return false;
         }
         let (head, rest) = packet.split_at(packet.len().min(HEAD_BYTES));

@@ -464,9 +464,11 @@ mod tests {
         to.clear();
         // The first one's end does not fit into the head.
         assert!(to.append_part(other.get(0).unwrap(), &lead, 0, 100));
+        assert!(to.push(&bytes(300, 4)));
         assert!(to.append_part(other.get(1).unwrap(), &lead, 0, 1000));
-        assert!(!to.append(one.get(0).unwrap()));
-        let wanted = [100, 1000].map(|length| [&lead[..], &bytes(length, 2)].concat());
+        assert!(!to.append(one.get(0).unwrap()) && !to.push(&bytes(300, 4)));
+        let [short, long] = [100, 1000].map(|length| [&lead[..], &bytes(length, 2)].concat());
+        let wanted = [short, bytes(300, 4), long];
         assert!(to.iter().map(|packet| packet.to_vec()).eq(wanted));
         to.truncate(0);
         assert!(to.append(one.get(1).unwrap()));

@@ -123,3 +123,20 @@ fn what_waits_for_a_station_does_not_tie_a_port_to_its_memory() {
     assert_eq!(world.relay(&sources[1].burst(&near)), users);
     assert_eq!(world.hear(CORE, "198.51.100.8").len(), 2, "they waited");
 }
+
+#[test]
+fn a_question_leaves_beside_what_the_function_sends_by_itself() {
+    let mut source = Source::new();
+    let (mut world, [near, far]) = world();
+    let long = users(&[900]);
+    assert_eq!(world.relay(&source.burst(&messages(near, &long))), long);
+    assert!(world.relay(&source.burst(&messages(far, &long))).is_empty());
+    assert!(world.node.function.end_marker(near, Side::Core));
+    let left = world.poll();
+    let kinds = left
+        .iter()
+        .map(|(_, frame)| Frame::parse(frame).unwrap().kind);
+    assert_eq!(kinds.collect::<Vec<_>>(), [IPV4, ARP]);
+    let (given, taken) = world.books();
+    assert_eq!(given, taken + 1 + left.len() as u64 + 1, "one waits");
+}
