@@ -74,6 +74,11 @@ impl Reply {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
+
+    /// Whether it is what was asked for, an echo. Others say why a message was dropped.
+    pub(crate) fn is_echo(&self) -> bool {
+        self.bytes[1] == ECHO_RESPONSE
+    }
 }
 
 /// What is to be done.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use millrace_port::{Checksum, HEAD_BYTES, Packet};
-use millrace_wire::gtpu::{ECHO_REQUEST, HEADER_BYTES, PORT};
+use millrace_wire::gtpu::{HEADER_BYTES, PORT};
 
 use super::hop::{Towards, station};
 use super::lead::Lead;
@@ -198,7 +198,7 @@ impl Node {
             }
             Verdict::Held => Ok(()),
             Verdict::Reply(reply) => {
-                if datagram.kind == ECHO_REQUEST {
+                if reply.is_echo() {
                     self.consume(port);
                 }
                 self.reply(port, packet, datagram, &reply, outs)

@@ -3,10 +3,13 @@
 use std::net::Ipv6Addr;
 
 use millrace_wire::gtpu::path::ErrorIndication;
-use millrace_wire::gtpu::{ECHO_REQUEST, ECHO_RESPONSE, ERROR_INDICATION, Message};
+use millrace_wire::gtpu::{
+    ECHO_REQUEST, ECHO_RESPONSE, ERROR_INDICATION, Message, SUPPORTED_EXTENSIONS,
+};
 
 use super::super::local::{ALL_NODES, ANSWERS_PER_SECOND};
 use super::*;
+use crate::cause::Cause;
 use crate::checksum::Sum;
 use crate::icmp::solicited_group;
 use crate::ip::ICMP;
@@ -177,4 +180,37 @@ fn whoever_sends_to_no_tunnel_is_told() {
     assert_eq!(message.kind, ERROR_INDICATION);
     let lost = ErrorIndication::parse(message.body).unwrap();
     assert_eq!((lost.teid, lost.peer), (0x1234, address("192.0.2.1")));
+}
+
+#[test]
+fn an_echo_that_must_be_understood_is_counted_as_dropped_and_not_as_consumed() {
+    let mut world = World::new();
+    // An extension header of a kind that nobody knows, and whoever the message is for must.
+    let echo = [
+        0x36,
+        ECHO_REQUEST,
+        0,
+        8,
+        0,
+        0,
+        0,
+        0,
+        0,
+        9,
+        0,
+        0xc9,
+        1,
+        0,
+        0,
+        0,
+    ];
+    let left = world.come(RADIO, &datagram(RADIO, "192.0.2.9", "192.0.2.1", &echo));
+    let (.., message) = opened(RADIO, &left[0].1);
+    assert_eq!(Message::parse(message).unwrap().kind, SUPPORTED_EXTENSIONS);
+    let drops = world.node.drops(Side::Radio);
+    assert_eq!((drops.total(), drops.of(Cause::Comprehension)), (1, 1));
+    let counts = &world.node.counts()[usize::from(RADIO)];
+    assert_eq!((counts.received, counts.made, counts.consumed), (1, 1, 0));
+    let (given, taken) = world.books();
+    assert_eq!(given, taken + 1);
 }
