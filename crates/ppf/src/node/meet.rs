@@ -269,8 +269,8 @@ fn kind_and_teid(first: &[u8; HEADER_BYTES]) -> (u8, u32) {
     (first[KIND_AT], u32::from_be_bytes([t0, t1, t2, t3]))
 }
 
-/// The same of one whose first bytes are not all in the head, behind many of IPv6's extension headers. Whoever changes them later on has the
-/// message go to a worker that does not know its tunnel.
+/// The same of one whose first bytes are not all in the head, behind many of IPv6's extension headers. Whoever changes them later on has
+/// the message go to a worker that does not know its tunnel.
 #[cold]
 fn far_kind_and_teid(packet: Packet<'_>, at: usize) -> (u8, u32) {
     let mut first = [0; HEADER_BYTES];
