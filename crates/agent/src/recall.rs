@@ -14,10 +14,9 @@
 //! - a sender that is stopped where it holds its lock keeps that; one that is stopped in a call is at rest (`calls`);
 //! - its row must name a descriptor that still is the proved socket;
 //! - who dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on (`apart`);
-//! - one recall waits for 100 ms at most, and for 200 ms more once it has touched a queue (`reorder`); all of a tenant for a fifth of the
-//!   agent's time, and then none is tried (`patience`); but a system call on the sender's socket waits for those on it that are under way,
-//!   and one that faults on memory of a slow file system is as slow: two seconds, then the connection is reset, and its tenant has no
-//!   recalls for a minute.
+//! - one recall waits for 100 ms at most, and all of a tenant for about a fifth of the agent's time; but a system call on the sender's
+//!   socket waits for those on it that are under way, and one that faults on memory of a slow file system is as slow: two seconds, then
+//!   the connection is reset, and its tenant has no recalls for a minute.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -75,13 +74,10 @@ impl Server {
         let Ask { client, recall, .. } = ask;
         let start = Instant::now();
         let tenant = self.tenant_of(client);
-        let owes = self.patience.owes_until(tenant, start);
-        let rest = owes.or(self.patience.rests_until(tenant, start));
+        let rest = self.patience.rests_until(tenant, start);
         let patience = self.patience.at(tenant, start);
         let outcome = if self.is_settled(client, &recall) {
             Ok(())
-        } else if owes.is_some() {
-            Err(Refusal::Resting)
         } else {
             self.recall_apart(client, &recall, patience)
         };

@@ -18,7 +18,7 @@ use millrace_shm::segment::ENDED;
 use nix::sys::socket::{getsockopt, sockopt};
 use tracing::debug;
 
-use super::patience::{SHORT_WAIT, pause};
+use super::patience::pause;
 use super::reorder::ARRIVAL;
 use super::{Asker, Refusal, Road, apart};
 use crate::offers::{ClientId, OfferKey};
@@ -42,6 +42,7 @@ const CLOSE_MAX: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub(crate) struct Lingering {
     clients: Vec<Lingerer>,
+    again_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -49,14 +50,12 @@ struct Lingerer {
     client: ClientId,
     left: Vec<OfferKey>,
     until: Instant,
-    /// `None`: it is being tried.
-    again_at: Option<Instant>,
 }
 
 impl Lingering {
-    fn keep(&mut self, mut lingerer: Lingerer, again_at: Instant) {
-        lingerer.again_at = Some(again_at.min(lingerer.until));
+    fn keep(&mut self, lingerer: Lingerer, now: Instant) {
         self.clients.push(lingerer);
+        self.again_at = Some(now + LINGER_PAUSE);
     }
 
     fn take(&mut self, client: ClientId) -> Option<Lingerer> {
@@ -67,35 +66,32 @@ impl Lingering {
 
     /// Those that are to be tried now.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<ClientId> {
-        let is_due = |lingerer: &&mut Lingerer| lingerer.again_at.is_some_and(|at| at <= now);
-        let due = self.clients.iter_mut().filter(is_due);
-        due.map(|lingerer| {
-            lingerer.again_at = None;
-            lingerer.client
-        })
-        .collect()
+        if self.again_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        self.again_at = None;
+        self.clients
+            .iter()
+            .map(|lingerer| lingerer.client)
+            .collect()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let deadlines = self.clients.iter().filter_map(|lingerer| lingerer.again_at);
-        deadlines.min()
+        self.again_at
     }
 }
 
 impl Server {
     /// A client is gone: has what is left in its rings sent by the kernel, where nobody could ask for it later, or its peers would not hear
-    /// of its end. False: somebody is at work on one of them, or the agent rests (`patience`), and it is to be tried again.
+    /// of its end. False: somebody is at work on one of them, and it is to be tried again.
     pub(crate) fn send_last(&mut self, client: ClientId) -> bool {
         let began = Instant::now();
         let tenant = self.tenant_of(client);
-        let owes = self.patience.owes_until(tenant, began);
         let lingerer = self.lingering.take(client);
-        let is_again = lingerer.is_some();
         let mut lingerer = lingerer.unwrap_or_else(|| Lingerer {
             client,
             left: self.left_by(client),
             until: began + LINGER_MAX,
-            again_at: None,
         });
         let mut busy = Vec::new();
         for key in lingerer.left {
@@ -103,40 +99,25 @@ impl Server {
             if start > began + TIME_MAX {
                 break;
             }
-            let patience = if start > began + SHORT_WAIT {
-                SHORT_WAIT
-            } else {
-                self.patience.at(tenant, start)
-            };
+            let patience = self.patience.at(tenant, start);
             let outcome = if self.has_left_nothing(key) {
                 self.send_last_of(key, patience)
-            } else if owes.is_some() {
-                Err(Refusal::Resting)
             } else {
                 self.send_last_apart(key, patience)
             };
             if let Err(refusal) = outcome {
                 debug!(client = key.0.0, offer = key.1, "not sent: {refusal}");
-                if matches!(
-                    refusal,
-                    Refusal::Locked | Refusal::Sending | Refusal::Resting
-                ) {
+                if matches!(refusal, Refusal::Locked | Refusal::Sending) {
                     busy.push(key);
                 }
             }
-        }
-        let now = Instant::now();
-        // All ends together. What is tried again and again counts however short it is.
-        if is_again {
-            self.patience.spend_all(tenant, now, now - began);
-        } else {
-            self.patience.spend(tenant, now, now - began);
+            let now = Instant::now();
+            self.patience.spend(tenant, now, now - start);
         }
         let is_done = busy.is_empty() || began >= lingerer.until;
         if !is_done {
             lingerer.left = busy;
-            let again_at = owes.unwrap_or(now + LINGER_PAUSE);
-            self.lingering.keep(lingerer, again_at);
+            self.lingering.keep(lingerer, Instant::now());
         }
         is_done
     }
@@ -308,9 +289,8 @@ mod tests {
                 client,
                 left,
                 until,
-                again_at: None,
             },
-            now + LINGER_PAUSE,
+            now,
         );
         assert!(lingering.due(now).is_empty());
         let later = now + LINGER_PAUSE;
@@ -320,9 +300,5 @@ mod tests {
         let lingerer = lingering.take(client).unwrap();
         assert_eq!((lingerer.left.len(), lingerer.until), (1, until));
         assert!(lingering.take(client).is_none());
-        // Each has a time of its own, and none that is too late.
-        lingering.keep(lingerer, until + LINGER_PAUSE);
-        assert!(lingering.due(later).is_empty());
-        assert_eq!(lingering.next_deadline(), Some(until));
     }
 }

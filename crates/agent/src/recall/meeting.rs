@@ -8,7 +8,7 @@
 //! over as if the two had met: nobody could send them later.
 //!
 //! One that cannot go on to read its ring, and was refused because the agent rests (`patience`), is asked for again after the rest: what
-//! was refused would be missing. So is anybody's that was not even tried, if that is soon enough.
+//! was refused would be missing.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -78,7 +78,7 @@ impl Ask {
 }
 
 impl Waiting {
-    /// Keeps a recall that came to nothing, if it may wait. `rest`: the agent did not wait for it, or try it, and will not until then.
+    /// Keeps a recall that came to nothing, if it may wait. `rest`: the agent did not wait for it, and will not until then.
     pub(super) fn keep(
         &mut self,
         ask: Ask,
@@ -89,7 +89,6 @@ impl Waiting {
         let again_at = match refusal {
             Refusal::Locked => Some(now + PAUSE),
             Refusal::Sending | Refusal::Full => rest.filter(|_| ask.is_leaving),
-            Refusal::Resting => rest,
             _ => None,
         };
         let again_at = again_at.filter(|at| {
@@ -253,14 +252,5 @@ mod tests {
         assert!(waiting.keep(leaving, &Refusal::Full, Some(rest), now));
         waiting.try_soon(now);
         assert_eq!(waiting.next_deadline(), Some(rest), "nobody ends a rest");
-        for is_leaving in [false, true] {
-            let ask = Ask::new(ClientId(8), recall, is_leaving, now);
-            let mut waiting = Waiting::default();
-            let late = Some(ask.until);
-            assert!(!waiting.keep(ask, &Refusal::Resting, late, now), "too late");
-            let soon = Some(ask.until - PAUSE);
-            assert!(waiting.keep(ask, &Refusal::Resting, soon, now));
-            assert_eq!(waiting.next_deadline(), soon);
-        }
     }
 }

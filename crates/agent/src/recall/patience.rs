@@ -11,10 +11,8 @@ pub(super) const WAIT: Duration = Duration::from_millis(50);
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(1);
 /// For every moment that a tenant's recall held the agent up, so many pass until one of its may wait again.
 const REST_FACTOR: u32 = 4;
-/// No recall waits longer than this by itself: what held the agent up beyond was something else.
-const SPENT_MAX: Duration = Duration::from_millis(300);
-/// Who has more rest before it than this has no recalls until then: also one that waits shortly holds the agent up.
-const REST_OWED_MAX: Duration = Duration::from_millis(400);
+/// No longer than this: what held the agent up so long was not its own waiting.
+const REST_MAX: Duration = Duration::from_secs(1);
 /// So long a tenant has no recalls on whose socket a worker was stuck.
 const STOP: Duration = Duration::from_secs(60);
 /// So long something is waited for without giving the processor away: it comes from another one.
@@ -22,7 +20,7 @@ const SPIN: Duration = Duration::from_micros(200);
 /// Until it is looked for again then: who is to do it may need this processor.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Lets the recalls of a tenant hold the agent up for a fifth of the time at most. One tenant's rest is none of another's.
+/// Lets the recalls of a tenant wait long in a fifth of the time at most. One tenant's rest is none of another's.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     rests: HashMap<Tenant, Instant>,
@@ -45,12 +43,6 @@ impl Patience {
             .filter(|until| now < *until)
     }
 
-    /// Until when its recalls are not even tried: those that did not wait long have held the agent up for too long as well.
-    pub(super) fn owes_until(&self, tenant: Tenant, now: Instant) -> Option<Instant> {
-        let rest = self.rests_until(tenant, now)?;
-        rest.checked_sub(REST_OWED_MAX).filter(|until| now < *until)
-    }
-
     /// From now on it has no recalls for a while: what held the agent up was not its waiting, and may do so again.
     pub(super) fn stop(&mut self, tenant: Tenant, now: Instant) {
         self.stops.retain(|_, until| now < *until);
@@ -61,21 +53,12 @@ impl Patience {
         self.stops.get(&tenant).is_some_and(|until| now < *until)
     }
 
-    /// A recall of its held the agent up for so long.
     pub(super) fn spend(&mut self, tenant: Tenant, now: Instant, spent: Duration) {
         if spent > SHORT_WAIT {
-            self.spend_all(tenant, now, spent);
+            self.rests.retain(|_, until| now < *until);
+            let until = self.rests.entry(tenant).or_insert(now);
+            *until = (*until).max(now + (spent * REST_FACTOR).min(REST_MAX));
         }
-    }
-
-    /// The same of what counts however short it was.
-    pub(super) fn spend_all(&mut self, tenant: Tenant, now: Instant, spent: Duration) {
-        let spent = spent.min(SPENT_MAX);
-        let began = now.checked_sub(spent).unwrap_or(now);
-        self.rests.retain(|_, until| began < *until);
-        // Nobody rests while it holds the agent up.
-        let until = self.rests.entry(tenant).or_insert(began);
-        *until += spent * (REST_FACTOR + 1);
     }
 }
 
@@ -102,38 +85,5 @@ mod tests {
         assert!(!patience.is_stopped(tenant, start + STOP));
         patience.stop(Tenant::User(2), start + STOP);
         assert_eq!(patience.stops.len(), 1, "others' are forgotten in time");
-    }
-
-    #[test]
-    fn recalls_of_one_tenant_take_a_fifth_of_the_time_however_many_they_are() {
-        let mut patience = Patience::default();
-        let (start, tenant) = (Instant::now(), Tenant::User(1));
-        let (mut now, mut spent) = (start, Duration::ZERO);
-        let held_up = Duration::from_millis(200);
-        let whole = Duration::from_secs(100);
-        while now < start + whole {
-            now = match patience.owes_until(tenant, now) {
-                Some(until) => until,
-                None => {
-                    spent += held_up;
-                    patience.spend(tenant, now + held_up, held_up);
-                    now + held_up
-                }
-            };
-            assert_eq!(patience.owes_until(Tenant::User(2), now), None);
-        }
-        assert!(spent <= whole / 5 + 2 * held_up, "{spent:?}");
-        assert!(spent >= whole / 6, "{spent:?}");
-    }
-
-    #[test]
-    fn what_was_no_waiting_of_its_own_costs_a_tenant_no_more_than_that() {
-        let mut patience = Patience::default();
-        let (start, tenant) = (Instant::now(), Tenant::User(1));
-        patience.spend(tenant, start, 10 * SPENT_MAX);
-        let rest = SPENT_MAX * REST_FACTOR;
-        assert_eq!(patience.rests_until(tenant, start), Some(start + rest));
-        let owes = patience.owes_until(tenant, start);
-        assert_eq!(owes, Some(start + rest - REST_OWED_MAX));
     }
 }

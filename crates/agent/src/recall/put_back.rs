@@ -265,7 +265,7 @@ fn refill(
 }
 
 /// Takes what is queued, and what comes when there is room, up to the end of the stream.
-pub(super) fn drain(reader: BorrowedFd<'_>) -> Option<Vec<u8>> {
+fn drain(reader: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let mut queue = Vec::new();
     let mut part = vec![0; 64 << 10];
     let began = Instant::now();

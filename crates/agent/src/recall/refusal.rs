@@ -45,8 +45,6 @@ pub(crate) enum Refusal {
     Repair(io::Error),
     /// The worker was killed.
     Interrupted,
-    /// It was not tried: recalls of its tenant have held the agent up for too long.
-    Resting,
     /// The worker is stuck.
     Stuck,
     /// One whose socket it is had a worker stuck lately.
@@ -82,7 +80,6 @@ impl fmt::Display for Refusal {
                 return write!(f, "bytes cannot be put into a queue: {error}");
             }
             Refusal::Interrupted => "the worker was killed",
-            Refusal::Resting => "the agent rests from this tenant's recalls",
             Refusal::Stuck => "the worker is stuck",
             Refusal::Stopped => "a worker was stuck on a socket of one of these",
             Refusal::Told => "as told above",

@@ -10,11 +10,9 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind,
 
 use super::put_back::Bereaved;
 use super::renew::Renewal;
-use super::reorder::{TAKE_MAX, take};
 use super::*;
 
 mod senders;
-mod trickle;
 
 const RING: u32 = 4096;
 /// So that the bytes wrap, in the ring and in the number.
