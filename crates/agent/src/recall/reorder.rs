@@ -90,6 +90,7 @@ impl Road<'_> {
                 .all(|part| transmit(sender, part, STANDSTILL, room) == part.len());
         if !is_all {
             sys::reset(sender);
+            throw_away(reader);
             return Err(Refusal::Full);
         }
         if unread.stopped_at.is_some() {
@@ -180,6 +181,29 @@ fn only_waits(queue: Queue, (sender, reader): (BorrowedFd<'_>, BorrowedFd<'_>)) 
     let drawn = queue.drawn as u64;
     unsent + unread + drawn == queue.bytes
         && sys::taken(reader) == Some(queue.sent - queue.bytes + drawn)
+}
+
+/// Takes away what is in the queue of a connection that has just been reset, behind what is missing there: the program is to see the
+/// reset, and no byte before it.
+pub(super) fn throw_away(reader: BorrowedFd<'_>) {
+    let began = Instant::now();
+    while !sys::is_over(reader) && began.elapsed() < ARRIVAL {
+        pause(began);
+    }
+    let mut bytes = [0; 4096];
+    // Not until there is nothing: who reads there takes the error, too.
+    while let Ok(count @ 1..) = sys::unread(reader) {
+        let count = bytes
+            .len()
+            .min(usize::try_from(count).unwrap_or(usize::MAX));
+        let part = &mut bytes[..count];
+        if !matches!(
+            recv(reader.as_raw_fd(), part, MsgFlags::MSG_DONTWAIT),
+            Ok(1..)
+        ) {
+            break;
+        }
+    }
 }
 
 /// Takes `count` bytes from a queue, as they arrive, while it `goes_on`. What is missing then, or stands still, does not come.

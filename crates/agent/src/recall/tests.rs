@@ -103,6 +103,16 @@ fn pattern(count: usize, seed: usize) -> Vec<u8> {
 }
 
 #[test]
+fn of_a_queue_that_is_given_up_the_reset_is_seen_and_no_byte() {
+    let mut connection = Connection::new();
+    connection.near.write_all(&pattern(5000, 0)).unwrap();
+    sys::reset(connection.near.as_fd());
+    reorder::throw_away(connection.far.as_fd());
+    let told = connection.far.read(&mut [0; 10]).unwrap_err();
+    assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
 fn unread_bytes_come_by_the_kernel_in_order() {
     let mut connection = Connection::new();
     let bytes = pattern(RING as usize, 0);

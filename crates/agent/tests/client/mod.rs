@@ -2,7 +2,7 @@
 
 mod sys;
 
-pub(crate) use sys::{hear, hear_all, set_pace, write_ring};
+pub(crate) use sys::{hear, hear_all, write_ring};
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -69,18 +69,3 @@ pub(crate) fn number(stream: &TcpStream, option: libc::c_int) -> u64 {
     assert_eq!(result, 0);
     value
 }
-
-/// How many bytes a second the kernel sends of a stream at most.
-pub(crate) fn set_pace(stream: &TcpStream, bytes: u64) {
-    // SAFETY: the kernel reads `size_of::<u64>()` bytes of `bytes`, which has that many.
-    let result = unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MAX_PACING_RATE,
-            (&raw const bytes).cast(),
-            size_of::<u64>() as libc::socklen_t,
-        )
-    };
-    assert_eq!(result, 0);
-}

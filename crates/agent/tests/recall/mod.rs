@@ -15,7 +15,7 @@ use millrace_stream::{ReceiveHalf, SendHalf, SendPlan};
 use millrace_wire::{End, Recall, Recalled, ToAgent, ToClient, Withdraw};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::client::{self, Client, Running, write_ring};
+use crate::client::{Client, Running, write_ring};
 use crate::pair;
 
 /// One end: a program, its socket, its segment. The connecting end first; offer ids are 10 and 11.
@@ -238,30 +238,6 @@ fn a_reader_that_cannot_go_on_to_read_its_ring_is_not_refused_for_a_rest_of_the_
         });
         assert!(receiver.recall(11), "it was asked for too early");
     });
-}
-
-#[test]
-fn queues_that_trickle_are_not_touched_one_after_the_other() {
-    const COUNT: usize = 4;
-    let agent = Running::start(Config::default());
-    let mut ends: Vec<[EndOf; 2]> = (0..COUNT).map(|_| introduced(&agent)).collect();
-    for [sender, receiver] in &mut ends {
-        // What went by the kernel came later, and leaves ever so slowly.
-        send_by_ring(sender, receiver, 0, 0, b"by the ring");
-        let full = fill(&mut sender.socket, &receiver.socket);
-        let noted = &sender.row().send.kernel_position;
-        noted.store(full as u64, Relaxed);
-        client::set_pace(&sender.socket, 100_000);
-    }
-    for [_, receiver] in &ends {
-        receiver.program.say(ToAgent::Recall(leaving(11)));
-    }
-    let is_reset = |[_, receiver]: &&[EndOf; 2]| {
-        assert!(matches!(receiver.program.hear(), ToClient::Recalled(_)));
-        matches!(receiver.socket.take_error(), Ok(Some(_)))
-    };
-    let resets = ends.iter().filter(is_reset).count();
-    assert!(resets < COUNT, "all of them held the agent up");
 }
 
 #[test]
