@@ -34,7 +34,9 @@ impl Boards {
 
     /// Maps a board that an agent gave us.
     pub(super) fn map(&mut self, fd: BorrowedFd<'_>, rows: u32) -> Option<&'static Board> {
-        let fits = |known: &&mut Known| known.vacant && known.board.row_count() == rows;
+        let fits = |known: &&mut Known| {
+            known.vacant && known.users == 0 && known.board.row_count() == rows
+        };
         if let Some(known) = self.0.iter_mut().find(fits) {
             known.board.refill(fd).ok()?;
             known.vacant = false;
@@ -86,10 +88,16 @@ impl Boards {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
+    use std::sync::atomic::Ordering::Release;
+    use std::time::Duration;
 
     use millrace_shm::board;
 
     use super::*;
+    use crate::client::{self, BOARD, CLIENT};
+
+    /// Each counts the boards of the whole process, or has one.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     fn mapped_boards() -> usize {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -99,7 +107,37 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_waits_while_the_agent_is_lost_takes_no_row_of_its_board() {
+        let _alone = ALONE.lock();
+        client::configure(c"/nonexistent/agent".to_owned());
+        let mut guard = CLIENT.lock().unwrap();
+        let client = guard.as_mut().unwrap();
+        let fd = board::create(32).unwrap();
+        let board = client.boards.map(fd.as_fd(), 32).unwrap();
+        BOARD.store(std::ptr::from_ref(board).cast_mut(), Release);
+        let lives = board.row(0).unwrap();
+        lives.identity.hold_alone(7);
+        client.boards.enter(lives);
+        client.rows_used = 1;
+        let late = std::thread::spawn(|| client::take_row().is_some());
+        // Long enough for it to come to the lock.
+        std::thread::sleep(Duration::from_millis(100));
+        client.lose_agent();
+        drop(guard);
+        assert!(!late.join().unwrap());
+        assert!(lives.identity.is_held_by(7));
+        CLIENT
+            .lock()
+            .unwrap()
+            .as_mut()
+            .unwrap()
+            .boards
+            .leave(lives, None);
+    }
+
+    #[test]
     fn any_number_of_agents_leaves_one_board_mapped_and_those_in_use() {
+        let _alone = ALONE.lock();
         let mut boards = Boards::new();
         let give = |boards: &mut Boards| {
             let fd = board::create(32).unwrap();

@@ -195,9 +195,10 @@ pub(crate) fn prepare() {
 /// A free end record on the board.
 pub(crate) fn take_row() -> Option<&'static Row> {
     prepare();
-    let board = board()?;
     let mut guard = CLIENT.lock()?;
     let client = guard.as_mut()?;
+    // Under the lock: whoever loses the agent has the numbers begin anew, and on the board before they are those of living connections.
+    let board = board()?;
     let index = match client
         .free_row(board)
         .or_else(|| client.find_left_row(board))
