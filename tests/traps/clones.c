@@ -120,6 +120,40 @@ static void a_pipe_put_there_by_it(void) { a_child_with_the_same_descriptors(COP
 static void another_put_there_by_it(void) { a_child_with_the_same_descriptors(COPIES_ANOTHER); }
 static void sent_by_it(void) { a_child_with_the_same_descriptors(SENDS); }
 
+/* The kernel has not heard of the last change when a child of vfork is made, which lets go of the set and becomes a program. */
+static void let_go_of_by_a_child_of_vfork(int closes) {
+    Pair pair = on_the_ring();
+    int set = epoll_create1(0), result[2];
+    struct epoll_event event = {.events = EPOLLIN}, none = {0}, got;
+    must(epoll_ctl(set, EPOLL_CTL_ADD, pair.near, &event) == 0, "epoll_ctl");
+    for (int round = 0; round < 3; round++) {
+        result[0] = epoll_ctl(set, EPOLL_CTL_MOD, pair.near, &none);
+        observe("epoll_wait: %d", epoll_wait(set, &got, 1, 10));
+        result[1] = epoll_ctl(set, EPOLL_CTL_MOD, pair.near, &event);
+        observe("epoll_ctl: %d %d", result[0], result[1]);
+        pid_t child = vfork();
+        if (child == 0) {
+            if (closes)
+                close(set);
+            execl("/bin/true", "true", NULL);
+            _exit(1);
+        }
+        observe("child: %d", status_of(child));
+        pid_t sender = fork();
+        if (sender == 0) {
+            pause_ms(100);
+            _exit(send(pair.far, "x", 1, 0) != 1);
+        }
+        observe("epoll_wait: %d", epoll_wait(set, &got, 1, 2000));
+        char byte;
+        observe_result("recv", recv(pair.near, &byte, 1, 0));
+        observe("sender: %d", status_of(sender));
+    }
+}
+
+static void a_set_that_a_child_of_vfork_closes(void) { let_go_of_by_a_child_of_vfork(1); }
+static void a_set_that_a_child_of_vfork_keeps(void) { let_go_of_by_a_child_of_vfork(0); }
+
 static char stack[1 << 16] __attribute__((aligned(16)));
 static Pair of_both;
 static atomic_int stage;
@@ -155,6 +189,8 @@ int main(int argc, char **argv) {
         CASE(a_pipe_put_there_by_it),
         CASE(another_put_there_by_it),
         CASE(sent_by_it),
+        CASE(a_set_that_a_child_of_vfork_closes),
+        CASE(a_set_that_a_child_of_vfork_keeps),
         CASE(memory_without_descriptors),
         {0},
     };

@@ -110,6 +110,8 @@ pub(crate) fn expect_bare_child() {
     if is_off() {
         return;
     }
+    // The child has our memory, and may close its descriptors of the sets before anything else.
+    tell_sets();
     waking::learn_id();
     MAY_BE_BORROWED.store(true, Relaxed);
     thread::expect_bare_child();
@@ -187,11 +189,11 @@ pub(crate) fn leave_for_exec() -> Option<Vec<Left>> {
     if !table::exists() {
         return None;
     }
-    epoll::tell_all();
     if is_borrowed() {
         started::by_child_of_vfork();
         return None;
     }
+    epoll::tell_all();
     epoll::hold_all(-1, true);
     let mut left = Vec::new();
     for socket in sockets() {
@@ -290,6 +292,15 @@ pub(crate) fn be_bypassed() {
 /// Children will be in another PID namespace. What they and this process have in common knows threads by their numbers.
 pub(crate) fn part_numbers() {
     leave_for_good(Reason::Unsupported);
+}
+
+/// The kernel hears of every registration that it has not got yet. Not from a child of `vfork`: by our numbers it may have other sets.
+fn tell_sets() {
+    if table::exists() && !is_borrowed() {
+        let errno = thread::errno();
+        epoll::tell_all();
+        thread::set_errno(errno);
+    }
 }
 
 /// There is no memory to follow anything more with. False: there is.

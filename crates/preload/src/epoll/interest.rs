@@ -148,6 +148,10 @@ impl EpollSet {
         if !allowed || !waits_for_nobody || !same || member.told & SPECIAL != 0 {
             return false;
         }
+        // A child of vfork: the program that it becomes may have the set, and nobody else tells the kernel before that.
+        if thread::is_in_bare_child() {
+            return false;
+        }
         inner.change(fd, wanted.map(|event| event.events));
         true
     }
