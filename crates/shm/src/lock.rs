@@ -9,14 +9,18 @@ mod bounded;
 
 use crate::atomic::{AtomicU32, Ordering};
 #[cfg(loom)]
-use crate::model::{thread_exists, yield_now, yield_now as nap};
+use crate::model::{has_ended, thread_exists, yield_now, yield_now as nap};
 #[cfg(not(loom))]
-use crate::sys::{nap, thread_exists, yield_now};
+use crate::sys::{has_ended, nap, thread_exists, yield_now};
 
 /// Looks at the lock before the processor is given away.
 const SPINS_BEFORE_YIELD: u32 = if cfg!(loom) { 1 } else { 200 };
 /// Times the processor is given away before we ask whether the owner is alive.
 const YIELDS_BEFORE_QUESTION: u32 = if cfg!(loom) { 1 } else { 50 };
+
+/// Such questions before we ask whether it has ended and only its number is left, until its parent waits for it: some 20 ms. A security
+/// module may note that question down.
+const QUESTIONS_BEFORE_LOOK: u32 = if cfg!(loom) { 1 } else { 64 };
 
 /// Turns until an agent is believed to be dead: some ten seconds.
 const AGENT_TURNS: u32 = 100_000 * YIELDS_BEFORE_QUESTION;
@@ -106,11 +110,12 @@ impl OwnerLock {
         }
         yield_now();
         if (turn + 1).is_multiple_of(YIELDS_BEFORE_QUESTION) {
+            let looks = (turn + 1).is_multiple_of(YIELDS_BEFORE_QUESTION * QUESTIONS_BEFORE_LOOK);
             let owner = self.0.load(Ordering::Relaxed);
             let is_dead = match owner {
                 0 => false,
                 OwnerLock::AGENT => turn >= AGENT_TURNS,
-                _ => !thread_exists(owner),
+                _ => !thread_exists(owner) || looks && has_ended(owner),
             };
             if is_dead && self.succeed(owner, thread) {
                 return Some(Held::Inherited);
@@ -150,6 +155,87 @@ impl OwnerLock {
 mod tests {
     use super::*;
     use crate::sys;
+
+    /// Memory that a child shares, with a lock in it that is free.
+    #[cfg(not(miri))]
+    fn shared_lock() -> &'static OwnerLock {
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: new memory.
+        let place = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
+        assert_ne!(place, libc::MAP_FAILED);
+        // SAFETY: zeros are a free lock, and the memory stays.
+        unsafe { &*place.cast::<OwnerLock>() }
+    }
+
+    #[cfg(not(miri))]
+    fn fork() -> libc::pid_t {
+        // SAFETY: the child makes system calls only.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        child
+    }
+
+    /// The owner's parent, which is not the caller, does not wait for it.
+    #[test]
+    #[cfg(not(miri))]
+    fn an_owner_that_is_dead_and_not_waited_for_is_succeeded() {
+        let lock = shared_lock();
+        let parent = fork();
+        if parent == 0 {
+            if fork() == 0 {
+                lock.lock(sys::thread_id());
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(0) };
+            }
+            loop {
+                // SAFETY: plain arguments.
+                unsafe { libc::pause() };
+            }
+        }
+        while lock.owner() == 0 {
+            yield_now();
+        }
+        let me = sys::thread_id();
+        let turns = 8 * QUESTIONS_BEFORE_LOOK * YIELDS_BEFORE_QUESTION;
+        let held = (0..turns).find_map(|turn| lock.lock_in_turn(me, turn));
+        // SAFETY: a child of ours.
+        unsafe {
+            libc::kill(parent, libc::SIGKILL);
+            libc::waitpid(parent, std::ptr::null_mut(), 0);
+        }
+        assert_eq!(held, Some(Held::Inherited));
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn an_owner_that_sleeps_is_waited_for() {
+        let lock = shared_lock();
+        let owner = fork();
+        if owner == 0 {
+            lock.lock(sys::thread_id());
+            loop {
+                // SAFETY: plain arguments.
+                unsafe { libc::pause() };
+            }
+        }
+        while lock.owner() == 0 {
+            yield_now();
+        }
+        assert!(!sys::has_ended(lock.owner()) && !sys::has_ended(sys::thread_id()));
+        let me = sys::thread_id();
+        let turns = 2 * QUESTIONS_BEFORE_LOOK * YIELDS_BEFORE_QUESTION;
+        let held = (0..turns).find_map(|turn| lock.lock_in_turn(me, turn));
+        // SAFETY: a child of ours.
+        unsafe {
+            libc::kill(owner, libc::SIGKILL);
+            libc::waitpid(owner, std::ptr::null_mut(), 0);
+        }
+        assert_eq!(held, None);
+        assert_eq!(lock.lock(me), Held::Inherited);
+    }
 
     #[test]
     fn the_same_thread_nests() {

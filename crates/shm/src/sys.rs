@@ -372,6 +372,33 @@ fn is_unreaped_child(process: u32) -> bool {
     result == 0 && unsafe { info.si_pid() } != 0
 }
 
+/// Whether a thread of that number has ended, though nobody has waited for it yet, whoever is to. Takes no descriptor, and asks in our pid
+/// namespace: to look into the memory of a thread that has let go of it is no such process. Where that may not be asked the answer is no.
+#[must_use]
+pub fn has_ended(thread: u32) -> bool {
+    let mut byte = 0u8;
+    let here = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    // Most often there is nothing, which is an error of another kind.
+    let there = libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 1,
+    };
+    let arguments = [
+        thread as usize,
+        &raw const here as usize,
+        1,
+        &raw const there as usize,
+        1,
+        0,
+    ];
+    // SAFETY: the kernel writes to the byte at most, which lives long enough.
+    let result = unsafe { call(libc::SYS_process_vm_readv, arguments) };
+    result == -(libc::ESRCH as isize)
+}
+
 const MEMBARRIER_CMD_GLOBAL_EXPEDITED: usize = 1 << 1;
 const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: usize = 1 << 2;
 

@@ -42,6 +42,11 @@ pub(crate) fn thread_exists(thread: u32) -> bool {
     DEAD.load(Ordering::Acquire) != thread
 }
 
+/// In the place of [`crate::sys::has_ended`]: the dead leave no numbers behind.
+pub(crate) fn has_ended(_thread: u32) -> bool {
+    false
+}
+
 /// In the place of [`crate::sys::yield_now`].
 pub(crate) fn yield_now() {
     thread::yield_now();
