@@ -130,12 +130,29 @@ pub(crate) fn is_other_in_child(fd: c_int, socket: &Socket) -> bool {
     MAY_BE_BORROWED.load(Relaxed) && thread::is_in_bare_child() && socket.is_known_other(fd)
 }
 
-/// Every connection of the process, once.
-fn sockets() -> Vec<&'static Socket> {
-    let mut found: Vec<&'static Socket> = table::all().filter_map(table::socket).collect();
-    found.sort_unstable_by_key(|socket| std::ptr::from_ref(*socket) as usize);
-    found.dedup_by(|a, b| std::ptr::eq(*a, *b));
+/// Every descriptor of a connection, those of one beside each other, the lowest first. The table is gone through once, however many
+/// there are.
+fn descriptors() -> Vec<(c_int, &'static Socket)> {
+    let mut found: Vec<(c_int, &'static Socket)> = table::all()
+        .filter_map(|fd| table::socket(fd).map(|socket| (fd, socket)))
+        .collect();
+    found.sort_unstable_by_key(|(fd, socket)| (std::ptr::from_ref(*socket) as usize, *fd));
     found
+}
+
+/// Every connection of the process, once, with its lowest descriptor.
+fn sockets() -> Vec<(c_int, &'static Socket)> {
+    let mut found = descriptors();
+    found.dedup_by(|a, b| std::ptr::eq(a.1, b.1));
+    found
+}
+
+/// A descriptor of the connection: the one that it had just now, or another when another thread has closed that since.
+fn still_names(fd: c_int, socket: &'static Socket) -> Option<c_int> {
+    if table::is(fd, socket) {
+        return Some(fd);
+    }
+    table::all().find(|fd| table::is(*fd, socket))
 }
 
 /// The process ends: what other processes hold goes on without it.
@@ -144,8 +161,8 @@ pub(crate) fn end() {
         return;
     }
     epoll::hold_all(-1, false);
-    for socket in sockets() {
-        let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) else {
+    for (fd, socket) in sockets() {
+        let Some(fd) = still_names(fd, socket) else {
             continue;
         };
         let identity = &socket.row().identity;
@@ -196,12 +213,17 @@ pub(crate) fn leave_for_exec() -> Option<Vec<Left>> {
     epoll::tell_all();
     epoll::hold_all(-1, true);
     let mut left = Vec::new();
-    for socket in sockets() {
-        let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) else {
+    let descriptors = descriptors();
+    for named in descriptors.chunk_by(|a, b| std::ptr::eq(a.1, b.1)) {
+        let Some((fd, socket)) = named
+            .first()
+            .and_then(|&(fd, socket)| Some((still_names(fd, socket)?, socket)))
+        else {
             continue;
         };
-        let inherited =
-            table::all().any(|fd| table::is(fd, socket) && kernel::stays_open_on_exec(fd));
+        let inherited = named
+            .iter()
+            .any(|(fd, socket)| table::is(*fd, socket) && kernel::stays_open_on_exec(*fd));
         let mut note = |holder| left.push(Left { socket, fd, holder });
         if outlives_others(socket.row()) {
             note(LeftHolder::Alone(socket.pin_for_end()));
@@ -347,9 +369,9 @@ pub(crate) fn leave_rings(reason: Reason, empty: impl Fn(&'static Socket, c_int)
     let errno = thread::errno();
     client::stop(reason);
     epoll::share_all();
-    for socket in sockets() {
+    for (fd, socket) in sockets() {
         socket.pin(reason);
-        if let Some(fd) = table::all().find(|fd| table::is(*fd, socket)) {
+        if let Some(fd) = still_names(fd, socket) {
             empty(socket, fd);
         }
     }

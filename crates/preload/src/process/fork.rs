@@ -91,7 +91,7 @@ pub(super) extern "C" fn before_fork() {
     table::all().for_each(super::leave_unconnected);
     uring::share_all();
     epoll::share_all();
-    for socket in sockets() {
+    for (_, socket) in sockets() {
         client::put_on_board(socket);
     }
     join_introduced();
@@ -104,7 +104,7 @@ pub(super) extern "C" fn before_fork() {
     if !sockets.is_empty() && NAMESPACE.load(Relaxed) == 0 {
         NAMESPACE.store(kernel::pid_namespace(), Relaxed);
     }
-    let given = sockets.into_iter().filter_map(|it| give(it, child));
+    let given = sockets.into_iter().filter_map(|(_, it)| give(it, child));
     note_given(earlier, child, given);
     receive::lock_for_fork();
     epoll::lock_for_fork();
@@ -291,14 +291,14 @@ pub(super) extern "C" fn begin_child() {
     ENDED.store(BEGUN.load(Relaxed), Release);
     drop_others(local().child.get());
     let sockets = sockets();
-    for socket in &sockets {
+    for (_, socket) in &sockets {
         socket.row().identity.name(local().child.get(), holder());
     }
     let kept = sockets
         .iter()
-        .map(|socket| std::ptr::from_ref(socket.row()));
+        .map(|(_, socket)| std::ptr::from_ref(socket.row()));
     leave_closed(local().child.get(), kept.collect());
-    for socket in sockets {
+    for (_, socket) in sockets {
         if !socket.sets.begin_child(forker) {
             socket.has_lost_sets.store(true, Relaxed);
         }
