@@ -46,6 +46,26 @@ static void threads_leave_while_others_talk(void) {
     observe("done");
 }
 
+typedef int Submit(void *, long, void *);
+
+/* A library that comes with a plug-in goes with it, and comes back in another place. */
+static void library_loaded_again_elsewhere(void) {
+    for (int round = 0; round < 3; round++) {
+        Dl_info about;
+        void *library = dlopen("libaio.so.1", RTLD_NOW | RTLD_GLOBAL);
+        if (library == NULL) {
+            observe("skipped: there is no libaio");
+            return;
+        }
+        Submit *submit = (Submit *)dlsym(RTLD_DEFAULT, "io_submit");
+        must(submit != NULL && dladdr(dlsym(library, "io_submit"), &about) != 0, "io_submit");
+        observe("io_submit: %d", submit(NULL, 0, NULL));
+        observe("dlclose: %d", dlclose(library));
+        /* Nothing comes where it was, if it has gone: whoever looked its function up like this may keep it. */
+        mmap(about.dli_fbase, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    }
+}
+
 #ifdef RTLD_DEEPBIND
 typedef ssize_t Receive(int, void *, size_t, int);
 
@@ -77,6 +97,7 @@ int main(int argc, char **argv) {
         CASE(no_error_is_told_at_the_start),
         CASE(a_file_of_commands_is_no_program),
         CASE(threads_leave_while_others_talk),
+        CASE(library_loaded_again_elsewhere),
 #ifdef RTLD_DEEPBIND
         CASE(library_bound_to_what_it_needs),
 #endif

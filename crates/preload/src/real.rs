@@ -14,7 +14,7 @@ use libc::{
 
 use crate::objects;
 
-/// A function of the C library, looked up once.
+/// A function of the C library, looked up once; or of one that may be unloaded, looked up again then.
 #[derive(Debug)]
 pub(crate) struct Symbol {
     found: AtomicPtr<c_void>,
@@ -48,6 +48,19 @@ impl Symbol {
         self.found.store(found, Ordering::Relaxed);
         found
     }
+
+    /// A library has been unloaded. Looked up here and not at the next call, which may be in a signal handler.
+    fn look_up_again(&self) {
+        if may_be_unloaded(self.name) && !self.found.load(Ordering::Relaxed).is_null() {
+            self.look_up();
+        }
+    }
+}
+
+/// Whether the function is of a library that comes and goes with a program's plug-ins: liburing and libaio. The C library stays.
+fn may_be_unloaded(name: &CStr) -> bool {
+    let name = name.to_bytes();
+    name.starts_with(b"io_") || name.starts_with(b"__io_")
 }
 
 /// Stands in for a function that nobody has but us. A program may have found ours where it looked whether there is one.
@@ -91,6 +104,13 @@ macro_rules! real {
     pub(crate) fn look_up_all() {
         $(
             symbols::$name.get();
+        )*
+    }
+
+    /// A library has been unloaded, perhaps with functions that were found in it.
+    pub(crate) fn look_up_unloaded() {
+        $(
+            symbols::$name.look_up_again();
         )*
     }};
 }
@@ -199,6 +219,7 @@ real! {
     fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     execveat(directory: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char,
         flags: c_int) -> c_int, or newer::execveat;
+    dlclose(library: *mut c_void) -> c_int;
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int, or newer::pthread_setcancelstate;
     pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int, or newer::pthread_setcanceltype;

@@ -1,5 +1,5 @@
-//! A program that replaces itself: the rings of this process end with its memory. Programs that it starts beside itself. And what it
-//! confines itself to.
+//! A program that replaces itself: the rings of this process end with its memory. Programs that it starts beside itself, libraries that it
+//! lets go of, and what it confines itself to.
 
 use libc::{FILE, c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
@@ -203,6 +203,14 @@ pub(super) unsafe extern "C-unwind" fn popen(
         let stream = unsafe { real::popen(command, mode) };
         (stream, !stream.is_null())
     })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dlclose(library: *mut c_void) -> c_int {
+    // SAFETY: the program's own argument.
+    let result = unsafe { real::dlclose(library) };
+    real::look_up_unloaded();
+    result
 }
 
 /// Whether a seccomp mode (as `prctl` counts them: 1 strict, 2 by a filter) comes into force. Without a filter it is a question only.
