@@ -158,6 +158,50 @@ static void spawned_cat_echoes(void) {
     observe("cat ended with %d", status_of(child));
 }
 
+/* A connection whose far end has that number, which is free, and is closed on exec as the near one is. */
+static Pair connected_by_number(int number) {
+    struct sockaddr_in address;
+    int listener = listen_here(&address, 1), filler;
+    Pair pair = {.near = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    must(connect(pair.near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    while ((filler = open("/dev/null", O_RDONLY | O_CLOEXEC)) < number)
+        must(filler >= 0, "open");
+    close(filler);
+    pair.far = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    must(pair.far == number, "accept4");
+    close(listener);
+    return pair;
+}
+
+/* What is to be done at a start was said once, before the number was a connection, which other programs do not get. */
+static void spawned_by_a_list_that_is_older(void) {
+    enum { NUMBER = 40 };
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, NUMBER, 0);
+    posix_spawn_file_actions_adddup2(&actions, NUMBER, 1);
+    posix_spawn_file_actions_t moved = actions;
+    for (int round = 0; round < 2; round++) {
+        Pair pair = connected_by_number(NUMBER);
+        talk_until_on_ring(pair, 1);
+        char *argv[] = {"cat", NULL}, got[8];
+        pid_t child;
+        must(send(pair.near, "before, ", 8, 0) == 8, "send");
+        must(posix_spawn(&child, "/bin/cat", round == 0 ? &actions : &moved, NULL, argv, environ) == 0, "posix_spawn");
+        close(pair.far);
+        int ready = poll(&(struct pollfd){.fd = pair.near, .events = POLLIN}, 1, 5000);
+        ssize_t length = recv(pair.near, got, 8, ready == 1 ? MSG_WAITALL : MSG_DONTWAIT);
+        observe("%zd: %.*s", length, length < 0 ? 0 : (int)length, got);
+        if (length < 0)
+            return;
+        ask_echo(pair.near, 100);
+        shutdown(pair.near, SHUT_WR);
+        observe("cat ended with %d", status_of(child));
+        observe_result("after the end", recv(pair.near, got, 1, 0));
+        close(pair.near);
+    }
+}
+
 static void exec_in_a_child_of_vfork(void) {
     Pair pair = on_the_ring();
     for (int i = 0; i < 10; i++) {
@@ -412,6 +456,7 @@ int main(int argc, char **argv) {
         CASE(new_connection_in_a_child),
         CASE(both_use_one_end),
         CASE(spawned_cat_echoes),
+        CASE(spawned_by_a_list_that_is_older),
         CASE(exec_in_a_child_of_vfork),
         CASE(other_files_in_a_child_of_vfork),
         CASE(forked_program_beside_us),

@@ -3,7 +3,9 @@
 //! They know the kernel's road only, or will find out for themselves what else there is. As after a fork, both use the connection as
 //! the kernel has it until one of them is left. Which connections they get is seen from `FD_CLOEXEC`, and from copies made for them.
 
-use libc::{c_int, pid_t};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use libc::{c_int, pid_t, posix_spawn_file_actions_t};
 use millrace_shm::board::holders::{STRANGER, UNKNOWN};
 use millrace_wire::Reason;
 
@@ -11,9 +13,30 @@ use crate::socket::Socket;
 use crate::table::Entry;
 use crate::{client, kernel, process, table, thread};
 
+/// Descriptors below this number are told from each other by [`COPIED`].
+const NUMBERS: usize = 1024;
+/// A bit for each number that was ever said to be copied at the start of a program. Whoever says so may keep that for long, and what has
+/// the number when a program is started is a connection perhaps only since then. Where the list lies it may be moved from: every program
+/// that is started with such a list counts. Nothing else is ordered by these.
+static COPIED: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
+/// A larger number was said to be copied: it may be any.
+static ANY_IS_COPIED: AtomicBool = AtomicBool::new(false);
+
+/// The bit of a number.
+fn copied_bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let number = usize::try_from(fd).ok()?;
+    Some((COPIED.get(number / 64)?, 1 << (number % 64)))
+}
+
+/// Whether a program that is started with a list of what is done then may get a copy of `fd`.
+fn may_be_copied(fd: c_int) -> bool {
+    ANY_IS_COPIED.load(Relaxed)
+        || copied_bit(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+}
+
 /// In a child of `vfork`, which shares our memory: it is about to become another program.
 pub(crate) fn by_child_of_vfork() {
-    for (fd, socket) in inherited() {
+    for (fd, socket) in inherited(false) {
         share(fd, socket, kernel::process_id() | STRANGER);
     }
 }
@@ -27,6 +50,11 @@ pub(crate) fn copied_by_child_of_vfork(fd: c_int) {
 
 /// A program that is started later gets a copy of `fd`.
 pub(crate) fn will_be_copied(fd: c_int) {
+    match copied_bit(fd) {
+        Some((word, bit)) => drop(word.fetch_or(bit, Relaxed)),
+        None if fd >= 0 => ANY_IS_COPIED.store(true, Relaxed),
+        None => {}
+    }
     if let Some(socket) = table::socket(fd) {
         let errno = thread::errno();
         socket.pin(Reason::PassedFd);
@@ -44,14 +72,17 @@ pub(crate) enum Program {
     RunsUnknown,
 }
 
-/// Runs `start`, which starts a program.
-pub(crate) fn around<T>(start: impl FnOnce() -> (T, Program)) -> T {
+/// Runs `start`, which starts a program; `actions` is the list of what is done then.
+pub(crate) fn around<T>(
+    actions: *const posix_spawn_file_actions_t,
+    start: impl FnOnce() -> (T, Program),
+) -> T {
     if !table::exists() || process::is_borrowed() {
         return start().0;
     }
     let token = process::new_token();
     let errno = thread::errno();
-    let mut shared = inherited();
+    let mut shared = inherited(!actions.is_null());
     shared.retain(|(fd, socket)| share(*fd, socket, token));
     thread::set_errno(errno);
     let (result, program) = start();
@@ -67,8 +98,11 @@ pub(crate) fn around<T>(start: impl FnOnce() -> (T, Program)) -> T {
 }
 
 /// Runs `start`, which starts a program, does not tell its number, and returns true if it has done so.
-pub(crate) fn around_unnamed<T>(start: impl FnOnce() -> (T, bool)) -> T {
-    around(|| {
+pub(crate) fn around_unnamed<T>(
+    actions: *const posix_spawn_file_actions_t,
+    start: impl FnOnce() -> (T, bool),
+) -> T {
+    around(actions, || {
         // No fork comes meanwhile: its child would keep the descriptor.
         let before = client::hold_still(kernel::last_child);
         let (result, started) = start();
@@ -81,15 +115,17 @@ pub(crate) fn around_unnamed<T>(start: impl FnOnce() -> (T, bool)) -> T {
     })
 }
 
-/// The connections that a program gets that is started now. Sockets that it gets before they are connected are followed no more.
-fn inherited() -> Vec<(c_int, &'static Socket)> {
+/// The connections that a program gets that is started now, perhaps `by_copies` also. Sockets that it gets before they are connected are
+/// followed no more.
+fn inherited(by_copies: bool) -> Vec<(c_int, &'static Socket)> {
+    let is_inherited = |fd: c_int| kernel::stays_open_on_exec(fd) || by_copies && may_be_copied(fd);
     table::all()
         .filter(|fd| matches!(table::get(*fd), Entry::Unconnected(_)))
-        .filter(|fd| kernel::stays_open_on_exec(*fd))
+        .filter(|fd| is_inherited(*fd))
         .for_each(process::leave_unconnected);
     let mut found: Vec<(c_int, &'static Socket)> = table::all()
         .filter_map(|fd| table::socket(fd).map(|socket| (fd, socket)))
-        .filter(|(fd, _)| kernel::stays_open_on_exec(*fd))
+        .filter(|(fd, _)| is_inherited(*fd))
         .collect();
     found.sort_unstable_by_key(|(fd, socket)| (std::ptr::from_ref(*socket) as usize, *fd));
     found.dedup_by(|a, b| std::ptr::eq(a.1, b.1));

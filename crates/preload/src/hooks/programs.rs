@@ -1,6 +1,8 @@
 //! A program that replaces itself: the rings of this process end with its memory. Programs that it starts beside itself, libraries that it
 //! lets go of, and what it confines itself to.
 
+use std::ptr;
+
 use libc::{FILE, c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use crate::started::{self, Program};
@@ -77,8 +79,12 @@ pub(super) unsafe extern "C-unwind" fn execveat(
 type SpawnStrings = *const *mut c_char;
 
 /// Starts a program by `spawn`, which is to say its number.
-fn start(child: *mut pid_t, spawn: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
-    started::around(|| {
+fn start(
+    child: *mut pid_t,
+    actions: *const posix_spawn_file_actions_t,
+    spawn: impl FnOnce(*mut pid_t) -> c_int,
+) -> c_int {
+    started::around(actions, || {
         let mut number = 0;
         let result = spawn(&raw mut number);
         if result == 0 && !child.is_null() {
@@ -103,7 +109,7 @@ unsafe extern "C-unwind" fn posix_spawn(
 ) -> c_int {
     enter!(touches_all("posix_spawn", 0));
     // SAFETY: the program's own arguments.
-    start(child, |child| unsafe {
+    start(child, actions, |child| unsafe {
         real::posix_spawn(child, path, actions, attributes, arguments, environment)
     })
 }
@@ -119,7 +125,7 @@ unsafe extern "C-unwind" fn posix_spawnp(
 ) -> c_int {
     enter!(touches_all("posix_spawnp", 0));
     // SAFETY: the program's own arguments.
-    start(child, |child| unsafe {
+    start(child, actions, |child| unsafe {
         real::posix_spawnp(child, file, actions, attributes, arguments, environment)
     })
 }
@@ -135,7 +141,7 @@ unsafe extern "C-unwind" fn pidfd_spawn(
     environment: SpawnStrings,
 ) -> c_int {
     enter!(touches_all("pidfd_spawn", 0));
-    started::around_unnamed(|| {
+    started::around_unnamed(actions, || {
         // SAFETY: the program's own arguments.
         let result =
             unsafe { real::pidfd_spawn(child, path, actions, attributes, arguments, environment) };
@@ -153,7 +159,7 @@ unsafe extern "C-unwind" fn pidfd_spawnp(
     environment: SpawnStrings,
 ) -> c_int {
     enter!(touches_all("pidfd_spawnp", 0));
-    started::around_unnamed(|| {
+    started::around_unnamed(actions, || {
         // SAFETY: the program's own arguments.
         let result =
             unsafe { real::pidfd_spawnp(child, file, actions, attributes, arguments, environment) };
@@ -177,7 +183,9 @@ unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     enter!(touches_all("system", 0));
     // SAFETY: the program's own arguments.
-    started::around(|| (unsafe { real::system(command) }, Program::Gone))
+    started::around(ptr::null(), || {
+        (unsafe { real::system(command) }, Program::Gone)
+    })
 }
 
 /// Commands in what it expands are run by the shell.
@@ -189,7 +197,9 @@ unsafe extern "C-unwind" fn wordexp(
 ) -> c_int {
     enter!(touches_all("wordexp", 0));
     // SAFETY: the program's own arguments.
-    started::around(|| (unsafe { real::wordexp(words, found, flags) }, Program::Gone))
+    started::around(ptr::null(), || {
+        (unsafe { real::wordexp(words, found, flags) }, Program::Gone)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -198,7 +208,7 @@ pub(super) unsafe extern "C-unwind" fn popen(
     mode: *const c_char,
 ) -> *mut FILE {
     enter!(touches_all("popen", 0));
-    started::around_unnamed(|| {
+    started::around_unnamed(ptr::null(), || {
         // SAFETY: the program's own arguments.
         let stream = unsafe { real::popen(command, mode) };
         (stream, !stream.is_null())
