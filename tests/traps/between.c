@@ -416,6 +416,57 @@ static void a_set_is_closed_below_a_wait(void) {
     observe("most edges were told: %d", told > CLOSES / 2);
 }
 
+/* ---- A thread shuts down what another sends by: the sender has sent a part, and the connection has no error. ---- */
+
+enum { MUCH_BYTES = 64 << 20 };
+
+typedef struct {
+    int fd;
+    ssize_t result;
+} Much;
+
+static void *send_much(void *argument) {
+    Much *sender = argument;
+    char *much = calloc(MUCH_BYTES, 1);
+    must(much != NULL, "calloc");
+    sender->result = send(sender->fd, much, MUCH_BYTES, MSG_NOSIGNAL);
+    free(much);
+    return NULL;
+}
+
+static void observe_poll(int fd, short events, int timeout_ms) {
+    struct pollfd item = {.fd = fd, .events = events};
+    int count = poll(&item, 1, timeout_ms);
+    observe("poll %d: %x", count, item.revents);
+}
+
+static void shut_down_below_a_send(int how) {
+    Pair pair = on_the_ring();
+    Much sender = {.fd = pair.near};
+    int set = epoll_create1(0), error = -1;
+    socklen_t length = sizeof error;
+    struct epoll_event event = {.events = EPOLLIN};
+    must(epoll_ctl(set, EPOLL_CTL_ADD, pair.near, &event) == 0, "epoll_ctl");
+    pthread_t sends = start_thread(send_much, &sender);
+    pause_ms(300);
+    observe_result("shutdown", shutdown(pair.near, how));
+    pthread_join(sends, NULL);
+    observe("a part %d", sender.result > 0 && sender.result < MUCH_BYTES);
+    observe_poll(pair.near, POLLIN, 50);
+    int count = epoll_wait(set, &event, 1, 50);
+    observe("epoll_wait %d: %x", count, count > 0 ? event.events : 0);
+    if (how == SHUT_WR)
+        must(send(pair.far, "an answer", 9, 0) == 9, "send");
+    observe_poll(pair.near, POLLIN, 1000);
+    observe_result("getsockopt", getsockopt(pair.near, SOL_SOCKET, SO_ERROR, &error, &length));
+    observe("error %d", error);
+    observe_result("send", send(pair.near, "x", 1, MSG_NOSIGNAL));
+}
+
+static void a_direction_is_shut_down_below_a_send(void) { shut_down_below_a_send(SHUT_WR); }
+
+static void both_directions_are_shut_down_below_a_send(void) { shut_down_below_a_send(SHUT_RDWR); }
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(unread_bytes_are_counted_beside_a_recall),
@@ -426,6 +477,8 @@ int main(int argc, char **argv) {
         CASE(a_receiving_process_becomes_another_program),
         CASE(a_file_between_messages),
         CASE(a_set_is_closed_below_a_wait),
+        CASE(a_direction_is_shut_down_below_a_send),
+        CASE(both_directions_are_shut_down_below_a_send),
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -51,7 +51,7 @@ pub(super) fn send_rest(
             last
         };
     }
-    if last < 0 {
+    if last < 0 && (thread::errno() != libc::EPIPE || socket.is_reset_behind_end(call.fd)) {
         keep_error(socket, thread::errno());
     }
     account(socket, row, result);

@@ -127,6 +127,17 @@ impl Socket {
         word.swap(0, AcqRel).cast_signed()
     }
 
+    /// Whether EPIPE is an error of the connection, which the kernel tells once: a reset behind the peer's end. To who sends after its own
+    /// shutdown it comes again and again, and nobody else is told of it.
+    pub(crate) fn is_reset_behind_end(&'static self, fd: c_int) -> bool {
+        let taken = self.row().receive.kernel_position.load(Acquire);
+        let has_ended = |locked: Locked<SendHalf<'_>>| {
+            let words = locked.segment().words(locked.direction);
+            words.sender_flags.load(Relaxed) & ENDED != 0
+        };
+        kernel::is_over_by_fin(fd, taken) && !self.lock_send(fd).is_none_or(has_ended)
+    }
+
     /// As [`Socket::take_kept_error`]; or the kernel's, which tells no receiving call of a reset that came behind a FIN.
     pub(crate) fn take_error_of_end(&self, fd: c_int) -> c_int {
         let was_killed = || self.row().identity.flags.load(Acquire) & flags::PEER_KILLED != 0;
