@@ -192,11 +192,17 @@ impl Socket {
     ///
     /// Of several processes that have the connection one hears of that. One that is killed meanwhile leaves it to the others, or to nobody.
     fn notice_kill(&self, fd: c_int, locked: &Locked<SendHalf<'_>>) -> bool {
-        if locked.half.unread() == 0 || peer_has_ended(locked) || peer_has_left(locked) {
+        let leaves_unread =
+            || locked.half.unread() != 0 && !peer_has_ended(locked) && !peer_has_left(locked);
+        if !leaves_unread() {
             return false;
         }
         let identity = &self.row().identity;
         if kernel::is_closed_by_peer_alone(fd) && self.is_still(fd) {
+            // One that lives has read and said so before its FIN, but perhaps after we had looked for that.
+            if !leaves_unread() {
+                return false;
+            }
             identity.flags.fetch_or(flags::PEER_KILLED, AcqRel);
             // Whoever else has the connection, or will, hears of it there.
             if !kernel::provoke_reset(fd) {
@@ -208,6 +214,7 @@ impl Socket {
         let taken = self.row().receive.kernel_position.load(Acquire);
         let is_new = identity.flags.load(Relaxed) & flags::PEER_KILLED == 0
             && kernel::is_over_by_fin(fd, taken)
+            && leaves_unread()
             && identity.flags.fetch_or(flags::PEER_KILLED, AcqRel) & flags::PEER_KILLED == 0;
         if is_new {
             self.keep_error(libc::ECONNRESET);
