@@ -217,6 +217,25 @@ static void descriptors_run_out(void) {
     observe("talked");
 }
 
+/* A number at or above the limit stays what it is: nothing can be put in its place. */
+static void in_the_place_of_what_is_beyond_the_limit(void) {
+    Pair pair = on_the_ring();
+    struct rlimit limit = {64, 64};
+    must(dup2(pair.near, 100) == 100 && close(pair.near) == 0, "dup2");
+    pair.near = 100;
+    must(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+    must(send(pair.far, "unread", 6, 0) == 6, "send");
+    char bytes[16];
+    observe_result("dup2", dup2(pair.far, pair.near));
+    observe_result("recv", recv(pair.near, bytes, 3, 0));
+    observe_result("dup3", dup3(pair.far, pair.near, O_CLOEXEC));
+    observe_result("recv", recv(pair.near, bytes, sizeof bytes, 0));
+    talk(pair.near, pair.far), talk(pair.far, pair.near);
+    observe_result("below", dup2(pair.near, 63));
+    observe_result("in its place", dup2(pair.far, 63));
+    talk(pair.near, 63), talk(63, pair.near);
+}
+
 /* Which numbers a program gets that may have few, and how many there are for it. */
 static void few_descriptors(void) {
     static const rlim_t limits[] = {12, 40, 64, 70, 200, 900, 901};
@@ -402,6 +421,7 @@ int main(int argc, char **argv) {
         CASE(inherited_before_it_is_connected),
         CASE(everything_is_closed),
         CASE(descriptors_run_out),
+        CASE(in_the_place_of_what_is_beyond_the_limit),
         CASE(few_descriptors),
         CASE(passed_to_another_process),
         CASE(passed_to_itself),

@@ -67,6 +67,17 @@ pub(crate) fn high_copy(fd: c_int) -> Option<OwnedFd> {
 
 /// How many descriptors this process may have, where those are enough.
 fn descriptor_limit() -> Option<c_int> {
+    let limit = c_int::try_from(soft_descriptor_limit()?).unwrap_or(c_int::MAX);
+    (limit >= DESCRIPTORS_MIN).then_some(limit)
+}
+
+/// Whether the limit lets the process get a descriptor of that number.
+pub(crate) fn may_be_made(fd: c_int) -> bool {
+    let is_below = |limit| u64::try_from(fd).is_ok_and(|fd| fd < limit);
+    soft_descriptor_limit().is_none_or(is_below)
+}
+
+fn soft_descriptor_limit() -> Option<u64> {
     let mut limits = libc::rlimit64 {
         rlim_cur: 0,
         rlim_max: 0,
@@ -78,8 +89,7 @@ fn descriptor_limit() -> Option<c_int> {
         0usize,
         &raw mut limits
     );
-    let limit = c_int::try_from(limits.rlim_cur).unwrap_or(c_int::MAX);
-    (result == 0 && limit >= DESCRIPTORS_MIN).then_some(limit)
+    (result == 0).then_some(limits.rlim_cur)
 }
 
 /// Reads a socket option of fixed size.

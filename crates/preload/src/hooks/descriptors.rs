@@ -184,7 +184,11 @@ fn make_way(fd: c_int, target: c_int) -> Option<Closing> {
     table::settle(fd);
     table::settle(target);
     let may_matter = table::exists() && fd != target && !table::are_same(fd, target);
-    let is_done = may_matter && kernel::status_flags(fd).is_some();
+    let is_followed = !matches!(table::get(target), Entry::Unknown);
+    let is_done = may_matter
+        && kernel::status_flags(fd).is_some()
+        // One that is open stays so when the limit comes to lie below it, and is replaced by nothing then.
+        && (!is_followed || kernel::may_be_made(target));
     is_done.then(|| drop_descriptor(target)).flatten()
 }
 
