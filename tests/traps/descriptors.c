@@ -236,6 +236,32 @@ static void in_the_place_of_what_is_beyond_the_limit(void) {
     talk(pair.near, 63), talk(63, pair.near);
 }
 
+/* A number beyond those that are followed is a descriptor as any other. */
+static void copied_to_a_number_beyond_all(void) {
+    enum { BEYOND = 1500000 };
+    struct rlimit limit = {2000000, 2000000};
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        observe("skipped: no number may be so high: %s", strerrorname_np(errno));
+        return;
+    }
+    Pair pair = on_the_ring();
+    char bytes[16];
+    struct epoll_event event = {.events = EPOLLIN};
+    must(send(pair.far, "unread", 6, 0) == 6, "send");
+    must(dup2(pair.near, BEYOND) == BEYOND && close(pair.near) == 0, "dup2");
+    must(send(pair.far, " and more", 9, 0) == 9, "send");
+    usleep(1000);
+    observe_result("recv", recv(BEYOND, bytes, 15, MSG_WAITALL));
+    observe_result("send", send(BEYOND, "an answer", 9, 0));
+    observe_result("recv", recv(pair.far, bytes, sizeof bytes, 0));
+    Pair other = on_the_ring();
+    int set = epoll_create1(0);
+    must(epoll_ctl(set, EPOLL_CTL_ADD, other.far, &event) == 0, "epoll_ctl");
+    must(dup2(set, BEYOND + 1) == BEYOND + 1 && close(set) == 0, "dup2");
+    must(send(other.near, "x", 1, 0) == 1, "send");
+    observe("epoll_wait %d", epoll_wait(BEYOND + 1, &event, 1, 2000));
+}
+
 /* Which numbers a program gets that may have few, and how many there are for it. */
 static void few_descriptors(void) {
     static const rlim_t limits[] = {12, 40, 64, 70, 200, 900, 901};
@@ -422,6 +448,7 @@ int main(int argc, char **argv) {
         CASE(everything_is_closed),
         CASE(descriptors_run_out),
         CASE(in_the_place_of_what_is_beyond_the_limit),
+        CASE(copied_to_a_number_beyond_all),
         CASE(few_descriptors),
         CASE(passed_to_another_process),
         CASE(passed_to_itself),

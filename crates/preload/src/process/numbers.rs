@@ -6,7 +6,7 @@ use millrace_wire::Reason;
 use super::{fork, is_borrowed};
 use crate::socket::{Socket, forget};
 use crate::table::{self, Closing, Entry};
-use crate::{client, kernel, started, uring};
+use crate::{client, kernel, pass, started, uring};
 
 /// A descriptor is about to be closed, or given another meaning. What is returned is kept until that is done.
 #[inline]
@@ -44,6 +44,10 @@ pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
         }
         _ => entry,
     };
+    if !table::covers(target) {
+        // What is done by that number nobody sees, as in another program.
+        return pass::note_given(fd, entry);
+    }
     let entry = match entry {
         Entry::Socket(socket) if !socket.add_descriptor() => Entry::Unknown,
         Entry::Set(set) => {
