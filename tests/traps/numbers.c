@@ -99,6 +99,30 @@ static void waits_by_number(void) {
     }
 }
 
+#ifdef __x86_64__
+static int select_by_number(Pair pair, struct timeval *time) {
+    fd_set read;
+    FD_ZERO(&read);
+    FD_SET(pair.far, &read);
+    return syscall(SYS_select, pair.far + 1, &read, NULL, NULL, time);
+}
+
+/* The kernel reads a time-out, and does not mind where what is left of it cannot be written. */
+static void time_outs_in_read_only_memory(void) {
+    Pair pair = on_the_ring();
+    struct timeval *time = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *time = (struct timeval){0, 300000};
+    must(mprotect(time, 4096, PROT_READ) == 0, "mprotect");
+    must(send(pair.near, "x", 1, 0) == 1, "send");
+    observe("select %d", select_by_number(pair, time));
+    must(recv(pair.far, &(char){0}, 1, 0) == 1, "recv");
+    observe("select %d", select_by_number(pair, time));
+    observe("still %ld us", (long)time->tv_usec);
+    must(mprotect(time, 4096, PROT_NONE) == 0, "mprotect");
+    observe_result("out of reach", select_by_number(pair, time));
+}
+#endif
+
 static void descriptors_by_number(void) {
     Pair pair = on_the_ring();
     int copy = syscall(SYS_dup, pair.near), other = syscall(SYS_fcntl, pair.near, F_DUPFD_CLOEXEC, 100);
@@ -176,6 +200,9 @@ static void mapped_receive(void) {
 int main(int argc, char **argv) {
     const Case cases[] = {CASE(bytes_by_number),
                           CASE(waits_by_number),
+#ifdef __x86_64__
+                          CASE(time_outs_in_read_only_memory),
+#endif
                           CASE(descriptors_by_number),
                           CASE(connected_by_number),
                           CASE(asynchronous_requests),

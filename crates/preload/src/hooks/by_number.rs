@@ -203,7 +203,7 @@ fn older(number: c_long, [a, b, c, d, e, _]: Arguments) -> Option<c_long> {
     match number {
         libc::SYS_dup2 => call!(descriptors::dup2, a, b),
         libc::SYS_poll => call!(wait::poll, a, b, c),
-        libc::SYS_select => call!(wait::select, a, b, c, d, e),
+        libc::SYS_select => call!(wait::select_by_number, a, b, c, d, e),
         libc::SYS_epoll_create => call!(descriptors::epoll_create, a),
         libc::SYS_epoll_wait => call!(wait::epoll_wait, a, b, c, d),
         _ => None,

@@ -122,23 +122,42 @@ pub(super) unsafe extern "C-unwind" fn select(
 ) -> c_int {
     // SAFETY: the program's own arguments.
     let own = || unsafe { real::select(count, read, write, except, timeout) };
+    select_by(own, count, [read, write, except], timeout)
+}
+
+/// The system call. Unlike the C library, it touches no time-out that is out of reach.
+#[cfg(target_arch = "x86_64")]
+pub(super) unsafe extern "C-unwind" fn select_by_number(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    let own = || {
+        let answer = kernel::kernel!(libc::SYS_select, count, read, write, except, timeout);
+        crate::thread::told(answer) as c_int
+    };
+    select_by(own, count, [read, write, except], timeout)
+}
+
+fn select_by(
+    own: impl Fn() -> c_int,
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    timeout: *mut timeval,
+) -> c_int {
     let Some(patience) = Patience::of(timeout) else {
         return own();
     };
-    enter!(selects("select", read, count, patience.given_ns()));
+    enter!(selects("select", sets[0], count, patience.given_ns()));
     let mut slept = false;
     let mut sleep = || {
         slept = true;
         own()
     };
-    let sets = [read, write, except];
-    let result = polling::select(
-        count,
-        sets,
-        patience.given_ns(),
-        std::ptr::null(),
-        &mut sleep,
-    );
+    let given_ns = patience.given_ns();
+    let result = polling::select(count, sets, given_ns, std::ptr::null(), &mut sleep);
     if !slept {
         patience.tell();
     }
@@ -153,7 +172,7 @@ struct Patience {
 }
 
 impl Patience {
-    /// None: it is refused, or is not there.
+    /// None: it is refused.
     fn of(timeout: *mut timeval) -> Option<Patience> {
         if timeout.is_null() {
             return Some(Patience {
@@ -162,10 +181,10 @@ impl Patience {
                 begun_ns: 0,
             });
         }
-        if !user::can_write(timeout.cast(), size_of::<timeval>()) {
+        if !user::can_read(timeout.cast(), size_of::<timeval>()) {
             return None;
         }
-        // SAFETY: just found writable.
+        // SAFETY: just found readable.
         let value = unsafe { timeout.read() };
         let seconds = u64::try_from(value.tv_sec).ok()?;
         let microseconds = u64::try_from(value.tv_usec).ok()?;
@@ -191,7 +210,11 @@ impl Patience {
             tv_sec: (left_ns / 1_000_000_000).cast_signed(),
             tv_usec: (left_ns % 1_000_000_000 / 1000).cast_signed(),
         };
-        // SAFETY: found writable; the program gave it to this call.
+        if !user::can_write(self.timeout.cast(), size_of::<timeval>()) {
+            // The kernel does not mind.
+            return;
+        }
+        // SAFETY: just found writable; the program gave it to this call.
         unsafe { self.timeout.write(left) };
     }
 }
