@@ -1,5 +1,6 @@
 /* Ways to a connection's bytes around the functions of the C library: system calls by number, the kernel's asynchronous I/O, mapping. */
 #include "requests.h"
+#include <limits.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 
@@ -123,6 +124,19 @@ static void time_outs_in_read_only_memory(void) {
 }
 #endif
 
+/* Longer than a number of nanoseconds can say. */
+static void time_outs_for_ever(void) {
+    Pair pair = on_the_ring();
+    struct pollfd item = {.fd = pair.far, .events = POLLIN};
+    must(send(pair.near, "x", 1, 0) == 1, "send");
+    static const long seconds[] = {LONG_MAX, LONG_MAX / 1000, 9223372036, 10000000000};
+    for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++) {
+        struct timespec time = {seconds[i], 999999999};
+        observe("ppoll %ld", syscall(SYS_ppoll, &item, 1, &time, NULL, 8));
+        observe("%d", time.tv_sec / 1000000000 == seconds[i] / 1000000000);
+    }
+}
+
 static void descriptors_by_number(void) {
     Pair pair = on_the_ring();
     int copy = syscall(SYS_dup, pair.near), other = syscall(SYS_fcntl, pair.near, F_DUPFD_CLOEXEC, 100);
@@ -203,6 +217,7 @@ int main(int argc, char **argv) {
 #ifdef __x86_64__
                           CASE(time_outs_in_read_only_memory),
 #endif
+                          CASE(time_outs_for_ever),
                           CASE(descriptors_by_number),
                           CASE(connected_by_number),
                           CASE(asynchronous_requests),

@@ -234,10 +234,14 @@ fn is_mask(mask: usize, bytes: usize) -> bool {
     mask == 0 || bytes == SIGNAL_SET_BYTES
 }
 
+/// Nanoseconds of a second. The longest time-outs have more of them than 64 bits hold.
+const NS: i128 = 1_000_000_000;
+
 /// The kernel says how much of a time-out was left, which the functions keep to themselves.
 struct Remaining {
     timeout: *mut timespec,
-    deadline_ns: i64,
+    /// None: nothing is said.
+    deadline_ns: Option<i128>,
 }
 
 impl Remaining {
@@ -246,10 +250,11 @@ impl Remaining {
         let deadline_ns = if user::can_write(timeout.cast(), size_of::<timespec>()) {
             // SAFETY: just found readable.
             let given = unsafe { timeout.read_unaligned() };
-            let given_ns = given.tv_sec.saturating_mul(1_000_000_000) + given.tv_nsec;
-            given_ns.saturating_add(kernel::monotonic_ns() as i64)
+            let given_ns = i128::from(given.tv_sec) * NS + i128::from(given.tv_nsec);
+            // The kernel counts no further either.
+            Some((given_ns + i128::from(kernel::monotonic_ns())).min(i128::from(i64::MAX) * NS))
         } else {
-            i64::MAX
+            None
         };
         Remaining {
             timeout,
@@ -258,15 +263,15 @@ impl Remaining {
     }
 
     fn tell(self) {
-        if self.deadline_ns == i64::MAX {
+        let Some(deadline_ns) = self.deadline_ns else {
             return;
-        }
-        let left = (self.deadline_ns - kernel::monotonic_ns() as i64).max(0);
+        };
+        let left = (deadline_ns - i128::from(kernel::monotonic_ns())).max(0);
         // SAFETY: found writable before; the program gave it to this call.
         unsafe {
             self.timeout.write_unaligned(timespec {
-                tv_sec: left / 1_000_000_000,
-                tv_nsec: left % 1_000_000_000,
+                tv_sec: i64::try_from(left / NS).unwrap_or(i64::MAX),
+                tv_nsec: (left % NS) as i64,
             });
         }
     }
