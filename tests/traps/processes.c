@@ -415,6 +415,66 @@ static void set_changed_by_a_child(void) {
     observe_result("wait", epoll_wait(set, &event, 1, 1000));
 }
 
+/* What a started program does: changes what belongs to the connection, and not to its descriptor. */
+static int change(int fd, const char *what) {
+    int two = 2, one = 1;
+    switch (*what) {
+    case 'b':
+        return fcntl(fd, F_SETFL, 0);
+    case 'n':
+        return fcntl(fd, F_SETFL, O_NONBLOCK);
+    case 'l':
+        return setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &two, sizeof two);
+    default:
+        return setsockopt(fd, IPPROTO_TCP, TCP_INQ, &one, sizeof one);
+    }
+}
+
+static void changed_by_a_program(int fd, char *what) {
+    char number[16];
+    snprintf(number, sizeof number, "%d", fd);
+    char *argv[] = {"processes", "change", number, what, NULL};
+    pid_t program;
+    must(posix_spawn(&program, "/proc/self/exe", NULL, NULL, argv, environ) == 0, "posix_spawn");
+    observe("the program ended with %d", status_of(program));
+}
+
+static void observe_receive(int fd) {
+    char bytes[8], control[64];
+    struct iovec vector = {bytes, 1};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct pollfd item = {.fd = fd, .events = POLLIN};
+    struct timeval time = {0, 100000};
+    must(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0, "SO_RCVTIMEO");
+    observe("poll %d", poll(&item, 1, 200));
+    observe_result("recvmsg", recvmsg(fd, &header, 0));
+    observe("%zu of control", header.msg_controllen);
+    struct timespec begun, ended;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    observe_result("recv", recv(fd, bytes, 1, 0));
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    observe("waited %d", (ended.tv_sec - begun.tv_sec) * 1000 + (ended.tv_nsec - begun.tv_nsec) / 1000000 >= 50);
+}
+
+/* Whoever had a connection, too, may leave it changed. When it is all ours again, it is as it was left. */
+static void changed_by_a_started_program(void) {
+    static char *changes[] = {"nonblocking", "blocking", "low water", "inq"};
+    for (int i = 0; i < 4; i++) {
+        Pair pair = on_the_ring();
+        if (*changes[i] == 'b')
+            must(fcntl(pair.near, F_SETFL, O_NONBLOCK) == 0, "O_NONBLOCK");
+        changed_by_a_program(pair.near, changes[i]);
+        for (int round = 0; round < 40; round++) {
+            char byte;
+            must(send(pair.near, "x", 1, 0) == 1 && recv(pair.far, &byte, 1, 0) == 1, "talk");
+        }
+        must(send(pair.far, "x", 1, 0) == 1, "send");
+        observe("%s", changes[i]);
+        observe_receive(pair.near);
+        close(pair.near), close(pair.far);
+    }
+}
+
 /* A child in a PID namespace of its own: numbers of threads mean nothing between it and its parent. */
 static void into_numbers_of_its_own(int by_setns) {
     Pair pair = on_the_ring();
@@ -469,9 +529,12 @@ int main(int argc, char **argv) {
         CASE(exec_with_bytes_unread),
         CASE(parent_ends_first),
         CASE(set_changed_by_a_child),
+        CASE(changed_by_a_started_program),
         CASE(a_child_with_numbers_of_its_own),
         CASE(a_child_after_setns),
         {0},
     };
+    if (argc == 4 && strcmp(argv[1], "change") == 0)
+        return change(atoi(argv[2]), argv[3]) != 0;
     return run_cases(cases, argc, argv);
 }

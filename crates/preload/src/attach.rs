@@ -184,8 +184,7 @@ impl Socket {
                     row.identity.flags.fetch_or(flags::NONBLOCK, Relaxed);
                 }
                 self.hide_no_delay(fd);
-                let tells_left = kernel::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_INQ);
-                self.set_tells_left(tells_left == Some(1));
+                self.look_whether_left_is_told(fd);
                 row.identity.reason.store(Reason::None as u8, Relaxed);
                 row.identity.state.store(state::ATTACHED, Relaxed);
                 phase::ATTACHED
@@ -205,6 +204,16 @@ impl Socket {
         }
         let sent = kernel::sent(fd, self.active.load(Relaxed)).ok_or(Reason::NotEstablished)?;
         let taken = kernel::taken(fd).ok_or(Reason::NotEstablished)?;
+        Ok((sent, taken, self.status(fd)?))
+    }
+
+    fn look_whether_left_is_told(&self, fd: c_int) {
+        let tells_left = kernel::option::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_INQ);
+        self.set_tells_left(tells_left == Some(1));
+    }
+
+    /// The file status flags, where neither they nor an option leave the program to the kernel.
+    fn status(&self, fd: c_int) -> Result<c_int, Reason> {
         let status = kernel::status_flags(fd).ok_or(Reason::NotEstablished)?;
         if status & libc::O_ASYNC != 0 {
             return Err(Reason::AsyncIo);
@@ -214,8 +223,28 @@ impl Socket {
         }
         match KERNEL_OPTIONS.iter().find(|option| option.is_set(fd)) {
             Some(option) => Err(option.reason),
-            None => Ok((sent, taken, status)),
+            None => Ok(status),
         }
+    }
+
+    /// A connection that a program had, too, may not be as it was: all that it has in common with us is learnt anew. Both halves are
+    /// locked, and it is pinned still.
+    pub(crate) fn learn_again(&self, fd: c_int) -> Result<(), Reason> {
+        let mut status = self.status(fd)?;
+        let word = &self.row().identity.flags;
+        loop {
+            match status & libc::O_NONBLOCK {
+                0 => word.fetch_and(!flags::NONBLOCK, AcqRel),
+                _ => word.fetch_or(flags::NONBLOCK, AcqRel),
+            };
+            let before = std::mem::replace(&mut status, self.status(fd)?);
+            // Another thread may have set it, and said so, just before we wrote down how it was.
+            if (before ^ status) & libc::O_NONBLOCK == 0 {
+                break;
+            }
+        }
+        self.look_whether_left_is_told(fd);
+        Ok(())
     }
 
     /// Moves a connection that is not offered, and that nobody else holds, to another end record. False: a call is under way. Raw calls

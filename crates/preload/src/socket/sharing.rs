@@ -107,6 +107,13 @@ impl Socket {
         };
         row.send.kernel_position.store(sent, Relaxed);
         row.receive.kernel_position.store(taken, Relaxed);
+        if let Err(reason) = self.learn_again(fd) {
+            // As if this process had asked for it: no program has to let go of it any more.
+            row.identity.flags.fetch_and(!flags::FORKED, AcqRel);
+            row.identity.reason.store(reason as u8, Relaxed);
+            row.identity.owner.store(process::id(), Relaxed);
+            return;
+        }
         let unpin =
             |word: u32| (word & flags::FORKED != 0).then_some(word & !(PINNED | flags::FORKED));
         if let Ok(before) = row.identity.flags.fetch_update(AcqRel, Acquire, unpin) {
