@@ -249,6 +249,60 @@ static void long_sends_end(void) {
     }
 }
 
+/* The first time calls go on, the second time one that hangs is left. */
+static void count_then_leave(int number) {
+    (void)number;
+    if (++handled > 1)
+        siglongjmp(way_out, 1);
+}
+
+static void *sleep_for_ever(void *unused) {
+    for (;;)
+        pause_ms(1000);
+    return unused;
+}
+
+/* What one call returns in the middle of which a handler runs after which calls are restarted: it has something to return. */
+static void call_ends(const char *what, ssize_t (*call)(void)) {
+    struct itimerval twice = {{1, 0}, {0, 100000}}, never = {0};
+    the_pair = on_the_ring();
+    handled = 0;
+    if (sigsetjmp(way_out, 1) == 0) {
+        setitimer(ITIMER_REAL, &twice, NULL);
+        ssize_t result = call();
+        setitimer(ITIMER_REAL, &never, NULL);
+        observe("%s: some %d", what, result > 0);
+    } else {
+        setitimer(ITIMER_REAL, &never, NULL);
+        observe("%s: goes on for ever", what);
+    }
+    observe("handled %d", handled);
+    close(the_pair.near), close(the_pair.far);
+}
+
+static ssize_t send_much(void) {
+    size_t bytes = 64 << 20;
+    char *much = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    ssize_t sent = send(the_pair.near, much, bytes, 0);
+    return sent < (ssize_t)bytes ? sent : 0;
+}
+
+static ssize_t look_for_more(void) {
+    char bytes[100];
+    must(send(the_pair.near, "ten bytes!", 10, 0) == 10, "send");
+    ssize_t seen = recv(the_pair.far, bytes, sizeof bytes, MSG_PEEK | MSG_WAITALL);
+    return seen == 10 ? seen : 0;
+}
+
+static void handlers_end_calls_that_have_something(void) {
+    handle(SIGALRM, count_then_leave, SA_RESTART);
+    for (int i = 0; i < 2; i++) {
+        call_ends("send", send_much);
+        call_ends("recv", look_for_more);
+        start_thread(sleep_for_ever, NULL);
+    }
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(interrupts_waits),
@@ -260,6 +314,7 @@ int main(int argc, char **argv) {
         CASE(actions_are_shown_as_installed),
         CASE(queued_signals_keep_their_order),
         CASE(long_sends_end),
+        CASE(handlers_end_calls_that_have_something),
         {0},
     };
     return run_cases(cases, argc, argv);

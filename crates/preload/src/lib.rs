@@ -62,6 +62,7 @@ mod unwinder;
 mod uring;
 mod user;
 mod vectors;
+mod waits;
 
 use millrace_shm::spin;
 

@@ -15,7 +15,7 @@ use crate::guarded::Guarded;
 use crate::local::local;
 use crate::socket::{self, Socket, phase};
 use crate::table::Entry;
-use crate::{client, epoll, hooks, kernel, memory, receive, table, thread, uring};
+use crate::{client, epoll, hooks, kernel, memory, table, thread, uring, waits};
 
 /// So long the library's waking waits for a fork, milliseconds.
 const AWAITED_MS: u32 = 200;
@@ -106,7 +106,7 @@ pub(super) extern "C" fn before_fork() {
     }
     let given = sockets.into_iter().filter_map(|(_, it)| give(it, child));
     note_given(earlier, child, given);
-    receive::lock_for_fork();
+    waits::lock_for_fork();
     epoll::lock_for_fork();
     memory::lock_for_fork();
 }
@@ -153,7 +153,7 @@ pub(super) extern "C" fn after_fork_in_parent() {
     if local().forks.replace(false) {
         memory::unlock_after_fork();
         epoll::unlock_after_fork();
-        receive::unlock_after_fork();
+        waits::unlock_after_fork();
         client::resume_introductions();
         thread::end_fork();
         uring::share_all();
@@ -281,7 +281,7 @@ pub(super) extern "C" fn begin_child() {
     thread::begin_child();
     table::begin_child();
     socket::begin_child(forker);
-    receive::begin_child(forker);
+    waits::begin_child(forker);
     epoll::begin_child(forker);
     hooks::begin_child(forker);
     uring::begin_child(forker);

@@ -11,6 +11,7 @@ use super::{Call, Progress, Step, has_copy_only};
 use crate::client::CHAOS;
 use crate::kernel::{self, kernel};
 use crate::socket::{Locked, Socket};
+use crate::waits::await_events;
 use crate::{Outcome, real, signals, spin, table, thread};
 
 /// How often a send that is under way is looked at before an end of stream is believed.
@@ -103,7 +104,11 @@ pub(super) fn await_kernel(fd: c_int, progress: &mut Progress<'_>) -> Result<(),
     if now_ns >= until_ns {
         return Err(libc::EAGAIN);
     }
-    let readable = await_events(fd, (until_ns - now_ns).min(NS_OF_WAIT));
+    let readable = await_events(
+        fd,
+        libc::POLLIN | libc::POLLRDHUP,
+        (until_ns - now_ns).min(NS_OF_WAIT),
+    );
     // A call that is timed is not restarted.
     let is_ended = (progress.interrupts).end_call(progress.got > 0 || until_ns != u64::MAX);
     if readable <= 0 && is_ended {
@@ -129,24 +134,6 @@ pub(super) fn deadline_ns(fd: c_int) -> u64 {
             + patience.tv_nsec.unsigned_abs();
         kernel::monotonic_ns().saturating_add(patience_ns)
     })
-}
-
-/// Sleeps until there is something to receive or an end, so long at most, or until any handler has run. As `poll` returns.
-pub(super) fn await_events(fd: c_int, patience_ns: u64) -> c_int {
-    let errno = thread::errno();
-    let mut entry = libc::pollfd {
-        fd,
-        events: libc::POLLIN | libc::POLLRDHUP,
-        revents: 0,
-    };
-    let patience = timespec {
-        tv_sec: (patience_ns / 1_000_000_000).min(1 << 31) as i64,
-        tv_nsec: (patience_ns % 1_000_000_000) as i64,
-    };
-    // SAFETY: structures of ours.
-    let result = unsafe { real::ppoll(&raw mut entry, 1, &raw const patience, std::ptr::null()) };
-    thread::set_errno(errno);
-    result
 }
 
 /// Makes the program's own call, which has been announced in `row`, and opens the ring when it brought something.
@@ -250,7 +237,8 @@ pub(super) fn receive_list(fd: c_int, list: &mut [iovec], flags: c_int) -> isize
     kernel!(libc::SYS_recvmsg, fd, &raw mut header, flags)
 }
 
-fn header_of(list: &mut [iovec]) -> libc::msghdr {
+/// A message of these buffers.
+pub(crate) fn header_of(list: &mut [iovec]) -> libc::msghdr {
     // SAFETY: pointers and integers, for which zero is a value.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = list.as_mut_ptr();

@@ -24,11 +24,10 @@ use by_kernel::{
     await_kernel, await_rest, end_raw, look_in_kernel, recount, take_from_kernel, take_rest,
     tell_taken,
 };
-pub(crate) use by_kernel::{by_kernel, ending, keep_error, kept_error, patience_of};
+pub(crate) use by_kernel::{by_kernel, ending, header_of, keep_error, kept_error, patience_of};
 pub(crate) use gathering::Gathering;
 pub(crate) use peeked::Peeked;
 use peeked::copy_from_ring;
-pub(crate) use rest::{begin_child, lock_for_fork, unlock_after_fork};
 pub(crate) use told::Told;
 
 /// Flags that the ring can honour.

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use libc::c_int;
+use libc::{c_int, iovec};
 use millrace_stream::ReceiveHalf;
 
-use super::by_kernel::{account, await_list, keep_error, receive_list, recount};
+use super::by_kernel::{account, await_list, keep_error, patience_of, receive_list, recount};
 use super::{Call, Progress, Step, copy_from_ring};
-use crate::kernel;
 use crate::socket::{Locked, Socket};
+use crate::waits::{Waited, Waits};
+use crate::{kernel, signals, table};
 
 /// Looks at what is there, when something is in the ring. `limit` kernel bytes come before that.
 pub(super) fn peek(
@@ -49,11 +50,10 @@ pub(super) fn peek(
         // Nothing there, or an error, which is for the next call to take.
         0
     } else if all && before + behind > 0 {
-        let row = socket.row();
-        row.receive.sleepers.fetch_add(1, SeqCst);
+        socket.row().receive.sleepers.fetch_add(1, SeqCst);
         drop(locked);
-        let result = await_list(call.fd, &mut list, flags | libc::MSG_WAITALL);
-        account(socket, call, row, result);
+        let is_first = middle > 0 && before == 0;
+        let result = look_on(socket, call, progress, (&mut list, flags, is_first));
         if middle > 0 && !is_there(socket, call.fd, (head, middle)) {
             // Sent again by the kernel, or taken by another thread, meanwhile: not to be seen twice.
             return Step::Again;
@@ -80,6 +80,38 @@ pub(super) fn peek(
         return Step::End(0);
     }
     Step::Enough
+}
+
+/// Looks at the kernel's bytes, and waits for all. `is_first`: the ring's have been seen, and none of the kernel's come before them.
+fn look_on(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    progress: &Progress<'_>,
+    (list, flags, is_first): (&mut [iovec], c_int, bool),
+) -> isize {
+    let result = match is_first && !await_more(socket, call, progress) {
+        true => receive_list(call.fd, list, flags | libc::MSG_DONTWAIT),
+        false => await_list(call.fd, list, flags | libc::MSG_WAITALL),
+    };
+    account(socket, call, socket.row(), result);
+    result
+}
+
+/// Waits for the first of the kernel's bytes that a call wants to see behind what it has seen: with nothing of its own the kernel's call
+/// would be restarted after a handler. False: the call is over.
+fn await_more(socket: &'static Socket, call: &Call<'_>, progress: &Progress<'_>) -> bool {
+    let restarts = signals::may_restart_calls() && patience_of(call.fd).is_none();
+    if !restarts && !progress.interrupts.end_call(true) {
+        return true;
+    }
+    let mut waits = Waits::new(socket, call.fd, u64::MAX, progress.interrupts);
+    loop {
+        match waits.once(libc::POLLIN | libc::POLLRDHUP) {
+            Waited::Ready => return table::is(call.fd, socket),
+            Waited::Again => {}
+            Waited::Over => return false,
+        }
+    }
 }
 
 /// What is seen now is there to be taken, and is what is taken then.

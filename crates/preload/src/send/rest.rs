@@ -8,11 +8,13 @@ use millrace_shm::board::Row;
 
 use super::turn::end_parts;
 use super::{Call, account, end_raw};
-use crate::receive::keep_error;
+use crate::kernel::{self, kernel};
+use crate::receive::{header_of, keep_error};
 use crate::socket::Socket;
 use crate::thread::Interrupts;
 use crate::vectors::Vectors;
-use crate::{Outcome, kernel, real, table, thread};
+use crate::waits::{Waited, Waits};
+use crate::{Outcome, real, signals, table, thread};
 
 /// Sends what is left after the ring took the first part. Errors are for the next call: a part has been sent.
 pub(super) fn send_rest(
@@ -44,7 +46,10 @@ pub(super) fn send_rest(
     if waits && has_no_room && taken < vectors.remaining() {
         let mut rest = vectors.clone();
         rest.skip(taken);
-        last = send(&rest, QUIETLY);
+        last = match is_restarted(call.fd) {
+            true => send_in_pieces(socket, call, rest, interrupts),
+            false => send(&rest, QUIETLY),
+        };
         result = if taken > 0 {
             result + last.max(0)
         } else {
@@ -57,6 +62,52 @@ pub(super) fn send_rest(
     account(socket, row, result);
     thread::set_errno(errno);
     result
+}
+
+/// Whether the kernel would restart a call that has sent nothing after a handler: one that is timed it does not.
+fn is_restarted(fd: c_int) -> bool {
+    signals::may_restart_calls() && is_untimed(fd)
+}
+
+fn is_untimed(fd: c_int) -> bool {
+    kernel::option::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO) == Some([0; 2])
+}
+
+/// Sends what is left whenever there is room, until any handler has run: a part has been sent, of which the kernel does not know.
+/// A count, or -1 with the error.
+#[cold]
+fn send_in_pieces(
+    socket: &'static Socket,
+    call: &Call<'_>,
+    mut rest: Vectors<'_>,
+    interrupts: Interrupts,
+) -> isize {
+    let mut sent = 0;
+    let mut waits = Waits::new(socket, call.fd, u64::MAX, interrupts);
+    while rest.remaining() > 0 {
+        match waits.once(libc::POLLOUT) {
+            Waited::Ready => {}
+            Waited::Again => continue,
+            Waited::Over => break,
+        }
+        let mut list = rest.list();
+        let header = header_of(&mut list);
+        let flags = call.flags | QUIETLY | libc::MSG_DONTWAIT;
+        // No place for a cancellation, as `waits` has a descriptor of its own.
+        let part = kernel!(libc::SYS_sendmsg, waits.fd(), &raw const header, flags);
+        if part >= 0 {
+            rest.skip(part.cast_unsigned());
+            sent += part;
+        } else if part != -(libc::EAGAIN as isize) {
+            if sent > 0 {
+                keep_error(socket, -(part as i32));
+                break;
+            }
+            thread::set_errno(-(part as i32));
+            return -1;
+        }
+    }
+    sent
 }
 
 /// Sends a message of which nothing is on the ring, where a handler has run since the call began: without a wait.
@@ -76,8 +127,7 @@ pub(super) fn send_interrupted(
     let sent = send_list(call, vectors, libc::MSG_DONTWAIT);
     let error = thread::errno();
     thread::set_errno(errno);
-    let limit = kernel::option::<[i64; 2]>(call.fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO);
-    let is_restarted = limit == Some([0; 2]) && !interrupts.end_call(false);
+    let is_restarted = is_untimed(call.fd) && !interrupts.end_call(false);
     if sent < 0 && error == libc::EAGAIN && is_restarted {
         return end_raw(socket, call.fd, row, raw);
     }
@@ -95,10 +145,7 @@ const QUIETLY: c_int = libc::MSG_NOSIGNAL;
 /// The program's call for what is left of its buffers.
 fn send_list(call: &Call<'_>, vectors: &Vectors<'_>, how: c_int) -> isize {
     let mut list = vectors.list();
-    // SAFETY: pointers and integers, for which zero is a value.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = list.as_mut_ptr();
-    header.msg_iovlen = list.len();
+    let header = header_of(&mut list);
     let flags = call.flags | how;
     // SAFETY: the program's own buffers.
     unsafe { real::sendmsg(call.fd, &raw const header, flags) }

@@ -1,0 +1,188 @@
+//! Waits of a call that has something to return.
+//!
+//! In the kernel any handler ends the next wait of such a call. Our calls are several of the kernel's: one that begins with nothing
+//! would be restarted after the handler, or would not know of one that has run before. So they wait here, in pieces, and take or give
+//! without waiting.
+
+use std::os::fd::IntoRawFd;
+
+use libc::{c_int, timespec};
+
+use crate::guarded::Guarded;
+use crate::kernel::{self, kernel};
+use crate::socket::Socket;
+use crate::thread::{self, Busy, Interrupts};
+use crate::{real, table};
+
+/// Another thread may close the connection, or a signal have come just before: a wait lasts so long at most, in nanoseconds.
+const NS_BEFORE_LOOK: u64 = 20_000_000;
+
+/// Descriptors of calls that wait, with the cookies of their sockets.
+static KEPT: Guarded<Vec<(c_int, u64)>> = Guarded::new(Vec::new());
+
+/// The connection by a descriptor of a call's own, while it waits: another thread may close the program's, or put another connection in its
+/// place, and the call goes on with what it began with, as one that sleeps in the kernel does.
+///
+/// Handlers wait meanwhile, for they may leave by a jump. None runs late: the first signal ends the call.
+#[derive(Debug)]
+struct Kept {
+    fd: c_int,
+    cookie: u64,
+    _busy: Busy,
+}
+
+impl Kept {
+    fn new(socket: &'static Socket, fd: c_int) -> Option<Kept> {
+        let busy = Busy::new();
+        let cookie = cookie(fd)?;
+        let mut all = KEPT.lock()?;
+        let copy = kernel::high_copy(fd)?.into_raw_fd();
+        all.push((copy, cookie));
+        drop(all);
+        let kept = Kept {
+            fd: copy,
+            cookie,
+            _busy: busy,
+        };
+        // It was that still when it was copied.
+        table::is(fd, socket).then_some(kept)
+    }
+
+    fn is_still(&self) -> bool {
+        is_still(self.fd, self.cookie)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(mut all) = KEPT.lock() {
+            all.retain(|(fd, _)| *fd != self.fd);
+            close((self.fd, self.cookie));
+        }
+    }
+}
+
+fn cookie(fd: c_int) -> Option<u64> {
+    kernel::option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
+}
+
+/// Whoever closes all descriptors that it does not know closes these, too.
+fn is_still(fd: c_int, known: u64) -> bool {
+    cookie(fd) == Some(known)
+}
+
+fn close((fd, known): (c_int, u64)) {
+    if is_still(fd, known) {
+        kernel!(libc::SYS_close, fd);
+    }
+}
+
+/// Before a fork: none is being made.
+pub(crate) fn lock_for_fork() {
+    KEPT.lock_for_fork();
+}
+
+/// After it, in the parent.
+pub(crate) fn unlock_after_fork() {
+    KEPT.unlock_after_fork();
+}
+
+/// In a forked child, see [`Guarded::begin_child`]: the calls are the parent's.
+pub(crate) fn begin_child(forker: u32) {
+    KEPT.begin_child(forker);
+    if let Some(mut all) = KEPT.lock() {
+        all.drain(..).for_each(close);
+    }
+}
+
+/// Sleeps until there are such events, so long at most, or until any handler has run. The events, or a negative number.
+pub(crate) fn await_events(fd: c_int, events: i16, patience_ns: u64) -> c_int {
+    let errno = thread::errno();
+    let mut entry = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let patience = timespec {
+        tv_sec: (patience_ns / 1_000_000_000).min(1 << 31) as i64,
+        tv_nsec: (patience_ns % 1_000_000_000) as i64,
+    };
+    // SAFETY: structures of ours.
+    let result = unsafe { real::ppoll(&raw mut entry, 1, &raw const patience, std::ptr::null()) };
+    thread::set_errno(errno);
+    match result {
+        1.. => c_int::from(entry.revents),
+        none => none,
+    }
+}
+
+/// What a wait came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Waited {
+    /// There are such events.
+    Ready,
+    /// There are none yet.
+    Again,
+    /// A handler has run, or waits; the time is over; or the connection is not there any more.
+    Over,
+}
+
+/// The waits of one call. What the program says of waiting meanwhile is for later calls.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    socket: &'static Socket,
+    fd: c_int,
+    kept: Option<Kept>,
+    /// When, of CLOCK_MONOTONIC in nanoseconds, they are over.
+    until_ns: u64,
+    /// When the call began.
+    interrupts: Interrupts,
+}
+
+impl Waits {
+    pub(crate) fn new(
+        socket: &'static Socket,
+        fd: c_int,
+        until_ns: u64,
+        interrupts: Interrupts,
+    ) -> Waits {
+        let is_alone = thread::is_alone();
+        Waits {
+            socket,
+            fd,
+            kept: (!is_alone).then(|| Kept::new(socket, fd)).flatten(),
+            until_ns,
+            interrupts,
+        }
+    }
+
+    /// By which the connection is used meanwhile.
+    pub(crate) fn fd(&self) -> c_int {
+        self.kept.as_ref().map_or(self.fd, |kept| kept.fd)
+    }
+
+    /// Waits for a while. What is there already is told also when the time is over.
+    pub(crate) fn once(&mut self, events: i16) -> Waited {
+        let left_ns = self.until_ns.saturating_sub(kernel::monotonic_ns());
+        let is_over = self.interrupts.end_call(true) || thread::has_waiting() || left_ns == 0;
+        let patience_ns = match is_over {
+            true => 0,
+            false => left_ns.min(NS_BEFORE_LOOK),
+        };
+        let found = await_events(self.fd(), events, patience_ns);
+        if found < 0 || found == 0 && is_over || !self.is_still() {
+            return Waited::Over;
+        }
+        match found {
+            0 => Waited::Again,
+            _ => Waited::Ready,
+        }
+    }
+
+    fn is_still(&self) -> bool {
+        match &self.kept {
+            Some(kept) => kept.is_still(),
+            None => table::is(self.fd, self.socket),
+        }
+    }
+}
