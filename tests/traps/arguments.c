@@ -58,6 +58,20 @@ static void hit(int number) {
     hits++;
 }
 
+/* Of a single buffer the kernel looks at no more than it takes. */
+static void single_buffers_longer_than_memory(void) {
+    Pair pair = with_unread(3);
+    struct iovec vector = {bytes, SSIZE_MAX};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1};
+    handle(SIGALRM, hit, 0);
+    alarm(3);
+    observe_bytes("readv", readv(pair.far, &vector, 1));
+    must(send(pair.near, bytes, 10, 0) == 10, "send");
+    observe_bytes("recvmsg", recvmsg(pair.far, &header, 0));
+    alarm(0);
+    observe("interrupted %d", hits > 0);
+}
+
 /* A signal that only the call's own mask lets through. */
 static void signals_by_the_mask_of_a_call(void) {
     Pair pair = on_the_ring();
@@ -224,6 +238,7 @@ static void several_of_which_one_is_wrong(void) {
 int main(int argc, char **argv) {
     static const Case cases[] = {CASE(flags_that_mean_nothing),
                                  CASE(lengths_beyond_memory),
+                                 CASE(single_buffers_longer_than_memory),
                                  CASE(signals_by_the_mask_of_a_call),
                                  CASE(structures_out_of_reach),
                                  CASE(more_events_than_memory),

@@ -11,9 +11,14 @@ pub(crate) type List = SmallVec<[iovec; 16]>;
 pub(crate) struct Vectors<'a> {
     rest: &'a [iovec],
     offset: usize,
+    /// Bytes that are left, which may be fewer than the buffers have.
+    left: usize,
 }
 
-/// More buffers than this, or more bytes in all than the kernel takes, is for the kernel to refuse.
+/// What one call moves at most (`MAX_RW_COUNT`): more is asked for as if it were so much.
+pub(crate) const BYTES_MAX: usize = 0x7fff_f000;
+
+/// More buffers than this are for the kernel to refuse.
 const COUNT_MAX: usize = 1024;
 
 /// A program's memory ends there, or before, on whatever processor (five levels of pages on x86, 52 bits on Arm): the kernel refuses what
@@ -23,22 +28,32 @@ pub(crate) const MEMORY_END: usize = 1 << 56;
 impl<'a> Vectors<'a> {
     /// A cursor at the start. None: the kernel would refuse such an array.
     pub(crate) fn new(list: &'a [iovec]) -> Option<Vectors<'a>> {
-        let mut total = 0usize;
+        let mut left = 0usize;
         for vector in list {
-            total = total.checked_add(vector.iov_len)?;
-            if (vector.iov_base as usize).saturating_add(vector.iov_len) > MEMORY_END {
+            let mut bytes = vector.iov_len;
+            if bytes > isize::MAX.cast_unsigned() {
                 return None;
             }
+            if list.len() == 1 {
+                // Of a single one the kernel looks at no more than it takes (Linux 6.4).
+                bytes = bytes.min(BYTES_MAX);
+            }
+            if is_beyond_memory(vector.iov_base as usize, bytes) {
+                return None;
+            }
+            left = left.saturating_add(bytes);
         }
-        (list.len() <= COUNT_MAX && isize::try_from(total).is_ok()).then_some(Vectors {
+        (list.len() <= COUNT_MAX).then_some(Vectors {
             rest: list,
             offset: 0,
+            left: left.min(BYTES_MAX),
         })
     }
 
     /// Bytes left.
+    #[inline]
     pub(crate) fn remaining(&self) -> usize {
-        self.rest.iter().map(|vector| vector.iov_len).sum::<usize>() - self.offset
+        self.left
     }
 
     /// What is left, as an array.
@@ -86,7 +101,7 @@ impl<'a> Vectors<'a> {
             if self.offset < first.iov_len {
                 return (
                     first.iov_base.cast::<u8>().wrapping_add(self.offset),
-                    first.iov_len - self.offset,
+                    (first.iov_len - self.offset).min(self.left),
                 );
             }
             (self.rest, self.offset) = (others, 0);
@@ -98,5 +113,54 @@ impl<'a> Vectors<'a> {
     #[inline]
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.offset += bytes;
+        self.left -= bytes;
+    }
+}
+
+/// Whether the kernel refuses such a buffer before it does anything.
+pub(crate) fn is_beyond_memory(base: usize, bytes: usize) -> bool {
+    // On Arm the upper byte is the program's own (a tag), at which the kernel does not look where the program has said so.
+    const TAG: usize = if cfg!(target_arch = "aarch64") {
+        0xff << 56
+    } else {
+        0
+    };
+    (base & !TAG).saturating_add(bytes) > MEMORY_END
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIBIBYTE: usize = 1 << 30;
+
+    fn buffer(bytes: usize) -> iovec {
+        iovec {
+            iov_base: std::ptr::without_provenance_mut(0x10000),
+            iov_len: bytes,
+        }
+    }
+
+    #[test]
+    fn a_call_asks_for_no_more_than_the_kernel_moves() {
+        let list = [buffer(GIBIBYTE), buffer(0), buffer(2 * GIBIBYTE), buffer(5)];
+        let mut vectors = Vectors::new(&list).unwrap();
+        assert_eq!(vectors.remaining(), BYTES_MAX);
+        let lengths = |list: List| list.iter().map(|part| part.iov_len).collect::<Vec<_>>();
+        assert_eq!(lengths(vectors.list()), [GIBIBYTE, BYTES_MAX - GIBIBYTE]);
+        assert_eq!(lengths(vectors.part(10, 20)), [20]);
+        vectors.skip(BYTES_MAX - 1);
+        assert_eq!(lengths(vectors.list()), [1]);
+        vectors.skip(usize::MAX);
+        assert_eq!((vectors.remaining(), vectors.chunk().1), (0, 0));
+    }
+
+    #[test]
+    fn of_a_single_buffer_no_more_is_looked_at_than_is_taken() {
+        let longest = isize::MAX.cast_unsigned();
+        let bytes = |list: &[iovec]| Vectors::new(list).map(|vectors| vectors.remaining());
+        assert_eq!(bytes(&[buffer(longest)]), Some(BYTES_MAX));
+        assert_eq!(bytes(&[buffer(longest), buffer(1)]), None);
+        assert_eq!(bytes(&[buffer(longest + 1)]), None);
     }
 }

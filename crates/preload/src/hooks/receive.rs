@@ -4,15 +4,13 @@ use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssi
 use millrace_wire::Reason;
 
 use crate::receive::{Call, receive};
-use crate::vectors::MEMORY_END;
+use crate::vectors::{BYTES_MAX, is_beyond_memory};
 use crate::{headers, hooks::finish, real, table, thread, user};
 
 mod many;
 
 pub(super) use many::{give_up, recvmmsg};
 
-/// What one call moves at most (`MAX_RW_COUNT`): more is asked of a socket's own calls as if it were so much.
-const BYTES_MAX: usize = 0x7fff_f000;
 /// Of `recvmsg`: the kernel's own.
 const MSG_CMSG_COMPAT: c_int = i32::MIN;
 
@@ -27,9 +25,7 @@ fn into_buffer(
 ) -> ssize_t {
     match table::called(fd) {
         // Beyond what memory there can be: the kernel looks at that first.
-        Some(_) if bytes > BYTES_MAX && (buffer as usize).saturating_add(bytes) > MEMORY_END => {
-            raw()
-        }
+        Some(_) if bytes > BYTES_MAX && is_beyond_memory(buffer as usize, bytes) => raw(),
         Some(socket) => {
             let list = [iovec {
                 iov_base: buffer,
@@ -131,7 +127,7 @@ unsafe extern "C-unwind" fn __recv_chk(
     enter!(receives("__recv_chk", fd, flags));
     check_room(bytes, room);
     // SAFETY: the program's own arguments.
-    into_buffer(fd, buffer, bytes, flags, &mut || unsafe {
+    into_buffer(fd, buffer, bytes.min(BYTES_MAX), flags, &mut || unsafe {
         real::recv(fd, buffer, bytes, flags)
     })
 }

@@ -7,6 +7,7 @@ use millrace_wire::Reason;
 
 use crate::hooks::receive::{AT_ITS_END, give_up, stream_flags, vectors};
 use crate::send::{Call, send as send_on};
+use crate::vectors::{BYTES_MAX, is_beyond_memory};
 use crate::{headers, hooks::finish, kernel, real, table, thread, user};
 
 #[inline]
@@ -18,6 +19,8 @@ fn from_buffer(
     raw: &mut dyn FnMut() -> isize,
 ) -> ssize_t {
     match table::called(fd) {
+        // Beyond what memory there can be: the kernel looks at that first.
+        Some(_) if bytes > BYTES_MAX && is_beyond_memory(buffer as usize, bytes) => raw(),
         Some(socket) => {
             let list = [iovec {
                 iov_base: buffer.cast_mut(),
@@ -76,7 +79,7 @@ pub(super) unsafe extern "C-unwind" fn send(
 ) -> ssize_t {
     enter!(sends("send", fd, flags));
     // SAFETY: the program's own arguments.
-    from_buffer(fd, buffer, bytes, flags, &mut || unsafe {
+    from_buffer(fd, buffer, bytes.min(BYTES_MAX), flags, &mut || unsafe {
         real::send(fd, buffer, bytes, flags)
     })
 }
@@ -97,7 +100,7 @@ pub(super) unsafe extern "C-unwind" fn sendto(
     if address.is_null()
         || user::can_read(address.cast(), address_bytes as usize) && address_bytes <= 128
     {
-        from_buffer(fd, buffer, bytes, flags, &mut raw)
+        from_buffer(fd, buffer, bytes.min(BYTES_MAX), flags, &mut raw)
     } else {
         raw()
     }
@@ -197,7 +200,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     count.min(1024) as c_int
 }
 
-/// How long a message is.
+/// How long a message is, as the kernel takes it.
 ///
 /// # Safety
 /// Its vectors are readable.
@@ -208,7 +211,8 @@ unsafe fn length(header: &msghdr) -> usize {
     }
     // SAFETY: by the caller's promise.
     let list = unsafe { std::slice::from_raw_parts(header.msg_iov, count) };
-    list.iter().map(|part| part.iov_len).sum()
+    let bytes = |all: usize, part: &iovec| all.saturating_add(part.iov_len);
+    list.iter().fold(0, bytes).min(BYTES_MAX)
 }
 
 #[unsafe(no_mangle)]

@@ -164,7 +164,7 @@ fn receive_joined(
     let flags = call.flags & RING_FLAGS;
     let call = &Call { flags, ..*call };
     let Some(vectors) = Vectors::new(call.list) else {
-        return Outcome::PassThrough;
+        return receive_nothing(socket, call, raw);
     };
     let wanted = vectors.remaining();
     if wanted == 0 {
@@ -221,7 +221,7 @@ fn receive_joined(
     }
 }
 
-/// A call for no bytes: the kernel answers it at once, with what it knows of endings.
+/// A call for no bytes, or one that the kernel refuses: it answers at once, with what it knows of endings.
 fn receive_nothing(
     socket: &'static Socket,
     call: &Call<'_>,
@@ -231,7 +231,10 @@ fn receive_nothing(
         return table::gone(call.fd);
     };
     if !locked.half.is_drained() {
-        return Outcome::Handled(0);
+        return match Vectors::new(call.list) {
+            Some(_) => Outcome::Handled(0),
+            None => Outcome::PassThrough,
+        };
     }
     locked.half.leave();
     let row = socket.row();
