@@ -182,9 +182,10 @@ unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     enter!(touches_all("system", 0));
-    // SAFETY: the program's own arguments.
     started::around(ptr::null(), || {
-        (unsafe { real::system(command) }, Program::Gone)
+        // SAFETY: the program's own arguments.
+        let result = unsafe { real::system(command) };
+        (result, Program::Gone)
     })
 }
 
@@ -196,9 +197,10 @@ unsafe extern "C-unwind" fn wordexp(
     flags: c_int,
 ) -> c_int {
     enter!(touches_all("wordexp", 0));
-    // SAFETY: the program's own arguments.
     started::around(ptr::null(), || {
-        (unsafe { real::wordexp(words, found, flags) }, Program::Gone)
+        // SAFETY: the program's own arguments.
+        let result = unsafe { real::wordexp(words, found, flags) };
+        (result, Program::Gone)
     })
 }
 
