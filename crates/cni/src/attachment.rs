@@ -203,6 +203,7 @@ fn mac_of(network: &str, of: &Attached) -> String {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     use super::*;
 
@@ -227,6 +228,8 @@ mod tests {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
                     let _ = fs::remove_dir(&attachments.directory);
+                    // Who does nothing else may keep the other from ever coming to its end.
+                    std::thread::sleep(Duration::from_micros(20));
                 }
             });
             let written = (0..300).map(|_| {
