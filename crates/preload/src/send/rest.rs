@@ -56,12 +56,20 @@ pub(super) fn send_rest(
             last
         };
     }
-    if last < 0 && (thread::errno() != libc::EPIPE || socket.is_reset_behind_end(call.fd)) {
-        keep_error(socket, thread::errno());
+    if last < 0 {
+        keep_error_of_rest(socket, call.fd, thread::errno());
     }
     account(socket, row, result);
     thread::set_errno(errno);
     result
+}
+
+/// The error that ended a message of which a part was sent is for the next call; but for EPIPE after a shutdown of our own, which comes
+/// again by itself.
+fn keep_error_of_rest(socket: &'static Socket, fd: c_int, error: c_int) {
+    if error != libc::EPIPE || socket.is_reset_behind_end(fd) {
+        keep_error(socket, error);
+    }
 }
 
 /// Whether the kernel would restart a call that has sent nothing after a handler: one that is timed it does not.
@@ -100,7 +108,7 @@ fn send_in_pieces(
             sent += part;
         } else if part != -(libc::EAGAIN as isize) {
             if sent > 0 {
-                keep_error(socket, -(part as i32));
+                keep_error_of_rest(socket, waits.fd(), -(part as i32));
                 break;
             }
             thread::set_errno(-(part as i32));

@@ -190,9 +190,9 @@ fn a_server_that_maps_nothing_gets_few_links_and_its_clients_get_others() {
 #[test]
 fn servers_that_map_nothing_keep_no_client_from_another() {
     let mut matching = Matching::default();
-    let servers: Vec<_> = (1..=8)
-        .map(|number| come(&mut matching, number, false))
-        .collect();
+    for number in 1..=8 {
+        come(&mut matching, number, false);
+    }
     let client = come(&mut matching, 10, true);
     for link in 0..8 {
         let pair = matching.next_pair(&mut 1000, |_| true).unwrap();
@@ -200,7 +200,6 @@ fn servers_that_map_nothing_keep_no_client_from_another() {
         matching.link(pair, link, true);
     }
     assert_eq!(matching.next_pair(&mut 1000, |_| true), None);
-    assert!(servers.iter().all(|server| matching.get(*server).is_some()));
 }
 
 #[test]
