@@ -2,7 +2,8 @@
 //!
 //! A tenant's questions take a tenth of the agent's time at most: a twentieth for what there may be very much of, and another for the
 //! agent's state, for which a program that starts waits only shortly. Now and then there may be some at once. One that comes too early is
-//! kept, one of a client, and answered when its turn has come; until then nothing else is heard of who asked it.
+//! kept, one of a client, and answered when its turn has come; until then nothing else is heard of who asked it. Whoever could stop the
+//! agent is answered at once.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -63,6 +64,9 @@ impl Questions {
 
     /// An answer has taken so long.
     fn spend(&mut self, account: Account, now: Instant, took: Duration) {
+        if account.tenant.may_stop_agent() {
+            return;
+        }
         let rested = now.checked_sub(REST_OWED_MAX).unwrap_or(now);
         self.turns
             .retain(|_, turn| rested < turn.again_at || !turn.kept.is_empty());
@@ -184,5 +188,8 @@ mod tests {
         let other = Account::of(Tenant::User(3), Query::Channels);
         questions.spend(other, later + REST_OWED_MAX, took);
         assert_eq!(questions.turns.len(), 1, "what is over is forgotten");
+        let root = Account::of(Tenant::User(0), Query::Connections);
+        questions.spend(root, later, REST_OWED_MAX);
+        assert!(!questions.keep(root, ClientId(6), later), "root waits");
     }
 }

@@ -13,6 +13,8 @@ use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
+use nix::unistd::geteuid;
+
 /// The bytes of a container's number: 64 hexadecimal digits.
 const CONTAINER_BYTES: usize = 32;
 /// The bytes of a pod's unique id: a UUID.
@@ -132,6 +134,11 @@ impl Tenant {
     /// Whether two programs are one tenant's. Those that cannot be told are not.
     pub(crate) fn is_one_with(self, other: Tenant) -> bool {
         self == other && self != Tenant::Nobody
+    }
+
+    /// Root, and the user that the agent runs as.
+    pub(crate) fn may_stop_agent(self) -> bool {
+        matches!(self, Tenant::User(uid) if uid == 0 || uid == geteuid().as_raw())
     }
 }
 
