@@ -114,6 +114,43 @@ static void inline_urgent(void) {
     }
 }
 
+static Pair watched;
+static int looks;
+
+static void *receive_all(void *unused) {
+    char got[100];
+    (void)unused;
+    return (void *)recv(watched.far, got, sizeof got, MSG_WAITALL | (looks ? MSG_PEEK : 0));
+}
+
+/* A call that has some bytes does not wait for more across the mark of urgent data. */
+static void urgent_mark_ends_a_call(void) {
+    const char *urgent[] = {"!", "more, and !"};
+    char got[100];
+    for (int variant = 0; variant < 8; variant++) {
+        int is_inline = variant & 1, is_behind_more = variant >> 1 & 1;
+        looks = variant >> 2;
+        watched = on_the_ring();
+        must(setsockopt(watched.far, SOL_SOCKET, SO_OOBINLINE, &is_inline, sizeof is_inline) == 0, "SO_OOBINLINE");
+        talk_until_on_ring(watched, 1);
+        must(send(watched.near, "ten bytes!", 10, 0) == 10, "send");
+        pthread_t thread = start_thread(receive_all, NULL);
+        pause_ms(100);
+        const char *with = urgent[is_behind_more];
+        must(send(watched.near, with, strlen(with), MSG_OOB) == (ssize_t)strlen(with), "MSG_OOB");
+        pause_ms(100);
+        must(send(watched.near, "after", 5, 0) == 5, "send");
+        void *result;
+        must(pthread_join(thread, &result) == 0, "pthread_join");
+        observe("inline %d, more %d, looks %d: %zd", is_inline, is_behind_more, looks, (ssize_t)result);
+        pause_ms(100);
+        for (ssize_t length; (length = recv(watched.far, got, sizeof got, MSG_DONTWAIT)) > 0;)
+            observe("then %.*s", (int)length, got);
+        close(watched.near);
+        close(watched.far);
+    }
+}
+
 /* A listener of MPTCP, and a peer that has only TCP: what is accepted is a connection of TCP. */
 static void multipath_listener(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -137,6 +174,13 @@ static void multipath_listener(void) {
 }
 
 int main(int argc, char **argv) {
-    static const Case cases[] = {CASE(zero_copy), CASE(zero_copy_first), CASE(inline_urgent), CASE(multipath_listener), {0}};
+    static const Case cases[] = {
+        CASE(zero_copy),
+        CASE(zero_copy_first),
+        CASE(inline_urgent),
+        CASE(urgent_mark_ends_a_call),
+        CASE(multipath_listener),
+        {0},
+    };
     return run_cases(cases, argc, argv);
 }

@@ -439,31 +439,6 @@ static void a_limit_below_what_is_open(void) {
     close(pair.near), close(pair.far);
 }
 
-/* ---- A thread that is cancelled with a part of what it waits for; others go on. ---- */
-
-static void cancelled_with_a_part(void) {
-    for (int i = 0; i < 4; i++) {
-        if (i == 2)
-            handle(SIGUSR1, do_nothing, SA_RESTART);
-        Pair pair = on_the_ring();
-        char bytes[64];
-        must(send(pair.near, "some", 4, 0) == 4, "send");
-        Call call = {.fd = pair.far, .flags = i % 2 ? MSG_WAITALL : MSG_WAITALL | MSG_PEEK, .wanted = 10};
-        call.thread = start_thread(receive_all_of_it, &call);
-        pause_ms(50);
-        pthread_cancel(call.thread);
-        void *result = NULL;
-        pthread_join(call.thread, &result);
-        observe("%d: %s", i, result == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
-        must(send(pair.near, "more..", 6, 0) == 6, "send");
-        observe_result("recv", recv(pair.far, bytes, sizeof bytes, 0));
-        talk(pair.near, pair.far), talk(pair.far, pair.near);
-        close(pair.near);
-        observe_result("recv", recv(pair.far, bytes, sizeof bytes, 0));
-        close(pair.far);
-    }
-}
-
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(coroutines_on_the_ring),
@@ -481,7 +456,6 @@ int main(int argc, char **argv) {
         CASE(closed_on_exec_by_a_range),
         CASE(a_child_of_vfork_closes),
         CASE(a_limit_below_what_is_open),
-        CASE(cancelled_with_a_part),
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -159,6 +159,42 @@ static void thread_cancelled_in_a_wait(void) {
     observe("talked");
 }
 
+static ssize_t received;
+
+static void *receive_all(void *unused) {
+    char bytes[100];
+    (void)unused;
+    received = recv(the_pair.far, bytes, sizeof bytes, MSG_WAITALL);
+    pthread_testcancel();
+    return NULL;
+}
+
+/* Others go on, and nothing is kept open. */
+static void thread_cancelled_with_a_part(void) {
+    for (int i = 0; i < 4; i++) {
+        void *end;
+        char bytes[16];
+        if (i == 2)
+            handle(SIGUSR1, count, SA_RESTART);
+        the_pair = on_the_ring();
+        received = 0;
+        must(send(the_pair.near, "some", 4, 0) == 4, "send");
+        pthread_t thread = start_thread(receive_all, NULL);
+        pause_ms(200);
+        pthread_cancel(thread);
+        pthread_join(thread, &end);
+        observe("%s with %zd", end == PTHREAD_CANCELED ? "cancelled" : "ended", received);
+        must(send(the_pair.near, "more..", 6, 0) == 6, "send");
+        observe_result("recv", recv(the_pair.far, bytes, sizeof bytes, 0));
+        talk(the_pair.near, the_pair.far);
+        talk(the_pair.far, the_pair.near);
+        close(the_pair.far);
+        must(poll(&(struct pollfd){.fd = the_pair.near, .events = POLLIN}, 1, 5000) == 1, "the end");
+        observe_result("recv", recv(the_pair.near, bytes, sizeof bytes, MSG_DONTWAIT));
+        close(the_pair.near);
+    }
+}
+
 static void show_action(int number) {
     struct sigaction action;
     must(sigaction(number, NULL, &action) == 0, "sigaction");
@@ -311,6 +347,7 @@ int main(int argc, char **argv) {
         CASE(siglongjmp_out_of_sends),
         CASE(siglongjmp_out_of_a_wait),
         CASE(thread_cancelled_in_a_wait),
+        CASE(thread_cancelled_with_a_part),
         CASE(actions_are_shown_as_installed),
         CASE(queued_signals_keep_their_order),
         CASE(long_sends_end),

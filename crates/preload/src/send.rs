@@ -125,7 +125,7 @@ fn send_joined(
             }
             Step::Kernel(row) if course.sent == 0 => return end_raw(socket, call.fd, row, raw),
             Step::Kernel(row) => {
-                let rest = send_rest(socket, row, call, &vectors, course.interrupts);
+                let rest = send_rest(socket, row, call, &vectors, &course);
                 return done(socket, course.sent + rest.max(0).cast_unsigned());
             }
         }

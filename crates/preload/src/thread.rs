@@ -365,6 +365,19 @@ pub(crate) fn set_mask(mask: u64) {
     );
 }
 
+/// Whether a signal of this thread is blocked.
+pub(crate) fn blocks(signal: c_int) -> bool {
+    let mut mask = 0u64;
+    kernel!(
+        libc::SYS_rt_sigprocmask,
+        libc::SIG_BLOCK,
+        0usize,
+        &raw mut mask,
+        size_of::<u64>()
+    );
+    mask & bit(signal) != 0
+}
+
 /// Blocks a signal of this thread, or blocks it no more, as `sigprocmask` calls that. Whether it was blocked before.
 pub(crate) fn change_mask(how: c_int, signal: c_int) -> bool {
     let (one, mut before) = (bit(signal), 0u64);

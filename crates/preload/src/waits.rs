@@ -12,7 +12,7 @@ use crate::guarded::Guarded;
 use crate::kernel::{self, kernel};
 use crate::socket::Socket;
 use crate::thread::{self, Busy, Interrupts};
-use crate::{real, table};
+use crate::{headers, real, table};
 
 /// Another thread may close the connection, or a signal have come just before: a wait lasts so long at most, in nanoseconds.
 const NS_BEFORE_LOOK: u64 = 20_000_000;
@@ -98,15 +98,7 @@ pub(crate) fn begin_child(forker: u32) {
 /// Sleeps until there are such events, so long at most, or until any handler has run. The events, or a negative number.
 pub(crate) fn await_events(fd: c_int, events: i16, patience_ns: u64) -> c_int {
     let errno = thread::errno();
-    let mut entry = libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    };
-    let patience = timespec {
-        tv_sec: (patience_ns / 1_000_000_000).min(1 << 31) as i64,
-        tv_nsec: (patience_ns % 1_000_000_000) as i64,
-    };
+    let (mut entry, patience) = wait_of(fd, events, patience_ns);
     // SAFETY: structures of ours.
     let result = unsafe { real::ppoll(&raw mut entry, 1, &raw const patience, std::ptr::null()) };
     thread::set_errno(errno);
@@ -116,11 +108,47 @@ pub(crate) fn await_events(fd: c_int, events: i16, patience_ns: u64) -> c_int {
     }
 }
 
+/// Whether musl has been told to cancel this thread. Its handler blocks its signal where the thread is in no call that can be cancelled;
+/// nobody else does.
+fn is_cancelled_by_musl() -> bool {
+    const SIGCANCEL: c_int = 33;
+    thread::blocks(SIGCANCEL)
+}
+
+/// As [`await_events`], where no thread is cancelled.
+fn await_uncancelled(fd: c_int, events: i16, patience_ns: u64) -> c_int {
+    let (mut entry, patience) = wait_of(fd, events, patience_ns);
+    match kernel!(
+        libc::SYS_ppoll,
+        &raw mut entry,
+        1usize,
+        &raw const patience,
+        0usize,
+        0usize
+    ) {
+        1.. => c_int::from(entry.revents),
+        none => none as c_int,
+    }
+}
+
+fn wait_of(fd: c_int, events: i16, patience_ns: u64) -> (libc::pollfd, timespec) {
+    let entry = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let patience = timespec {
+        tv_sec: (patience_ns / 1_000_000_000).min(1 << 31) as i64,
+        tv_nsec: (patience_ns % 1_000_000_000) as i64,
+    };
+    (entry, patience)
+}
+
 /// What a wait came to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waited {
-    /// There are such events.
-    Ready,
+    /// There are these.
+    Ready(i16),
     /// There are none yet.
     Again,
     /// A handler has run, or waits; the time is over; or the connection is not there any more.
@@ -164,18 +192,26 @@ impl Waits {
     /// Waits for a while. What is there already is told also when the time is over.
     pub(crate) fn once(&mut self, events: i16) -> Waited {
         let left_ns = self.until_ns.saturating_sub(kernel::monotonic_ns());
-        let is_over = self.interrupts.end_call(true) || thread::has_waiting() || left_ns == 0;
+        // With musl a call that has something returns it, and its thread is cancelled in the next one.
+        let is_of_musl = headers::are_of_musl();
+        let is_over = self.interrupts.end_call(true)
+            || thread::has_waiting()
+            || left_ns == 0
+            || is_of_musl && is_cancelled_by_musl();
         let patience_ns = match is_over {
             true => 0,
             false => left_ns.min(NS_BEFORE_LOOK),
         };
-        let found = await_events(self.fd(), events, patience_ns);
+        let found = match is_of_musl {
+            true => await_uncancelled(self.fd(), events, patience_ns),
+            false => await_events(self.fd(), events, patience_ns),
+        };
         if found < 0 || found == 0 && is_over || !self.is_still() {
             return Waited::Over;
         }
         match found {
             0 => Waited::Again,
-            _ => Waited::Ready,
+            _ => Waited::Ready(found as i16),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::client::CHAOS;
 use crate::kernel::{self, kernel};
 use crate::socket::{Locked, Socket};
 use crate::waits::await_events;
-use crate::{Outcome, real, signals, spin, table, thread};
+use crate::{Outcome, real, spin, thread};
 
 /// How often a send that is under way is looked at before an end of stream is believed.
 const LOOKS_FOR_ERROR: u32 = 1000;
@@ -268,14 +268,7 @@ pub(super) fn await_rest(
     row: &'static Row,
     progress: &mut Progress<'_>,
 ) {
-    let result = if signals::may_restart_calls() || progress.interrupts.end_call(true) {
-        gather_rest(socket, call, progress)
-    } else if table::is(call.fd, socket) {
-        await_list(call.fd, &mut progress.vectors.list(), call.flags)
-    } else {
-        // Another thread has closed it meanwhile: the number may be anything.
-        0
-    };
+    let result = gather_rest(socket, call, progress);
     if result < 0 {
         keep_error(socket, -(result as i32));
     }

@@ -6,10 +6,11 @@ use libc::{c_int, iovec};
 use millrace_stream::ReceiveHalf;
 
 use super::by_kernel::{account, await_list, keep_error, patience_of, receive_list, recount};
+use super::rest::await_byte;
 use super::{Call, Progress, Step, copy_from_ring};
+use crate::kernel;
 use crate::socket::{Locked, Socket};
-use crate::waits::{Waited, Waits};
-use crate::{kernel, signals, table};
+use crate::waits::Waits;
 
 /// Looks at what is there, when something is in the ring. `limit` kernel bytes come before that.
 pub(super) fn peek(
@@ -82,36 +83,27 @@ pub(super) fn peek(
     Step::Enough
 }
 
-/// Looks at the kernel's bytes, and waits for all. `is_first`: the ring's have been seen, and none of the kernel's come before them.
+/// Looks at the kernel's bytes, and waits for all. `is_first`: the ring's have been seen, and none of the kernel's come before them; then
+/// the kernel's call is to wait once it has a byte. A time that is set is the whole call's.
 fn look_on(
     socket: &'static Socket,
     call: &Call<'_>,
     progress: &Progress<'_>,
     (list, flags, is_first): (&mut [iovec], c_int, bool),
 ) -> isize {
-    let result = match is_first && !await_more(socket, call, progress) {
-        true => receive_list(call.fd, list, flags | libc::MSG_DONTWAIT),
-        false => await_list(call.fd, list, flags | libc::MSG_WAITALL),
+    let look = |list, fd| await_list(fd, list, flags | libc::MSG_WAITALL);
+    let is_timed = || patience_of(call.fd).is_some();
+    let result = if !is_first || is_timed() && !progress.interrupts.end_call(true) {
+        look(list, call.fd)
+    } else {
+        let mut waits = Waits::new(socket, call.fd, u64::MAX, progress.interrupts);
+        match await_byte(&mut waits) {
+            true => look(list, waits.fd()),
+            false => 0,
+        }
     };
     account(socket, call, socket.row(), result);
     result
-}
-
-/// Waits for the first of the kernel's bytes that a call wants to see behind what it has seen: with nothing of its own the kernel's call
-/// would be restarted after a handler. False: the call is over.
-fn await_more(socket: &'static Socket, call: &Call<'_>, progress: &Progress<'_>) -> bool {
-    let restarts = signals::may_restart_calls() && patience_of(call.fd).is_none();
-    if !restarts && !progress.interrupts.end_call(true) {
-        return true;
-    }
-    let mut waits = Waits::new(socket, call.fd, u64::MAX, progress.interrupts);
-    loop {
-        match waits.once(libc::POLLIN | libc::POLLRDHUP) {
-            Waited::Ready => return table::is(call.fd, socket),
-            Waited::Again => {}
-            Waited::Over => return false,
-        }
-    }
 }
 
 /// What is seen now is there to be taken, and is what is taken then.

@@ -7,14 +7,17 @@ use libc::c_int;
 use millrace_shm::board::Row;
 
 use super::turn::end_parts;
-use super::{Call, account, end_raw};
+use super::{Call, Course, account, end_raw};
 use crate::kernel::{self, kernel};
 use crate::receive::{header_of, keep_error};
 use crate::socket::Socket;
 use crate::thread::Interrupts;
 use crate::vectors::Vectors;
 use crate::waits::{Waited, Waits};
-use crate::{Outcome, real, signals, table, thread};
+use crate::{Outcome, real, signals, spin, table, thread};
+
+/// The kernel counts time-outs in its timer's ticks: so long at least, in nanoseconds.
+const NS_OF_TICK: u64 = 1_000_000;
 
 /// Sends what is left after the ring took the first part. Errors are for the next call: a part has been sent.
 pub(super) fn send_rest(
@@ -22,8 +25,9 @@ pub(super) fn send_rest(
     row: &'static Row,
     call: &Call<'_>,
     vectors: &Vectors<'_>,
-    interrupts: Interrupts,
+    course: &Course,
 ) -> isize {
+    let interrupts = course.interrupts;
     if kernel::has_failed(call.fd) {
         // The kernel tells of an error once: the next call takes it.
         account(socket, row, 0);
@@ -46,9 +50,12 @@ pub(super) fn send_rest(
     if waits && has_no_room && taken < vectors.remaining() {
         let mut rest = vectors.clone();
         rest.skip(taken);
-        last = match is_restarted(call.fd) {
-            true => send_in_pieces(socket, call, rest, interrupts),
-            false => send(&rest, QUIETLY),
+        last = match in_pieces_until_ns(call.fd, course.waited) {
+            Some(until_ns) => {
+                let waits = Waits::new(socket, call.fd, until_ns, interrupts);
+                send_in_pieces(socket, call, rest, waits)
+            }
+            None => send(&rest, QUIETLY),
         };
         result = if taken > 0 {
             result + last.max(0)
@@ -72,13 +79,30 @@ fn keep_error_of_rest(socket: &'static Socket, fd: c_int, error: c_int) {
     }
 }
 
-/// Whether the kernel would restart a call that has sent nothing after a handler: one that is timed it does not.
-fn is_restarted(fd: c_int) -> bool {
-    signals::may_restart_calls() && is_untimed(fd)
+/// Whether the kernel's call does not do for what is left, and until when, of CLOCK_MONOTONIC in nanoseconds, it is waited for then: the
+/// kernel would restart one that has sent nothing after a handler, and would count no wait for the ring's reader. One that is timed it does
+/// not restart.
+fn in_pieces_until_ns(fd: c_int, waited: u64) -> Option<u64> {
+    match patience_ns(fd) {
+        None => signals::may_restart_calls().then_some(u64::MAX),
+        Some(patience_ns) => {
+            let waited_ns = waited.saturating_mul(1024) / spin::cycles(1024).max(1);
+            let left_ns = left_ns(patience_ns, waited_ns)?;
+            Some(kernel::monotonic_ns().saturating_add(left_ns))
+        }
+    }
 }
 
-fn is_untimed(fd: c_int) -> bool {
-    kernel::option::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO) == Some([0; 2])
+/// What is left of such a time-out. None: as good as all.
+fn left_ns(patience_ns: u64, waited_ns: u64) -> Option<u64> {
+    (waited_ns > NS_OF_TICK).then(|| patience_ns.saturating_sub(waited_ns))
+}
+
+/// How long a call may wait, by SO_SNDTIMEO. None: for ever.
+fn patience_ns(fd: c_int) -> Option<u64> {
+    let [seconds, micros] = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO)?;
+    let patience_ns = u64::saturating_mul(seconds, 1_000_000_000) + micros * 1000;
+    (patience_ns != 0).then_some(patience_ns)
 }
 
 /// Sends what is left whenever there is room, until any handler has run: a part has been sent, of which the kernel does not know.
@@ -88,13 +112,12 @@ fn send_in_pieces(
     socket: &'static Socket,
     call: &Call<'_>,
     mut rest: Vectors<'_>,
-    interrupts: Interrupts,
+    mut waits: Waits,
 ) -> isize {
     let mut sent = 0;
-    let mut waits = Waits::new(socket, call.fd, u64::MAX, interrupts);
     while rest.remaining() > 0 {
         match waits.once(libc::POLLOUT) {
-            Waited::Ready => {}
+            Waited::Ready(_) => {}
             Waited::Again => continue,
             Waited::Over => break,
         }
@@ -135,7 +158,7 @@ pub(super) fn send_interrupted(
     let sent = send_list(call, vectors, libc::MSG_DONTWAIT);
     let error = thread::errno();
     thread::set_errno(errno);
-    let is_restarted = is_untimed(call.fd) && !interrupts.end_call(false);
+    let is_restarted = patience_ns(call.fd).is_none() && !interrupts.end_call(false);
     if sent < 0 && error == libc::EAGAIN && is_restarted {
         return end_raw(socket, call.fd, row, raw);
     }
@@ -157,4 +180,19 @@ fn send_list(call: &Call<'_>, vectors: &Vectors<'_>, how: c_int) -> isize {
     let flags = call.flags | how;
     // SAFETY: the program's own buffers.
     unsafe { real::sendmsg(call.fd, &raw const header, flags) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_for_the_reader_counts() {
+        assert_eq!(left_ns(5 * NS_OF_TICK, NS_OF_TICK), None);
+        assert_eq!(
+            left_ns(5 * NS_OF_TICK, 2 * NS_OF_TICK),
+            Some(3 * NS_OF_TICK)
+        );
+        assert_eq!(left_ns(5 * NS_OF_TICK, 6 * NS_OF_TICK), Some(0));
+    }
 }
