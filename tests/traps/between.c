@@ -461,11 +461,19 @@ static void shut_down_below_a_send(int how) {
     observe_result("getsockopt", getsockopt(pair.near, SOL_SOCKET, SO_ERROR, &error, &length));
     observe("error %d", error);
     observe_result("send", send(pair.near, "x", 1, MSG_NOSIGNAL));
+    close(set), close(pair.near), close(pair.far);
 }
 
-static void a_direction_is_shut_down_below_a_send(void) { shut_down_below_a_send(SHUT_WR); }
+/* With a handler that restarts calls, sends wait in another way. */
+static void shut_down_below_sends(int how) {
+    shut_down_below_a_send(how);
+    handle(SIGUSR1, count_interrupt, SA_RESTART);
+    shut_down_below_a_send(how);
+}
 
-static void both_directions_are_shut_down_below_a_send(void) { shut_down_below_a_send(SHUT_RDWR); }
+static void a_direction_is_shut_down_below_a_send(void) { shut_down_below_sends(SHUT_WR); }
+
+static void both_directions_are_shut_down_below_a_send(void) { shut_down_below_sends(SHUT_RDWR); }
 
 int main(int argc, char **argv) {
     static const Case cases[] = {
