@@ -3,29 +3,14 @@
 //! The kernel counts buffers and the bytes of control messages in 64 bits. In musl's headers there are 32 bits and a gap, which a program
 //! need not clear: musl's `sendmsg` and `recvmsg` do that, in copies of their own.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 use libc::{c_int, cmsghdr, msghdr};
 
-use crate::{objects, user};
-
-/// Whether a count has 32 bits.
-static HAVE_GAPS: AtomicBool = AtomicBool::new(false);
-
-/// Finds out which C library it is.
-pub(crate) fn learn_layout() {
-    HAVE_GAPS.store(objects::any(c"gnu_get_libc_version").is_null(), Relaxed);
-}
-
-/// Whether it is musl: its `select` says nothing of what is left of the time, and its `sendmmsg` is a loop of `sendmsg`.
-pub(crate) fn are_of_musl() -> bool {
-    HAVE_GAPS.load(Relaxed)
-}
+use crate::{c_library, user};
 
 /// What a count of a header says.
 #[inline]
 pub(crate) fn count(word: usize) -> usize {
-    if HAVE_GAPS.load(Relaxed) {
+    if c_library::is_musl() {
         word & u32::MAX as usize
     } else {
         word
@@ -110,10 +95,10 @@ mod tests {
         assert_eq!(descriptors(&header(&mut words, 48)), []);
         // What programs leave in the gaps is not looked at where there are any.
         let gap = 0x5a5a_5a5a << 32;
-        HAVE_GAPS.store(true, Relaxed);
+        c_library::pretend(true);
         assert_eq!(descriptors(&header(&mut message(gap), 48 | gap)), [5, 6]);
         assert_eq!(count(3 | gap), 3);
-        HAVE_GAPS.store(false, Relaxed);
+        c_library::pretend(false);
         assert_eq!(count(3 | gap), 3 | gap);
     }
 }

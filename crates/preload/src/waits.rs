@@ -12,7 +12,7 @@ use crate::guarded::Guarded;
 use crate::kernel::{self, kernel};
 use crate::socket::Socket;
 use crate::thread::{self, Busy, Interrupts};
-use crate::{headers, real, table};
+use crate::{c_library, real, table};
 
 /// Another thread may close the connection, or a signal have come just before: a wait lasts so long at most, in nanoseconds.
 const NS_BEFORE_LOOK: u64 = 20_000_000;
@@ -108,11 +108,16 @@ pub(crate) fn await_events(fd: c_int, events: i16, patience_ns: u64) -> c_int {
     }
 }
 
-/// Whether musl has been told to cancel this thread. Its handler blocks its signal where the thread is in no call that can be cancelled;
-/// nobody else does.
-fn is_cancelled_by_musl() -> bool {
-    const SIGCANCEL: c_int = 33;
-    thread::blocks(SIGCANCEL)
+/// Where waits are no place for it: whether another thread has asked to cancel this one, perhaps before the wait began. Where that cannot be
+/// told, the thread ends here if so.
+fn is_cancelled() -> bool {
+    const SIGCANCEL_OF_MUSL: c_int = 33;
+    if c_library::is_musl() {
+        // Its handler blocks its signal where the thread is in no call that can be cancelled; nobody else does.
+        return thread::blocks(SIGCANCEL_OF_MUSL);
+    }
+    thread::test_cancel();
+    false
 }
 
 /// As [`await_events`], where no thread is cancelled.
@@ -192,24 +197,21 @@ impl Waits {
     /// Waits for a while. What is there already is told also when the time is over.
     pub(crate) fn once(&mut self, events: i16) -> Waited {
         let left_ns = self.until_ns.saturating_sub(kernel::monotonic_ns());
-        // With musl a call that has something returns it, and its thread is cancelled in the next one.
-        let is_of_musl = headers::are_of_musl();
-        let is_over = self.interrupts.end_call(true)
-            || thread::has_waiting()
-            || left_ns == 0
-            || is_of_musl && is_cancelled_by_musl();
+        let is_over = self.interrupts.end_call(true) || thread::has_waiting() || left_ns == 0;
         let patience_ns = match is_over {
             true => 0,
             false => left_ns.min(NS_BEFORE_LOOK),
         };
-        let found = match is_of_musl {
-            true => await_uncancelled(self.fd(), events, patience_ns),
-            false => await_events(self.fd(), events, patience_ns),
+        let is_place = c_library::cancels_with_a_part();
+        let found = match is_place {
+            true => await_events(self.fd(), events, patience_ns),
+            false => await_uncancelled(self.fd(), events, patience_ns),
         };
-        if found < 0 || found == 0 && is_over || !self.is_still() {
+        if found < 0 || !self.is_still() {
             return Waited::Over;
         }
         match found {
+            0 if is_over || !is_place && is_cancelled() => Waited::Over,
             0 => Waited::Again,
             _ => Waited::Ready(found as i16),
         }

@@ -8,7 +8,7 @@ use millrace_wire::Reason;
 use crate::hooks::receive::{AT_ITS_END, give_up, stream_flags, vectors};
 use crate::send::{Call, send as send_on};
 use crate::vectors::{BYTES_MAX, is_beyond_memory};
-use crate::{headers, hooks::finish, kernel, real, table, thread, user};
+use crate::{c_library, headers, hooks::finish, kernel, real, table, thread, user};
 
 #[inline]
 fn from_buffer(
@@ -176,7 +176,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     }
     let errno = thread::errno();
     let fail = |index, error| {
-        let after = if headers::are_of_musl() { error } else { errno };
+        let after = if c_library::is_musl() { error } else { errno };
         give_up(index, (after, error))
     };
     for index in 0..count.min(1024) as usize {

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::programs;
 use crate::real::Symbol;
-use crate::{headers, process, send, table};
+use crate::{c_library, process, send, table};
 
 /// `dprintf` and its relatives: the C library writes to the descriptor without passing here.
 unsafe extern "C" fn before_print(fd: usize) {
@@ -31,7 +31,7 @@ unsafe extern "C" fn before_clone(_function: usize, _stack: usize, flags: usize)
 /// `dlopen`: the library's names may be looked for in itself and in what it needs, the C library among that, before they are in this one.
 unsafe extern "C" fn before_open(_file: usize, flags: usize) {
     let is_bound_to_itself = flags as c_int & libc::RTLD_DEEPBIND != 0;
-    if is_bound_to_itself && !headers::are_of_musl() {
+    if is_bound_to_itself && !c_library::is_musl() {
         process::be_bypassed();
     }
 }

@@ -4,7 +4,7 @@ use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timev
 
 use crate::epoll::{self, Wait};
 use crate::table::{self, Entry};
-use crate::{headers, kernel, poll as polling, real, user};
+use crate::{c_library, kernel, poll as polling, real, user};
 
 /// Milliseconds of a C interface; negative means for ever.
 fn from_ms(timeout_ms: c_int) -> Option<u64> {
@@ -201,7 +201,7 @@ impl Patience {
     }
 
     fn tell(&self) {
-        if self.timeout.is_null() || headers::are_of_musl() {
+        if self.timeout.is_null() || c_library::is_musl() {
             return;
         }
         let passed_ns = kernel::monotonic_ns().saturating_sub(self.begun_ns);

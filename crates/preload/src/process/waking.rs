@@ -17,7 +17,7 @@ use super::{PROCESS, SPIN_OVERRIDDEN, fork, is_borrowed, watch_forks};
 use crate::kernel::{self, kernel};
 use crate::local::local;
 use crate::thread::{self, BlockedSignals, Uncancelled};
-use crate::{client, headers, hooks, memory, notes, real, signals, spin, table, user};
+use crate::{c_library, client, hooks, memory, notes, real, signals, spin, table, user};
 
 /// Where the agent is in a container that has the library by `/etc/ld.so.preload`, so that nothing in the environment is needed.
 const AGENT_OF_CONTAINERS: &CStr = c"/run/millrace/agent.sock";
@@ -101,7 +101,7 @@ pub(crate) fn load() {
     real::look_up_all();
     hooks::look_up_all();
     thread::look_up();
-    headers::learn_layout();
+    c_library::learn();
     let is_off = variable(c"MILLRACE") == Some(c"off");
     if is_off || has_privileges_of_its_file() || notes::are_of_go() || !watch_forks() {
         return;
