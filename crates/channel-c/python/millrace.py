@@ -194,7 +194,11 @@ class Client(_Handle):
         loan, number = _Loan(), c_uint64()
         self._call("loan", c_size_t(len(request)), byref(loan))
         ctypes.memmove(loan.data, request, len(request))
-        self._call("push", byref(loan), byref(c_uint64(key)) if key is not None else None, byref(number))
+        try:
+            self._call("push", byref(loan), byref(c_uint64(key)) if key is not None else None, byref(number))
+        except OSError:
+            _library.millrace_client_return(self._handle, byref(loan))
+            raise
         self._call("publish")
         return number.value
 

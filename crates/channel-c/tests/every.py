@@ -1,5 +1,6 @@
 """Every verb of millrace.py, by two ends in one process."""
 
+import errno
 import select
 import threading
 
@@ -41,6 +42,20 @@ with millrace.Client("sums", timeout_ms=20_000) as client, millrace.Server("sums
     except BrokenPipeError as error:
         assert error.request == number
     serving.join()
+
+# A request that cannot be sent leaves its memory to the next one.
+with millrace.Client("nobody", pool_bytes=1 << 16, timeout_ms=1) as client:
+    for _ in range(300):
+        try:
+            client.send(bytes(4096))
+            raise AssertionError("nobody serves")
+        except OSError as error:
+            assert error.errno in (errno.ENOTCONN, errno.ETIMEDOUT), error
+    with millrace.Server("nobody") as server:
+        server.wait(1, SOON)
+        client.wait(1, SOON)
+        client.send(bytes(4096))
+        assert server.receive() == bytes(4096)
 
 for options in ({"slot": 8}, {"agent": 5}, {"group": 5}, {"group": "a\0b"}):
     try:
