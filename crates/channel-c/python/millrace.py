@@ -39,6 +39,11 @@ def _text(text: str | os.PathLike) -> bytes:
     return encoded
 
 
+def _milliseconds(timeout: float) -> c_int64:
+    """As C has it, where less than nothing is for ever: here, as what is left of some time, it is nothing."""
+    return c_int64(max(0, int(timeout * 1000)))
+
+
 def _bytes(message: bytes | bytearray | memoryview) -> bytes:
     return message if isinstance(message, bytes) else bytes(memoryview(message))
 
@@ -127,7 +132,7 @@ class _Handle:
 
     def wait(self, count: int = 1, timeout: float = 10.0) -> None:
         """Waits until so many others are there."""
-        self._call("wait", c_uint32(count), c_int64(int(timeout * 1000)))
+        self._call("wait", c_uint32(count), _milliseconds(timeout))
 
     def fileno(self) -> int:
         """For `select`: readable when there is news."""
@@ -159,7 +164,7 @@ class Publisher(_Handle):
 
     def drain(self, timeout: float = 10.0) -> None:
         """Waits until everybody has given everything back."""
-        self._call("drain", c_int64(int(timeout * 1000)))
+        self._call("drain", _milliseconds(timeout))
 
 
 class Subscriber(_Handle):
@@ -180,7 +185,7 @@ class Subscriber(_Handle):
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message, waited for."""
-        return self._copied(self._take("receive", c_int64(-1 if timeout is None else int(timeout * 1000))))
+        return self._copied(self._take("receive", c_int64(-1) if timeout is None else _milliseconds(timeout)))
 
 
 class Client(_Handle):

@@ -57,6 +57,15 @@ with millrace.Client("nobody", pool_bytes=1 << 16, timeout_ms=1) as client:
         client.send(bytes(4096))
         assert server.receive() == bytes(4096)
 
+# Time that is over already is no time, and not for ever.
+with millrace.Subscriber("silent") as subscriber:
+    assert subscriber.receive(-1.5) is None
+    try:
+        subscriber.wait(1, -1.5)
+        raise AssertionError("nobody publishes")
+    except TimeoutError:
+        pass
+
 for options in ({"slot": 8}, {"agent": 5}, {"group": 5}, {"group": "a\0b"}):
     try:
         millrace.Publisher("py", **options)
