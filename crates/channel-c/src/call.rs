@@ -186,7 +186,8 @@ pub(crate) fn call(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     });
     done.unwrap_or_else(|failure| {
         let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
-        LAST.with(|last| *last.borrow_mut() = text);
+        // A thread that is ending has no place for it any more.
+        let _ = LAST.try_with(|last| *last.borrow_mut() = text);
         -failure.number
     })
 }
@@ -194,7 +195,8 @@ pub(crate) fn call(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
 /// What went wrong last in this thread.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn millrace_error() -> *const c_char {
-    LAST.with(|last| last.borrow().as_ptr())
+    let last = LAST.try_with(|last| last.borrow().as_ptr());
+    last.unwrap_or(c"the thread is ending".as_ptr())
 }
 
 /// A channel as C describes it.

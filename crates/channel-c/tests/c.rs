@@ -69,6 +69,7 @@ fn a_program_in_c_uses_every_function() {
         format!("-L{library}"),
         format!("-Wl,-rpath,{library}"),
         "-lmillrace".to_owned(),
+        "-pthread".to_owned(),
     ]);
     let compiled = compiler.output().unwrap();
     assert!(

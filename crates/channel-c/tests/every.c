@@ -1,6 +1,7 @@
 /* Every function of millrace.h, by two ends in one process. */
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,6 +135,7 @@ static void requests(void) {
     loan.bytes = 4;
     OK(millrace_server_reply(server, &request, &loan));
     IS(millrace_server_reply(server, &request, &loan) == -EINVAL);
+    IS(millrace_server_return(server, &loan) == -EINVAL);
     OK(millrace_client_receive(client, &reply));
     IS(reply.sequence == number && reply.bytes == 4 && !memcmp(reply.data, "pong", 4));
     OK(millrace_client_release(client, &reply));
@@ -167,9 +169,30 @@ static void mistakes(void) {
     millrace_publisher_close(NULL);
 }
 
+/* What a thread leaves is put away when the last of its own memory has gone: errors are told all the same. */
+static void put_away(void *seen) {
+    *(int *)seen = millrace_publisher_publish(NULL) == -EINVAL && millrace_error();
+}
+
+static void *leave(void *seen) {
+    pthread_key_t key;
+    IS(millrace_publisher_publish(NULL) == -EINVAL);
+    IS(!pthread_key_create(&key, put_away) && !pthread_setspecific(key, seen));
+    return NULL;
+}
+
+static void endings(void) {
+    pthread_t thread;
+    int seen = 0;
+
+    IS(!pthread_create(&thread, NULL, leave, &seen) && !pthread_join(thread, NULL));
+    IS(seen);
+}
+
 int main(void) {
     messages();
     requests();
     mistakes();
+    endings();
     return 0;
 }
