@@ -134,8 +134,8 @@ int millrace_client_fd(millrace_client *client);
 void millrace_client_close(millrace_client *client);
 
 /* Servers. `reply` sends the loan and gives the request back. Where it fails both are gone, too, and the client learns that there is no
- * reply; but not where the loan is one that was used, or was made longer: then the request can still be replied to. `release` gives it
- * back without a reply, and its client learns so. */
+ * reply; but not where the loan is one that was used, or was made longer: then the request can still be replied to; nor where the request
+ * is one that was used: then the loan can still be returned. `release` gives it back without a reply, and its client learns so. */
 int millrace_server_open(const char *name, const struct millrace_options *options, millrace_server **server);
 int millrace_server_pop(millrace_server *server, struct millrace_message *request);
 int millrace_server_receive(millrace_server *server, struct millrace_message *request);

@@ -8,3 +8,12 @@ mod pub_sub;
 mod requests;
 mod slab;
 mod verbs;
+
+/// What `millrace.h` promises: a handle is used by one thread at a time, whichever it is.
+const _: () = {
+    const fn goes_to_other_threads<T: Send>() {}
+    goes_to_other_threads::<pub_sub::PublisherHandle>();
+    goes_to_other_threads::<pub_sub::SubscriberHandle>();
+    goes_to_other_threads::<requests::ClientHandle>();
+    goes_to_other_threads::<requests::ServerHandle>();
+};

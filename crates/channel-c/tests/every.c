@@ -108,7 +108,7 @@ static void requests(void) {
     struct millrace_options options = {.size = sizeof options, .pool_bytes = 1 << 20, .timeout_ms = SOON};
     millrace_client *client = NULL;
     millrace_server *server = NULL;
-    struct millrace_loan loan;
+    struct millrace_loan loan, spare;
     struct millrace_message request, reply;
     uint64_t number = 99, count = 99;
 
@@ -129,6 +129,7 @@ static void requests(void) {
     OK(millrace_server_loan(server, &request, 1, &loan));
     OK(millrace_server_return(server, &loan));
     OK(millrace_server_loan(server, &request, 4, &loan));
+    OK(millrace_server_loan(server, &request, 4, &spare));
     memcpy(loan.data, "pong", 4);
     loan.bytes = 5;
     IS(millrace_server_reply(server, &request, &loan) == -EINVAL);
@@ -136,6 +137,8 @@ static void requests(void) {
     OK(millrace_server_reply(server, &request, &loan));
     IS(millrace_server_reply(server, &request, &loan) == -EINVAL);
     IS(millrace_server_return(server, &loan) == -EINVAL);
+    IS(millrace_server_reply(server, &request, &spare) == -EINVAL);
+    OK(millrace_server_return(server, &spare));
     OK(millrace_client_receive(client, &reply));
     IS(reply.sequence == number && reply.bytes == 4 && !memcmp(reply.data, "pong", 4));
     OK(millrace_client_release(client, &reply));
