@@ -18,7 +18,7 @@ use crate::trial::RAW;
 /// New results, or those that are there already, if they are of the same plan, build and machine. Those of trials that failed are
 /// taken out, so that they are made again.
 pub(crate) fn begin(request: &Request) -> Result<Results> {
-    let mut machine = machine::facts();
+    let mut machine = machine::facts(request.pinning.processors()?);
     machine.insert(0, machine::build(&request.build));
     let fresh = Results {
         schema: results::SCHEMA,

@@ -37,11 +37,11 @@ const TOOLS: &[(&str, &str)] = &[
 /// Names of the facts that are others each time.
 pub(crate) const VARYING: [&str; 2] = ["load before the run", "frequency before the run"];
 
-/// Processor, kernel, mitigations, system, versions of the programs.
-pub fn facts() -> Vec<Fact> {
+/// Processor, kernel, mitigations, system, versions of the programs. `used`: the processors of server and client, if they are pinned.
+pub fn facts(used: Option<[usize; 2]>) -> Vec<Fact> {
     let mut facts: Vec<(&str, String)> = vec![
         ("processor", processor()),
-        ("processors used", placement()),
+        ("processors used", placement(used)),
         ("memory", memory()),
         ("kernel", first_line("/proc/sys/kernel/osrelease")),
         ("mitigations", mitigations()),
@@ -229,12 +229,15 @@ fn field_of(text: &str, name: &str) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
-fn placement() -> String {
-    let allowed = allowed_processors();
-    let Some([server, client]) = allowed.first_chunk::<2>() else {
-        return "one, for server and client".to_owned();
+fn placement(used: Option<[usize; 2]>) -> String {
+    let [server, client] = match used {
+        Some(used) => used,
+        None if allowed_processors().len() > 1 => return "none in particular".to_owned(),
+        None => return "one, for server and client".to_owned(),
     };
-    let relation = if siblings(*server).contains(client) {
+    let relation = if server == client {
+        "the same one"
+    } else if siblings(server).contains(&client) {
         "threads of one core"
     } else {
         "different cores"
@@ -389,6 +392,18 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert_eq!(found[1], ["kernel", "6.18", "6.19"]);
         assert_eq!(differences(&[], &before).len(), 2);
+    }
+
+    #[test]
+    fn the_processors_that_are_told_are_those_that_a_run_has() {
+        let told = |used| {
+            let facts = facts(used);
+            let fact = facts.iter().find(|fact| fact.name == "processors used");
+            fact.unwrap().value.clone()
+        };
+        assert!(told(Some([9001, 7])).starts_with("server 9001, client 7, "));
+        assert!(told(Some([7, 7])).ends_with("the same one"));
+        assert!(!told(None).contains("server 0"), "{}", told(None));
     }
 
     #[test]

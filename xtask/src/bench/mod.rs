@@ -200,7 +200,7 @@ fn empty(plan: Plan) -> Results {
             seconds: plan.seconds.into(),
             ..results::Plan::default()
         },
-        machine: machine::facts(),
+        machine: machine::facts(machine::two_processors()),
         roads: Vec::new(),
         cells: Vec::new(),
         warnings: machine::warnings(),

@@ -83,7 +83,7 @@ impl Record {
         let mut text = format!(
             "# Tests in full\n\nMade by `make test-all`: the latest run of each suite.\n\n{}\n## The machine\n\n{}",
             markdown::table(&lines),
-            machine::table(&machine::facts()),
+            machine::table(&machine::facts(machine::two_processors())),
         );
         if !figures.is_empty() {
             let _ = write!(text, "\n## Figures\n\n{figures}");
