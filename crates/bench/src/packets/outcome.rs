@@ -13,6 +13,8 @@ use crate::results::Latency;
 const STEAL_MAX: f64 = 0.05;
 /// A generator that was later than this told its own delays.
 const LATE_NS: u64 = 1_000_000;
+/// And one that sent less than this share of its rate did not keep up.
+const KEPT_UP: f64 = 0.99;
 
 /// Packets that came, and should not have, or not so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,8 +112,7 @@ impl Outcome {
                 "the generator sent packets up to {late:.1} ms late: latencies have that in them"
             ));
         }
-        let asked = self.asked_rate.unwrap_or_default() * self.seconds;
-        if (sent as f64) < 0.99 * asked {
+        if !self.has_kept_up() {
             self.notes
                 .push("the generator did not keep up with this rate".to_owned());
         }
@@ -133,6 +134,19 @@ impl Outcome {
     #[must_use]
     pub fn is_disturbed(&self) -> bool {
         self.preempted + self.device_preempted > 0 || self.stolen > STEAL_MAX
+    }
+
+    /// Whether as many packets were sent as the rate says.
+    #[must_use]
+    pub fn has_kept_up(&self) -> bool {
+        let asked = self.asked_rate.unwrap_or_default() * self.seconds;
+        self.sent as f64 >= KEPT_UP * asked
+    }
+
+    /// Whether the rate is one at which no more than this share is lost: what was not sent has not passed.
+    #[must_use]
+    pub fn holds(&self, loss: f64) -> bool {
+        self.has_kept_up() && self.loss() <= loss
     }
 
     /// Lost packets, as a share of all.

@@ -50,7 +50,7 @@ pub struct Goal {
 pub enum Verdict {
     /// No more was lost than may be.
     Held,
-    /// More was.
+    /// More was, or the generator did not keep up with the rate.
     Lost,
 }
 
@@ -121,7 +121,9 @@ impl Limit {
             "some runs of the search count although they were disturbed: the rate may be too low"
                 .to_owned()
         });
-        near.into_iter().chain(disturbed).collect()
+        let slow = self.steps.iter().any(|step| !step.outcome.has_kept_up());
+        let slow = slow.then(|| "the generator did not keep up with some rates".to_owned());
+        near.into_iter().chain(disturbed).chain(slow).collect()
     }
 }
 
@@ -251,7 +253,7 @@ impl Search<'_> {
             ..self.options.clone()
         };
         let outcome = self.undisturbed(&options)?;
-        let verdict = if outcome.loss() <= loss {
+        let verdict = if outcome.holds(loss) {
             Verdict::Held
         } else {
             Verdict::Lost
@@ -305,10 +307,10 @@ impl Range {
     /// What the runs so far say of a share.
     fn known(limit: &Limit, loss: f64) -> Range {
         let steps = || limit.steps.iter();
-        let lost = steps().filter(|step| step.outcome.loss() > loss);
+        let lost = steps().filter(|step| !step.outcome.holds(loss));
         let lost = lost.map(|step| step.rate).reduce(f64::min);
         let below = |rate: &f64| lost.is_none_or(|lost| *rate < lost);
-        let held = steps().filter(|step| step.outcome.loss() <= loss);
+        let held = steps().filter(|step| step.outcome.holds(loss));
         let held = held.map(|step| step.rate).filter(below);
         Range {
             held: held.fold(0.0, f64::max),
@@ -456,6 +458,17 @@ mod tests {
             runs.iter().all(|rate| (6e6..8e6).contains(rate)),
             "{runs:?}"
         );
+    }
+
+    #[test]
+    fn a_rate_that_the_generator_did_not_keep_up_with_has_not_held() {
+        let mut limit = limit(&[(1e7, 0.0), (5e6, 0.0)]);
+        // It sent a million, of two and of one.
+        limit.steps[0].outcome.asked_rate = Some(2e6);
+        limit.steps[1].outcome.asked_rate = Some(1e6);
+        let Range { held, lost, .. } = Range::known(&limit, 0.0);
+        assert_eq!((held, lost), (5e6, Some(1e7)));
+        assert!(limit.notes()[0].contains("did not keep up"));
     }
 
     #[test]

@@ -243,6 +243,9 @@ impl PacketsArguments {
                 if shows {
                     let what = match step.verdict {
                         Verdict::Held => "held",
+                        Verdict::Lost if !step.outcome.has_kept_up() => {
+                            "the generator does not keep up"
+                        }
                         Verdict::Lost => "lost too much",
                     };
                     eprintln!(
