@@ -130,6 +130,7 @@ impl<P: Protocol> Run<'_, P> {
             }
             self.flush(0)?;
             let sent = self.sent;
+            self.note_late(now_ns, spins);
             self.fill(0)?;
             if self.sent > sent {
                 self.meter.idled(idle_ns, now_ns);
@@ -144,6 +145,24 @@ impl<P: Protocol> Run<'_, P> {
                     std::hint::spin_loop();
                 }
             }
+        }
+    }
+
+    /// In an open loop, how long the request that is sent next was due. What became due while its connection was not free is sent when an
+    /// answer makes room, and so is what did in a receive that blocks.
+    #[inline]
+    fn note_late(&mut self, now_ns: u64, spins: bool) {
+        if self.schedule == Schedule::Closed || (self.in_flight > 0 && !spins) {
+            return;
+        }
+        let connection = &self.connections[0];
+        let due_ns = self.schedule.due_ns(connection.next);
+        let is_sent = due_ns <= now_ns && due_ns < self.end_ns;
+        if is_sent
+            && connection.takes_requests(self.target.options.pipeline)
+            && self.recorder.counts(due_ns)
+        {
+            self.late_max_ns = self.late_max_ns.max(now_ns - due_ns);
         }
     }
 

@@ -235,6 +235,22 @@ fn a_run_that_is_stopped_tells_what_it_has() {
 }
 
 #[test]
+fn an_open_loop_tells_how_late_it_was_however_it_waits() {
+    let server = Running::start(Kind::Echo, "127.0.0.1:0");
+    for waiting in [Waiting::Epoll, Waiting::Blocking, Waiting::Spin] {
+        let options = Options {
+            waiting,
+            rate: Some(500.0),
+            ..short(1)
+        };
+        let measured = load(&server.address, &ECHO, &options).unwrap();
+        check(&measured);
+        // Nobody sends in the very nanosecond.
+        assert!(measured.outcome.late_max_ns > 0, "{waiting:?}");
+    }
+}
+
+#[test]
 fn options_that_contradict_each_other_are_refused() {
     let address = "127.0.0.1:1".parse().unwrap();
     let keyed = |keys, set_share| {
