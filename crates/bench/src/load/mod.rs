@@ -153,6 +153,8 @@ impl Options {
     fn check(&self, workload: &Workload) -> Result<()> {
         // A day: what no run needs, and every clock has room for.
         const LONGEST_SECONDS: f64 = 86_400.0;
+        // The kernel's time-outs of sockets are told in milliseconds here, and none of them is none.
+        const SHORTEST_TIMEOUT: f64 = 0.001;
         ensure!(self.connections > 0, "at least one connection is needed");
         ensure!(
             self.pipeline > 0,
@@ -169,8 +171,8 @@ impl Options {
             self.warm_up_seconds
         );
         ensure!(
-            self.timeout_seconds > 0.0,
-            "a run that is given up after {} seconds would not begin",
+            (SHORTEST_TIMEOUT..=LONGEST_SECONDS).contains(&self.timeout_seconds),
+            "a run is given up after {SHORTEST_TIMEOUT} to {LONGEST_SECONDS} seconds in which nothing comes, not {}",
             self.timeout_seconds
         );
         ensure!(

@@ -261,10 +261,12 @@ fn options_that_contradict_each_other_are_refused() {
         })
     };
     type Change = fn(&mut Options);
-    let cases: [(Workload, Change, &str); 9] = [
+    let cases: [(Workload, Change, &str); 11] = [
         (ECHO, |it| it.connections = 0, "connection"),
         (ECHO, |it| it.pipeline = 0, "request"),
         (ECHO, |it| it.seconds = f64::NAN, "NaN"),
+        (ECHO, |it| it.timeout_seconds = f64::INFINITY, "inf"),
+        (ECHO, |it| it.timeout_seconds = 1e-4, "0.0001"),
         (ECHO, |it| it.rate = Some(-1.0), "rate"),
         (
             ECHO,
