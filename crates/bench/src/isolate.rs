@@ -43,14 +43,19 @@ pub fn enter() -> Result<Option<u8>> {
     sys::catch_interrupts();
     let child = command.spawn().context("cannot start unshare")?;
     let pid = i32::try_from(child.id())?;
-    let mut is_told = false;
+    await_end(pid, sys::interrupted).map(Some)
+}
+
+/// Waits until `unshare`, of this process number, ends; its status. Interrupts are passed on to what it runs, since it blocks them.
+///
+/// Again and again: who has just begun may not hear the first one, as no process does that is the first of its namespace and has no
+/// handler yet (pid_namespaces(7)).
+fn await_end(pid: i32, is_interrupted: impl Fn() -> bool) -> Result<u8> {
     loop {
         if let Some(exit) = sys::wait_child(pid, PATIENCE)? {
-            return Ok(Some(exit.status.unwrap_or(1)));
+            return Ok(exit.status.unwrap_or(1));
         }
-        // It blocks these signals, and does not pass them on.
-        if sys::interrupted() && !is_told {
-            is_told = true;
+        if is_interrupted() {
             let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
             for inner in children.unwrap_or_default().split_whitespace() {
                 sys::signal(inner.parse()?, libc::SIGTERM);
@@ -124,4 +129,26 @@ fn mount(kind: &str, place: &str) -> Result<()> {
         .success();
     ensure!(done, "cannot mount {kind} on {place}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_hear_the_first_interrupt_hears_the_next() {
+        let directory = tempfile::tempdir().unwrap();
+        let listens = directory.path().join("listens");
+        let inner = r#"trap '[ -e heard ] && exit 7; : > heard' TERM; : > listens; for i in $(seq 500); do sleep 0.02; done; exit 3"#;
+        let mut child = Command::new("sh")
+            .args(["-c", "sh -c \"$0\"; exit $?", inner])
+            .current_dir(directory.path())
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let status = await_end(pid, || listens.exists()).unwrap();
+        // It was collected.
+        assert!(child.wait().is_err());
+        assert_eq!(status, 7);
+    }
 }
