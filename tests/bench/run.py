@@ -509,7 +509,7 @@ def another_build_is_noticed(stage: Stage) -> None:
         library.write(b"of another day")
     refused = second.bench(*words)
     assert refused.returncode == 1, refused.stdout
-    assert "has results of another build, or of another machine:\nbuild: millrace " in refused.stderr, refused.stderr
+    assert "has results of another build, of another machine, or of other files:\nbuild: millrace " in refused.stderr, refused.stderr
     anew = second.bench(*words, "--anew")
     assert anew.returncode == 0 and "were there before" not in anew.stdout, anew.stdout + anew.stderr
     assert len(counted(stage.results("build"))["loopback"]) == 2

@@ -9,10 +9,10 @@ use crate::closing;
 use crate::isolate;
 use crate::machine;
 use crate::programs::Lack;
-use crate::results::{self, Outcome, Plan, Results, Trial};
+use crate::results::{self, Fact, Outcome, Plan, Results, Trial};
 use crate::roads::Road;
 use crate::run::Request;
-use crate::scenario::Scenario;
+use crate::scenario::{self, Scenario};
 use crate::trial::RAW;
 
 /// New results, or those that are there already, if they are of the same plan, build and machine. Those of trials that failed are
@@ -20,7 +20,8 @@ use crate::trial::RAW;
 pub(crate) fn begin(request: &Request) -> Result<Results> {
     let mut machine = machine::facts(request.pinning.processors()?);
     machine.insert(0, machine::build(&request.build));
-    let fresh = Results {
+    machine.extend(request.scenarios.iter().filter_map(Scenario::fact));
+    let mut fresh = Results {
         schema: results::SCHEMA,
         millrace: env!("CARGO_PKG_VERSION").to_owned(),
         started: machine::now(),
@@ -50,13 +51,15 @@ pub(crate) fn begin(request: &Request) -> Result<Results> {
         request.directory.display(),
         old.plan.command.join(" ")
     );
+    add_scenarios(&mut old.machine, &fresh.machine);
+    add_scenarios(&mut fresh.machine, &old.machine);
     let differences = machine::differences(&old.machine, &fresh.machine)
         .into_iter()
         .map(|[name, before, now]| format!("{name}: {before} before, {now} now"));
     let differences: Vec<String> = differences.collect();
     ensure!(
         differences.is_empty(),
-        "{} has results of another build, or of another machine:\n{}\nName another directory with --out, or begin anew with --anew.",
+        "{} has results of another build, of another machine, or of other files:\n{}\nName another directory with --out, or begin anew with --anew.",
         request.directory.display(),
         differences.join("\n")
     );
@@ -67,6 +70,16 @@ pub(crate) fn begin(request: &Request) -> Result<Results> {
     old.warnings.retain(|line| !closing::is_of_the_end(line));
     old.plan.minutes_max = fresh.plan.minutes_max.or(old.plan.minutes_max);
     Ok(old)
+}
+
+/// Adds the scenarios that only others tell: what is measured beside the rest makes no difference to it.
+fn add_scenarios(facts: &mut Vec<Fact>, others: &[Fact]) {
+    let is_one = |fact: &&Fact| fact.name.starts_with(scenario::FACT);
+    for other in others.iter().filter(is_one) {
+        if facts.iter().all(|fact| fact.name != other.name) {
+            facts.push(other.clone());
+        }
+    }
 }
 
 /// Takes away what a run has left, and nothing else.
@@ -146,4 +159,54 @@ pub(crate) fn unproved(roads: &[Road]) -> Option<String> {
             names.join(", ")
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::Pinning;
+
+    const TEXT: &str = r#"
+        title = "Mine"
+        about = ""
+        [server]
+        command = "true"
+        [[case]]
+        name = "one"
+        title = "One"
+        client = "true"
+        read = "result-line"
+        unit = "operations_per_second"
+        grid = [{}]
+    "#;
+
+    #[test]
+    fn a_scenario_s_file_that_has_changed_is_no_scenario_to_go_on_with() {
+        let directory = tempfile::tempdir().unwrap();
+        let begin = |names: &[&str]| {
+            let paths = names.iter().map(|name| directory.path().join(name));
+            let words: Vec<String> = paths.map(|path| path.display().to_string()).collect();
+            begin(&Request {
+                scenarios: scenario::choose(&words).unwrap(),
+                roads: Vec::new(),
+                plan: Plan::default(),
+                pinning: Pinning::Free,
+                directory: directory.path().to_owned(),
+                anew: false,
+                build: Vec::new(),
+            })
+        };
+        for name in ["mine.toml", "other.toml"] {
+            fs::write(directory.path().join(name), TEXT).unwrap();
+        }
+        let results = begin(&["mine.toml"]).unwrap();
+        results.write(directory.path()).unwrap();
+        let both = begin(&["other.toml"]).unwrap();
+        both.write(directory.path()).unwrap();
+        assert_eq!(both.machine.len(), results.machine.len() + 1);
+        fs::write(directory.path().join("mine.toml"), TEXT.replace("One", "1")).unwrap();
+        let error = begin(&["mine.toml"]).unwrap_err().to_string();
+        assert!(error.contains("scenario mine: "), "{error}");
+        assert!(begin(&["other.toml"]).is_ok());
+    }
 }

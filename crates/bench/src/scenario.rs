@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::programs::{self, Lack};
 use crate::readers::{self, Figure};
-use crate::results::Unit;
+use crate::results::{Fact, Unit};
 use crate::roads::{Device, Road};
 
 #[cfg(test)]
@@ -43,6 +43,9 @@ const FILES: &[(&str, &str)] = &[
     ("scheduler", include_str!("../scenarios/scheduler.toml")),
 ];
 
+/// What the names of facts begin with that tell a scenario's file.
+pub(crate) const FACT: &str = "scenario ";
+
 /// A set of values of parameters: every combination of them is measured.
 pub type Grid = BTreeMap<String, Vec<u64>>;
 /// One combination.
@@ -55,6 +58,9 @@ pub struct Scenario {
     /// The file's name.
     #[serde(skip)]
     pub name: String,
+    /// CRC-32 of the file, where it is the user's own: whether it is still the same.
+    #[serde(skip)]
+    pub checksum: Option<String>,
     /// A heading.
     pub title: String,
     /// What is measured, and what a reader has to know of it.
@@ -159,6 +165,13 @@ impl Scenario {
     pub fn takes(&self, road: &Road) -> bool {
         let is_taken = |case: &Case| case.on(road).is_some();
         self.server.on(road).is_some() && self.cases.iter().any(is_taken)
+    }
+
+    /// For those who read results: which scenario of that name it was, where it is the user's own.
+    pub(crate) fn fact(&self) -> Option<Fact> {
+        let value = self.checksum.clone()?;
+        let name = format!("{FACT}{}", self.name);
+        Some(Fact { name, value })
     }
 
     /// Reads a scenario. `name` is a file's name without `.toml`.
@@ -416,7 +429,13 @@ fn stem(word: &str) -> &str {
 fn named(word: &str) -> Result<Scenario> {
     if is_file(word) {
         let text = fs::read_to_string(word).with_context(|| format!("cannot read {word}"))?;
-        return Scenario::parse(stem(word), &text).with_context(|| word.to_owned());
+        let scenario = Scenario::parse(stem(word), &text).with_context(|| word.to_owned())?;
+        let mut sum = flate2::Crc::new();
+        sum.update(text.as_bytes());
+        return Ok(Scenario {
+            checksum: Some(format!("{:08x}", sum.sum())),
+            ..scenario
+        });
     }
     let (name, case) = word
         .split_once('/')
