@@ -99,15 +99,21 @@ def observe(argv: Sequence[str], environment: dict[str, str], directory: Path, l
         timer = threading.Timer(limit_s, os.killpg, (process.pid, signal.SIGKILL))
         timer.start()
         seen = []
-        for line in process.stdout:
-            if line == "look\n":
-                # It may have been killed meanwhile.
-                with contextlib.suppress(BrokenPipeError):
-                    os.write(process.stdin.fileno(), (" ".join(look(environment)) + "\n").encode())
-            else:
-                seen.append(line.rstrip("\n"))
-        code = process.wait()
-        timer.cancel()
+        try:
+            for line in process.stdout:
+                if line == "look\n":
+                    # It may have been killed meanwhile.
+                    with contextlib.suppress(BrokenPipeError):
+                        os.write(process.stdin.fileno(), (" ".join(look(environment)) + "\n").encode())
+                else:
+                    seen.append(line.rstrip("\n"))
+            code = process.wait()
+        finally:
+            timer.cancel()
+            # Whoever looks may have failed: what is left of the case goes before its directory does.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     said = (directory / "errors").read_text(errors="replace").strip()
     return [*seen, f"ended with {code}", *([said] if said else [])]
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import unittest
@@ -10,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import cases  # noqa: E402
 from cases import FAILED, PASSED, SKIPPED, Cases  # noqa: E402
 from compare import compare  # noqa: E402
+from harness.cases import observe  # noqa: E402
 
 OUTPUTS: dict[str, tuple[Callable[[Path], Cases], str, Cases]] = {
     "libuv": (
@@ -99,6 +102,22 @@ class Judging(unittest.TestCase):
     def test_a_case_known_to_be_flaky_is_listed_and_does_not_decide(self) -> None:
         verdict = compare([{"a": PASSED}], [{"a": FAILED}], {"a": "passed 9, failed 1"})
         self.assertEqual((verdict.differences, verdict.flaky), ({}, {"a": "plain: passed 9, failed 1"}))
+
+
+class Observing(unittest.TestCase):
+    """A case is answered, and ends with who observes it."""
+
+    def test_a_case_does_not_outlive_a_look_that_fails(self) -> None:
+        def look(_: dict[str, str]) -> list[str]:
+            raise OSError("no agent answers")
+
+        with tempfile.TemporaryDirectory() as temporary:
+            number = Path(temporary) / "number"
+            script = "echo $$ > number; echo look; exec sleep 30"
+            with self.assertRaises(OSError):
+                observe(["sh", "-c", script], dict(os.environ), Path(temporary), look, 20.0)
+            with self.assertRaises(ProcessLookupError):
+                os.kill(int(number.read_text()), 0)
 
 
 if __name__ == "__main__":
