@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -20,6 +20,8 @@ use crate::sockmap::{Messages, Sockmap};
 use crate::sys;
 
 const AGENT_LIMIT: Duration = Duration::from_secs(10);
+/// A command that sets up a road, or lets it rest, is done by then on a busy machine, too.
+const SET_UP_LIMIT: Duration = Duration::from_secs(120);
 
 /// The lab. Dropping it stops the agents; namespaces and files go with the last process.
 pub(crate) struct Lab {
@@ -309,20 +311,21 @@ pub(crate) fn wake(road: &Road) -> Result<()> {
     road.wake.as_deref().map_or(Ok(()), perform)
 }
 
-/// Runs a command to its end.
+/// Runs a command to its end. An interrupt ends it, and so does its limit: it may wait for what does not come.
 fn perform(line: &str) -> Result<()> {
+    perform_within(line, SET_UP_LIMIT, Path::new(isolate::FILES))
+}
+
+/// The same, with what it prints in a directory.
+fn perform_within(line: &str, limit: Duration, directory: &Path) -> Result<()> {
     let words = shlex::split(line).unwrap_or_default();
     let (program, arguments) = words.split_first().context("an empty command")?;
-    let output = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output();
-    let output = output.with_context(|| format!("cannot start {program}"))?;
-    ensure!(
-        output.status.success(),
-        "{line}: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let mut running = Program::start(program, command, directory.join("set-up.txt"))?;
+    let exit = running.wait(limit)?;
+    let exit = exit.with_context(|| format!("{line}: not done in {} s", limit.as_secs()))?;
+    ensure!(exit.success, "{line}: {}", running.output().trim());
     Ok(())
 }
 
@@ -343,4 +346,28 @@ pub(crate) fn listens(pid: i32, port: u16) -> bool {
 pub(crate) fn is_socket(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     fs::metadata(path).is_ok_and(|file| file.file_type().is_socket())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_sets_up_a_road_and_does_not_end_is_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let perform = |line: &str, limit: u64| {
+            let limit = Duration::from_secs(limit);
+            let done = perform_within(line, limit, directory.path());
+            done.map_err(|error| format!("{error:#}"))
+        };
+        assert_eq!(perform("true", 60), Ok(()));
+        let number = directory.path().join("number");
+        let line = format!("sh -c 'echo $$ > {}; exec sleep 60'", number.display());
+        let late = perform(&line, 2).unwrap_err();
+        assert!(late.ends_with(": not done in 2 s"), "{late}");
+        let number = fs::read_to_string(number).unwrap();
+        assert!(!Path::new("/proc").join(number.trim()).exists());
+        let refused = perform("sh -c 'echo no >&2; exit 2'", 60).unwrap_err();
+        assert!(refused.ends_with(": no"), "{refused}");
+    }
 }
