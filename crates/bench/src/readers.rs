@@ -70,6 +70,21 @@ pub struct Latency {
     pub p999: Option<f64>,
 }
 
+/// What a program has printed. A figure that is no number would be kept as `null`, and then nobody could read the results again.
+pub(crate) fn read(reader: Reader, text: &str) -> Result<Reading> {
+    let found = reader(text)?;
+    let whole = found.whole_latency.iter();
+    let figures = [found.value, found.operations]
+        .into_iter()
+        .chain(found.latency.mean)
+        .chain(found.ready_per_wake)
+        .chain(whole.flat_map(|latency| [latency.mean_ns, latency.deviation_ns]));
+    for figure in figures {
+        ensure!(figure.is_finite(), "a figure is {figure}, and no number");
+    }
+    Ok(found)
+}
+
 /// `redis-benchmark` with one command, without `-q`: rates, the summary, and the table of percentiles. Times are in
 /// milliseconds there, in buckets of 8 µs. How far they deviate it does not tell.
 pub fn redis_benchmark(text: &str) -> Result<Reading> {
@@ -306,6 +321,21 @@ Summary:
           avg       min       p50       p95       p99       max
         0.034     0.016     0.023     0.055     0.071     1.087
 ";
+
+    #[test]
+    fn figures_that_are_no_numbers_are_refused() {
+        let line = |microseconds: u64, mean: &str| {
+            format!(
+                "result: requests 5 microseconds {microseconds} errors 0 min 1 mean {mean} deviation 1 max 9 p50 1 p99 2 p99.9 3"
+            )
+        };
+        let refused = |text: &str| read(result_line, text).unwrap_err().to_string();
+        assert!(read(result_line, &line(5, "2")).is_ok());
+        assert_eq!(refused(&line(0, "2")), "a figure is inf, and no number");
+        assert_eq!(refused(&line(5, "nan")), "a figure is NaN, and no number");
+        let kept = serde_json::to_string(&f64::INFINITY).unwrap();
+        assert!(serde_json::from_str::<f64>(&kept).is_err(), "{kept}");
+    }
 
     #[test]
     fn millrace_peers_gives_rates_and_medians() {

@@ -347,7 +347,7 @@ impl Client<'_> {
         }
         let limit = limit.saturating_sub(begun.elapsed());
         let (text, exit) = device::explained(program.finish(limit), device.as_ref())?;
-        let reading = (self.read)(&text).with_context(|| line.clone())?;
+        let reading = readers::read(self.read, &text).with_context(|| line.clone())?;
         Ok(Ran {
             reading,
             exit,
