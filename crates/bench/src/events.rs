@@ -212,6 +212,17 @@ impl Flows {
     }
 }
 
+/// A day is what nobody needs, and what every clock has room for.
+fn check_time(load: &Load) -> Result<()> {
+    const LONGEST_SECONDS: f64 = 86_400.0;
+    let seconds = load.seconds;
+    ensure!(
+        seconds > 0.0 && seconds <= LONGEST_SECONDS,
+        "events are let in for up to {LONGEST_SECONDS} seconds, not {seconds}"
+    );
+    Ok(())
+}
+
 /// Lets events through until the time is over, or `stop` is set.
 ///
 /// # Errors
@@ -221,6 +232,7 @@ pub fn run(load: &Load, stop: &AtomicBool) -> Result<Passed> {
         load.flows > 0 && (1..=BATCH_MAX).contains(&load.enqueue),
         "there is a flow at least, and 1 to {BATCH_MAX} events are let in together"
     );
+    check_time(load)?;
     let seen = Arc::new(AtomicU64::new(0));
     let cycles = load.cycles;
     let (graph, first) = graph(load, &seen, move |events| {

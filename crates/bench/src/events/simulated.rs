@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use anyhow::{Context, Result, ensure};
 use millrace_sched::{Config, Event, HAND_OVER_NS, Snapshot, Worker, build_in_virtual_time};
 
-use super::{Load, Passed, graph, passed};
+use super::{Load, Passed, check_time, graph, passed};
 
 /// A worker without anything to do looks again so much later.
 const LOOK_NS: u64 = 100;
@@ -28,6 +28,7 @@ pub fn simulate(load: &Load, cost_ns: u64, stop: &AtomicBool) -> Result<Passed> 
         load.flows > 0 && cost_ns > 0,
         "there is a flow at least, and a stage takes time"
     );
+    check_time(load)?;
     let now = Arc::new(AtomicU64::new(0));
     let seen = Arc::new(AtomicU64::new(0));
     let clock = Arc::clone(&now);

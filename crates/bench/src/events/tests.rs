@@ -100,6 +100,11 @@ fn what_cannot_be_is_told() {
     ] {
         assert!(run(&wrong, &stop).is_err(), "{wrong:?}");
     }
+    for seconds in [-1.0, 0.0, f64::INFINITY, f64::NAN] {
+        let wrong = Load { seconds, ..load() };
+        assert!(run(&wrong, &stop).is_err(), "{seconds}");
+        assert!(simulate(&wrong, 100, &stop).is_err(), "{seconds}");
+    }
     assert!("fast".parse::<Hash>().is_err());
 }
 
