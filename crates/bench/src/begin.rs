@@ -59,7 +59,8 @@ pub(crate) fn begin(request: &Request) -> Result<Results> {
     let differences: Vec<String> = differences.collect();
     ensure!(
         differences.is_empty(),
-        "{} has results of another build, of another machine, or of other files:\n{}\nName another directory with --out, or begin anew with --anew.",
+        "{} has results of another build, of another machine, or of other files:\n{}\n\
+         Name another directory with --out, or begin anew with --anew.",
         request.directory.display(),
         differences.join("\n")
     );
