@@ -2,6 +2,8 @@
 //!
 //! Only what decides is read of a pod: everything else of it, known to this program or not, stays as it is.
 
+use std::collections::HashSet;
+
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -125,15 +127,17 @@ pub(crate) fn outcome(pod: &Pod) -> Outcome {
         }
     };
     let wanted = wanted(pod);
-    let mut named: Vec<&str> = Vec::new();
+    // Who asks says how many names and containers there are: each is looked up at once.
+    let chosen: Option<HashSet<&str>> = wanted
+        .as_ref()
+        .map(|wanted| wanted.iter().copied().collect());
+    let mut named: HashSet<&str> = HashSet::new();
     for (container, place) in running(&pod.spec) {
-        if wanted
-            .as_ref()
-            .is_some_and(|wanted| !wanted.contains(&container.name.as_str()))
-        {
+        let name = container.name.as_str();
+        if chosen.as_ref().is_some_and(|chosen| !chosen.contains(name)) {
             continue;
         }
-        named.push(&container.name);
+        named.insert(name);
         if !container.asks() {
             outcome.patch.push(container.operation(&place, resource));
         }

@@ -225,3 +225,21 @@ fn what_is_no_review_is_said_to_be_none() {
         assert!(error.len() < 400, "{error}");
     }
 }
+
+/// A thread serves all: it must not go through all names for each container.
+#[test]
+fn the_longest_question_is_answered_as_others_are() {
+    let named = "a,".repeat(700_000);
+    let containers = vec![json!({ "name": "b" }); 110_000];
+    let longest = review(
+        Some("true"),
+        Some(&named),
+        &json!({ "containers": containers }),
+    );
+    assert!(longest.to_string().len() > 2 << 20);
+    let (patch, warnings) = asked(&longest);
+    assert!(
+        patch.is_empty() && warnings[0].contains("no container"),
+        "{warnings:?}"
+    );
+}
