@@ -186,12 +186,13 @@ impl Keeper {
         let server = self.names.server();
         let secret = self.api.call(&self.names.secret_path(), Call::Get).await?;
         let stored = stored(&secret);
-        // A third of its life is left then, in which renewing may fail many times.
+        // Now, by this machine's clock, and when a third of its life is left, in which renewing may fail many times.
         let later = now + self.lifetime / 3;
-        let wrong = match stored
-            .as_ref()
-            .map(|stored| (stored, stored.checked(&server, later)))
-        {
+        let lasts = |stored: &Material| {
+            stored.checked(&server, now)?;
+            stored.checked(&server, later)
+        };
+        let wrong = match stored.as_ref().map(|stored| (stored, lasts(stored))) {
             None => "there was none".to_owned(),
             Some((stored, Ok(_))) => return Ok(stored.clone()),
             Some((_, Err(error))) => format!("the one before: {error:#}"),

@@ -328,6 +328,19 @@ async fn what_somebody_has_spoilt_is_made_again() {
     assert!(!world.authorities().is_empty() && world.authorities() != other.authorities);
 }
 
+/// Nobody would believe it for a day, nor would a replica with the right time be ready.
+#[tokio::test]
+async fn what_a_clock_has_made_that_is_ahead_is_made_again() {
+    let world = World::new().await;
+    let (keeper, now) = (world.keeper(), SystemTime::now());
+    let ahead = now + Duration::from_secs(24 * 3600);
+    world.keeper().look(ahead).await.unwrap();
+    keeper.look(now).await.unwrap();
+    assert!(keeper.state.is_ready() && world.believes(&keeper, now));
+    // Whoever is ahead has no reason to make another one.
+    assert_eq!(world.keeper().look(ahead).await.unwrap(), Found::InPlace);
+}
+
 #[tokio::test]
 async fn what_is_wrong_is_said_with_advice() {
     let world = World::new().await;
