@@ -84,10 +84,12 @@ impl Place {
         Ok((Place { path, own }, listener))
     }
 
-    /// What has become of it.
+    /// What has become of it, while its listener is there: the number of a socket that is bound is no other file's, and who gives it other
+    /// rights or another label (`restorecon`) changes nothing.
     pub(crate) fn state(&self) -> State {
+        let number = |of: Identity| (of.device, of.inode);
         match identity(&self.path) {
-            Some(found) if found == self.own => State::Ours,
+            Some(found) if number(found) == number(self.own) => State::Ours,
             Some(_) => State::Others,
             None => State::Gone,
         }
@@ -99,5 +101,27 @@ impl Drop for Place {
         if self.state() == State::Ours {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_with_other_rights_is_the_same_and_one_in_its_place_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.sock");
+        let (place, _listener) = Place::take(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(place.state(), State::Ours);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(place.state(), State::Gone);
+        let _other = UnixListener::bind(&path).unwrap();
+        assert_eq!(place.state(), State::Others);
+        drop(place);
+        assert!(path.exists());
     }
 }

@@ -169,8 +169,9 @@ impl Served {
         }
     }
 
-    /// Ends it; the socket goes with the place.
+    /// Ends it; the socket goes with the place, while the listener is there.
     async fn stop(self) {
+        drop(self.place);
         drop(self.stop);
         let _ = self.relay.await;
         let _ = tokio::time::timeout(GRACE, self.server).await;
