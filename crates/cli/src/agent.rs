@@ -168,6 +168,8 @@ pub(crate) fn log_to_stderr(level: LogLevel) {
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
+        // Said on standard error, too: a disk that is full, or a reader that has gone, would end the daemon by a panic.
+        .log_internal_errors(false)
         .init();
 }
 

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 mod room;
 use room::{Agent, Room, harmless_library, text, wait_until};
@@ -29,6 +30,28 @@ fn the_agent_stops_cleanly_on_each_of_its_signals() {
             0
         );
     }
+}
+
+/// As on a disk that is full; and as in a pipe whose reader has gone.
+#[test]
+fn a_log_that_cannot_be_written_does_not_end_the_agent() {
+    let (reader, pipe) = std::io::pipe().unwrap();
+    drop(reader);
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    for log in [Stdio::from(full), Stdio::from(pipe)] {
+        let room = Room::new();
+        let mut agent = room.millrace(&["agent"]).stderr(log).spawn().unwrap();
+        wait_until("it answers, or has ended", || {
+            room.agent().is_some() || !is_running(&agent)
+        });
+        let _ = kill(Pid::from_raw(agent.id() as i32), Signal::SIGTERM);
+        assert_eq!(agent.wait().unwrap().code(), Some(0));
+    }
+}
+
+fn is_running(child: &Child) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    !status.contains(") Z ")
 }
 
 #[test]

@@ -98,6 +98,8 @@ pub fn main() -> ExitCode {
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
+        // Said on standard error, too: a disk that is full, or a reader that has gone, would end the program by a panic.
+        .log_internal_errors(false)
         .init();
     let settings = run::Settings {
         kubelet: arguments.kubelet,
