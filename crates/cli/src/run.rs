@@ -94,6 +94,8 @@ fn prepare(arguments: &RunArguments) -> Result<Additions, u8> {
     })?;
     let mut additions = vec![("LD_PRELOAD", preload)];
     if let Some(socket) = agent_socket() {
+        // The program may go to another directory.
+        let socket = std::path::absolute(&socket).unwrap_or(socket);
         additions.push((locate::AGENT_VARIABLE, socket.into_os_string()));
     }
     if let Some(mode) = &arguments.mode {

@@ -315,6 +315,19 @@ fn without_an_agent_the_program_runs_all_the_same_and_says_nothing() {
 }
 
 #[test]
+fn a_program_that_goes_to_another_directory_finds_the_agent_all_the_same() {
+    let room = Room::new();
+    let output = room
+        .millrace(&["run", "--", "sh", "-c", "echo $MILLRACE_AGENT"])
+        .current_dir(room.directory.path())
+        .env("MILLRACE_AGENT", "m/agent.sock")
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), room.socket().to_str().unwrap());
+    assert!(room.agent().is_some());
+}
+
+#[test]
 fn run_exits_as_env_does() {
     let room = Room::new();
     let _agent = room.start_agent();
