@@ -158,8 +158,12 @@ pub(super) fn make_directories(path: &Path) -> io::Result<()> {
     if let Some(above) = path.parent() {
         make_directories(above)?;
     }
-    fs::create_dir(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+    match fs::create_dir(path) {
+        // Another one was first: hooks of containers that start at once, say.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(0o755)),
+    }
 }
 
 /// What the name of a file that is being written has behind the name that it will get, before the writer's process number.
@@ -252,6 +256,28 @@ mod tests {
             names,
             ["file", "file.new1", "file.newer", "other.new4194305"]
         );
+    }
+
+    #[test]
+    fn who_makes_a_directory_that_another_one_makes_at_once_has_it() {
+        let outer = tempfile::tempdir().unwrap();
+        let makers = 4;
+        let barrier = std::sync::Barrier::new(makers);
+        let make = || {
+            let rounds = (0..200).map(|round| {
+                let path = outer.path().join(format!("{round}/a/b"));
+                barrier.wait();
+                make_directories(&path)
+            });
+            // All of them: whoever stopped at an error would keep the others waiting.
+            rounds.collect::<Vec<_>>()
+        };
+        std::thread::scope(|scope| {
+            let makers: Vec<_> = (0..makers).map(|_| scope.spawn(make)).collect();
+            for made in makers.into_iter().flat_map(|maker| maker.join().unwrap()) {
+                made.unwrap();
+            }
+        });
     }
 
     #[test]
