@@ -53,7 +53,9 @@ impl Memory {
     pub(super) fn open(pid: i32, inode: u64) -> Result<Memory, OpenError> {
         // First the memory: the list of mappings is of the same program then, or of a later one that has no such mapping.
         let file = File::open(format!("/proc/{pid}/mem"))?;
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        let maps = std::fs::read(format!("/proc/{pid}/maps"))?;
+        // Names of files are any bytes.
+        let maps = String::from_utf8_lossy(&maps);
         let places = maps.lines().filter_map(|line| place(line, inode));
         let (start, bytes) = places.max_by_key(|place| place.1).ok_or(OpenError::Gone)?;
         Ok(Memory { file, start, bytes })
@@ -92,6 +94,10 @@ fn place(line: &str, inode: u64) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -106,6 +112,18 @@ mod tests {
             None
         );
         assert_eq!(place("", 0), None);
+    }
+
+    #[test]
+    fn names_of_other_files_are_any_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join(OsStr::from_bytes(b"sleep-\xff"));
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("60").spawn().unwrap();
+        let opened = Memory::open(child.id().cast_signed(), u64::MAX);
+        let _ = child.kill();
+        let _ = child.wait();
+        assert!(matches!(opened, Err(OpenError::Gone)), "{opened:?}");
     }
 
     #[test]
