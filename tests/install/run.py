@@ -128,7 +128,14 @@ def the_package_comes_and_goes() -> None:
     run("mount", "--rbind", "/dev", f"{root}/dev")
     shutil.copy(package, root / "millrace.deb")
     inside = ["chroot", str(root)]
+    enabled = root / "etc/systemd/system/multi-user.target.wants/millrace.service"
     try:
+        # One that was removed comes back as one that is new. No systemd runs there, as in an image that is made.
+        for _ in range(2):
+            run(*inside, "dpkg", "-i", "/millrace.deb")
+            assert enabled.is_symlink(), "the service is not enabled"
+            run(*inside, "dpkg", "-r", "millrace")
+            assert files_of_package() == ["millrace.deb"], files_of_package()
         run(*inside, "dpkg", "-i", "/millrace.deb")
         assert "works" in run(*inside, "millrace", "run", "--", "echo", "works")
         run(*inside, "millrace", "cdi", "install")
