@@ -130,6 +130,12 @@ fn errors_say_what_to_do() {
             &["echo", "127.0.0.1:1", "--blocking", "-c", "2"],
             "with epoll",
         ),
+        (
+            &["echo", "127.0.0.1:1", "--timeout", "inf"],
+            "given up after",
+        ),
+        (&["events", "--time", "nan"], "up to 3600 seconds"),
+        (&["events", "--time=-1"], "up to 3600 seconds"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
         let output = command.arg("load").args(arguments).output().unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use millrace_bench::events::{self, Hash, Load};
 use millrace_bench::load::stop_on_signals;
@@ -63,6 +63,11 @@ impl EventsArguments {
     /// Lets them in.
     pub(super) fn load(&self) -> Result<u8> {
         let stop = stop_on_signals()?;
+        ensure!(
+            self.time > 0.0 && self.time <= 3_600.0,
+            "events are let in for up to 3600 seconds, not {}",
+            self.time
+        );
         let load = Load {
             stages: self.stages,
             cycles: self.cycles,
