@@ -1,6 +1,8 @@
 //! `millrace load` as a user meets it.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -143,4 +145,15 @@ fn errors_say_what_to_do() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(text.contains(expected), "{text}");
     }
+}
+
+#[test]
+fn a_directory_for_results_may_have_any_name() {
+    let place = OsStr::from_bytes(b"/run/results-\xff");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    command.args(["bench", "run", "echo", "--out"]).arg(place);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("results cannot go to"), "{text}");
 }

@@ -213,7 +213,9 @@ impl Measuring {
             scenarios,
             roads,
             plan: Plan {
-                command: env::args().collect(),
+                command: env::args_os()
+                    .map(|word| word.to_string_lossy().into_owned())
+                    .collect(),
                 repeats,
                 minutes_max: self.max_time,
                 seconds: self
