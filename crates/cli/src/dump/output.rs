@@ -1,9 +1,9 @@
 //! Where packets go: a pcapng file or pipe, or lines on a terminal.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -137,7 +137,12 @@ impl Output {
 fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(path)
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() {
+        // One that was there has the rights that it had. Not every file system has rights.
+        let _ = file.set_permissions(Permissions::from_mode(0o600));
+    }
+    Ok(file)
 }
 
 /// What a gap in the sequence numbers before a piece is.
@@ -190,6 +195,17 @@ mod tests {
         assert!(comment(&piece).is_some_and(|text| text.starts_with("5 bytes")));
         piece.by_kernel = 7;
         assert!(comment(&piece).is_some_and(|text| text.contains("7 bytes before this went")));
+    }
+
+    #[test]
+    fn a_file_is_its_owner_s_alone_also_if_it_was_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, "before").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let file = create(&path).unwrap().metadata().unwrap();
+        assert_eq!((file.permissions().mode() & 0o777, file.len()), (0o600, 0));
+        create(Path::new("/dev/null")).unwrap();
     }
 
     #[test]
