@@ -120,6 +120,12 @@ mod tests {
         let program = directory.path().join(OsStr::from_bytes(b"sleep-\xff"));
         std::fs::copy("/bin/sleep", &program).unwrap();
         let mut child = Command::new(&program).arg("60").spawn().unwrap();
+        // It is mapped some time after the process is another.
+        while !std::fs::read(format!("/proc/{}/maps", child.id()))
+            .is_ok_and(|maps| maps.contains(&0xff))
+        {
+            std::thread::yield_now();
+        }
         let opened = Memory::open(child.id().cast_signed(), u64::MAX);
         let _ = child.kill();
         let _ = child.wait();
