@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &ChannelsArguments) -> anyhow::Result<u8> {
     }
     let lines = lines(&report);
     if lines.is_empty() {
-        eprintln!("millrace: no program that you may see takes part in a channel");
+        complain!("millrace: no program that you may see takes part in a channel");
         return Ok(0);
     }
     let words: Vec<String> = arguments
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &ChannelsArguments) -> anyhow::Result<u8> {
     let terminal = out.is_terminal();
     out.write_all(render(fitting, &rates, terminal).as_bytes())?;
     if report.truncated {
-        eprintln!("millrace: there are more participants and links than are listed");
+        complain!("millrace: there are more participants and links than are listed");
     }
     Ok(0)
 }

@@ -8,6 +8,9 @@
     allow(dead_code, reason = "the test harness has a beginning of its own")
 )]
 
+#[macro_use]
+mod say;
+
 mod agent;
 mod background;
 mod bench;
@@ -110,7 +113,7 @@ fn dispatch(arguments: Vec<OsString>) -> u8 {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("millrace: {error:#}");
+            complain!("millrace: {error:#}");
             1
         }
     }

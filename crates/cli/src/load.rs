@@ -375,7 +375,7 @@ fn serve(kind: ServeCommand) -> Result<u8> {
     if let Some(path) = &serve.counts {
         server.count_in(path)?;
     }
-    eprintln!("millrace: listening on {}", server.address());
+    complain!("millrace: listening on {}", server.address());
     let served = server.run(&stop)?;
     print(&served, serve.json)
 }

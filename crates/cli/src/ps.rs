@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &PsArguments) -> anyhow::Result<u8> {
     };
     out.write_all(text.as_bytes())?;
     if report.truncated {
-        eprintln!("millrace: there are more connections than are listed");
+        complain!("millrace: there are more connections than are listed");
     }
     Ok(0)
 }

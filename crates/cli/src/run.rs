@@ -80,16 +80,16 @@ fn prepare(arguments: &RunArguments) -> Result<Additions, u8> {
             .iter()
             .map(|place| place.display().to_string())
             .collect();
-        eprintln!(
+        complain!(
             "millrace: the library is missing; it is not at {}",
             places.join(" or ")
         );
-        eprintln!("millrace: install Millrace again, or set MILLRACE_LIBRARY to its path");
+        complain!("millrace: install Millrace again, or set MILLRACE_LIBRARY to its path");
         FAILED
     })?;
     let preload = append_preload(std::env::var_os("LD_PRELOAD"), &library).ok_or_else(|| {
         let library = library.display();
-        eprintln!("millrace: LD_PRELOAD cannot hold {library}: it has a space or a colon");
+        complain!("millrace: LD_PRELOAD cannot hold {library}: it has a space or a colon");
         FAILED
     })?;
     let mut additions = vec![("LD_PRELOAD", preload)];
@@ -119,7 +119,7 @@ fn agent_socket() -> Option<PathBuf> {
         Err(error) => {
             // Another program may have started one at the same moment.
             if locate::agent_to_stay().is_err() && std::io::stderr().is_terminal() {
-                eprintln!(
+                complain!(
                     "millrace: connections stay on the kernel's road: no agent could be started: {error:#}"
                 );
             }
@@ -169,7 +169,7 @@ fn become_program(command: &[OsString], additions: &Additions) -> u8 {
         .collect();
     let Err(errno) = nix::unistd::execvpe(program, &words, &environment);
     let name = millrace_agent::printable(program.as_bytes());
-    eprintln!("millrace: cannot run {name}: {}", errno.desc());
+    complain!("millrace: cannot run {name}: {}", errno.desc());
     if errno == Errno::ENOENT {
         NOT_FOUND
     } else {

@@ -120,9 +120,9 @@ impl CompareArguments {
         self.form.print(&found);
         let failures = run::failures(&results);
         for failure in &failures {
-            eprintln!("failed: {failure}");
+            complain!("failed: {failure}");
         }
-        eprintln!("\n{}", run::places(&request));
+        complain!("\n{}", run::places(&request));
         Ok(match found.exit_status() {
             _ if sys::interrupted() => INTERRUPTED,
             0 if !failures.is_empty() => INCOMPLETE,

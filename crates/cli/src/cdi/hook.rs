@@ -40,7 +40,7 @@ pub(crate) fn run() -> u8 {
     let state = state();
     if let Err(error) = root(&state).and_then(|root| preload(&root)) {
         // Engines show it when they are told to log much.
-        eprintln!("millrace: this container is not accelerated: {error:#}");
+        complain!("millrace: this container is not accelerated: {error:#}");
     }
     0
 }

@@ -24,7 +24,7 @@ use super::hook::state;
 pub(super) fn write() -> u8 {
     if let Err(error) = write_in(Path::new(LABELS_DIRECTORY), &state()) {
         // Engines show it when they are told to log much.
-        eprintln!("millrace: this container has no labels for rules of channels: {error:#}");
+        complain!("millrace: this container has no labels for rules of channels: {error:#}");
     }
     0
 }

@@ -268,23 +268,23 @@ fn install(Installation { place, ports }: &Installation) -> anyhow::Result<u8> {
         Specification::of(&directory).to_json().as_bytes(),
         0o644,
     )?;
-    println!(
+    tell!(
         "{}: the library, and a program for the hook",
         directory.0.display()
     );
-    println!("{}: tells container engines of it", file.display());
-    println!();
+    tell!("{}: tells container engines of it", file.display());
+    tell!();
     if agent_answers(&directory) {
-        println!("The agent serves it. Try:");
+        tell!("The agent serves it. Try:");
     } else {
-        println!(
+        tell!(
             "No agent serves {} yet. Start it, or start it again: {}",
             directory.0.display(),
             agent_command(&directory)
         );
-        println!("Then try:");
+        tell!("Then try:");
     }
-    println!(
+    tell!(
         "  podman run --device {} IMAGE",
         spec::qualified(spec::EVERY)
     );
@@ -298,7 +298,7 @@ fn install_packets(place: &Where, ports: &Ports, directory: &Directory) -> anyho
         Some(packets) => {
             directory::replace(&file, packets.to_json().as_bytes(), 0o644)?;
             let names = packets.names().join(", ");
-            println!("{}: packet ports of the switch: {names}", file.display());
+            tell!("{}: packet ports of the switch: {names}", file.display());
         }
         // The switch has none any more.
         None => drop(remove_file(&file)?),
@@ -340,7 +340,7 @@ fn list(place: &Where) -> anyhow::Result<u8> {
     let installed = match std::fs::read_to_string(&file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!(
+            complain!(
                 "millrace: no devices: {} is not there (sudo millrace cdi install)",
                 file.display()
             );
@@ -423,7 +423,7 @@ fn remove(Removal { place, unless_used }: &Removal) -> anyhow::Result<u8> {
     let file = place.specification();
     let directory = place.directory()?;
     if *unless_used && !directory.users().is_empty() {
-        println!(
+        tell!(
             "{}: containers have it; nothing is removed",
             directory.0.display()
         );
@@ -431,7 +431,7 @@ fn remove(Removal { place, unless_used }: &Removal) -> anyhow::Result<u8> {
     }
     for file in [file, place.packet_specification()] {
         if remove_file(&file)? {
-            println!("{}: removed", file.display());
+            tell!("{}: removed", file.display());
         }
     }
     let users = directory.users();
@@ -444,9 +444,9 @@ fn remove(Removal { place, unless_used }: &Removal) -> anyhow::Result<u8> {
         );
     }
     if directory.empty()? {
-        println!("{}: removed", directory.0.display());
+        tell!("{}: removed", directory.0.display());
     } else {
-        println!(
+        tell!(
             "{}: Millrace's files are removed; the directory stays: it is mounted here, or others are in it, such as the socket of an \
              agent that runs",
             directory.0.display()
@@ -456,7 +456,7 @@ fn remove(Removal { place, unless_used }: &Removal) -> anyhow::Result<u8> {
     if place.specifications == Path::new(SPECIFICATIONS)
         && labels::clear(Path::new(LABELS_DIRECTORY))?
     {
-        println!("{LABELS_DIRECTORY}: removed");
+        tell!("{LABELS_DIRECTORY}: removed");
     }
     Ok(0)
 }

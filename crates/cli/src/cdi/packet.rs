@@ -30,7 +30,7 @@ pub(super) fn give(device: &str, switch: Option<&Path>) -> u8 {
     match give_to(&state(), device, switch.unwrap_or(&usual)) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("millrace: this container gets no packet port of {device:?}: {error:#}");
+            complain!("millrace: this container gets no packet port of {device:?}: {error:#}");
             1
         }
     }

@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &DumpArguments) -> anyhow::Result<u8> {
     dump.list()?;
     if dump.followed.is_empty() {
         dump.check_that_it_can_begin()?;
-        eprintln!("millrace: no connection on the ring fits yet; waiting for one");
+        complain!("millrace: no connection on the ring fits yet; waiting for one");
     }
     // From here on a signal ends the file properly.
     signals.thread_block()?;
@@ -181,7 +181,7 @@ impl Dump {
                 let line = Line::of(&connection);
                 let ends = line.map(|line| format!("{} to {}", who(line.client), who(line.server)));
                 let ends = ends.unwrap_or_default();
-                eprintln!("millrace: connection {id} ({ends}) cannot be followed: {error}");
+                complain!("millrace: connection {id} ({ends}) cannot be followed: {error}");
                 self.refused.insert(id);
             }
         }

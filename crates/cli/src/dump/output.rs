@@ -129,7 +129,7 @@ impl Output {
         if let Target::Packets(writer) = self.target {
             writer.finish(now_ns(), self.packets, gaps, &summary)?;
         }
-        eprintln!("millrace: {summary}");
+        complain!("millrace: {summary}");
         Ok(())
     }
 }

@@ -248,7 +248,7 @@ impl PacketsArguments {
                         }
                         Verdict::Lost => "lost too much",
                     };
-                    eprintln!(
+                    complain!(
                         "{:.3} M packets/s: {what} ({} of {} lost)",
                         step.rate / 1e6,
                         step.outcome.lost,

@@ -1,7 +1,7 @@
 //! `millrace ppf bearer load`: as many bearers as a file has, in pieces.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal, Read, stdin};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write, stdin};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -145,14 +145,14 @@ impl Loading<'_> {
         let is_due = self.told.is_none_or(|told| now - told >= TOLD_EVERY);
         if now - self.began >= PATIENCE && is_due && std::io::stderr().is_terminal() {
             self.told = Some(now);
-            eprint!("\r{} bearers added", self.total.added);
+            let _ = write!(std::io::stderr(), "\r{} bearers added", self.total.added);
         }
     }
 
     fn finish(mut self, json: bool) -> anyhow::Result<u8> {
         self.send()?;
         if self.told.is_some() {
-            eprintln!();
+            complain!("");
         }
         let total = &self.total;
         if json {
@@ -160,11 +160,11 @@ impl Loading<'_> {
         } else {
             super::print(format!("{} bearers added\n", total.added).as_bytes())?;
             for refusal in total.refusals.iter().take(REFUSALS_MAX) {
-                eprintln!("line {}: {}", refusal.line, refusal.error);
+                complain!("line {}: {}", refusal.line, refusal.error);
             }
         }
         if total.refused > 0 {
-            eprintln!("millrace: {} bearers were refused", total.refused);
+            complain!("millrace: {} bearers were refused", total.refused);
         }
         Ok(u8::from(total.refused > 0))
     }

@@ -133,7 +133,7 @@ fn follow(control: Option<&Path>, events: &EventsArguments) -> anyhow::Result<()
             .is_some_and(|before| before != list.began_ms)
         {
             // Another process, whose events have numbers of their own.
-            eprintln!("millrace: the function was started anew");
+            complain!("millrace: the function was started anew");
             next = None;
             continue;
         }
@@ -154,7 +154,7 @@ fn follow(control: Option<&Path>, events: &EventsArguments) -> anyhow::Result<()
 
 fn tell_of_missed(list: &EventList) {
     if list.missed > 0 {
-        eprintln!("millrace: {} events are not kept any more", list.missed);
+        complain!("millrace: {} events are not kept any more", list.missed);
     }
 }
 
@@ -296,9 +296,10 @@ pub(super) fn trace(control: Option<&Path>, trace: &TraceArguments) -> anyhow::R
     let Some(statistics) = statistics.and_then(parse_statistics) else {
         bail!("the function ended before the trace did");
     };
-    eprintln!(
+    complain!(
         "{} frames were written, and {} found no room",
-        statistics.delivered, statistics.dropped
+        statistics.delivered,
+        statistics.dropped
     );
     Ok(())
 }
