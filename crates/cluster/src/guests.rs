@@ -9,6 +9,10 @@ const CONNECTIONS_OF_ONE: usize = 128;
 const CONNECTIONS: usize = 1024;
 /// Bytes of questions that are not answered yet. A pod's are some tens of KiB; an API server takes none of more than 3 MiB.
 const BYTES_OF_ONE: usize = 16 << 20;
+/// Of all addresses: a pod with 128 MiB has room for these twice, since what grows takes up to twice what it needs. Beyond it an address
+/// has what a usual question needs.
+const BYTES: usize = 32 << 20;
+const BYTES_ALWAYS: usize = 64 << 10;
 
 /// What an address has at the moment.
 #[derive(Debug, Default)]
@@ -80,10 +84,12 @@ impl Held<'_> {
     /// Takes room for more; false where there is none.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         let mut shares = self.guest.guests.lock();
+        let all: usize = shares.values().map(|share| share.bytes).sum();
         let Some(share) = shares.get_mut(&self.guest.address) else {
             return false;
         };
-        if share.bytes + bytes > BYTES_OF_ONE {
+        let own = share.bytes + bytes;
+        if own > BYTES_OF_ONE || own > BYTES_ALWAYS && all + bytes > BYTES {
             return false;
         }
         share.bytes += bytes;
@@ -135,5 +141,21 @@ mod tests {
         assert!(guests.enter(IpAddr::from([10, 0, 1, 0])).is_none());
         drop(all);
         assert!(guests.enter(IpAddr::from([10, 0, 1, 0])).is_some());
+    }
+
+    #[test]
+    fn all_together_hold_no_more_than_there_is_and_a_usual_question_passes() {
+        let guests = Guests::default();
+        let enter = |last| guests.enter(IpAddr::from([10, 0, 0, last])).unwrap();
+        let all: Vec<Guest> = (0..BYTES / BYTES_OF_ONE)
+            .map(|last| enter(u8::try_from(last).unwrap()))
+            .collect();
+        let mut held: Vec<Held<'_>> = all.iter().map(Guest::hold).collect();
+        assert!(held.iter_mut().all(|held| held.grow(BYTES_OF_ONE)));
+        let other = enter(100);
+        let mut question = other.hold();
+        assert!(question.grow(BYTES_ALWAYS) && !question.grow(1));
+        held.clear();
+        assert!(question.grow(1));
     }
 }
