@@ -9,6 +9,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::locate::{self, Found};
+use crate::say::plain;
 
 /// Say what on this machine, or in this container, prevents or slows acceleration, and what to do about it.
 ///
@@ -111,7 +112,8 @@ fn render(finding: &Finding, styled: bool) -> String {
     } else {
         format!(" -> {}", finding.mend)
     };
-    format!("{word}  {}{mend}", finding.what)
+    // The environment is, in a container, the image's.
+    format!("{word}  {}", plain(&format!("{}{mend}", finding.what)))
 }
 
 fn check_switch() -> Finding {
@@ -430,5 +432,7 @@ mod tests {
         let line = render(&mind("slow", "do this"), false);
         assert_eq!(line, "mind  slow -> do this");
         assert_eq!(render(&good("fine"), false), "good  fine");
+        let named = render(&good("it is \x1b[2J"), true);
+        assert_eq!(named, "\x1b[32mgood\x1b[0m  it is \\u{1b}[2J");
     }
 }
