@@ -17,8 +17,9 @@ static CANCELS_WITH_A_PART: AtomicBool = AtomicBool::new(false);
 pub(crate) fn learn() {
     let function = objects::any(c"gnu_get_libc_version");
     let version = (!function.is_null()).then(|| {
-        // SAFETY: the function of this name has this type, and its answer stays.
+        // SAFETY: the function of this name has this type.
         let function: extern "C" fn() -> *const c_char = unsafe { std::mem::transmute(function) };
+        // SAFETY: a text that stays.
         unsafe { CStr::from_ptr(function()) }
     });
     IS_MUSL.store(version.is_none(), Relaxed);
@@ -31,8 +32,8 @@ fn returns_parts(version: &CStr) -> bool {
     numbers.next().zip(numbers.next()) >= Some(RETURNS_PARTS)
 }
 
-/// Whether it is musl: its `select` says nothing of what is left of the time, its `sendmmsg` is a loop of `sendmsg`, and counts in its headers
-/// have gaps.
+/// Whether it is musl: its `select` says nothing of what is left of the time, its `sendmmsg` is a loop of `sendmsg`, and counts in its
+/// headers have gaps.
 #[inline]
 pub(crate) fn is_musl() -> bool {
     IS_MUSL.load(Relaxed)

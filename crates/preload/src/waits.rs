@@ -108,8 +108,8 @@ pub(crate) fn await_events(fd: c_int, events: i16, patience_ns: u64) -> c_int {
     }
 }
 
-/// Where waits are no place for it: whether another thread has asked to cancel this one, perhaps before the wait began. Where that cannot be
-/// told, the thread ends here if so.
+/// Where waits are no place for it: whether another thread has asked to cancel this one, perhaps before the wait began. Where that cannot
+/// be told, the thread ends here if so.
 fn is_cancelled() -> bool {
     const SIGCANCEL_OF_MUSL: c_int = 33;
     if c_library::is_musl() {
