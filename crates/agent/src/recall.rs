@@ -342,7 +342,7 @@ impl Road<'_> {
         }
         let outcome = self.send_again(&drawn, (socket, reader), patience, &mut room);
         if outcome.is_err() && !drawn.is_empty() {
-            sys::reset(socket);
+            reorder::give_up(socket, reader);
         }
         outcome
     }
@@ -378,9 +378,9 @@ impl Road<'_> {
             return Err(Refusal::Killed);
         }
         if unread.stopped_at.is_some() {
-            self.must_have_sent(noted + u64::from(sent), socket)?;
+            self.must_have_sent(noted + u64::from(sent), (socket, reader))?;
         }
-        self.advance(unread, sent, socket)?;
+        self.advance(unread, sent, (socket, reader))?;
         (sent == bytes).then_some(()).ok_or(Refusal::Full)
     }
 
@@ -401,7 +401,12 @@ impl Road<'_> {
     }
 
     /// Notes that the first `sent` unread bytes have gone by the kernel. What is left in the ring comes behind them.
-    fn advance(&self, unread: Unread, sent: u32, to: BorrowedFd<'_>) -> Result<(), Refusal> {
+    fn advance(
+        &self,
+        unread: Unread,
+        sent: u32,
+        (sender, reader): (BorrowedFd<'_>, Option<BorrowedFd<'_>>),
+    ) -> Result<(), Refusal> {
         let words = self.segment.words(self.direction);
         let position = unread.position.wrapping_add(u64::from(sent));
         let send = &self.sender.send;
@@ -420,7 +425,7 @@ impl Road<'_> {
         if moved.is_err() {
             // The reader did not wait for the answer, and reads in the ring what is in its queue as well.
             if sent > 0 {
-                sys::reset(to);
+                reorder::give_up(sender, reader);
             }
             return Err(Refusal::Corrupt);
         }

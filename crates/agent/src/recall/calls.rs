@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use super::patience::pause;
-use super::reorder::CARRIED_MAX;
+use super::reorder::{CARRIED_MAX, give_up};
 use super::{Refusal, Road, Unread};
 use crate::{proof, sys};
 
@@ -47,12 +47,16 @@ impl Road<'_> {
         unread.stopped_at.unwrap_or(noted)
     }
 
-    /// A sender that was stopped has gone on meanwhile if it has sent more: then nobody knows what came first.
-    pub(super) fn must_have_sent(&self, count: u64, socket: BorrowedFd<'_>) -> Result<(), Refusal> {
-        if sys::sent(socket, self.sender_connected) == Some(count) {
+    /// A sender that was stopped has gone on meanwhile if it has sent more: then nobody knows what came first, and nobody is to read it.
+    pub(super) fn must_have_sent(
+        &self,
+        count: u64,
+        (sender, reader): (BorrowedFd<'_>, Option<BorrowedFd<'_>>),
+    ) -> Result<(), Refusal> {
+        if sys::sent(sender, self.sender_connected) == Some(count) {
             return Ok(());
         }
-        sys::reset(socket);
+        give_up(sender, reader);
         Err(Refusal::Sending)
     }
 

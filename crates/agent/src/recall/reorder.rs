@@ -89,13 +89,12 @@ impl Road<'_> {
                 .iter()
                 .all(|part| transmit(sender, part, STANDSTILL, room) == part.len());
         if !is_all {
-            sys::reset(sender);
-            throw_away(reader);
+            give_up(sender, Some(reader));
             return Err(Refusal::Full);
         }
         if unread.stopped_at.is_some() {
             let sent = queue.sent + queue.bytes + u64::from(unread.bytes);
-            self.must_have_sent(sent, sender)?;
+            self.must_have_sent(sent, (sender, Some(reader)))?;
         }
         let receive = &self.receiver.receive;
         receive.kernel_position.store(queue.sent, Relaxed);
@@ -106,7 +105,7 @@ impl Road<'_> {
             position: queue.sent + queue.bytes,
             ..unread
         };
-        self.advance(before, unread.bytes, sender)
+        self.advance(before, unread.bytes, (sender, Some(reader)))
     }
 
     fn queue(
@@ -183,12 +182,23 @@ fn only_waits(queue: Queue, (sender, reader): (BorrowedFd<'_>, BorrowedFd<'_>)) 
         && sys::taken(reader) == Some(queue.sent - queue.bytes + drawn)
 }
 
-/// Takes away what is in the queue of a connection that has just been reset, behind what is missing there: the program is to see the
-/// reset, and no byte before it.
+/// Resets a connection in whose queue something is missing, or may stand in a wrong place.
+pub(super) fn give_up(sender: BorrowedFd<'_>, reader: Option<BorrowedFd<'_>>) {
+    sys::reset(sender);
+    if let Some(reader) = reader {
+        throw_away(reader);
+    }
+}
+
+/// Takes away what is in the queue of a connection that has just been reset: its program is to see the reset, and no byte before it.
 pub(super) fn throw_away(reader: BorrowedFd<'_>) {
     let began = Instant::now();
     while !sys::is_over(reader) && began.elapsed() < ARRIVAL {
         pause(began);
+    }
+    if !sys::is_over(reader) {
+        // The reset is behind what is under way still, which would be read first.
+        return sys::reset(reader);
     }
     let mut bytes = [0; 4096];
     // Not until there is nothing: who reads there takes the error, too.

@@ -106,7 +106,15 @@ fn pattern(count: usize, seed: usize) -> Vec<u8> {
 fn of_a_queue_that_is_given_up_the_reset_is_seen_and_no_byte() {
     let mut connection = Connection::new();
     connection.near.write_all(&pattern(5000, 0)).unwrap();
-    sys::reset(connection.near.as_fd());
+    reorder::give_up(connection.near.as_fd(), Some(connection.far.as_fd()));
+    let told = connection.far.read(&mut [0; 10]).unwrap_err();
+    assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn so_it_is_where_the_reset_is_late() {
+    let mut connection = Connection::new();
+    connection.near.write_all(&pattern(5000, 0)).unwrap();
     reorder::throw_away(connection.far.as_fd());
     let told = connection.far.read(&mut [0; 10]).unwrap_err();
     assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset);
@@ -187,7 +195,7 @@ fn what_is_left_in_the_ring_comes_behind_what_the_kernel_took() {
     connection.near.write_all(&bytes[..1000]).unwrap();
     let road = connection.road();
     let near = connection.near.as_fd();
-    road.advance(road.unread(near).unwrap(), 1000, near)
+    road.advance(road.unread(near).unwrap(), 1000, (near, None))
         .unwrap();
     let reader = ReceiveHalf::new(road.receiver, road.segment, 0);
     let plan = reader.plan().unwrap();

@@ -89,3 +89,15 @@ fn what_a_stopped_call_has_sent_is_sent_again_behind_the_ring_s() {
     let expected = [b"first", &bytes[..], b"later"].concat();
     assert_eq!(connection.read(110), expected);
 }
+
+#[test]
+fn of_one_that_went_on_in_the_middle_the_reset_is_seen_and_no_byte() {
+    let mut connection = Connection::new();
+    connection.near.write_all(b"in some order").unwrap();
+    let ends = (connection.near.as_fd(), Some(connection.far.as_fd()));
+    connection.road().must_have_sent(13, ends).unwrap();
+    let refusal = connection.road().must_have_sent(12, ends);
+    assert!(matches!(refusal, Err(Refusal::Sending)), "{refusal:?}");
+    let told = connection.far.read(&mut [0; 10]).unwrap_err();
+    assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset);
+}
