@@ -82,6 +82,23 @@ static void zero_copy_first(void) {
     }
 }
 
+/* It is told as an error, and concerns no receive. */
+static void a_notice_beside_a_wait_for_all(void) {
+    Pair pair = on_the_ring();
+    int one = 1;
+    struct timeval short_while = {0, 200000};
+    char bytes[4096] = "without a copy", got[4096];
+    must(setsockopt(pair.far, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == 0, "SO_ZEROCOPY");
+    must(setsockopt(pair.far, SOL_SOCKET, SO_RCVTIMEO, &short_while, sizeof short_while) == 0, "SO_RCVTIMEO");
+    must(send(pair.near, "four", 4, 0) == 4, "send");
+    must(send(pair.far, bytes, sizeof bytes, MSG_ZEROCOPY) == sizeof bytes, "send");
+    must(recv(pair.near, got, sizeof got, MSG_WAITALL) == sizeof got, "recv");
+    must(poll(&(struct pollfd){.fd = pair.far}, 1, 5000) == 1, "a notice");
+    observe_result("recv", recv(pair.far, got, 10, MSG_WAITALL));
+    observe_result("recv", recv(pair.far, got, 10, MSG_WAITALL));
+    observe_notice(pair.far);
+}
+
 static void inline_urgent(void) {
     for (int unread = 0; unread < 2; unread++) {
         Pair pair = with(SO_OOBINLINE);
@@ -177,6 +194,7 @@ int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(zero_copy),
         CASE(zero_copy_first),
+        CASE(a_notice_beside_a_wait_for_all),
         CASE(inline_urgent),
         CASE(urgent_mark_ends_a_call),
         CASE(multipath_listener),

@@ -30,6 +30,34 @@ static void time_outs(void) {
     observe("%ld us", (long)time.tv_usec);
 }
 
+static void do_nothing(int number) { (void)number; }
+
+/* Less than no time is none; the kernel tells of it as of any time. With a handler that restarts calls, they wait in another way. */
+static void time_outs_below_zero(void) {
+    struct timeval never = {-1, 0};
+    socklen_t length = sizeof never;
+    static char much[64 << 20];
+    for (int i = 0; i < 4; i++) {
+        Pair pair = on_the_ring();
+        if (i == 2)
+            handle(SIGUSR1, do_nothing, SA_RESTART);
+        if (i % 2)
+            must(send(pair.near, "four", 4, 0) == 4, "send");
+        must(setsockopt(pair.far, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof never) == 0, "SO_RCVTIMEO");
+        must(setsockopt(pair.near, SOL_SOCKET, SO_SNDTIMEO, &never, sizeof never) == 0, "SO_SNDTIMEO");
+        if (i % 2 == 0)
+            must(send(pair.near, "four", 4, 0) == 4, "send");
+        observe_result("recv", recv(pair.far, much, 10, MSG_WAITALL));
+        observe_result("recv", recv(pair.far, much, 10, 0));
+        ssize_t sent = send(pair.near, much, sizeof much, 0);
+        observe("a part %d", sent > 0 && sent < (ssize_t)sizeof much);
+        struct timeval told = {7, 7};
+        must(getsockopt(pair.far, SOL_SOCKET, SO_RCVTIMEO, &told, &length) == 0, "SO_RCVTIMEO");
+        observe("%ld s %ld us", (long)told.tv_sec, (long)told.tv_usec);
+        close(pair.near), close(pair.far);
+    }
+}
+
 static void questions(void) {
     Pair pair = on_the_ring();
     int value, type, error;
@@ -430,6 +458,7 @@ int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(state_to_copy),
         CASE(time_outs),
+        CASE(time_outs_below_zero),
         CASE(questions),
         CASE(info_counts_bytes),
         CASE(info_is_cut_off),

@@ -153,6 +153,12 @@ impl Uncancelled {
     }
 }
 
+/// Whether who asks to cancel this thread is heard now.
+pub(crate) fn may_be_cancelled() -> bool {
+    const ENABLE: c_int = 0;
+    Uncancelled::new().0 == Some(ENABLE)
+}
+
 impl Drop for Uncancelled {
     fn drop(&mut self) {
         if let Some(before) = self.0 {

@@ -16,6 +16,8 @@ use crate::{c_library, real, table};
 
 /// Another thread may close the connection, or a signal have come just before: a wait lasts so long at most, in nanoseconds.
 const NS_BEFORE_LOOK: u64 = 20_000_000;
+/// After events that were of no use, in nanoseconds: they may stay.
+const NS_OF_REST: u64 = 1_000_000;
 
 /// Descriptors of calls that wait, with the cookies of their sockets.
 static KEPT: Guarded<Vec<(c_int, u64)>> = Guarded::new(Vec::new());
@@ -95,16 +97,18 @@ pub(crate) fn begin_child(forker: u32) {
     }
 }
 
-/// Sleeps until there are such events, so long at most, or until any handler has run. The events, or a negative number.
+/// Sleeps until there are such events, so long at most, or until any handler has run. The events, or a negated error number.
 pub(crate) fn await_events(fd: c_int, events: i16, patience_ns: u64) -> c_int {
     let errno = thread::errno();
     let (mut entry, patience) = wait_of(fd, events, patience_ns);
     // SAFETY: structures of ours.
     let result = unsafe { real::ppoll(&raw mut entry, 1, &raw const patience, std::ptr::null()) };
+    let error = thread::errno();
     thread::set_errno(errno);
     match result {
         1.. => c_int::from(entry.revents),
-        none => none,
+        0 => 0,
+        _ => -error,
     }
 }
 
@@ -114,7 +118,7 @@ fn is_cancelled() -> bool {
     const SIGCANCEL_OF_MUSL: c_int = 33;
     if c_library::is_musl() {
         // Its handler blocks its signal where the thread is in no call that can be cancelled; nobody else does.
-        return thread::blocks(SIGCANCEL_OF_MUSL);
+        return thread::blocks(SIGCANCEL_OF_MUSL) && thread::may_be_cancelled();
     }
     thread::test_cancel();
     false
@@ -158,6 +162,8 @@ pub(crate) enum Waited {
     Again,
     /// A handler has run, or waits; the time is over; or the connection is not there any more.
     Over,
+    /// The program may not ask for events: a filter is there.
+    Refused,
 }
 
 /// The waits of one call. What the program says of waiting meanwhile is for later calls.
@@ -170,6 +176,8 @@ pub(crate) struct Waits {
     until_ns: u64,
     /// When the call began.
     interrupts: Interrupts,
+    /// What the last one came to.
+    found: c_int,
 }
 
 impl Waits {
@@ -186,6 +194,7 @@ impl Waits {
             kept: (!is_alone).then(|| Kept::new(socket, fd)).flatten(),
             until_ns,
             interrupts,
+            found: 0,
         }
     }
 
@@ -196,25 +205,44 @@ impl Waits {
 
     /// Waits for a while. What is there already is told also when the time is over.
     pub(crate) fn once(&mut self, events: i16) -> Waited {
-        let left_ns = self.until_ns.saturating_sub(kernel::monotonic_ns());
-        let is_over = self.interrupts.end_call(true) || thread::has_waiting() || left_ns == 0;
+        let is_over = self.are_over();
         let patience_ns = match is_over {
             true => 0,
-            false => left_ns.min(NS_BEFORE_LOOK),
+            false => self.left_ns().min(NS_BEFORE_LOOK),
         };
         let is_place = c_library::cancels_with_a_part();
-        let found = match is_place {
+        self.found = match is_place {
             true => await_events(self.fd(), events, patience_ns),
             false => await_uncancelled(self.fd(), events, patience_ns),
         };
-        if found < 0 || !self.is_still() {
+        if self.found == -libc::EINTR || !self.is_still() {
             return Waited::Over;
         }
-        match found {
-            0 if is_over || !is_place && is_cancelled() => Waited::Over,
+        match self.found {
+            ..=0 if is_over => Waited::Over,
+            ..0 => Waited::Refused,
+            0 if !is_place && is_cancelled() => Waited::Over,
             0 => Waited::Again,
-            _ => Waited::Ready(found as i16),
+            found => Waited::Ready(found as i16),
         }
+    }
+
+    /// What was to be there was not: an error that concerns others, or another thread has it.
+    pub(crate) fn rest(&self) {
+        await_uncancelled(-1, 0, NS_OF_REST);
+    }
+
+    /// Whether a wait would not begin any more.
+    pub(crate) fn are_over(&self) -> bool {
+        self.interrupts.end_call(true) || thread::has_waiting() || self.left_ns() == 0
+    }
+
+    pub(crate) fn are_refused(&self) -> bool {
+        self.found < 0
+    }
+
+    fn left_ns(&self) -> u64 {
+        self.until_ns.saturating_sub(kernel::monotonic_ns())
     }
 
     fn is_still(&self) -> bool {

@@ -221,6 +221,10 @@ fn pinning_option(level: c_int, name: c_int, value: impl Fn() -> Option<c_int>) 
         {
             Some(Reason::Shaped)
         }
+        // Not to wait at all, which the kernel tells as it tells for ever. Of the seconds these are the lower bytes.
+        (libc::SOL_SOCKET, name) if is_time_out(name) && value().is_some_and(|value| value < 0) => {
+            Some(Reason::Unsupported)
+        }
         // The last with times of 64 bits everywhere: SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW.
         (
             libc::SOL_SOCKET,
@@ -239,7 +243,13 @@ fn pinning_option(level: c_int, name: c_int, value: impl Fn() -> Option<c_int>) 
 
 /// Options that also concern the bytes that are unread already, as only the kernel can honour them.
 fn is_for_unread(level: c_int, name: c_int) -> bool {
-    level == libc::SOL_SOCKET && matches!(name, libc::SO_PEEK_OFF | libc::SO_RCVLOWAT)
+    level == libc::SOL_SOCKET
+        && (matches!(name, libc::SO_PEEK_OFF | libc::SO_RCVLOWAT) || is_time_out(name))
+}
+
+/// The last are SO_RCVTIMEO_NEW and SO_SNDTIMEO_NEW, with times of 64 bits everywhere.
+fn is_time_out(name: c_int) -> bool {
+    matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | 66 | 67)
 }
 
 #[unsafe(no_mangle)]

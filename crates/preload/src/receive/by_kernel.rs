@@ -130,9 +130,9 @@ pub(crate) fn patience_of(fd: c_int) -> Option<timespec> {
 /// When a call that begins now is over, by SO_RCVTIMEO.
 pub(super) fn deadline_ns(fd: c_int) -> u64 {
     patience_of(fd).map_or(u64::MAX, |patience| {
-        let patience_ns = patience.tv_sec.unsigned_abs().saturating_mul(1_000_000_000)
-            + patience.tv_nsec.unsigned_abs();
-        kernel::monotonic_ns().saturating_add(patience_ns)
+        let patience_ns = patience.tv_sec.unsigned_abs().saturating_mul(1_000_000_000);
+        (kernel::monotonic_ns().saturating_add(patience_ns))
+            .saturating_add(patience.tv_nsec.unsigned_abs())
     })
 }
 

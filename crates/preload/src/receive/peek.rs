@@ -8,9 +8,9 @@ use millrace_stream::ReceiveHalf;
 use super::by_kernel::{account, await_list, keep_error, patience_of, receive_list, recount};
 use super::rest::await_byte;
 use super::{Call, Progress, Step, copy_from_ring};
-use crate::kernel;
 use crate::socket::{Locked, Socket};
 use crate::waits::Waits;
+use crate::{kernel, table};
 
 /// Looks at what is there, when something is in the ring. `limit` kernel bytes come before that.
 pub(super) fn peek(
@@ -91,17 +91,20 @@ fn look_on(
     progress: &Progress<'_>,
     (list, flags, is_first): (&mut [iovec], c_int, bool),
 ) -> isize {
-    let look = |list, fd| await_list(fd, list, flags | libc::MSG_WAITALL);
-    let is_timed = || patience_of(call.fd).is_some();
-    let result = if !is_first || is_timed() && !progress.interrupts.end_call(true) {
-        look(list, call.fd)
-    } else {
+    let is_over = progress.interrupts.end_call(true);
+    let mut how = libc::MSG_WAITALL;
+    if is_first && (is_over || patience_of(call.fd).is_none()) {
         let mut waits = Waits::new(socket, call.fd, u64::MAX, progress.interrupts);
-        match await_byte(&mut waits) {
-            true => look(list, waits.fd()),
-            false => 0,
+        if !await_byte(&mut waits) || !table::is(call.fd, socket) {
+            account(socket, call, socket.row(), 0);
+            return 0;
         }
-    };
+        if waits.are_over() {
+            how = libc::MSG_DONTWAIT;
+        }
+        // Here `waits` ends: handlers do not wait for the kernel's call.
+    }
+    let result = await_list(call.fd, list, flags | how);
     account(socket, call, socket.row(), result);
     result
 }

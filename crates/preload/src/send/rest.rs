@@ -101,7 +101,7 @@ fn left_ns(patience_ns: u64, waited_ns: u64) -> Option<u64> {
 /// How long a call may wait, by SO_SNDTIMEO. None: for ever.
 fn patience_ns(fd: c_int) -> Option<u64> {
     let [seconds, micros] = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO)?;
-    let patience_ns = u64::saturating_mul(seconds, 1_000_000_000) + micros * 1000;
+    let patience_ns = u64::saturating_mul(seconds, 1_000_000_000).saturating_add(micros * 1000);
     (patience_ns != 0).then_some(patience_ns)
 }
 
@@ -117,19 +117,29 @@ fn send_in_pieces(
     let mut sent = 0;
     while rest.remaining() > 0 {
         match waits.once(libc::POLLOUT) {
-            Waited::Ready(_) => {}
+            Waited::Ready(_) | Waited::Refused => {}
             Waited::Again => continue,
             Waited::Over => break,
         }
+        let how = if waits.are_refused() {
+            QUIETLY
+        } else {
+            QUIETLY | libc::MSG_DONTWAIT
+        };
         let mut list = rest.list();
         let header = header_of(&mut list);
-        let flags = call.flags | QUIETLY | libc::MSG_DONTWAIT;
+        let flags = call.flags | how;
         // No place for a cancellation, as `waits` has a descriptor of its own.
         let part = kernel!(libc::SYS_sendmsg, waits.fd(), &raw const header, flags);
         if part >= 0 {
             rest.skip(part.cast_unsigned());
             sent += part;
-        } else if part != -(libc::EAGAIN as isize) {
+        } else if part == -(libc::EAGAIN as isize) {
+            if waits.are_over() {
+                break;
+            }
+            waits.rest();
+        } else {
             if sent > 0 {
                 keep_error_of_rest(socket, waits.fd(), -(part as i32));
                 break;
