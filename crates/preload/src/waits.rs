@@ -126,12 +126,13 @@ fn is_cancelled() -> bool {
 
 /// As [`await_events`], where no thread is cancelled.
 fn await_uncancelled(fd: c_int, events: i16, patience_ns: u64) -> c_int {
-    let (mut entry, patience) = wait_of(fd, events, patience_ns);
+    // The kernel writes there what is left.
+    let (mut entry, mut patience) = wait_of(fd, events, patience_ns);
     match kernel!(
         libc::SYS_ppoll,
         &raw mut entry,
         1usize,
-        &raw const patience,
+        &raw mut patience,
         0usize,
         0usize
     ) {
