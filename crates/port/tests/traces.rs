@@ -117,7 +117,10 @@ fn what_passes_while_it_is_on_is_traced_and_nothing_else() {
     send(&mut port, &packets(3, 60));
     assert!(port.end().is_none() && port.counts().is_none());
     let paper = Paper::default();
-    port.begin(Config::new("line"), paper.clone()).unwrap();
+    let mut config = Config::new("line");
+    // Room for all of it: the writer's turn may come late.
+    config.queue_bytes = 8 << 20;
+    port.begin(config, paper.clone()).unwrap();
     let all = packets(5000, 300);
     send(&mut port, &all);
     receive(&mut port, &all);
