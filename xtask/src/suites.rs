@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::{Long, ValueExt};
 use millrace_bench::process::Program;
+use millrace_bench::sys;
 
 mod list;
 mod record;
@@ -99,6 +100,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Runs one suite with its output in a log, of which failures show the end.
 fn run(suite: &Suite, all: bool) -> Result<Outcome> {
+    ensure!(!sys::interrupted(), "interrupted");
     let (words, minutes) = if all {
         (suite.full, suite.full_minutes)
     } else {

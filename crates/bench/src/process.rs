@@ -13,6 +13,9 @@ use crate::sys::{self, Exit, Times};
 /// How long a program may take to stop when asked, before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long an interrupt may go unnoticed.
+const LOOK: Duration = Duration::from_millis(200);
+
 /// A running program. Dropping it ends it, with all its descendants.
 pub struct Program {
     name: String,
@@ -61,8 +64,14 @@ impl Program {
 
     /// Waits until the program ends, at most `limit`; `None` when it runs on. An interrupt is an error.
     pub fn wait(&mut self, limit: Duration) -> Result<Option<Exit>> {
-        if self.exit.is_none() {
-            self.exit = sys::wait_child(self.pid, limit)?;
+        let until = Instant::now() + limit;
+        while self.exit.is_none() && !sys::interrupted() {
+            // The interrupt may come to another thread.
+            let left = until.saturating_duration_since(Instant::now());
+            self.exit = sys::wait_child(self.pid, left.min(LOOK))?;
+            if left.is_zero() {
+                break;
+            }
         }
         ensure!(self.exit.is_some() || !sys::interrupted(), "interrupted");
         Ok(self.exit)
