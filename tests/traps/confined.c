@@ -242,6 +242,34 @@ static void descriptors_that_are_not_the_program_s(void) {
     talk(pair.far, pair.near);
 }
 
+/* Not every C library has it. */
+extern void closefrom(int first) __attribute__((weak));
+
+static void closes_all_without_ranges(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_close_range, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    if (closefrom == NULL) {
+        observe("skipped: this C library has no closefrom");
+        return;
+    }
+    Pair pair = on_the_ring();
+    install(filter, sizeof filter / sizeof *filter);
+    pid_t child = fork();
+    if (child == 0) {
+        int open = 0;
+        closefrom(pair.near);
+        for (int fd = pair.near; fd < 1024; fd++)
+            open += fcntl(fd, F_GETFD) >= 0;
+        _exit(open);
+    }
+    observe("%d are open", status_of(child));
+    talk(pair.near, pair.far);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(polls_behind_a_filter),
@@ -260,6 +288,7 @@ int main(int argc, char **argv) {
         CASE(a_child_by_number_with_numbers_of_its_own),
         CASE(the_clock_is_taken_away),
         CASE(descriptors_that_are_not_the_program_s),
+        CASE(closes_all_without_ranges),
         {0},
     };
     return run_cases(cases, argc, argv);

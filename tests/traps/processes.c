@@ -504,6 +504,36 @@ static void into_numbers_of_its_own(int by_setns) {
 static void a_child_with_numbers_of_its_own(void) { into_numbers_of_its_own(0); }
 static void a_child_after_setns(void) { into_numbers_of_its_own(1); }
 
+/* Which has what is known of the one before it at the same place. */
+static void a_program_gets_a_fresh_connection(void) {
+    Pair before = on_the_ring();
+    int out[2];
+    char got[16];
+    close(before.near), close(before.far);
+    Pair pair = connected();
+    must(pipe(out) == 0, "pipe");
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(pair.far, 0);
+        dup2(out[1], 1);
+        execl("/bin/sh", "sh", "-c", "sleep 0.7; exec head -c 13", NULL);
+        _exit(127);
+    }
+    for (int i = 0; i < 5; i++, pause_ms(50)) {
+        talk(pair.near, pair.far);
+        talk(pair.far, pair.near);
+    }
+    must(send(pair.near, "for the child", 13, 0) == 13, "send");
+    struct pollfd heard = {.fd = out[0], .events = POLLIN};
+    observe("heard %d", poll(&heard, 1, 5000));
+    if (heard.revents & POLLIN) {
+        ssize_t length = read(out[0], got, sizeof got);
+        observe("%.*s", (int)length, got);
+    }
+    close(pair.near), close(pair.far);
+    observe("program %d", status_of(child));
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(fork_by_library),
@@ -532,6 +562,7 @@ int main(int argc, char **argv) {
         CASE(changed_by_a_started_program),
         CASE(a_child_with_numbers_of_its_own),
         CASE(a_child_after_setns),
+        CASE(a_program_gets_a_fresh_connection),
         {0},
     };
     if (argc == 4 && strcmp(argv[1], "change") == 0)

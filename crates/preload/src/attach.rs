@@ -180,8 +180,8 @@ impl Socket {
             Ok((sent, taken, status)) => {
                 row.send.kernel_position.store(sent, Relaxed);
                 row.receive.kernel_position.store(taken, Relaxed);
-                if status & libc::O_NONBLOCK != 0 {
-                    row.identity.flags.fetch_or(flags::NONBLOCK, Relaxed);
+                if let Err(reason) = self.note_status(fd, status) {
+                    return self.refuse(row, reason);
                 }
                 self.hide_no_delay(fd);
                 self.look_whether_left_is_told(fd);
@@ -189,12 +189,14 @@ impl Socket {
                 row.identity.state.store(state::ATTACHED, Relaxed);
                 phase::ATTACHED
             }
-            Err(reason) => {
-                row.identity.reason.store(reason as u8, Relaxed);
-                self.set_segment(None);
-                phase::KERNEL
-            }
+            Err(reason) => self.refuse(row, reason),
         }
+    }
+
+    fn refuse(&self, row: &Row, reason: Reason) -> u8 {
+        row.identity.reason.store(reason as u8, Relaxed);
+        self.set_segment(None);
+        phase::KERNEL
     }
 
     /// Bytes sent and taken by the kernel so far, and the file status flags.
@@ -230,7 +232,13 @@ impl Socket {
     /// A connection that a program had, too, may not be as it was: all that it has in common with us is learnt anew. Both halves are
     /// locked, and it is pinned still.
     pub(crate) fn learn_again(&self, fd: c_int) -> Result<(), Reason> {
-        let mut status = self.status(fd)?;
+        self.note_status(fd, self.status(fd)?)?;
+        self.look_whether_left_is_told(fd);
+        Ok(())
+    }
+
+    /// Whoever has the connection, too, may have changed it.
+    fn note_status(&self, fd: c_int, mut status: c_int) -> Result<(), Reason> {
         let word = &self.row().identity.flags;
         loop {
             match status & libc::O_NONBLOCK {
@@ -240,11 +248,9 @@ impl Socket {
             let before = std::mem::replace(&mut status, self.status(fd)?);
             // Another thread may have set it, and said so, just before we wrote down how it was.
             if (before ^ status) & libc::O_NONBLOCK == 0 {
-                break;
+                return Ok(());
             }
         }
-        self.look_whether_left_is_told(fd);
-        Ok(())
     }
 
     /// Moves a connection that is not offered, and that nobody else holds, to another end record. False: a call is under way. Raw calls

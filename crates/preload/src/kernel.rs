@@ -4,7 +4,7 @@ use std::mem::size_of;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use libc::c_int;
+use libc::{c_int, c_uint};
 pub(crate) use millrace_shm::sys::monotonic_ns;
 use millrace_wire::Address;
 
@@ -90,6 +90,46 @@ fn soft_descriptor_limit() -> Option<u64> {
         &raw mut limits
     );
     (result == 0).then_some(limits.rlim_cur)
+}
+
+/// Does something with each descriptor that is open, as the kernel lists them; it may close it. Without memory of its own: a child of a
+/// process with threads does so.
+#[cold]
+pub(crate) fn each_descriptor(mut work: impl FnMut(c_uint)) {
+    /// Of `struct linux_dirent64`: where its length and its name are.
+    const LENGTH_AT: usize = 16;
+    const NAME_AT: usize = 19;
+    let path = c"/proc/self/fd".as_ptr();
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let list = kernel!(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0);
+    let mut entries = [0u8; 2048];
+    while let Ok(bytes @ 1..) = usize::try_from(kernel!(
+        libc::SYS_getdents64,
+        list,
+        entries.as_mut_ptr(),
+        entries.len()
+    )) {
+        let mut rest = entries.get(..bytes).unwrap_or_default();
+        while let Some(&[low, high]) = rest.get(LENGTH_AT..LENGTH_AT + 2) {
+            let (entry, next) =
+                rest.split_at(usize::from(u16::from_ne_bytes([low, high])).min(rest.len()));
+            rest = next;
+            let digits = entry
+                .get(NAME_AT..)
+                .unwrap_or_default()
+                .split(|byte| *byte == 0)
+                .next();
+            let number =
+                digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<c_uint>().ok());
+            // The list's own is open until the end.
+            if let Some(number) = number.filter(|number| *number as isize != list) {
+                work(number);
+            }
+        }
+    }
+    if list >= 0 {
+        kernel!(libc::SYS_close, list);
+    }
 }
 
 /// Reads a socket option of fixed size.

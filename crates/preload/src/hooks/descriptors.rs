@@ -3,6 +3,7 @@
 use libc::{c_int, c_uint, c_ulong, pid_t};
 use millrace_wire::Reason;
 
+use crate::kernel::kernel;
 use crate::process::{
     close_range as split_range, copy_descriptor, drop_descriptor, drop_range, set_nonblocking,
 };
@@ -160,9 +161,23 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
         &mut |first, last| {
             let _closing = drop_range(first, last);
             // SAFETY: plain arguments.
-            unsafe { real::close_range(first, last, 0) }
+            match unsafe { real::close_range(first, last, 0) } {
+                0 => 0,
+                _ => close_one_by_one(first, last),
+            }
         },
     );
+}
+
+/// What the kernel, before Linux 5.9, or a filter refuses to do at once: `closefrom` cannot fail.
+#[cold]
+fn close_one_by_one(first: c_uint, last: c_uint) -> c_int {
+    kernel::each_descriptor(|fd| {
+        if (first..=last).contains(&fd) {
+            kernel!(libc::SYS_close, fd);
+        }
+    });
+    0
 }
 
 #[unsafe(no_mangle)]

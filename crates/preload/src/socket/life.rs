@@ -116,6 +116,7 @@ impl Socket {
         socket.bytes.store(0, Relaxed);
         socket.offer_id.store(0, Relaxed);
         socket.matched.store(false, Relaxed);
+        socket.life.store(0, Relaxed);
         socket.questions.store(0, Relaxed);
         socket.spinner.reset();
         socket.room_spinner.reset();

@@ -39,6 +39,7 @@ pub(crate) fn reset_row(row: &Row) {
         &receive.kernel_messages,
         &receive.doubled_bytes,
         &identity.connection_id,
+        &identity.cookie,
     ] {
         word.store(0, Relaxed);
     }
