@@ -2,6 +2,7 @@
 #pragma once
 #define _GNU_SOURCE
 #include <limits.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,6 +18,10 @@
 #endif
 #ifndef SYS_close_range
 #define SYS_close_range 436
+#endif
+
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
 #endif
 
 #define strerrorname_np strerror
