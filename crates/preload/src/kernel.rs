@@ -92,16 +92,20 @@ fn soft_descriptor_limit() -> Option<u64> {
     (result == 0).then_some(limits.rlim_cur)
 }
 
-/// Does something with each descriptor that is open, as the kernel lists them; it may close it. Without memory of its own: a child of a
-/// process with threads does so.
+/// Does something with each descriptor that is open, as the kernel lists them; it may close it. Where there is no list, for want of
+/// `/proc` or of a number, with each number that is likely. Without memory of its own: a child of a process with threads does so.
 #[cold]
 pub(crate) fn each_descriptor(mut work: impl FnMut(c_uint)) {
     /// Of `struct linux_dirent64`: where its length and its name are.
     const LENGTH_AT: usize = 16;
     const NAME_AT: usize = 19;
+    const LIKELY_MAX: c_uint = 1 << 16;
     let path = c"/proc/self/fd".as_ptr();
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let list = kernel!(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0);
+    if list < 0 {
+        return (0..LIKELY_MAX).for_each(work);
+    }
     let mut entries = [0u8; 2048];
     while let Ok(bytes @ 1..) = usize::try_from(kernel!(
         libc::SYS_getdents64,
@@ -127,9 +131,7 @@ pub(crate) fn each_descriptor(mut work: impl FnMut(c_uint)) {
             }
         }
     }
-    if list >= 0 {
-        kernel!(libc::SYS_close, list);
-    }
+    kernel!(libc::SYS_close, list);
 }
 
 /// Reads a socket option of fixed size.
