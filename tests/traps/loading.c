@@ -66,9 +66,55 @@ static void library_loaded_again_elsewhere(void) {
     }
 }
 
-#ifdef RTLD_DEEPBIND
-typedef ssize_t Receive(int, void *, size_t, int);
+/* The C library's own handle, whatever its name is. */
+static void *c_library(void) {
+    Dl_info about;
+    must(dladdr(dlsym(RTLD_DEFAULT, "printf"), &about) != 0, "dladdr");
+    void *library = dlopen(about.dli_fname, RTLD_NOW);
+    must(library != NULL, "dlopen");
+    return library;
+}
 
+typedef ssize_t Transfer(int, void *, size_t, int);
+typedef int Poll(struct pollfd *, nfds_t, int);
+typedef int Close(int);
+
+/* Foreign-function interfaces look functions up in the C library itself. */
+static void functions_of_the_library_itself(void) {
+    void *library = c_library();
+    Transfer *receive = (Transfer *)dlsym(library, "recv"), *transmit = (Transfer *)dlsym(library, "send");
+    Poll *await = (Poll *)dlsym(library, "poll");
+    Close *end = (Close *)dlsym(library, "close");
+    must(receive != NULL && transmit != NULL && await != NULL && end != NULL, "dlsym");
+    Pair pair = on_the_ring();
+    char bytes[64];
+    for (int i = 0; i < 50; i++) {
+        struct pollfd entry = {.fd = pair.far, .events = POLLIN};
+        must(send(pair.near, "one", 3, 0) == 3 && transmit(pair.near, "two", 3, 0) == 3, "send");
+        must(await(&entry, 1, 5000) == 1, "poll");
+        must(receive(pair.far, bytes, 6, MSG_WAITALL) == 6 && memcmp(bytes, "onetwo", 6) == 0, "recv");
+    }
+    must(send(pair.near, "last", 4, 0) == 4, "send");
+    observe("close: %d", end(pair.near));
+    observe_result("recv", receive(pair.far, bytes, sizeof bytes, 0));
+    observe_result("recv", receive(pair.far, bytes, sizeof bytes, 0));
+    observe("close: %d", end(pair.far));
+}
+
+/* What is asked for in other ways is what it was. */
+static void functions_found_in_other_ways(void) {
+    void *library = c_library(), *all = dlopen(NULL, RTLD_NOW);
+    observe("the same: %d", dlsym(all, "recv") == dlsym(RTLD_DEFAULT, "recv"));
+    observe("the same: %d", dlsym(library, "strlen") == dlsym(RTLD_NEXT, "strlen"));
+    observe("nothing: %d", dlsym(library, "millrace_is_no_function") == NULL);
+    observe("told: %d", dlerror() != NULL);
+    observe("nothing: %d", dlsym(RTLD_NEXT, "millrace_is_no_function") == NULL);
+    observe("nothing: %d", dlsym(RTLD_DEFAULT, "millrace_is_no_function") == NULL);
+    Transfer *next = (Transfer *)dlsym(RTLD_NEXT, "recv");
+    observe_result("recv", next(-1, NULL, 0, 0));
+}
+
+#ifdef RTLD_DEEPBIND
 /* A library that looks its names up in what it needs first calls the C library's own functions. */
 static void library_bound_to_what_it_needs(void) {
     Pair pair = on_the_ring();
@@ -76,7 +122,7 @@ static void library_bound_to_what_it_needs(void) {
     must(send(pair.near, "before, ", 8, 0) == 8, "send");
     void *library = dlopen("libc.so.6", RTLD_NOW | RTLD_DEEPBIND);
     must(library != NULL, "dlopen");
-    Receive *receive = (Receive *)dlsym(library, "recv");
+    Transfer *receive = (Transfer *)dlsym(library, "recv");
     must(receive != NULL, "dlsym");
     must(send(pair.near, "after", 5, 0) == 5, "send");
     observe_result("recv", receive(pair.far, bytes, 13, MSG_WAITALL));
@@ -98,6 +144,8 @@ int main(int argc, char **argv) {
         CASE(a_file_of_commands_is_no_program),
         CASE(threads_leave_while_others_talk),
         CASE(library_loaded_again_elsewhere),
+        CASE(functions_of_the_library_itself),
+        CASE(functions_found_in_other_ways),
 #ifdef RTLD_DEEPBIND
         CASE(library_bound_to_what_it_needs),
 #endif

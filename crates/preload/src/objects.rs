@@ -52,6 +52,8 @@ enum Among<'a> {
     /// Those that a name is looked for in when this library does not define it. What `RTLD_NEXT` means.
     AfterOurs,
     All,
+    /// This library.
+    Ours,
     /// One with this name.
     Named(&'a CStr),
 }
@@ -67,6 +69,11 @@ struct Search<'a> {
 /// The definition that the program would get if this library did not define the name. Null: nobody else does.
 pub(crate) fn next(name: &CStr) -> *mut c_void {
     find(name, Among::AfterOurs)
+}
+
+/// What this library defines for everybody. Null: nothing of that name.
+pub(crate) fn ours(name: &CStr) -> *mut c_void {
+    find(name, Among::Ours)
 }
 
 /// The first definition in whatever object. Null: there is none.
@@ -171,6 +178,7 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _bytes: size_t, search: *mut
     let is_asked = match search.among {
         Among::AfterOurs => search.has_passed_ours,
         Among::All | Among::Named(_) => !is_ours,
+        Among::Ours => is_ours,
     };
     search.has_passed_ours |= is_ours;
     if !is_asked {
@@ -376,11 +384,14 @@ fn system_v_hash(name: &CStr) -> u32 {
 mod tests {
     use super::*;
 
+    /// By the C library's own: the one that is linked here is ours.
     fn dlsym(name: &CStr) -> *mut c_void {
-        // SAFETY: a C string; the handle is the C library's own.
+        type Look = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+        // SAFETY: a C string; the handle is the C library's own, and the function has this type.
         unsafe {
             let library = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
-            libc::dlsym(library, name.as_ptr())
+            let look: Look = std::mem::transmute(of_library(c"libc.so.6", c"dlsym"));
+            look(library, name.as_ptr())
         }
     }
 

@@ -6,6 +6,8 @@ mod aio;
 mod aliases;
 mod by_number;
 mod descriptors;
+#[cfg(target_arch = "x86_64")]
+mod lookup;
 mod programs;
 mod receive;
 mod send;
@@ -17,10 +19,16 @@ mod variadic;
 mod wait;
 
 pub(crate) use streams::begin_child;
-pub(crate) use variadic::look_up_all;
 
 use crate::Outcome;
 use crate::thread;
+
+/// Looks up what the hooks with instructions of their own go on to, so that none does it inside a signal handler, or a forked child.
+pub(crate) fn look_up_all() {
+    variadic::look_up_all();
+    #[cfg(target_arch = "x86_64")]
+    lookup::look_up_all();
+}
 
 /// What a C function returns for an outcome; `pass` makes the program's own call.
 #[inline]

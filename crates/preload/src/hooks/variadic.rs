@@ -46,7 +46,7 @@ unsafe extern "C" fn before_open_apart(list: usize, file: usize, flags: usize) {
 }
 
 /// The next definition of a function.
-unsafe extern "C" fn next(symbol: &'static Symbol) -> *mut c_void {
+pub(super) unsafe extern "C" fn next(symbol: &'static Symbol) -> *mut c_void {
     symbol.get()
 }
 
@@ -111,7 +111,7 @@ unsafe extern "C" fn with_list_and_environment(path: *const c_char, list: List) 
 }
 
 /// Looks every function up: the dynamic linker's lock, which that takes, may be another thread's for ever in a forked child.
-pub(crate) fn look_up_all() {
+pub(super) fn look_up_all() {
     #[cfg(target_arch = "x86_64")]
     stubs::look_up_all();
 }
