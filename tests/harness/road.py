@@ -84,12 +84,15 @@ def connections(road: Road) -> list[dict[str, Any]]:
 
 
 def roads(millrace: Path, environment: dict[str, str]) -> list[str]:
-    """Of each connection that the environment's agent knows: `ring` where both ends are on it, else the reasons why not."""
+    """Of each connection that the environment's agent knows: `ring` where both ends have got bytes by it and are on it still, else the
+    reasons why not, or `none` where it was not used yet."""
     listing = subprocess.run([millrace, "ps", "--json"], capture_output=True, timeout=10, check=True, env=environment)
     found = []
     for connection in parsed(listing.stdout):
         ends = connection["ends"]
-        is_ring = len(ends) == 2 and all(end["road"] == "shm" and end["reason"] == "none" for end in ends)
+        is_ring = len(ends) == 2 and all(
+            end["road"] == "shm" and end["reason"] == "none" and end["received"]["shm_bytes"] > 0 for end in ends
+        )
         found.append("ring" if is_ring else "/".join(end["reason"] for end in ends))
     return sorted(found)
 

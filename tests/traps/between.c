@@ -71,6 +71,7 @@ static void ask(int fd) {
  * something else. Nobody has read either. */
 static Two with_a_message_in_parts(void) {
     Two two = {connected(), connected(), epoll_create1(0)};
+    wait_for_both(two.one), wait_for_both(two.other);
     for (int patience = 100; on_ring() < 2; patience--) {
         must(patience > 0, "the ring");
         talk(two.one.near, two.one.far), talk(two.one.far, two.one.near);

@@ -70,7 +70,7 @@ static void calls_use_no_heap(void) {
     int epoll = epoll_create1(0), patience = 200;
     unsigned before = uses;
     for (int i = 0; i < PAIRS; i++)
-        pairs[i] = connected();
+        wait_for_both(pairs[i] = connected());
     do
         use_every_call(pairs, epoll);
     while (on_ring() < PAIRS && --patience > 0);

@@ -197,6 +197,7 @@ static void *flow_far(void *argument) {
 }
 
 static void talk_until_both_on_ring(Pair one, Pair other) {
+    wait_for_both(one), wait_for_both(other);
     for (int patience = 100; patience > 0; patience--) {
         talk(one.near, one.far), talk(one.far, one.near);
         talk(other.near, other.far), talk(other.far, other.near);

@@ -88,6 +88,12 @@ static Pair connected(void) {
     return pair;
 }
 
+/* Waits for both ends as programs do, by a function: only those who do get bytes by the ring. Nothing comes. */
+static void wait_for_both(Pair pair) {
+    struct pollfd entries[] = {{.fd = pair.near, .events = POLLIN}, {.fd = pair.far, .events = POLLIN}};
+    must(poll(entries, 2, 1) == 0, "poll");
+}
+
 static void talk(int from, int to) {
     char sent[64] = "a message", got[64];
     for (int i = 0; i < 50; i++) {
@@ -110,6 +116,7 @@ static int on_ring(void) {
 }
 
 static void talk_until_on_ring(Pair pair, int connections) {
+    wait_for_both(pair);
     for (int patience = 100; patience > 0; patience--) {
         talk(pair.near, pair.far);
         talk(pair.far, pair.near);

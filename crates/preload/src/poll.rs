@@ -54,8 +54,16 @@ impl Joined {
 }
 
 impl Watch {
-    fn add(&mut self, fd: c_int) {
+    /// Adds a descriptor to what a call that waits so long is about.
+    fn add(&mut self, fd: c_int, timeout_ns: Option<u64>) {
         table::settle(fd);
+        if let Some(socket) = table::socket(fd) {
+            match timeout_ns {
+                Some(0) if socket.is_receive_pinned() => {}
+                Some(0) => socket.habits.note_nothing(),
+                _ => socket.habits.note_wait_beside(),
+            }
+        }
         match table::get(fd) {
             Entry::Socket(socket) if socket.is_joined_now(fd) => {
                 self.sockets.push(Joined::new(fd, socket));
@@ -64,6 +72,7 @@ impl Watch {
                 self.others.push((fd, socket));
             }
             Entry::Set(set) => {
+                set.note_wait();
                 set.tell_kernel_by(fd);
                 self.sets.push((fd, set));
             }
@@ -366,7 +375,7 @@ pub(crate) fn poll(
     for entry in list.iter() {
         watch.look_for_debt(entry.fd);
         if reads(entry) {
-            watch.add(entry.fd);
+            watch.add(entry.fd, timeout_ns);
         }
     }
     look_for_kills(list);

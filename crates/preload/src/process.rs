@@ -372,6 +372,8 @@ pub(crate) fn leave_rings(reason: Reason, empty: impl Fn(&'static Socket, c_int)
     for (fd, socket) in sockets() {
         socket.pin(reason);
         if let Some(fd) = still_names(fd, socket) {
+            // Later calls ask for nothing.
+            socket.show_no_delay(fd);
             empty(socket, fd);
         }
     }
@@ -387,6 +389,9 @@ pub(crate) fn set_nonblocking(fd: c_int, nonblocking: bool) {
         let word = &socket.row().identity.flags;
         if nonblocking {
             word.fetch_or(flags::NONBLOCK, AcqRel);
+            let errno = thread::errno();
+            socket.stop_waiting_in_calls(fd);
+            thread::set_errno(errno);
         } else {
             word.fetch_and(!flags::NONBLOCK, AcqRel);
         }

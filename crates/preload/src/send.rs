@@ -404,6 +404,7 @@ fn end_raw(
     if row.identity.flags.load(Relaxed) & flags::SEND_PINNED != 0 {
         // The program may have shut this direction down: then the kernel does not tell of a reset that it does not know of.
         socket.look_for_kill(fd);
+        socket.settle_no_delay(fd);
     }
     let error = socket.take_kept_error();
     if error != 0 && error != libc::EPIPE {

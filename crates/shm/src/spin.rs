@@ -85,8 +85,7 @@ pub fn note_reader(reader: u32) {
     }
 }
 
-/// Whether the scheduler has taken the processor away from this thread since the last question.
-fn was_preempted() -> bool {
+fn usage_of_thread() -> libc::rusage {
     // SAFETY: integers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let arguments = [
@@ -99,7 +98,18 @@ fn was_preempted() -> bool {
     ];
     // SAFETY: the kernel fills in `usage`, which lives long enough.
     unsafe { sys::call(libc::SYS_getrusage, arguments) };
-    with_local(|local| local.preemptions.replace(usage.ru_nivcsw)) != usage.ru_nivcsw
+    usage
+}
+
+/// How often this thread has left the processor to wait for something.
+pub fn sleeps_of_thread() -> u64 {
+    usage_of_thread().ru_nvcsw.cast_unsigned()
+}
+
+/// Whether the scheduler has taken the processor away from this thread since the last question.
+fn was_preempted() -> bool {
+    let preemptions = usage_of_thread().ru_nivcsw;
+    with_local(|local| local.preemptions.replace(preemptions)) != preemptions
 }
 
 /// A time slice went missing in a spin. True: it is not the first, and spinning has to pause.

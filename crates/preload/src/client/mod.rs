@@ -103,7 +103,8 @@ pub(crate) fn configure(path: CString) {
     }
 }
 
-fn is_eager() -> bool {
+/// In the modes for tests: every connection is offered at once, and every program is taken for one that waits by functions of ours.
+pub(crate) fn is_eager() -> bool {
     MODE.load(Relaxed) != Mode::Default as u8
 }
 

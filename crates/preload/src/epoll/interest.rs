@@ -140,6 +140,7 @@ impl EpollSet {
             }
         };
         let waits_for_nobody = self.sleepers.load(Acquire) == 0
+            && self.is_waited_on()
             && self.changes.are_all_known()
             && !self.kernel_only.load(Acquire);
         let same = member
@@ -267,6 +268,7 @@ impl EpollSet {
             return;
         };
         if inner.descriptor_of(-1, socket).is_none() {
+            self.pass_habit_to(socket);
             sets.retain(|set| !std::ptr::eq(*set, self));
         }
     }

@@ -21,7 +21,7 @@ use crate::guarded::{Guard, Guarded};
 use crate::socket::{Socket, forget};
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
-use crate::{process, uring};
+use crate::{client, process, uring};
 
 mod collect;
 mod early;
@@ -66,6 +66,8 @@ const QUIET_LOOKS_MAX: u32 = 4096;
 #[derive(Debug)]
 pub(crate) struct EpollSet {
     inner: Guarded<Inner>,
+    /// The program was seen to wait on it. One that waits by an instruction of its own is not, and has it from the kernel alone.
+    is_waited_on: AtomicBool,
     /// Threads asleep in the kernel on this set.
     sleepers: AtomicU32,
     /// No connection of the set is opened any more.
@@ -80,6 +82,8 @@ pub(crate) struct EpollSet {
     spinner: Spinner,
 }
 
+/// Whether the program was seen to wait on some set.
+static IS_ANY_WAITED_ON: AtomicBool = AtomicBool::new(false);
 static FREE: Guarded<Vec<&'static EpollSet>> = Guarded::new(Vec::new());
 /// The sets that a fork keeps still. Changes while introductions are stopped.
 static KEPT: Guarded<Vec<&'static EpollSet>> = Guarded::new(Vec::new());
@@ -141,6 +145,7 @@ impl EpollSet {
             .unwrap_or_else(|| {
                 Box::leak(Box::new(EpollSet {
                     inner: Guarded::default(),
+                    is_waited_on: AtomicBool::new(false),
                     sleepers: AtomicU32::new(0),
                     kernel_only: AtomicBool::new(false),
                     is_given_up: AtomicBool::new(false),
@@ -154,6 +159,7 @@ impl EpollSet {
             return;
         }
         set.descriptors.store(1, Relaxed);
+        set.is_waited_on.store(client::is_eager(), Relaxed);
         set.kernel_only.store(false, Relaxed);
         set.is_given_up.store(false, Relaxed);
         set.is_lost.store(false, Relaxed);
@@ -178,6 +184,7 @@ impl EpollSet {
         let Inner { members, .. } = std::mem::take(&mut *inner);
         drop(inner);
         for socket in members.values().filter_map(|member| member.socket) {
+            self.pass_habit_to(socket);
             if let Some(mut sets) = socket.sets.lock() {
                 sets.retain(|set| !std::ptr::eq(*set, self));
             }
@@ -202,6 +209,9 @@ impl EpollSet {
         (sets, mut inner): Records<'_>,
     ) {
         inner.remove(fd);
+        if let Some(socket) = socket {
+            self.pass_habit_to(socket);
+        }
         if let Some(mut sets) = sets
             && !socket.is_some_and(|socket| inner.has_still(socket))
         {
@@ -238,7 +248,11 @@ impl EpollSet {
         }
         drop(inner);
         let mut is_empty = true;
-        if self.changes.are_shared() || !is_known {
+        let is_unseen = !self.will_be_waited_on_for(socket);
+        if is_unseen {
+            socket.habits.reset();
+        }
+        if self.changes.are_shared() || !is_known || is_unseen {
             // Whoever else has the set knows nothing of this registration; and for some the kernel wakes nobody without bytes.
             is_empty = socket.draw_back(fd);
         }
@@ -285,18 +299,47 @@ impl EpollSet {
         if half.try_open()
             && let Some(fd) = watched
         {
+            self.pass_habit_to(socket);
             inner.activate(fd, origin);
         }
+    }
+
+    /// The program is about to wait on it.
+    #[inline]
+    pub(crate) fn note_wait(&self) {
+        if !self.is_waited_on() {
+            self.is_waited_on.store(true, Relaxed);
+            IS_ANY_WAITED_ON.store(true, Relaxed);
+        }
+    }
+
+    /// Whether the program will wait on it, as far as one can tell, for one that becomes a member: some have a new set for each wait.
+    fn will_be_waited_on_for(&self, socket: &Socket) -> bool {
+        self.is_waited_on()
+            || IS_ANY_WAITED_ON.load(Relaxed) && socket.habits.is_waited_for_beside()
+    }
+
+    /// Who was waited for by this set is so still when it has left it.
+    fn pass_habit_to(&self, socket: &Socket) {
+        if self.is_waited_on() {
+            socket.habits.note_wait_beside();
+        }
+    }
+
+    #[inline]
+    fn is_waited_on(&self) -> bool {
+        self.is_waited_on.load(Relaxed)
     }
 }
 
 impl Socket {
-    /// Opens the ring for the sender after bytes came, if nobody sleeps on the connection. Needs no lock held by the caller.
-    pub(crate) fn open_gate(&'static self, fd: c_int) {
-        self.open_gate_after(fd, Origin::Bytes);
+    /// Opens the ring for the sender after bytes came for a call that would have waited for them, if `waits`: where nobody sleeps on the
+    /// connection, and the program was seen to wait for it. Needs no lock held by the caller.
+    pub(crate) fn open_gate(&'static self, fd: c_int, waits: bool) {
+        self.open_gate_after(fd, Origin::Bytes, waits);
     }
 
-    fn open_gate_after(&'static self, fd: c_int, origin: Origin) {
+    fn open_gate_after(&'static self, fd: c_int, origin: Origin, waits: bool) {
         if self.is_receive_pinned() {
             return;
         }
@@ -308,11 +351,13 @@ impl Socket {
         }
         let Some(sets) = self.sets.lock() else { return };
         match sets.as_slice() {
-            [] => {
+            [] if self.habits.allow_ring(waits) => {
                 locked.half.try_open();
             }
-            [set] => set.open(self, fd, &locked.half, origin),
-            // Watched by several sets: only the kernel wakes them all.
+            [set] if set.is_waited_on() || self.habits.allow_ring(waits) => {
+                set.open(self, fd, &locked.half, origin)
+            }
+            // Not seen to be waited for; or watched by several sets: only the kernel wakes them all.
             _ => {}
         }
     }

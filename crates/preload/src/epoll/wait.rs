@@ -26,6 +26,7 @@ pub(crate) struct Wait {
 pub(crate) fn wait(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -> c_int) -> c_int {
     thread::test_cancel();
     client::glance();
+    set.note_wait();
     set.notice_changes();
     let wanted = usize::try_from(call.count).unwrap_or(0);
     let end =
@@ -225,7 +226,7 @@ pub(super) fn reopen_gates(set: &EpollSet) {
     };
     if set.spinner.is_willing() {
         for (fd, socket) in &warm {
-            socket.open_gate_after(*fd, Origin::Wake);
+            socket.open_gate_after(*fd, Origin::Wake, false);
         }
     }
     // Its memory is for the next sleep.

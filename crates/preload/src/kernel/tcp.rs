@@ -92,6 +92,11 @@ pub(crate) fn acknowledged(fd: c_int) -> Option<(u64, bool)> {
     tcp_info(fd).map(|info| (info.bytes_acked, queued != 0))
 }
 
+/// Whether there are bytes that the peer's kernel has not acknowledged.
+pub(crate) fn has_unacknowledged(fd: c_int) -> bool {
+    queue_bytes(fd, libc::TIOCOUTQ).is_some_and(|queued| queued != 0)
+}
+
 /// Bytes that have been taken from the kernel since the connection began, as the kernel counts them. The peer's FIN counts as one.
 pub(crate) fn taken(fd: c_int) -> Option<u64> {
     for _ in 0..100 {

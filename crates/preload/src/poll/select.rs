@@ -130,7 +130,7 @@ pub(crate) fn select(
             watch.look_for_debt(fd as c_int);
         }
         if reads {
-            watch.add(fd as c_int);
+            watch.add(fd as c_int, timeout_ns);
         }
     }
     if watch.is_needless(timeout_ns) {

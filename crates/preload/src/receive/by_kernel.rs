@@ -144,7 +144,7 @@ pub(super) fn end_raw(
     raw: &mut dyn FnMut() -> isize,
 ) -> Outcome {
     let started = spin::clock();
-    let result = raw();
+    let result = make_call(socket, call, raw);
     if result > 0 {
         socket.spinner.slept(started);
     }
@@ -153,6 +153,44 @@ pub(super) fn end_raw(
         return ending(socket, call.fd);
     }
     Outcome::Handled(result)
+}
+
+/// Makes the program's own call, and takes note of what it says of how the program waits.
+pub(super) fn make_call(socket: &Socket, call: &Call<'_>, raw: &mut dyn FnMut() -> isize) -> isize {
+    let habits = &socket.habits;
+    // Where the gate is closed for good, the program may allow no further system call.
+    if habits.is_waited_for_beside() || socket.is_receive_pinned() {
+        return raw();
+    }
+    if !call.waits(socket) {
+        let started = spin::clock();
+        let result = raw();
+        let got = usize::try_from(result).unwrap_or(0);
+        if got < call.wanted() && habits.are_in_calls_alone() {
+            habits.end_calls();
+        }
+        if got > 0 {
+            habits.note_found(started);
+        } else if result < 0 && thread::errno() == libc::EAGAIN {
+            habits.note_nothing();
+        }
+        return result;
+    }
+    let Some(slept_before) = habits.ask_for_waits() else {
+        return raw();
+    };
+    if call.has(libc::MSG_WAITALL) && kernel::unread(call.fd) > 0 {
+        // That it waits for the rest says nothing.
+        habits.note_found(spin::clock());
+        let result = raw();
+        habits.note_rest();
+        return result;
+    }
+    let result = raw();
+    if result > 0 {
+        habits.note_call(slept_before);
+    }
+    result
 }
 
 /// Counts what a call took from the kernel. False: nothing.
@@ -180,7 +218,7 @@ pub(super) fn account(socket: &'static Socket, call: &Call<'_>, row: &Row, resul
             tell_taken(&locked, receive);
         }
         if !CHAOS.strikes(3) {
-            socket.open_gate(call.fd);
+            socket.open_gate(call.fd, call.waits(socket));
         }
         thread::set_errno(errno);
     }
@@ -222,9 +260,7 @@ pub(super) fn take_rest(
     if taken > 0 {
         tell_taken(locked, &row.receive);
     }
-    let waits =
-        call.has(libc::MSG_WAITALL) && !call.has(libc::MSG_DONTWAIT) && !socket.is_nonblocking();
-    if waits && progress.got < progress.wanted {
+    if call.has(libc::MSG_WAITALL) && call.waits(socket) && progress.got < progress.wanted {
         row.receive.sleepers.fetch_add(1, SeqCst);
         return Step::Raw(row);
     }

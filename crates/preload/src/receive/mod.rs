@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use libc::{c_int, iovec};
+use libc::c_int;
 use millrace_shm::board::{Row, flags};
 use millrace_stream::{ReceiveHalf, ReceivePlan, step_of};
 
@@ -13,6 +13,7 @@ use crate::vectors::Vectors;
 use crate::{Outcome, kernel, spin, table};
 
 mod by_kernel;
+mod call;
 mod gathering;
 mod left;
 mod peek;
@@ -21,10 +22,11 @@ mod rest;
 mod told;
 
 use by_kernel::{
-    await_kernel, await_rest, end_raw, look_in_kernel, recount, take_from_kernel, take_rest,
-    tell_taken,
+    await_kernel, await_rest, end_raw, look_in_kernel, make_call, recount, take_from_kernel,
+    take_rest, tell_taken,
 };
 pub(crate) use by_kernel::{by_kernel, ending, header_of, keep_error, kept_error, patience_of};
+pub(crate) use call::Call;
 pub(crate) use gathering::Gathering;
 pub(crate) use peeked::Peeked;
 use peeked::copy_from_ring;
@@ -46,20 +48,6 @@ const LOOK_AGAIN_BYTES: u32 = 4096;
 
 /// So much one call takes before other threads that receive may come between.
 const TOGETHER_MAX: usize = 1 << 20;
-
-/// One program's call.
-#[derive(Debug)]
-pub(crate) struct Call<'a> {
-    pub(crate) fd: c_int,
-    pub(crate) list: &'a [iovec],
-    pub(crate) flags: c_int,
-}
-
-impl Call<'_> {
-    fn has(&self, flag: c_int) -> bool {
-        self.flags & flag != 0
-    }
-}
 
 /// What a call has gathered so far.
 struct Progress<'a> {
@@ -141,7 +129,13 @@ pub(crate) fn receive_unjoined(
     raw: &mut dyn FnMut() -> isize,
 ) -> Option<isize> {
     let row = socket.begin_raw_receive(call.fd)?;
-    let result = raw();
+    let result = if call.waits(socket) {
+        make_call(socket, call, raw)
+    } else {
+        // It may know that there is something. Whether it does is not worth a question before it is on the ring.
+        socket.habits.forget_waits();
+        raw()
+    };
     // As in `send`: counted before the announcement goes.
     by_kernel::count_message(&row.receive, call, result);
     row.receive.sleepers.fetch_sub(1, SeqCst);
@@ -170,7 +164,7 @@ fn receive_joined(
     if wanted == 0 {
         return receive_nothing(socket, call, raw);
     }
-    if !call.has(libc::MSG_DONTWAIT) && !socket.is_nonblocking() {
+    if call.waits(socket) {
         socket.gathering.rest();
     }
     let mut progress = Progress::new(vectors);
@@ -275,7 +269,7 @@ fn step(socket: &'static Socket, call: &Call<'_>, progress: &mut Progress<'_>) -
             Step::Rest => {
                 drop(locked);
                 if !CHAOS.strikes(3) {
-                    socket.open_gate(call.fd);
+                    socket.open_gate(call.fd, call.waits(socket));
                 }
                 return Step::Enough;
             }
@@ -299,9 +293,8 @@ fn step_locked(
     locked: &Locked<ReceiveHalf<'_>>,
     progress: &mut Progress<'_>,
 ) -> Step {
-    let may_wait = !call.has(libc::MSG_DONTWAIT)
-        && !socket.is_nonblocking()
-        && (progress.got == 0 || call.has(libc::MSG_WAITALL));
+    let waits = call.waits(socket);
+    let may_wait = waits && (progress.got == 0 || call.has(libc::MSG_WAITALL));
     let peeked = socket.peeked.count(locked.half.head());
     match (socket.told).check(&locked.half, peeked, locked.half.plan()) {
         Ok(ReceivePlan::Ring { .. }) if call.has(libc::MSG_PEEK) => Step::Peek(0, may_wait),
@@ -314,7 +307,8 @@ fn step_locked(
             window,
             open,
         }) => {
-            let is_all = open && bytes < LOOK_AGAIN_BYTES && !call.has(libc::MSG_WAITALL);
+            let may_be_all = !call.has(libc::MSG_WAITALL) && (waits || !call.ends_waits(socket));
+            let is_all = open && bytes < LOOK_AGAIN_BYTES && may_be_all;
             let ring = (head, bytes, window);
             take_from_ring((socket, call), locked, progress, ring, is_all)
         }
@@ -376,6 +370,13 @@ fn step_empty(
     }
     if locked.half.kernel_hinted() || CHAOS.strikes(4) {
         locked.half.close(tail);
+        return Step::Again;
+    }
+    if !may_wait && call.ends_waits(socket) {
+        // It gets less than it has room for, and may be followed by a wait that is not seen.
+        if locked.half.close(tail) {
+            socket.habits.end_calls();
+        }
         return Step::Again;
     }
     if !may_wait {

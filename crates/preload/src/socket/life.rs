@@ -13,6 +13,7 @@ use millrace_shm::lock::Held;
 use millrace_stream::{ReceiveHalf, SendHalf};
 use millrace_wire::Reason;
 
+use super::habits::Habits;
 use super::network::Shown;
 use super::{Socket, phase, reset_row};
 use crate::guarded::Guarded;
@@ -59,6 +60,7 @@ impl Socket {
             own_row: Row::default(),
             segment: UnsafeCell::new(None),
             sets: Guarded::default(),
+            habits: Habits::default(),
             spinner: Spinner::new(),
             sent_at: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
@@ -118,6 +120,7 @@ impl Socket {
         socket.matched.store(false, Relaxed);
         socket.life.store(0, Relaxed);
         socket.questions.store(0, Relaxed);
+        socket.habits.reset();
         socket.spinner.reset();
         socket.room_spinner.reset();
         socket.gathering.reset();

@@ -30,6 +30,7 @@ use smallvec::SmallVec;
 
 use crate::epoll::EpollSet;
 mod calls;
+mod habits;
 mod info;
 mod leave;
 mod life;
@@ -44,6 +45,8 @@ pub(crate) use life::{begin_child, forget};
 pub(crate) use patience::rests;
 pub(crate) use peer::ERESTARTSYS;
 pub(crate) use record::reset_row;
+
+use habits::Habits;
 
 use crate::guarded::Guarded;
 use crate::receive::{Gathering, Peeked, Told};
@@ -91,6 +94,7 @@ pub(crate) struct Socket {
     pub(crate) sets: Guarded<SmallVec<[&'static EpollSet; 2]>>,
     /// They are not known, in this child of a fork that came while another thread was at them.
     pub(crate) has_lost_sets: AtomicBool,
+    pub(crate) habits: Habits,
     pub(crate) spinner: Spinner,
     /// When, of `spin::clock`, something was last sent.
     pub(crate) sent_at: AtomicU64,
@@ -355,7 +359,7 @@ impl Socket {
             return;
         };
         if which & flags::SEND_PINNED != 0 {
-            self.show_no_delay(fd);
+            self.settle_no_delay(fd);
             if let Some(locked) = self.lock_send(fd) {
                 locked.half.leave();
             }
@@ -381,8 +385,18 @@ impl Socket {
         }
     }
 
-    /// The kernel's road again: the program's own choice of TCP_NODELAY holds.
-    pub(super) fn show_no_delay(&self, fd: c_int) {
+    /// The kernel's road again: the program's own choice of TCP_NODELAY holds, once everything that was sent is acknowledged. What went to
+    /// the ring carried no acknowledgement, and the next message would wait for that of the last one.
+    #[inline]
+    pub(crate) fn settle_no_delay(&self, fd: c_int) {
+        let is_hidden = self.row().identity.flags.load(Relaxed) & flags::HIDDEN_NO_DELAY != 0;
+        if is_hidden && !kernel::has_unacknowledged(fd) {
+            self.show_no_delay(fd);
+        }
+    }
+
+    /// As [`Socket::settle_no_delay`], at once.
+    pub(crate) fn show_no_delay(&self, fd: c_int) {
         let hidden = flags::HIDDEN_NO_DELAY;
         if self.row().identity.flags.fetch_and(!hidden, AcqRel) & hidden != 0 {
             kernel::set_no_delay(fd, false);

@@ -1,0 +1,284 @@
+//! How the program waits for a connection's bytes.
+//!
+//! What lies in a ring is found by whoever waits in a function of ours. A program may wait by a system-call instruction of its own, which
+//! no library sees (Zig's standard library, Rust's rustix), and take the bytes by the C library's functions: for that one they must be the
+//! kernel's. So a gate opens only where the program was seen to wait for the connection: in receiving calls, in `poll` or `select`, by a
+//! set that it waits on, or by looking again and again.
+
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
+
+use libc::c_int;
+
+use super::Socket;
+use crate::{client, spin, thread};
+
+/// In receiving calls that wait.
+const IN_CALLS: u8 = 1;
+/// By `poll` or `select`, or by a set; or in receiving calls, after one that does not wait found nothing.
+const BESIDE: u8 = 2;
+/// It looks again and again.
+const LOOKS: u8 = 4;
+
+/// So many calls slept before that is how the program waits, and none found bytes after a sleep elsewhere. Who sleeps elsewhere may have
+/// to wait in a call, too, for the rest of a message.
+const WAITS_MIN: u8 = 3;
+/// In less nobody sleeps.
+const SLEEP_NS: u64 = 2_000;
+/// So often, and for so long, it has looked in vain and not slept, before that is how it waits. Who only looks for a while before each
+/// sleep does not look so long.
+const LOOKS_MIN: u32 = 50_000;
+const LOOKING_NS: u64 = 100_000_000;
+
+/// What was seen of it. Several threads may receive at once: what they note may get mixed, and they have to show it again.
+#[derive(Debug, Default)]
+pub(crate) struct Habits {
+    ways: AtomicU8,
+    /// Calls that had to wait, at most [`WAITS_MIN`].
+    waits: AtomicU8,
+    /// Of these, those after a look in vain.
+    waits_after_looks: AtomicU8,
+    /// Looks in vain.
+    looks: AtomicU32,
+    /// When, of [`spin::clock`], they began.
+    looking_since: AtomicU64,
+    /// The last call found nothing.
+    was_in_vain: AtomicBool,
+    /// When, of [`spin::clock`], the last call ended, of which thread, and how often that had slept before.
+    last_at: AtomicU64,
+    thread: AtomicU32,
+    sleeps: AtomicU64,
+}
+
+impl Habits {
+    /// Nothing is known.
+    pub(crate) fn reset(&self) {
+        let assumed = if client::is_eager() { BESIDE } else { 0 };
+        self.ways.store(assumed, Relaxed);
+        self.forget();
+        self.was_in_vain.store(false, Relaxed);
+        self.thread.store(0, Relaxed);
+    }
+
+    /// Whether a gate may be opened at the end of a call, which would have waited for bytes, if `waits`.
+    pub(crate) fn allow_ring(&self, waits: bool) -> bool {
+        let enough = if waits { IN_CALLS } else { 0 } | BESIDE | LOOKS;
+        self.ways.load(Relaxed) & enough != 0
+    }
+
+    /// The program waits for it in `poll` or `select`, or by a set.
+    #[inline]
+    pub(crate) fn note_wait_beside(&self) {
+        self.note(BESIDE);
+    }
+
+    #[inline]
+    pub(crate) fn is_waited_for_beside(&self) -> bool {
+        self.ways.load(Relaxed) & BESIDE != 0
+    }
+
+    fn note(&self, way: u8) {
+        if self.ways.load(Relaxed) & way != way {
+            self.ways.fetch_or(way, AcqRel);
+        }
+    }
+
+    /// Before a call that waits: how often the thread has slept, if there is something to learn from that.
+    #[inline]
+    pub(crate) fn ask_for_waits(&self) -> Option<u64> {
+        let ways = self.ways.load(Relaxed);
+        let asks = ways & BESIDE == 0 && (ways & IN_CALLS == 0 || self.was_in_vain.load(Relaxed));
+        asks.then(spin::sleeps_of_thread)
+    }
+
+    /// It got bytes. There was nothing when it began, as far as is known.
+    pub(crate) fn note_call(&self, slept_before: u64) {
+        let has_slept_elsewhere = self.note_sleeps(slept_before);
+        let slept = spin::sleeps_of_thread();
+        if slept == slept_before {
+            if has_slept_elsewhere {
+                self.forget();
+            }
+            return self.end(false);
+        }
+        let more = |count: &AtomicU8| {
+            let now = count.load(Relaxed).saturating_add(1).min(WAITS_MIN);
+            count.store(now, Relaxed);
+            now == WAITS_MIN
+        };
+        if more(&self.waits) {
+            self.note(IN_CALLS);
+        }
+        if self.was_in_vain.load(Relaxed) && more(&self.waits_after_looks) {
+            self.note(BESIDE);
+        }
+        self.note_sleeps(slept);
+        self.end(false);
+    }
+
+    /// A call that began then got bytes for which it did not wait.
+    pub(crate) fn note_found(&self, started: u64) {
+        if self.has_slept(started) {
+            self.forget();
+        }
+        self.end(false);
+    }
+
+    /// After that the call waited for more.
+    pub(crate) fn note_rest(&self) {
+        self.note_sleeps(spin::sleeps_of_thread());
+        self.end(false);
+    }
+
+    /// A call that does not wait found nothing.
+    pub(crate) fn note_nothing(&self) {
+        if self.ways.load(Relaxed) & (LOOKS | BESIDE) != 0 {
+            return;
+        }
+        let now = spin::clock();
+        if self.has_slept(now) {
+            self.looks.store(0, Relaxed);
+        }
+        let looks = self.looks.load(Relaxed).saturating_add(1);
+        self.looks.store(looks, Relaxed);
+        if looks == 1 {
+            self.looking_since.store(now, Relaxed);
+        }
+        let looking = now.wrapping_sub(self.looking_since.load(Relaxed));
+        if looks >= LOOKS_MIN && looking > spin::cycles(LOOKING_NS) {
+            self.note(LOOKS);
+        }
+        self.end(true);
+    }
+
+    /// A call ends.
+    fn end(&self, was_in_vain: bool) {
+        self.was_in_vain.store(was_in_vain, Relaxed);
+        self.last_at.store(spin::clock(), Relaxed);
+    }
+
+    /// Whether this thread made the last call, too, and has slept between that and the one that began then.
+    fn has_slept(&self, started: u64) -> bool {
+        let pause = started.wrapping_sub(self.last_at.load(Relaxed));
+        pause > spin::cycles(SLEEP_NS) && self.note_sleeps(spin::sleeps_of_thread())
+    }
+
+    /// So often this thread has slept. Whether it has done so since it was last said, if it was.
+    fn note_sleeps(&self, sleeps: u64) -> bool {
+        let here = thread::id();
+        let was_here = self.thread.swap(here, Relaxed) == here;
+        self.sleeps.swap(sleeps, Relaxed) != sleeps && was_here
+    }
+
+    fn forget(&self) {
+        self.forget_waits();
+        self.looks.store(0, Relaxed);
+    }
+
+    /// The waits that were seen count for nothing.
+    #[inline]
+    pub(crate) fn forget_waits(&self) {
+        if self.waits.load(Relaxed) != 0 {
+            self.waits.store(0, Relaxed);
+            self.waits_after_looks.store(0, Relaxed);
+        }
+    }
+
+    /// Whether the program waits in calls alone.
+    #[inline]
+    pub(crate) fn are_in_calls_alone(&self) -> bool {
+        self.ways.load(Relaxed) == IN_CALLS
+    }
+
+    /// It does so no more.
+    pub(crate) fn end_calls(&self) {
+        self.ways.fetch_and(!IN_CALLS, AcqRel);
+        self.forget();
+    }
+}
+
+impl Socket {
+    /// No call will wait any more. What follows may be a wait that is not seen: where the gate is open for calls that wait, it is open no
+    /// more.
+    pub(crate) fn stop_waiting_in_calls(&'static self, fd: c_int) {
+        if self.habits.are_in_calls_alone() {
+            self.habits.end_calls();
+            self.draw_back(fd);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn wait(habits: &Habits) {
+        if let Some(slept_before) = habits.ask_for_waits() {
+            sleep();
+            habits.note_call(slept_before);
+        }
+    }
+
+    fn sleep() {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+
+    #[test]
+    fn some_waits_in_calls_allow_it_after_such_calls() {
+        let habits = Habits::default();
+        for _ in 0..WAITS_MIN {
+            assert!(!habits.allow_ring(true));
+            wait(&habits);
+            habits.note_found(spin::clock());
+        }
+        assert!(habits.allow_ring(true) && !habits.allow_ring(false));
+        assert!(habits.ask_for_waits().is_none());
+        habits.end_calls();
+        wait(&habits);
+        assert!(!habits.allow_ring(true));
+    }
+
+    #[test]
+    fn bytes_after_a_sleep_elsewhere_take_it_back() {
+        let habits = Habits::default();
+        for _ in 0..10 {
+            sleep();
+            habits.note_found(spin::clock());
+            wait(&habits);
+            assert!(!habits.allow_ring(true));
+        }
+    }
+
+    #[test]
+    fn waits_after_looks_in_vain_allow_it_after_all_calls() {
+        let habits = Habits::default();
+        for _ in 0..WAITS_MIN {
+            assert!(!habits.allow_ring(false));
+            habits.note_nothing();
+            wait(&habits);
+        }
+        assert!(habits.allow_ring(false) && !habits.are_in_calls_alone());
+    }
+
+    #[test]
+    fn who_looks_for_long_and_does_not_sleep_waits_so() {
+        let habits = Habits::default();
+        let looks_until = |until: u64| {
+            while spin::clock() < until {
+                habits.note_nothing();
+            }
+        };
+        // Not for so long.
+        for _ in 0..3 {
+            looks_until(spin::clock() + spin::cycles(LOOKING_NS / 2));
+            sleep();
+        }
+        assert!(!habits.allow_ring(false));
+        looks_until(spin::clock() + spin::cycles(LOOKING_NS * 2));
+        assert!(habits.allow_ring(false));
+    }
+}
