@@ -137,6 +137,23 @@ static void time_outs_for_ever(void) {
     }
 }
 
+/* Of a time-out that the kernel refuses nothing is said. */
+static void time_outs_that_are_refused(void) {
+    Pair pair = on_the_ring();
+    struct pollfd item = {.fd = pair.far, .events = POLLIN};
+    must(send(pair.near, "x", 1, 0) == 1, "send");
+    static const struct timespec refused[] = {{1, 2000000000}, {-1, 5}, {1, -1}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct timespec time = refused[i];
+        fd_set read;
+        FD_ZERO(&read);
+        FD_SET(pair.far, &read);
+        observe_result("ppoll", syscall(SYS_ppoll, &item, 1, &time, NULL, 8));
+        observe_result("pselect", syscall(SYS_pselect6, pair.far + 1, &read, NULL, NULL, &time, NULL));
+        observe("%ld s %ld ns", (long)time.tv_sec, (long)time.tv_nsec);
+    }
+}
+
 static void descriptors_by_number(void) {
     Pair pair = on_the_ring();
     int copy = syscall(SYS_dup, pair.near), other = syscall(SYS_fcntl, pair.near, F_DUPFD_CLOEXEC, 100);
@@ -218,6 +235,7 @@ int main(int argc, char **argv) {
                           CASE(time_outs_in_read_only_memory),
 #endif
                           CASE(time_outs_for_ever),
+        CASE(time_outs_that_are_refused),
                           CASE(descriptors_by_number),
                           CASE(connected_by_number),
                           CASE(asynchronous_requests),

@@ -26,6 +26,30 @@ static void lines_by_streams(void) {
     fclose(in);
 }
 
+/* A stream that is made of a socket before that is connected. */
+static void stream_before_the_connection(void) {
+    struct sockaddr_in address;
+    int listener = listen_here(&address, 1);
+    int near = socket(AF_INET, SOCK_STREAM, 0);
+    FILE *stream = fdopen(near, "r+");
+    must(stream != NULL && connect(near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    Pair pair = {near, accept(listener, NULL, NULL)};
+    must(pair.far >= 0, "accept");
+    wait_for_both(pair);
+    char line[64];
+    for (int round = 0; round < 20; round++) {
+        talk(pair.near, pair.far);
+        talk(pair.far, pair.near);
+        must(send(pair.far, "a line\n", 7, 0) == 7, "send");
+        must(fgets(line, sizeof line, stream) != NULL && strcmp(line, "a line\n") == 0, "fgets");
+        fprintf(stream, "another\n"), fflush(stream);
+        must(recv(pair.far, line, 8, MSG_WAITALL) == 8 && memcmp(line, "another\n", 8) == 0, "recv");
+        pause_ms(1);
+    }
+    observe("done");
+    fclose(stream);
+}
+
 static void read_all(int fd) {
     char buffer[256];
     ssize_t part;
@@ -218,6 +242,7 @@ static void appended_to_from_the_start(void) {
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(lines_by_streams),
+        CASE(stream_before_the_connection),
         CASE(dprintf_between_sends),
 #ifdef __GLIBC__
         CASE(backtraces_between_sends),

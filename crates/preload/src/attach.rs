@@ -11,7 +11,7 @@ use millrace_wire::Reason;
 use crate::kernel::{self, kernel};
 use crate::socket::{Socket, phase, reset_row};
 use crate::thread::Busy;
-use crate::{client, process};
+use crate::{client, process, table};
 
 /// A socket option under which only the kernel serves the program right; it may have been set before the connection began.
 struct KernelOption {
@@ -173,7 +173,8 @@ impl Socket {
 
     /// The phase that comes after *joining*.
     fn join(&'static self, fd: c_int, row: &Row) -> u8 {
-        if !row.is_quiet() {
+        // Another thread may have closed the descriptor. Whoever does says so in the table, and then waits for the locks.
+        if !row.is_quiet() || !table::is(fd, self) {
             return phase::PAIRED;
         }
         match self.facts(fd) {

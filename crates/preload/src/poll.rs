@@ -362,7 +362,7 @@ pub(crate) fn poll(
     };
     client::glance();
     let bytes = length.saturating_mul(size_of::<pollfd>());
-    if length == 0 || length > 1 << 20 || !user::can_read(fds.cast(), bytes) {
+    if length == 0 || !user::can_read(fds.cast(), bytes) {
         return sleep();
     }
     if !user::can_write(fds.cast(), bytes) {

@@ -250,9 +250,12 @@ impl Remaining {
         let deadline_ns = if user::can_write(timeout.cast(), size_of::<timespec>()) {
             // SAFETY: just found readable.
             let given = unsafe { timeout.read_unaligned() };
+            // The kernel refuses such a time-out, and says nothing.
+            let is_refused = given.tv_sec < 0 || !(0..NS).contains(&i128::from(given.tv_nsec));
             let given_ns = i128::from(given.tv_sec) * NS + i128::from(given.tv_nsec);
             // The kernel counts no further either.
-            Some((given_ns + i128::from(kernel::monotonic_ns())).min(i128::from(i64::MAX) * NS))
+            let deadline_ns = given_ns + i128::from(kernel::monotonic_ns());
+            (!is_refused).then(|| deadline_ns.min(i128::from(i64::MAX) * NS))
         } else {
             None
         };

@@ -6,7 +6,7 @@ use millrace_wire::Reason;
 
 use super::{descriptors, receive, send};
 use crate::guarded::Guarded;
-use crate::process::drop_descriptor;
+use crate::process::{self, drop_descriptor};
 use crate::{real, table, thread};
 
 /// Streams of ours, by address, and their descriptors.
@@ -110,6 +110,8 @@ fn reads(mode: *const c_char) -> bool {
 pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     enter!(touches("fdopen", fd));
     let Some(socket) = table::socket(fd) else {
+        // The connection that it becomes, the C library reads and writes without passing here.
+        process::leave_unconnected(fd);
         // SAFETY: the program's own arguments.
         return unsafe { real::fdopen(fd, mode) };
     };
