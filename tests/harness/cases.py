@@ -16,7 +16,7 @@ from pathlib import Path
 from harness import road
 
 TRAPS = road.REPOSITORY / "tests/traps"
-LIBRARIES = {"uring": ["-luring"]}
+LIBRARIES = {"uring": ["-luring"], "lookups": ["-rdynamic"]}
 CASE_S = 60.0
 # Most wait most of the time.
 AT_A_TIME = 8
@@ -140,7 +140,7 @@ def compare(
         for way in under:
             environment = dict(os.environ, MILLRACE_AGENT=str(directory / way.name / "agent.sock"))
             argv = [*way.before, str(millrace), "run", "--mode", way.mode, "--", str(program), name]
-            seen = observe(argv, environment, directory, look or (lambda its: road.roads(millrace, its)), limit_s)
+            seen = observe(argv, environment, directory, look or (lambda its: road.roads(millrace, its, in_use=True)), limit_s)
             if seen != plain:
                 return Verdict(f"mode {way.name}\nplain:\n  " + "\n  ".join(plain) + "\nunder:\n  " + "\n  ".join(seen))
     return Verdict("" if may_fail or plain[-1] == "ended with 0" else "plain:\n  " + "\n  ".join(plain))

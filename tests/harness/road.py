@@ -83,15 +83,15 @@ def connections(road: Road) -> list[dict[str, Any]]:
         return []
 
 
-def roads(millrace: Path, environment: dict[str, str]) -> list[str]:
-    """Of each connection that the environment's agent knows: `ring` where both ends have got bytes by it and are on it still, else the
-    reasons why not, or `none` where it was not used yet."""
+def roads(millrace: Path, environment: dict[str, str], in_use: bool = False) -> list[str]:
+    """Of each connection that the environment's agent knows: `ring` where both ends are on it, else the reasons why not. With `in_use` it
+    is that only where both ends have got bytes by it, and `none` is said of others."""
     listing = subprocess.run([millrace, "ps", "--json"], capture_output=True, timeout=10, check=True, env=environment)
     found = []
     for connection in parsed(listing.stdout):
         ends = connection["ends"]
         is_ring = len(ends) == 2 and all(
-            end["road"] == "shm" and end["reason"] == "none" and end["received"]["shm_bytes"] > 0 for end in ends
+            end["road"] == "shm" and end["reason"] == "none" and (not in_use or end["received"]["shm_bytes"] > 0) for end in ends
         )
         found.append("ring" if is_ring else "/".join(end["reason"] for end in ends))
     return sorted(found)

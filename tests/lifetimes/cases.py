@@ -51,8 +51,14 @@ def talk(near: socket.socket, far: socket.socket) -> None:
             assert got == message, f"{got!r} in place of {message!r}"
 
 
+def wait_for_both(near: socket.socket, far: socket.socket) -> None:
+    """Waits for both ends as programs do, by a function: only those who do get bytes by the ring. Nothing comes."""
+    assert select.select([near, far], [], [], 0.001)[0] == []
+
+
 def talk_until_on_ring(near: socket.socket, far: socket.socket) -> None:
     """Messages until both ends are on the ring, which must be soon."""
+    wait_for_both(near, far)
     deadline = time.monotonic() + RING_S
     while True:
         talk(near, far)
@@ -276,6 +282,8 @@ def registered_early() -> None:
 def one_descriptor() -> None:
     """Of a program's descriptors one is ours, however many connections it has."""
     ends = [pair() for _ in range(20)]
+    for each in ends:
+        wait_for_both(*each)
     deadline = time.monotonic() + RING_S
     while "ring" not in look():
         assert time.monotonic() < deadline, "nothing is on the ring"

@@ -10,6 +10,8 @@ use std::ptr::null_mut;
 
 use libc::{Elf64_Phdr, Elf64_Sym, c_char, c_int, c_void, dl_phdr_info, pthread_key_t, size_t};
 
+pub(crate) mod linked;
+
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
@@ -52,8 +54,6 @@ enum Among<'a> {
     /// Those that a name is looked for in when this library does not define it. What `RTLD_NEXT` means.
     AfterOurs,
     All,
-    /// This library.
-    Ours,
     /// One with this name.
     Named(&'a CStr),
 }
@@ -72,8 +72,10 @@ pub(crate) fn next(name: &CStr) -> *mut c_void {
 }
 
 /// What this library defines for everybody. Null: nothing of that name.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn ours(name: &CStr) -> *mut c_void {
-    find(name, Among::Ours)
+    let found = linked::ours().and_then(|object| object.look_up(name));
+    found.map_or(null_mut(), |(address, _)| address as *mut c_void)
 }
 
 /// The first definition in whatever object. Null: there is none.
@@ -178,7 +180,6 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _bytes: size_t, search: *mut
     let is_asked = match search.among {
         Among::AfterOurs => search.has_passed_ours,
         Among::All | Among::Named(_) => !is_ours,
-        Among::Ours => is_ours,
     };
     search.has_passed_ours |= is_ours;
     if !is_asked {
@@ -224,17 +225,22 @@ impl Object {
         let dynamic = headers(info)
             .iter()
             .find(|header| header.p_type == PT_DYNAMIC)?;
+        let place = base.wrapping_add(dynamic.p_vaddr as usize);
+        Object::at(base, place, |value| is_within(info, value))
+    }
+
+    /// The object at `base` with its dynamic section at `place`, in which values may be addresses.
+    fn at(base: usize, mut place: usize, is_address: impl Fn(usize) -> bool) -> Option<Object> {
         let mut object = Object {
             base,
             ..Object::default()
         };
-        let mut place = base.wrapping_add(dynamic.p_vaddr as usize);
         loop {
             // SAFETY: the dynamic section is loaded, and ends with an entry of zeros.
             let [tag, value]: [usize; 2] = unsafe { read(place) };
             // Some dynamic linkers put addresses in the place of offsets, others leave the section as it is.
             let address = || {
-                if is_within(info, value) {
+                if is_address(value) {
                     value
                 } else {
                     base.wrapping_add(value)

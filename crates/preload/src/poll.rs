@@ -72,7 +72,9 @@ impl Watch {
                 self.others.push((fd, socket));
             }
             Entry::Set(set) => {
-                set.note_wait();
+                if timeout_ns != Some(0) {
+                    set.note_wait();
+                }
                 set.tell_kernel_by(fd);
                 self.sets.push((fd, set));
             }

@@ -189,7 +189,7 @@ fn send_step(
     }
     if locked.is_nested() || course.fruitless > FRUITLESS_STEPS_MAX {
         // What we interrupted may be copying to the same place; and a gate that never holds still is a hostile reader's.
-        return Step::Kernel(begin_raw(socket, &locked, want));
+        return Step::Kernel(begin_raw(socket, call.fd, &locked, want));
     }
     course.fruitless += 1;
     if CHAOS.strikes(6) {
@@ -232,7 +232,7 @@ fn send_step(
             }
             Step::Again
         }
-        Ok(SendPlan::Kernel) => Step::Kernel(begin_raw(socket, &locked, want)),
+        Ok(SendPlan::Kernel) => Step::Kernel(begin_raw(socket, call.fd, &locked, want)),
         Err(_) => {
             drop(locked);
             socket.corrupt(call.fd);
@@ -380,13 +380,19 @@ fn send_raw(
     let Some(locked) = turn::lock_in_turn(socket, fd) else {
         return table::gone(fd);
     };
-    let row = begin_raw(socket, &locked, bytes);
+    let row = begin_raw(socket, fd, &locked, bytes);
     drop(locked);
     end_raw(socket, fd, row, raw)
 }
 
 /// Announces that bytes go by the kernel.
-fn begin_raw(socket: &Socket, locked: &Locked<SendHalf<'_>>, bytes: usize) -> &'static Row {
+fn begin_raw(
+    socket: &Socket,
+    fd: c_int,
+    locked: &Locked<SendHalf<'_>>,
+    bytes: usize,
+) -> &'static Row {
+    socket.settle_no_delay(fd);
     spin::note_reader(locked.half.reader_processor());
     locked.half.stamp_kernel(spin::clock());
     locked.half.begin_kernel(bytes);
@@ -404,7 +410,6 @@ fn end_raw(
     if row.identity.flags.load(Relaxed) & flags::SEND_PINNED != 0 {
         // The program may have shut this direction down: then the kernel does not tell of a reset that it does not know of.
         socket.look_for_kill(fd);
-        socket.settle_no_delay(fd);
     }
     let error = socket.take_kept_error();
     if error != 0 && error != libc::EPIPE {

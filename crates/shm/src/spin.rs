@@ -85,7 +85,8 @@ pub fn note_reader(reader: u32) {
     }
 }
 
-fn usage_of_thread() -> libc::rusage {
+/// None: the kernel, or a filter, refuses to say.
+fn usage_of_thread() -> Option<libc::rusage> {
     // SAFETY: integers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let arguments = [
@@ -97,18 +98,19 @@ fn usage_of_thread() -> libc::rusage {
         0,
     ];
     // SAFETY: the kernel fills in `usage`, which lives long enough.
-    unsafe { sys::call(libc::SYS_getrusage, arguments) };
-    usage
+    let answer = unsafe { sys::call(libc::SYS_getrusage, arguments) };
+    (answer == 0).then_some(usage)
 }
 
-/// How often this thread has left the processor to wait for something.
-pub fn sleeps_of_thread() -> u64 {
-    usage_of_thread().ru_nvcsw.cast_unsigned()
+/// How often this thread has left the processor to wait for something. None: nobody says.
+#[must_use]
+pub fn sleeps_of_thread() -> Option<u64> {
+    usage_of_thread().map(|usage| usage.ru_nvcsw.cast_unsigned())
 }
 
 /// Whether the scheduler has taken the processor away from this thread since the last question.
 fn was_preempted() -> bool {
-    let preemptions = usage_of_thread().ru_nivcsw;
+    let preemptions = usage_of_thread().map_or(0, |usage| usage.ru_nivcsw);
     with_local(|local| local.preemptions.replace(preemptions)) != preemptions
 }
 

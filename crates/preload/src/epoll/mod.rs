@@ -18,7 +18,7 @@ use millrace_wire::Reason;
 use smallvec::SmallVec;
 
 use crate::guarded::{Guard, Guarded};
-use crate::socket::{Socket, forget};
+use crate::socket::{Looking, Socket, forget};
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
 use crate::{client, process, uring};
@@ -29,6 +29,7 @@ mod interest;
 mod kills;
 mod nudges;
 mod outlived;
+mod registered;
 mod repeats;
 mod rings;
 mod shared;
@@ -68,6 +69,8 @@ pub(crate) struct EpollSet {
     inner: Guarded<Inner>,
     /// The program was seen to wait on it. One that waits by an instruction of its own is not, and has it from the kernel alone.
     is_waited_on: AtomicBool,
+    /// Until then, how it looks whether there is something.
+    looking: Looking,
     /// Threads asleep in the kernel on this set.
     sleepers: AtomicU32,
     /// No connection of the set is opened any more.
@@ -146,6 +149,7 @@ impl EpollSet {
                 Box::leak(Box::new(EpollSet {
                     inner: Guarded::default(),
                     is_waited_on: AtomicBool::new(false),
+                    looking: Looking::default(),
                     sleepers: AtomicU32::new(0),
                     kernel_only: AtomicBool::new(false),
                     is_given_up: AtomicBool::new(false),
@@ -160,6 +164,7 @@ impl EpollSet {
         }
         set.descriptors.store(1, Relaxed);
         set.is_waited_on.store(client::is_eager(), Relaxed);
+        set.looking.reset();
         set.kernel_only.store(false, Relaxed);
         set.is_given_up.store(false, Relaxed);
         set.is_lost.store(false, Relaxed);
@@ -301,6 +306,18 @@ impl EpollSet {
         {
             self.pass_habit_to(socket);
             inner.activate(fd, origin);
+        }
+    }
+
+    /// The program has looked at it, without waiting, and found something or not. Who looks all the time waits so.
+    pub(crate) fn note_look(&self, has_found: bool) {
+        if self.is_waited_on() {
+            return;
+        }
+        if has_found {
+            self.looking.find();
+        } else if self.looking.look_in_vain() {
+            self.note_wait();
         }
     }
 

@@ -459,7 +459,7 @@ impl Active {
         (events != 0).then(|| self.report(events))
     }
 
-    fn report(&self, events: u32) -> epoll_event {
+    pub(super) fn report(&self, events: u32) -> epoll_event {
         epoll_event {
             events,
             u64: self.data,

@@ -168,7 +168,7 @@ impl EpollSet {
     pub(crate) fn notice_changes(&'static self) {
         let are_wrong = self.changes.are_foreign() || self.is_lost.load(Relaxed);
         // It may be left to the kernel already, for another reason, with records that were right.
-        if are_wrong && !self.is_given_up.load(Relaxed) {
+        if are_wrong && !self.are_records_given_up() {
             self.give_up_records();
         }
     }
@@ -182,6 +182,11 @@ impl EpollSet {
         }
         // Last: who finds it so may look. Relaxed: what it says is done under the lock, which whoever looks takes.
         self.is_given_up.store(true, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn are_records_given_up(&self) -> bool {
+        self.is_given_up.load(Relaxed)
     }
 
     /// The connections of the set, each with the descriptor that it was registered by; all that there are, where that is not known.

@@ -22,11 +22,21 @@ pub(crate) struct Wait {
     pub(crate) mask: *const sigset_t,
 }
 
-/// The whole family: looks at rings and kernel, spins if it is worth it, then `sleep`s in the program's own call.
+/// The whole family, of which the program's own call is `sleep`.
 pub(crate) fn wait(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -> c_int) -> c_int {
+    if call.timeout_ns != Some(0) {
+        set.note_wait();
+        return wait_for_events(set, call, sleep);
+    }
+    let count = wait_for_events(set, call, sleep);
+    set.note_look(count != 0);
+    count
+}
+
+/// Looks at rings and kernel, spins if it is worth it, then sleeps.
+fn wait_for_events(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -> c_int) -> c_int {
     thread::test_cancel();
     client::glance();
-    set.note_wait();
     set.notice_changes();
     let wanted = usize::try_from(call.count).unwrap_or(0);
     let end =
@@ -49,6 +59,9 @@ pub(crate) fn wait(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
     let (mut tries, mut begun_ns) = (0, None);
     loop {
         let had_active = set.has_active();
+        if had_active {
+            set.look_what_is_registered(call.epoll);
+        }
         if had_active && let Some(result) = look_until_sleep(set, &call, events) {
             return result;
         }

@@ -5,26 +5,22 @@
 //! address who that is, so those two go on to it as if nothing had been.
 
 use std::ffi::CStr;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use libc::{c_char, c_void};
 
 use super::variadic::next;
-use crate::objects;
-use crate::real::Symbol;
+use crate::objects::{self, linked::Function};
 
-static DLSYM: Symbol = Symbol::new("dlsym\0");
-static DLVSYM: Symbol = Symbol::new("dlvsym\0");
+/// Those of glibc that define functions of ours.
+const C_LIBRARIES: [&CStr; 3] = [c"libc.so.6", c"libpthread.so.0", c"librt.so.1"];
 
-/// Looks both up, as [`super::look_up_all`] does.
-pub(super) fn look_up_all() {
-    DLSYM.get();
-    DLVSYM.get();
-}
+static DLSYM: Function = Function::new("dlsym\0");
+static DLVSYM: Function = Function::new("dlvsym\0");
 
-/// The C library's `dlsym`, or `dlvsym`, which has a third argument. Null: there is none.
-fn look(
-    symbol: &Symbol,
+/// Calls `dlsym`, or `dlvsym`, which has a third argument.
+fn call(
+    function: &Function,
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,
@@ -32,9 +28,15 @@ fn look(
     type Look =
         unsafe extern "C-unwind" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
     // SAFETY: the symbol of that name has this type, or takes less; null is `None`.
-    let look: Option<Look> = unsafe { std::mem::transmute(symbol.get()) };
+    let look: Option<Look> = unsafe { std::mem::transmute(function.get()) };
     // SAFETY: the program's own arguments.
     look.map_or(null_mut(), |look| unsafe { look(handle, name, version) })
+}
+
+/// Looks both up, while nothing else is loaded.
+pub(super) fn look_up_all() {
+    DLSYM.get();
+    DLVSYM.get();
 }
 
 unsafe extern "C-unwind" fn dlsym_by_handle(
@@ -42,7 +44,7 @@ unsafe extern "C-unwind" fn dlsym_by_handle(
     name: *const c_char,
 ) -> *mut c_void {
     // SAFETY: what was found has a name.
-    unsafe { ours_instead(look(&DLSYM, handle, name, std::ptr::null()), name) }
+    unsafe { ours_instead(call(&DLSYM, handle, name, null()), name) }
 }
 
 unsafe extern "C-unwind" fn dlvsym_by_handle(
@@ -51,7 +53,7 @@ unsafe extern "C-unwind" fn dlvsym_by_handle(
     version: *const c_char,
 ) -> *mut c_void {
     // SAFETY: what was found has a name.
-    unsafe { ours_instead(look(&DLVSYM, handle, name, version), name) }
+    unsafe { ours_instead(call(&DLVSYM, handle, name, version), name) }
 }
 
 /// Our function of that name, if what was `found` is the one that it stands before.
@@ -65,8 +67,22 @@ unsafe fn ours_instead(found: *mut c_void, name: *const c_char) -> *mut c_void {
     // SAFETY: by the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     let ours = objects::ours(name);
-    let stands_before = !ours.is_null() && objects::next(name) == found;
-    if stands_before { ours } else { found }
+    if !ours.is_null() && stands_before(name, found) {
+        ours
+    } else {
+        found
+    }
+}
+
+/// Before glibc 2.34 several libraries of it define a name: ours stands before the first.
+fn stands_before(name: &CStr, found: *mut c_void) -> bool {
+    let next = objects::next(name);
+    let of_c_library = |function: *mut c_void| {
+        C_LIBRARIES
+            .iter()
+            .any(|library| objects::of_library(library, name) == function)
+    };
+    next == found || !next.is_null() && of_c_library(found) && of_c_library(next)
 }
 
 macro_rules! lookups {

@@ -316,10 +316,16 @@ fn note_no_delay(fd: c_int, value: *const c_void) {
     let Some(socket) = table::socket(fd).filter(|socket| socket.await_join()) else {
         return;
     };
+    // Nobody gives it back meanwhile.
+    let Some(_locked) = socket.lock_send(fd) else {
+        return;
+    };
     // SAFETY: the kernel has just read it.
     let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
     let word = &socket.row().identity.flags;
     if on {
+        // Somebody may have done so just before.
+        kernel::set_no_delay(fd, true);
         word.fetch_and(!flags::HIDDEN_NO_DELAY, AcqRel);
     } else if word.load(Relaxed) & flags::SEND_PINNED == 0 {
         word.fetch_or(flags::HIDDEN_NO_DELAY, AcqRel);

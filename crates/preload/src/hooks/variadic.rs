@@ -7,7 +7,7 @@ use millrace_wire::Reason;
 use smallvec::SmallVec;
 
 use super::programs;
-use crate::real::Symbol;
+use crate::objects::linked::Function;
 use crate::{c_library, process, send, table};
 
 /// `dprintf` and its relatives: the C library writes to the descriptor without passing here.
@@ -46,8 +46,8 @@ unsafe extern "C" fn before_open_apart(list: usize, file: usize, flags: usize) {
 }
 
 /// The next definition of a function.
-pub(super) unsafe extern "C" fn next(symbol: &'static Symbol) -> *mut c_void {
-    symbol.get()
+pub(super) unsafe extern "C" fn next(function: &'static Function) -> *mut c_void {
+    function.get()
 }
 
 /// Arguments that a function got one by one, up to a null: the first ones in registers, the rest where the caller has put them.
@@ -120,7 +120,7 @@ pub(super) fn look_up_all() {
 macro_rules! stubs {
     ($($name:ident: $before:path;)*) => {
         $(mod $name {
-            pub(super) static SYMBOL: super::Symbol = super::Symbol::new(concat!(stringify!($name), "\0"));
+            pub(super) static SYMBOL: super::Function = super::Function::new(concat!(stringify!($name), "\0"));
         }
 
         #[unsafe(no_mangle)]
@@ -211,7 +211,7 @@ macro_rules! lists {
 #[cfg(target_arch = "x86_64")]
 mod stubs {
     use super::{
-        Symbol, before_clone, before_open, before_open_apart, before_print, before_vfork, next,
+        Function, before_clone, before_open, before_open_apart, before_print, before_vfork, next,
         with_list, with_list_along_path, with_list_and_environment,
     };
 

@@ -170,7 +170,7 @@ pub(super) fn make_call(socket: &Socket, call: &Call<'_>, raw: &mut dyn FnMut() 
             habits.end_calls();
         }
         if got > 0 {
-            habits.note_found(started);
+            habits.note_found(started, got < call.wanted());
         } else if result < 0 && thread::errno() == libc::EAGAIN {
             habits.note_nothing();
         }
@@ -181,7 +181,7 @@ pub(super) fn make_call(socket: &Socket, call: &Call<'_>, raw: &mut dyn FnMut() 
     };
     if call.has(libc::MSG_WAITALL) && kernel::unread(call.fd) > 0 {
         // That it waits for the rest says nothing.
-        habits.note_found(spin::clock());
+        habits.note_found(spin::clock(), false);
         let result = raw();
         habits.note_rest();
         return result;

@@ -17,7 +17,7 @@ use crate::{client, spin, thread};
 
 /// In receiving calls that wait.
 const IN_CALLS: u8 = 1;
-/// By `poll` or `select`, or by a set; or in receiving calls, after one that does not wait found nothing.
+/// By `poll` or `select`, or by a set; or in receiving calls, after one that does not wait found nothing, or less than it has room for.
 const BESIDE: u8 = 2;
 /// It looks again and again.
 const LOOKS: u8 = 4;
@@ -27,29 +27,89 @@ const LOOKS: u8 = 4;
 const WAITS_MIN: u8 = 3;
 /// In less nobody sleeps.
 const SLEEP_NS: u64 = 2_000;
-/// So often, and for so long, it has looked in vain and not slept, before that is how it waits. Who only looks for a while before each
-/// sleep does not look so long.
+/// So often, and for so long, but in no more than twice that, it has looked in vain again and not slept, before that is how it waits. Who
+/// only looks for a while before each sleep does not look so long, and who looks once after each message not so often.
 const LOOKS_MIN: u32 = 50_000;
 const LOOKING_NS: u64 = 100_000_000;
+
+/// How one thread looks for something, call by call, without waiting for it. Where several do, each begins anew.
+#[derive(Debug, Default)]
+pub(crate) struct Looking {
+    /// The last call found nothing.
+    was_in_vain: AtomicBool,
+    /// Looks in vain after others in vain, and when, of [`spin::clock`], they began.
+    looks: AtomicU32,
+    since: AtomicU64,
+    /// When the last call ended, of which thread, and how often that had slept before.
+    last_at: AtomicU64,
+    thread: AtomicU32,
+    sleeps: AtomicU64,
+}
+
+impl Looking {
+    pub(crate) fn reset(&self) {
+        self.looks.store(0, Relaxed);
+        self.thread.store(0, Relaxed);
+        self.end(false);
+    }
+
+    /// A call found nothing. True: that is how the thread waits.
+    #[must_use]
+    pub(crate) fn look_in_vain(&self) -> bool {
+        let now = spin::clock();
+        if self.has_slept(now) != Some(false) {
+            self.looks.store(0, Relaxed);
+        }
+        // The first one after it found something is no look again.
+        let counts = u32::from(self.was_in_vain.load(Relaxed));
+        let mut looks = self.looks.load(Relaxed).saturating_add(counts);
+        let mut looking = now.wrapping_sub(self.since.load(Relaxed));
+        if looks <= 1 || looking > spin::cycles(2 * LOOKING_NS) {
+            (looks, looking) = (counts, 0);
+            self.since.store(now, Relaxed);
+        }
+        self.looks.store(looks, Relaxed);
+        self.end(true);
+        looks >= LOOKS_MIN && looking > spin::cycles(LOOKING_NS)
+    }
+
+    /// A call found something.
+    pub(crate) fn find(&self) {
+        self.end(false);
+    }
+
+    /// A call ends.
+    fn end(&self, was_in_vain: bool) {
+        self.was_in_vain.store(was_in_vain, Relaxed);
+        self.last_at.store(spin::clock(), Relaxed);
+    }
+
+    /// Whether this thread has slept between the last call and the one that began then. None: another made that, or nobody says.
+    fn has_slept(&self, started: u64) -> Option<bool> {
+        let pause = started.wrapping_sub(self.last_at.load(Relaxed));
+        if pause < spin::cycles(SLEEP_NS) && self.thread.load(Relaxed) == thread::id() {
+            return Some(false);
+        }
+        self.note_sleeps(spin::sleeps_of_thread())
+    }
+
+    /// So often this thread has slept. Whether it has done so since that was noted last.
+    fn note_sleeps(&self, sleeps: Option<u64>) -> Option<bool> {
+        let was_here = self.thread.swap(thread::id(), Relaxed) == thread::id();
+        let changed = self.sleeps.swap(sleeps?, Relaxed) != sleeps?;
+        was_here.then_some(changed)
+    }
+}
 
 /// What was seen of it. Several threads may receive at once: what they note may get mixed, and they have to show it again.
 #[derive(Debug, Default)]
 pub(crate) struct Habits {
     ways: AtomicU8,
-    /// Calls that had to wait, at most [`WAITS_MIN`].
+    /// Calls that slept, at most [`WAITS_MIN`].
     waits: AtomicU8,
     /// Of these, those after a look in vain.
     waits_after_looks: AtomicU8,
-    /// Looks in vain.
-    looks: AtomicU32,
-    /// When, of [`spin::clock`], they began.
-    looking_since: AtomicU64,
-    /// The last call found nothing.
-    was_in_vain: AtomicBool,
-    /// When, of [`spin::clock`], the last call ended, of which thread, and how often that had slept before.
-    last_at: AtomicU64,
-    thread: AtomicU32,
-    sleeps: AtomicU64,
+    looking: Looking,
 }
 
 impl Habits {
@@ -57,9 +117,8 @@ impl Habits {
     pub(crate) fn reset(&self) {
         let assumed = if client::is_eager() { BESIDE } else { 0 };
         self.ways.store(assumed, Relaxed);
-        self.forget();
-        self.was_in_vain.store(false, Relaxed);
-        self.thread.store(0, Relaxed);
+        self.forget_waits();
+        self.looking.reset();
     }
 
     /// Whether a gate may be opened at the end of a call, which would have waited for bytes, if `waits`.
@@ -89,19 +148,20 @@ impl Habits {
     #[inline]
     pub(crate) fn ask_for_waits(&self) -> Option<u64> {
         let ways = self.ways.load(Relaxed);
-        let asks = ways & BESIDE == 0 && (ways & IN_CALLS == 0 || self.was_in_vain.load(Relaxed));
-        asks.then(spin::sleeps_of_thread)
+        let was_in_vain = self.looking.was_in_vain.load(Relaxed);
+        let asks = ways & BESIDE == 0 && (ways & IN_CALLS == 0 || was_in_vain);
+        asks.then(spin::sleeps_of_thread).flatten()
     }
 
     /// It got bytes. There was nothing when it began, as far as is known.
     pub(crate) fn note_call(&self, slept_before: u64) {
-        let has_slept_elsewhere = self.note_sleeps(slept_before);
+        let has_slept_elsewhere = self.looking.note_sleeps(Some(slept_before));
         let slept = spin::sleeps_of_thread();
-        if slept == slept_before {
-            if has_slept_elsewhere {
-                self.forget();
+        if slept == Some(slept_before) {
+            if has_slept_elsewhere == Some(true) {
+                self.forget_waits();
             }
-            return self.end(false);
+            return self.looking.end(false);
         }
         let more = |count: &AtomicU8| {
             let now = count.load(Relaxed).saturating_add(1).min(WAITS_MIN);
@@ -111,70 +171,32 @@ impl Habits {
         if more(&self.waits) {
             self.note(IN_CALLS);
         }
-        if self.was_in_vain.load(Relaxed) && more(&self.waits_after_looks) {
+        if self.looking.was_in_vain.load(Relaxed) && more(&self.waits_after_looks) {
             self.note(BESIDE);
         }
-        self.note_sleeps(slept);
-        self.end(false);
+        self.looking.note_sleeps(slept);
+        self.looking.end(false);
     }
 
-    /// A call that began then got bytes for which it did not wait.
-    pub(crate) fn note_found(&self, started: u64) {
-        if self.has_slept(started) {
-            self.forget();
+    /// A call that began then got bytes for which it did not wait, and less than it has room for, if `is_short`.
+    pub(crate) fn note_found(&self, started: u64, is_short: bool) {
+        if self.looking.has_slept(started) == Some(true) {
+            self.forget_waits();
         }
-        self.end(false);
+        self.looking.end(is_short);
     }
 
     /// After that the call waited for more.
     pub(crate) fn note_rest(&self) {
-        self.note_sleeps(spin::sleeps_of_thread());
-        self.end(false);
+        self.looking.note_sleeps(spin::sleeps_of_thread());
+        self.looking.end(false);
     }
 
     /// A call that does not wait found nothing.
     pub(crate) fn note_nothing(&self) {
-        if self.ways.load(Relaxed) & (LOOKS | BESIDE) != 0 {
-            return;
-        }
-        let now = spin::clock();
-        if self.has_slept(now) {
-            self.looks.store(0, Relaxed);
-        }
-        let looks = self.looks.load(Relaxed).saturating_add(1);
-        self.looks.store(looks, Relaxed);
-        if looks == 1 {
-            self.looking_since.store(now, Relaxed);
-        }
-        let looking = now.wrapping_sub(self.looking_since.load(Relaxed));
-        if looks >= LOOKS_MIN && looking > spin::cycles(LOOKING_NS) {
+        if self.ways.load(Relaxed) & (LOOKS | BESIDE) == 0 && self.looking.look_in_vain() {
             self.note(LOOKS);
         }
-        self.end(true);
-    }
-
-    /// A call ends.
-    fn end(&self, was_in_vain: bool) {
-        self.was_in_vain.store(was_in_vain, Relaxed);
-        self.last_at.store(spin::clock(), Relaxed);
-    }
-
-    /// Whether this thread made the last call, too, and has slept between that and the one that began then.
-    fn has_slept(&self, started: u64) -> bool {
-        let pause = started.wrapping_sub(self.last_at.load(Relaxed));
-        pause > spin::cycles(SLEEP_NS) && self.note_sleeps(spin::sleeps_of_thread())
-    }
-
-    /// So often this thread has slept. Whether it has done so since it was last said, if it was.
-    fn note_sleeps(&self, sleeps: u64) -> bool {
-        let here = thread::id();
-        let was_here = self.thread.swap(here, Relaxed) == here;
-        self.sleeps.swap(sleeps, Relaxed) != sleeps && was_here
-    }
-
-    fn forget(&self) {
-        self.forget_waits();
-        self.looks.store(0, Relaxed);
     }
 
     /// The waits that were seen count for nothing.
@@ -192,10 +214,11 @@ impl Habits {
         self.ways.load(Relaxed) == IN_CALLS
     }
 
-    /// It does so no more.
+    /// It does so no more: a call that does not wait had less than it has room for.
     pub(crate) fn end_calls(&self) {
         self.ways.fetch_and(!IN_CALLS, AcqRel);
-        self.forget();
+        self.forget_waits();
+        self.looking.end(true);
     }
 }
 
@@ -233,7 +256,7 @@ mod tests {
         for _ in 0..WAITS_MIN {
             assert!(!habits.allow_ring(true));
             wait(&habits);
-            habits.note_found(spin::clock());
+            habits.note_found(spin::clock(), false);
         }
         assert!(habits.allow_ring(true) && !habits.allow_ring(false));
         assert!(habits.ask_for_waits().is_none());
@@ -247,7 +270,7 @@ mod tests {
         let habits = Habits::default();
         for _ in 0..10 {
             sleep();
-            habits.note_found(spin::clock());
+            habits.note_found(spin::clock(), false);
             wait(&habits);
             assert!(!habits.allow_ring(true));
         }
@@ -262,6 +285,34 @@ mod tests {
             wait(&habits);
         }
         assert!(habits.allow_ring(false) && !habits.are_in_calls_alone());
+    }
+
+    #[test]
+    fn waits_after_less_than_there_was_room_for_do_so_too() {
+        let habits = Habits::default();
+        for _ in 0..=WAITS_MIN {
+            wait(&habits);
+            habits.note_found(spin::clock(), true);
+            habits.end_calls();
+        }
+        // The first one came after nothing.
+        assert!(!habits.allow_ring(false));
+        let habits = Habits::default();
+        for _ in 0..=WAITS_MIN {
+            habits.note_found(spin::clock(), true);
+            wait(&habits);
+        }
+        assert!(habits.allow_ring(false));
+    }
+
+    #[test]
+    fn who_looks_once_after_each_message_does_not_wait_so() {
+        let habits = Habits::default();
+        for _ in 0..LOOKS_MIN * 4 {
+            habits.note_found(spin::clock(), false);
+            habits.note_nothing();
+        }
+        assert!(!habits.allow_ring(false));
     }
 
     #[test]

@@ -245,6 +245,7 @@ impl Socket {
         if !is_pinned || self.may_join() {
             self.pin(reason);
         }
+        self.show_no_delay(fd);
         if !self.is_attached() {
             return;
         }

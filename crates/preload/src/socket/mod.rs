@@ -47,6 +47,7 @@ pub(crate) use peer::ERESTARTSYS;
 pub(crate) use record::reset_row;
 
 use habits::Habits;
+pub(crate) use habits::Looking;
 
 use crate::guarded::Guarded;
 use crate::receive::{Gathering, Peeked, Told};
@@ -345,11 +346,11 @@ impl Socket {
                 _ => break,
             };
         }
-        self.leave_halves(which);
+        self.leave_halves(which, reason);
     }
 
     /// What is under way in the rings is the last that goes by them in these directions.
-    fn leave_halves(&'static self, which: u32) {
+    fn leave_halves(&'static self, which: u32, reason: Reason) {
         let shown = self.row().identity.fd.load(Relaxed).cast_signed();
         let fd = match table::is(shown, self) {
             true => Some(shown),
@@ -359,7 +360,11 @@ impl Socket {
             return;
         };
         if which & flags::SEND_PINNED != 0 {
-            self.settle_no_delay(fd);
+            match reason {
+                // What is sent goes on to be sent by calls of ours.
+                Reason::EpollAmbiguous | Reason::AsyncIo | Reason::Unsupported => {}
+                _ => self.show_no_delay(fd),
+            }
             if let Some(locked) = self.lock_send(fd) {
                 locked.half.leave();
             }
@@ -385,17 +390,19 @@ impl Socket {
         }
     }
 
-    /// The kernel's road again: the program's own choice of TCP_NODELAY holds, once everything that was sent is acknowledged. What went to
-    /// the ring carried no acknowledgement, and the next message would wait for that of the last one.
+    /// Before something is sent by the kernel, with the sending half locked: on a connection that has left the ring the program's own
+    /// choice of TCP_NODELAY holds, once everything that was sent is acknowledged. What went to the ring carried no acknowledgement,
+    /// and the next message would wait for that of the last one.
     #[inline]
     pub(crate) fn settle_no_delay(&self, fd: c_int) {
-        let is_hidden = self.row().identity.flags.load(Relaxed) & flags::HIDDEN_NO_DELAY != 0;
-        if is_hidden && !kernel::has_unacknowledged(fd) {
+        let left = flags::SEND_PINNED | flags::HIDDEN_NO_DELAY;
+        let has_left = self.row().identity.flags.load(Relaxed) & left == left;
+        if has_left && !kernel::has_unacknowledged(fd) {
             self.show_no_delay(fd);
         }
     }
 
-    /// As [`Socket::settle_no_delay`], at once.
+    /// The kernel's road again, by calls that are not ours: the program's own choice of TCP_NODELAY holds.
     pub(crate) fn show_no_delay(&self, fd: c_int) {
         let hidden = flags::HIDDEN_NO_DELAY;
         if self.row().identity.flags.fetch_and(!hidden, AcqRel) & hidden != 0 {

@@ -58,7 +58,7 @@ impl Socket {
             });
         // Nobody's: whoever is left claims it.
         identity.owner.store(0, Relaxed);
-        self.leave_halves(PINNED);
+        self.leave_halves(PINNED, Reason::Forked);
     }
 
     /// Another program gets a connection that this process, or others, keep: the rings are left until one of them is alone with it.
@@ -66,6 +66,7 @@ impl Socket {
         // One that is not attached does not join while others hold it.
         if self.is_attached() {
             self.pin_while_shared();
+            self.show_no_delay(fd);
             self.leave_rings(fd);
         }
     }
