@@ -78,7 +78,8 @@ PLACEMENTS = [
     Placement("two namespaces, IPv6", inside(LEFT), inside(RIGHT), "fd78::1", "fd78::1"),
     Placement("from the host", inside(LEFT), [], "10.79.0.2", "10.79.0.2"),
     Placement("to the host", [], inside(LEFT), "10.79.0.1", "10.79.0.1"),
-    Placement("behind destination NAT", inside(LEFT), inside(RIGHT), "10.78.0.1", "10.99.0.1", target_port=80),
+    # Where no address tells of the other end, the agent looks twice in a second, and not each time at a moment that tells.
+    Placement("behind destination NAT", inside(LEFT), inside(RIGHT), "10.78.0.1", "10.99.0.1", target_port=80, caller="call-long"),
     Placement("a client that confines itself", [], [], "127.0.0.1", "127.0.0.1", caller="confine"),
     Placement("unprivileged on the host", unprivileged(), unprivileged(), "127.0.0.1", "127.0.0.1"),
     Placement("two unprivileged containers", inside(LEFT) + unprivileged(), inside(RIGHT) + unprivileged(STRANGER + 1),

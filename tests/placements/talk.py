@@ -1,7 +1,7 @@
 """One end of a conversation: echoes, or sends numbered messages and compares what comes back.
 
     talk.py serve|serve-busily|serve-late ADDRESS PORT
-    talk.py call ADDRESS PORT [OWN_ADDRESS OWN_PORT]
+    talk.py call|call-long ADDRESS PORT [OWN_ADDRESS OWN_PORT]
     talk.py confine ADDRESS PORT
     talk.py call-late ADDRESS PORT
     talk.py go-on ADDRESS PORT
@@ -11,6 +11,7 @@
     talk.py call-many ADDRESS PORT COUNT
 
 `call` prints `ready` when enough went there and back, holds the connection until its standard input ends, and then checks once more.
+`call-long` does so for longer.
 `confine` does the same, but before it checks again it forbids itself system calls that the check does not need.
 `call-late` sends its first message by many calls, of which `serve-late` needs few, and then prints `sent`. It converses for each
 line of its standard input, and once more at its end: only then has the server called often enough to be offered a faster road.
@@ -37,6 +38,7 @@ import time
 from collections.abc import Callable
 
 ROUNDS_S = 1.0
+LONG_S = 4.0
 MESSAGE_BYTES = 2000
 ROUNDS_OF_MANY = 20
 SLEEP_S = 1.0
@@ -67,7 +69,8 @@ def main() -> None:
         call_many(family, (address, port), int(sys.argv[4]))
     else:
         own = (sys.argv[4], int(sys.argv[5])) if len(sys.argv) > 5 else None
-        call(family, (address, port), own, confine if role == "confine" else None)
+        rounds_s = LONG_S if role == "call-long" else ROUNDS_S
+        call(family, (address, port), own, confine if role == "confine" else None, rounds_s)
 
 
 def accept_one(family: int, address: str, port: int) -> socket.socket:
@@ -108,14 +111,16 @@ def drain(family: int, address: str, port: int) -> None:
         connection.sendall(number.to_bytes(8, "little"))
 
 
-def call(family: int, target: tuple[str, int], own: tuple[str, int] | None, before_more: Callable[[], None] | None) -> None:
+def call(
+    family: int, target: tuple[str, int], own: tuple[str, int] | None, before_more: Callable[[], None] | None, rounds_s: float
+) -> None:
     """Sends and compares."""
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if own:
             connection.bind(own)
         connection.connect(target)
-        number = converse(connection)
+        number = converse(connection, rounds_s)
         print("ready", flush=True)
         sys.stdin.read()
         if before_more:
@@ -142,9 +147,9 @@ def call_late(target: tuple[str, int]) -> None:
         print("done", flush=True)
 
 
-def converse(connection: socket.socket) -> int:
+def converse(connection: socket.socket, rounds_s: float = ROUNDS_S) -> int:
     """Sends and compares for a while; how many messages there were."""
-    end = time.monotonic() + ROUNDS_S
+    end = time.monotonic() + rounds_s
     number = 0
     while time.monotonic() < end:
         exchange(connection, number)

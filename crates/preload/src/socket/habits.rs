@@ -84,7 +84,8 @@ impl Looking {
         self.last_at.store(spin::clock(), Relaxed);
     }
 
-    /// Whether this thread has slept between the last call and the one that began then. None: another made that, or nobody says.
+    /// Whether this thread has slept between the last call and the one that began then. None: another thread made that, which may have
+    /// waited for it, or nobody says.
     fn has_slept(&self, started: u64) -> Option<bool> {
         let pause = started.wrapping_sub(self.last_at.load(Relaxed));
         if pause < spin::cycles(SLEEP_NS) && self.thread.load(Relaxed) == thread::id() {
@@ -158,7 +159,7 @@ impl Habits {
         let has_slept_elsewhere = self.looking.note_sleeps(Some(slept_before));
         let slept = spin::sleeps_of_thread();
         if slept == Some(slept_before) {
-            if has_slept_elsewhere == Some(true) {
+            if has_slept_elsewhere != Some(false) {
                 self.forget_waits();
             }
             return self.looking.end(false);
@@ -180,7 +181,7 @@ impl Habits {
 
     /// A call that began then got bytes for which it did not wait, and less than it has room for, if `is_short`.
     pub(crate) fn note_found(&self, started: u64, is_short: bool) {
-        if self.looking.has_slept(started) == Some(true) {
+        if self.looking.has_slept(started) != Some(false) {
             self.forget_waits();
         }
         self.looking.end(is_short);
