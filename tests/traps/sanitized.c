@@ -1,20 +1,11 @@
 /* A program made with a sanitizer, which asks for the C library's functions by `dlsym` before anything of it may be called. */
 #include "traps.h"
 
-static void *echo(void *ended) {
-    int fd = *(int *)ended;
-    char got[64];
-    while (recv(fd, got, sizeof got, MSG_WAITALL) == sizeof got)
-        if (send(fd, got, sizeof got, 0) != sizeof got)
-            break;
-    return NULL;
-}
-
 static void threads_talk(void) {
     Pair pair = on_the_ring();
     char sent[64] = "a message", got[64];
     pthread_t thread;
-    must(pthread_create(&thread, NULL, echo, &pair.far) == 0, "thread");
+    must(pthread_create(&thread, NULL, send_back, &pair.far) == 0, "thread");
     int back = 0;
     for (int i = 0; i < 1000; i++) {
         must(send(pair.near, sent, sizeof sent, 0) == sizeof sent, "send");

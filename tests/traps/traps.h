@@ -102,6 +102,16 @@ static void talk(int from, int to) {
     }
 }
 
+/* Sends back each message of 64 bytes that comes to an end, in a thread. */
+static void *send_back(void *ended) {
+    int fd = *(int *)ended;
+    char got[64];
+    while (recv(fd, got, sizeof got, MSG_WAITALL) == sizeof got)
+        if (send(fd, got, sizeof got, 0) != sizeof got)
+            break;
+    return NULL;
+}
+
 /* Which roads: the number of connections with both ends on the ring. */
 static int on_ring(void) {
     char answer[4096];

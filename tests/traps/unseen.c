@@ -249,22 +249,13 @@ static void asked_not_to_wait_once_on_the_ring(void) {
     observe("heard of %d", heard);
 }
 
-static void *answer(void *ended) {
-    int fd = *(int *)ended;
-    char got[64];
-    while (recv(fd, got, sizeof got, MSG_WAITALL) == sizeof got)
-        if (send(fd, got, sizeof got, 0) != sizeof got)
-            break;
-    return NULL;
-}
-
 /* One that looks again and again, and waits by nothing else, has all that comes. */
 static void looked_for_again_and_again(void) {
     Pair pair = connected();
     pthread_t thread;
     char got[64];
     set_nonblocking(pair.near);
-    must(pthread_create(&thread, NULL, answer, &pair.far) == 0, "thread");
+    must(pthread_create(&thread, NULL, send_back, &pair.far) == 0, "thread");
     ssize_t all = 0;
     for (int i = 0; i < MESSAGES; i++) {
         send_late(pair.near);
