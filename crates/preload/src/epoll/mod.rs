@@ -258,7 +258,7 @@ impl EpollSet {
             socket.habits.reset();
         }
         if self.changes.are_shared() || !is_known || is_unseen {
-            // Whoever else has the set knows nothing of this registration; and for some the kernel wakes nobody without bytes.
+            // Who else has the set, or waits on it unseen, knows nothing of the ring; and for some the kernel wakes nobody without bytes.
             is_empty = socket.draw_back(fd);
         }
         if ambiguous || event.events & ONE_SHOT != 0 || self.kernel_only.load(Acquire) {

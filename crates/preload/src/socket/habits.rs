@@ -35,7 +35,7 @@ const LOOKING_NS: u64 = 100_000_000;
 /// How one thread looks for something, call by call, without waiting for it. Where several do, each begins anew.
 #[derive(Debug, Default)]
 pub(crate) struct Looking {
-    /// The last call found nothing.
+    /// The last call found nothing, or less than it has room for.
     was_in_vain: AtomicBool,
     /// Looks in vain after others in vain, and when, of [`spin::clock`], they began.
     looks: AtomicU32,
