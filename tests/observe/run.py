@@ -169,6 +169,9 @@ def ps(site: Site) -> None:
         half = found[ports["half_closed"]]["ends"][0]
         assert (half["sent"]["road"], half["sent"]["reason"]) == ("kernel", "not_established"), half
         assert half["received"]["reason"] in ("none", "sleeping"), half
+        unseen = next(end for end in found[ports["unseen"]]["ends"] if end["active"])
+        assert (unseen["road"], unseen["received"]["reason"]) == ("shm", "unseen"), unseen
+        assert unseen["received"]["shm_bytes"] == 0, unseen
         assert roads["urgent_data"] == {("shm", "urgent_data"), ("shm", "none")}, roads
         for name, reason in [("low_water", "low_water"), ("passed_fd", "passed_fd"), ("exec", "exec")]:
             assert roads[name] == {("kernel", reason)}, (name, roads)

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -76,6 +77,17 @@ def connected(port: int, count: int) -> socket.socket:
     return connection
 
 
+def glance(connection: socket.socket, count: int) -> None:
+    """Messages whose echo is looked for between sleeps. It might wait by an instruction that no library sees, for all that one can tell."""
+    for _ in range(count):
+        connection.sendall(bytes(100))
+        got = 0
+        while got < 100:
+            time.sleep(0.002)
+            with contextlib.suppress(BlockingIOError):
+                got += len(connection.recv(100, socket.MSG_DONTWAIT))
+
+
 def steady(port: int, size: int, pause: float) -> None:
     """Never ends."""
     connection = connected(port, 0)
@@ -99,6 +111,8 @@ def states(port: int) -> None:
     kept = {name: connected(port, 200) for name in ("joined", "half_closed", "low_water", "passed_fd", "urgent_data")}
     kept["idle"] = connected(port, 0)
     kept["short"] = connected(port, 2)
+    kept["unseen"] = connected(port, 0)
+    glance(kept["unseen"], 200)
     kept["half_closed"].shutdown(socket.SHUT_WR)
     kept["low_water"].setsockopt(socket.SOL_SOCKET, SO_RCVLOWAT, 100)
     socket.send_fds(left, [b"x"], [kept["passed_fd"].fileno()])

@@ -42,6 +42,7 @@ pub(crate) fn of_direction(
         };
     }
     match gate {
+        Some(gate) if !gate.open && is_unseen(receiver) => Reason::Unseen,
         Some(gate) if !gate.open && is_behind(sender, receiver) => Reason::Overflow,
         Some(gate) if !gate.open => Reason::Sleeping,
         _ => Reason::None,
@@ -74,6 +75,11 @@ fn waits_for_other(reason: Reason) -> bool {
 /// The reason that a row states.
 pub(crate) fn stated(row: &RowView) -> Reason {
     Reason::from_u8(row.reason).unwrap_or(Reason::Unsupported)
+}
+
+/// Its program was not seen to wait for it when bytes came last.
+fn is_unseen(receiver: Option<&RowView>) -> bool {
+    receiver.is_some_and(|row| row.flags & flags::UNSEEN != 0)
 }
 
 /// Bytes are under way, by either road.
@@ -145,6 +151,25 @@ mod tests {
             ..end
         };
         assert_eq!(ask(Some(&ahead), Some(&end), gate(false)), Reason::Overflow);
+    }
+
+    #[test]
+    fn a_gate_is_closed_because_nobody_was_seen_to_wait() {
+        let seen = joined(0, Reason::None);
+        let unseen = joined(flags::UNSEEN, Reason::None);
+        let sent = |gate| of_direction(Some(&seen), Some(&unseen), GONE, gate);
+        assert_eq!(sent(gate(false)), Reason::Unseen);
+        assert_eq!(sent(gate(true)), Reason::None);
+        let received = of_direction(Some(&unseen), Some(&seen), GONE, gate(false));
+        assert_eq!(received, Reason::Sleeping);
+        assert_eq!(
+            of_end(&seen, Reason::Unseen, received),
+            ("shm", Reason::None)
+        );
+        assert_eq!(
+            of_end(&unseen, Reason::Unseen, Reason::Unseen),
+            ("kernel", Reason::Unseen)
+        );
     }
 
     #[test]

@@ -135,6 +135,7 @@ fn is_lasting(reason: Reason) -> bool {
             | Reason::NotEstablished
             | Reason::Sleeping
             | Reason::Overflow
+            | Reason::Unseen
             | Reason::Exec
             | Reason::PassedFd
             | Reason::Forked

@@ -109,6 +109,8 @@ pub mod flags {
     pub const UNHEARD: u32 = 256;
     /// TCP_INQ is set: receiving calls say how many bytes they leave.
     pub const TELLS_LEFT: u32 = 512;
+    /// Bytes came, and the gate stayed closed, as the program was not seen to wait for the connection. For humans.
+    pub const UNSEEN: u32 = 1024;
 }
 
 /// The sending half of an end. Guarded by `lock`, except where said.

@@ -79,6 +79,7 @@ reasons! {
     31 Helper "helper" "A helper of connection tracking reads the connection's packets."
     32 Shaped "shaped" "The connection's packets are shaped: a queueing discipline limits, delays or drops them."
     33 Policy "policy" "The agent's configuration does not let these two programs be joined."
+    34 Unseen "unseen" "The program was not seen to wait for the connection: what lies in a ring might not wake it."
 }
 
 #[cfg(test)]

@@ -369,12 +369,15 @@ impl Socket {
         let Some(sets) = self.sets.lock() else { return };
         match sets.as_slice() {
             [] if self.habits.allow_ring(waits) => {
+                self.tell_unseen(false);
                 locked.half.try_open();
             }
             [set] if set.is_waited_on() || self.habits.allow_ring(waits) => {
+                self.tell_unseen(false);
                 set.open(self, fd, &locked.half, origin)
             }
-            // Not seen to be waited for; or watched by several sets: only the kernel wakes them all.
+            [] | [_] => self.tell_unseen(true),
+            // Only the kernel wakes them all.
             _ => {}
         }
     }

@@ -11,6 +11,7 @@ use std::sync::atomic::{
 };
 
 use libc::c_int;
+use millrace_shm::board::flags;
 
 use super::Socket;
 use crate::{client, spin, thread};
@@ -224,6 +225,21 @@ impl Habits {
 }
 
 impl Socket {
+    /// Tells humans why the gate is closed: the program was not seen to wait.
+    #[inline]
+    pub(crate) fn tell_unseen(&self, is_unseen: bool) {
+        let word = &self.row().identity.flags;
+        let is_told = word.load(Relaxed) & flags::UNSEEN != 0;
+        if is_told == is_unseen {
+            return;
+        }
+        if is_unseen {
+            word.fetch_or(flags::UNSEEN, Relaxed);
+        } else {
+            word.fetch_and(!flags::UNSEEN, Relaxed);
+        }
+    }
+
     /// No call will wait any more. What follows may be a wait that is not seen: where the gate is open for calls that wait, it is open no
     /// more.
     pub(crate) fn stop_waiting_in_calls(&'static self, fd: c_int) {
