@@ -17,6 +17,10 @@ impl Generator {
     pub(super) fn set_up(&mut self, processes: u8) {
         let connections = self.random.weighted(&[0, 70, 20, 10]);
         for _ in 0..connections {
+            // The messages of the connection before may have ended with the end of a process.
+            if self.model.running().len() < usize::from(processes) {
+                break;
+            }
             let server = self.random.between(0, u32::from(processes) - 1) as u8;
             let client = if processes == 2 && self.random.chance(90) {
                 1 - server

@@ -146,8 +146,10 @@ pub(super) fn describe(
             let state = state(watched.pid, tid).unwrap_or('-');
             let call = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
             let call = call.unwrap_or_default();
-            let call = call.split(' ').take(4).collect::<Vec<_>>().join(" ");
-            parts.push(format!("{name} {state} in {}", call.trim_end()));
+            // Its number and first arguments, but for pointers, which are others in each run.
+            let mut words: Vec<&str> = call.split_whitespace().take(4).collect();
+            words.retain(|word| word.len() <= "0xffffffff".len());
+            parts.push(format!("{name} {state} in {}", words.join(" ")));
         }
     }
     parts.join(", ")
