@@ -299,7 +299,7 @@ impl Road<'_> {
         let outcome = if !is_ours {
             Err(Refusal::Locked)
         } else if self.is_there() {
-            self.bring_back_locked(socket, reader, patience)
+            self.bring_back_waited_for(socket, reader, patience)
         } else {
             Err(Refusal::Unpaired)
         };

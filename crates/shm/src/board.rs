@@ -111,6 +111,10 @@ pub mod flags {
     pub const TELLS_LEFT: u32 = 512;
     /// Bytes came, and the gate stayed closed, as the program was not seen to wait for the connection. For humans.
     pub const UNSEEN: u32 = 1024;
+    /// Who asked for a recall of what this end has sent does not wait for it any more.
+    pub const ASK_OVER: u32 = 2048;
+    /// Agent: it is at work on such a recall, and whoever asked does nothing until it is done.
+    pub const AT_WORK: u32 = 4096;
 }
 
 /// The sending half of an end. Guarded by `lock`, except where said.

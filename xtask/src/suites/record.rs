@@ -77,7 +77,7 @@ impl Record {
                 outcome.seconds.div_ceil(60).to_string(),
             ]);
             for figure in &outcome.figures {
-                let _ = writeln!(figures, "- {}: {figure}", suite.name);
+                let _ = writeln!(figures, "{}", item(&format!("{}: {figure}", suite.name)));
             }
         }
         let mut text = format!(
@@ -90,6 +90,24 @@ impl Record {
         }
         text
     }
+}
+
+/// An item of a list, in lines of the usual length.
+fn item(text: &str) -> String {
+    let mut lines = vec![String::from("-")];
+    for word in text.split(' ') {
+        if lines
+            .last()
+            .is_some_and(|line| line.len() + word.len() >= 140)
+        {
+            lines.push(String::from(" "));
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push(' ');
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
 }
 
 /// A name for the contents of all files that belong to the project, but for results and prose.

@@ -6,15 +6,40 @@
 //! sender notes later is added to what it had noted.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
+
+use millrace_shm::board::flags;
 
 use super::patience::pause;
 use super::reorder::{CARRIED_MAX, give_up};
-use super::{Refusal, Road, Unread};
+use super::{Asker, Refusal, Road, Unread};
 use crate::{proof, sys};
 
 impl Road<'_> {
+    /// Unless the sender has asked, and waits no more: it goes on to send, or to shut its direction down. One that waits goes on when this
+    /// is done, however long it takes.
+    pub(super) fn bring_back_waited_for(
+        &self,
+        socket: BorrowedFd<'_>,
+        reader: Option<BorrowedFd<'_>>,
+        patience: Duration,
+    ) -> Result<(), Refusal> {
+        if !matches!(self.asker, Asker::Sender | Asker::Both) {
+            return self.bring_back_locked(socket, reader, patience);
+        }
+        let word = &self.sender.identity.flags;
+        // SeqCst: the sender says that it waits no more, and looks whether we are at work; or we see that.
+        let before = word.fetch_or(flags::AT_WORK, SeqCst);
+        let outcome = if before & flags::ASK_OVER == 0 {
+            self.bring_back_locked(socket, reader, patience)
+        } else {
+            Err(Refusal::TooLate)
+        };
+        word.fetch_and(!flags::AT_WORK, SeqCst);
+        outcome
+    }
+
     /// Calls that were under way when the lock became ours end soon, where the kernel has room, and no others begin. False: they have
     /// not ended.
     pub(super) fn await_calls(&self, patience: Duration) -> bool {

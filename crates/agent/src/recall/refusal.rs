@@ -15,6 +15,8 @@ pub(crate) enum Refusal {
     OtherSocket,
     /// The other half stayed locked.
     Locked,
+    /// The sender that asked waits for it no more.
+    TooLate,
     /// The reader's gate is open.
     Open,
     /// A send by the kernel is under way.
@@ -57,6 +59,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Refusal::Unpaired => "there is no other end",
+            Refusal::TooLate => "who asked waits no more",
             Refusal::Process => "the agent cannot vouch for the sender's process",
             Refusal::Descriptor(error) => {
                 return write!(f, "no descriptor of the sender's: {error}");

@@ -1,6 +1,6 @@
 //! What the agent is asked to bring back to the kernel's road, and how long its answer is waited for.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use libc::c_int;
 use millrace_shm::board::flags;
@@ -21,6 +21,11 @@ const READER_WAIT_MS: u64 = 600;
 /// The same when it cannot go on to read its ring: a program that gets the connection would miss what lies there.
 const LEAVING_WAIT_MS: u64 = 2000;
 
+/// So long an agent may be at work on a recall: then it is gone, or stands still.
+const WORK_WAIT_NS: u64 = 3_000_000_000;
+/// Until it is looked whether it is still.
+const WORK_PAUSE_MS: c_int = 1;
+
 /// Held by the thread that asks for a recall, and waits for the answer: there is one at a time. Comes before `CLIENT`.
 pub(super) static RECALLING: Guarded<()> = Guarded::new(());
 
@@ -28,6 +33,26 @@ pub(super) static RECALLING: Guarded<()> = Guarded::new(());
 /// (`sends`) sends on no more. Waits for the answer, until it is [`RECALL_WAIT_MS`], [`READER_WAIT_MS`] or [`LEAVING_WAIT_MS`] late. The
 /// caller looks into the ring to see what became of it. A forked child asks for connections of its parent, too.
 pub(crate) fn recall(socket: &Socket, fd: c_int, sends: bool) {
+    if !sends {
+        return ask(socket, fd, sends);
+    }
+    let word = &socket.row().identity.flags;
+    // SeqCst: the agent says that it is at work, and looks whether the ask is over; or we see that it is.
+    word.fetch_and(!flags::ASK_OVER, SeqCst);
+    ask(socket, fd, sends);
+    word.fetch_or(flags::ASK_OVER, SeqCst);
+    let began_ns = kernel::monotonic_ns();
+    while word.load(SeqCst) & flags::AT_WORK != 0 {
+        if kernel::monotonic_ns() - began_ns > WORK_WAIT_NS {
+            word.fetch_and(!flags::AT_WORK, Relaxed);
+            return;
+        }
+        kernel::pause(WORK_PAUSE_MS);
+    }
+}
+
+/// Asks, and waits for the answer.
+fn ask(socket: &Socket, fd: c_int, sends: bool) {
     let recall = Recall {
         offer_id: socket.offer_id.load(Relaxed),
         connection_id: socket.row().identity.connection_id.load(Relaxed),

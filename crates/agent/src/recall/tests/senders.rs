@@ -101,3 +101,22 @@ fn of_one_that_went_on_in_the_middle_the_reset_is_seen_and_no_byte() {
     let told = connection.far.read(&mut [0; 10]).unwrap_err();
     assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset);
 }
+
+#[test]
+fn a_sender_that_waits_no_more_is_left_alone() {
+    let mut connection = Connection::new();
+    let bytes = pattern(100, 0);
+    connection.send_by_ring(0, &bytes);
+    let near = connection.near.as_fd();
+    let mut road = connection.road();
+    road.asker = Asker::Sender;
+    let word = &road.sender.identity.flags;
+    word.fetch_or(flags::ASK_OVER, Relaxed);
+    let refusal = road.bring_back(near, None, WAIT);
+    assert!(matches!(refusal, Err(Refusal::TooLate)), "{refusal:?}");
+    assert_eq!(word.load(Relaxed), flags::ASK_OVER, "no work is under way");
+    word.fetch_and(!flags::ASK_OVER, Relaxed);
+    road.bring_back(near, None, WAIT).unwrap();
+    assert_eq!(word.load(Relaxed), 0);
+    assert_eq!(connection.read(100), bytes);
+}
