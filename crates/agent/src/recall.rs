@@ -361,7 +361,7 @@ impl Road<'_> {
         let counted = sys::sent(socket, self.sender_connected);
         if noted != unread.position || counted != Some(noted) || !drawn.is_empty() {
             let reader = reader.ok_or(Refusal::Overtaken)?;
-            return self.reorder(unread, drawn, (socket, reader), patience, room);
+            return self.reorder(unread, drawn, (socket, reader), room);
         }
         let Unread {
             head,

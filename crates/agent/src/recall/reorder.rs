@@ -14,7 +14,7 @@ use millrace_shm::board::flags;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 
-use super::patience::{WAIT, pause};
+use super::patience::pause;
 use super::room::Room;
 use super::{Refusal, Road, Unread, transmit};
 use crate::sys;
@@ -29,11 +29,8 @@ pub(super) const CARRIED_MAX: u64 = 16 << 20;
 pub(super) const ARRIVAL: Duration = Duration::from_millis(5);
 /// How long nothing may arrive of what has no room in the reader's queue, and nothing be taken, once the queue has been touched.
 pub(super) const STANDSTILL: Duration = Duration::from_millis(100);
-/// How long a queue may take to be emptied: who has the network between the ends may let a byte through now and then. Others' recalls
-/// that come meanwhile are not too late.
-pub(super) const TAKE_MAX: Duration = Duration::from_secs(1);
-/// The same while the tenant's recalls rest.
-const SHORT_TAKE_MAX: Duration = Duration::from_millis(250);
+/// How long a queue may take to be emptied: who has the network between the ends may let a byte through now and then.
+pub(super) const TAKE_MAX: Duration = Duration::from_secs(2);
 
 /// What lies in the reader's queue, or is under way to it.
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +59,7 @@ impl Road<'_> {
         // A hostile sender says for ever that it is in a call, and sends a byte now and then.
         let until = Instant::now() + STANDSTILL;
         let sends = || self.sender.send.raw.load(Acquire) != 0 && Instant::now() < until;
-        take(reader, CARRIED_MAX as usize, TAKE_MAX, sends)
+        take(reader, CARRIED_MAX as usize, sends)
     }
 
     /// Sends again, in order, what lies in the reader's queue, of which the beginning has been `drawn`, and in the ring.
@@ -71,7 +68,6 @@ impl Road<'_> {
         unread: Unread,
         drawn: &[u8],
         (sender, reader): (BorrowedFd<'a>, BorrowedFd<'a>),
-        patience: Duration,
         room: &mut Room<'a>,
     ) -> Result<(), Refusal> {
         let queue = self.queue(unread, drawn.len(), sender)?;
@@ -83,12 +79,7 @@ impl Road<'_> {
             unread.window,
             unread.bytes,
         );
-        let limit = if patience < WAIT {
-            SHORT_TAKE_MAX
-        } else {
-            TAKE_MAX
-        };
-        let rest = take(reader, queue.bytes as usize - queue.drawn, limit, || true);
+        let rest = take(reader, queue.bytes as usize - queue.drawn, || true);
         let taken = [drawn, &rest].concat();
         let (before, behind) = taken.split_at(queue.first.min(taken.len()));
         let is_all = taken.len() as u64 == queue.bytes
@@ -225,19 +216,13 @@ pub(super) fn throw_away(reader: BorrowedFd<'_>) {
     }
 }
 
-/// Takes `count` bytes from a queue, as they arrive, while it `goes_on`, and no longer than `limit`. What is missing then, or stands still,
-/// does not come.
-fn take(
-    reader: BorrowedFd<'_>,
-    count: usize,
-    limit: Duration,
-    goes_on: impl Fn() -> bool,
-) -> Vec<u8> {
+/// Takes `count` bytes from a queue, as they arrive, while it `goes_on`. What is missing then, or stands still, does not come.
+fn take(reader: BorrowedFd<'_>, count: usize, goes_on: impl Fn() -> bool) -> Vec<u8> {
     let mut queue = vec![0; count];
     let mut taken = 0;
     let began = Instant::now();
     let mut since = began;
-    while taken < count && goes_on() && began.elapsed() < limit {
+    while taken < count && goes_on() && began.elapsed() < TAKE_MAX {
         match recv(
             reader.as_raw_fd(),
             &mut queue[taken..],
