@@ -11,13 +11,16 @@
 //! was refused would be missing.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use millrace_shm::board::flags;
 use millrace_wire::Recall;
 
 use super::Refusal;
 use super::stubborn::Stubborn;
 use crate::offers::ClientId;
+use crate::pairings::Pairing;
 use crate::server::Server;
 
 /// So long a recall may wait. Who asked waits for its answer for twice as long.
@@ -197,9 +200,16 @@ impl Server {
                 let asked = self.asked_for(other.client, &other.recall);
                 asked.is_ok_and(|(pairing, its)| {
                     (pairing.connection_id, its) == (connection_id, direction)
+                        && (sends || self.is_waiting(pairing, its))
                 })
             })
             .copied()
+    }
+
+    /// Whether the sender of a direction, which has asked, waits still. If not, it may have unlocked its half.
+    fn is_waiting(&self, pairing: &Pairing, direction: usize) -> bool {
+        let sender = self.row_of(&pairing.ends[direction], pairing.connection_id);
+        sender.is_ok_and(|row| row.identity.flags.load(Relaxed) & flags::ASK_OVER == 0)
     }
 }
 
