@@ -213,8 +213,12 @@ def change(stage: Stage, change: network.Change) -> str | None:
             target = (change.target, str(change.target_port or change.port))
             client = stage.start(stack, inside(RIGHT), change.caller, *target, plain=plain)
             expect(client, "ready")
-            if not plain and {road for ends in stage.roads_at(change.port) for road in ends} != {"shm"}:
-                raise RuntimeError(f"the agent shows {json.dumps(stage.connections())}")
+            # Where others want the processors, too, it takes a while until both were seen to ask for long enough.
+            deadline = time.monotonic() + WAIT_S
+            while not plain and {road for ends in stage.roads_at(change.port) for road in ends} != {"shm"}:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"the agent shows {json.dumps(stage.connections())}")
+                time.sleep(0.2)
             return client
 
         try:

@@ -108,6 +108,14 @@ pub fn sleeps_of_thread() -> Option<u64> {
     usage_of_thread().map(|usage| usage.ru_nvcsw.cast_unsigned())
 }
 
+/// For how long, in nanoseconds, this thread has had a processor, to some milliseconds. None: nobody says.
+#[must_use]
+pub fn time_of_thread() -> Option<u64> {
+    let usage = usage_of_thread()?;
+    let ns = |time: libc::timeval| time.tv_sec * 1_000_000_000 + time.tv_usec * 1_000;
+    Some((ns(usage.ru_utime) + ns(usage.ru_stime)).cast_unsigned())
+}
+
 /// Whether the scheduler has taken the processor away from this thread since the last question.
 fn was_preempted() -> bool {
     let preemptions = usage_of_thread().map_or(0, |usage| usage.ru_nivcsw);

@@ -28,19 +28,23 @@ const LOOKS: u8 = 4;
 const WAITS_MIN: u8 = 3;
 /// In less nobody sleeps.
 const SLEEP_NS: u64 = 2_000;
-/// So often, and for so long, but in no more than twice that, it has looked in vain again and not slept, before that is how it waits. Who
-/// only looks for a while before each sleep does not look so long, and who looks once after each message not so often.
+/// So often, and for so long of a processor's time, it has looked in vain again and not slept, before that is how it waits. Who only looks
+/// for a while before each sleep does not look so long, and who looks once after each message not so often.
 const LOOKS_MIN: u32 = 50_000;
 const LOOKING_NS: u64 = 100_000_000;
+/// Who takes longer for each look does something else between.
+const LOOK_NS: u64 = 8_000;
+/// After so many looks, each time, that is looked into.
+const LOOKS_AT_ONCE: u32 = 1_000;
 
 /// How one thread looks for something, call by call, without waiting for it. Where several do, each begins anew.
 #[derive(Debug, Default)]
 pub(crate) struct Looking {
     /// The last call found nothing, or less than it has room for.
     was_in_vain: AtomicBool,
-    /// Looks in vain after others in vain, and when, of [`spin::clock`], they began.
+    /// Looks in vain after others in vain, and the processor's time that the thread had had after the first [`LOOKS_AT_ONCE`].
     looks: AtomicU32,
-    since: AtomicU64,
+    since_ns: AtomicU64,
     /// When the last call ended, of which thread, and how often that had slept before.
     last_at: AtomicU64,
     thread: AtomicU32,
@@ -57,21 +61,31 @@ impl Looking {
     /// A call found nothing. True: that is how the thread waits.
     #[must_use]
     pub(crate) fn look_in_vain(&self) -> bool {
-        let now = spin::clock();
-        if self.has_slept(now) != Some(false) {
+        if self.has_slept(spin::clock()) != Some(false) {
             self.looks.store(0, Relaxed);
         }
         // The first one after it found something is no look again.
-        let counts = u32::from(self.was_in_vain.load(Relaxed));
-        let mut looks = self.looks.load(Relaxed).saturating_add(counts);
-        let mut looking = now.wrapping_sub(self.since.load(Relaxed));
-        if looks <= 1 || looking > spin::cycles(2 * LOOKING_NS) {
-            (looks, looking) = (counts, 0);
-            self.since.store(now, Relaxed);
-        }
+        let is_again = self.was_in_vain.load(Relaxed);
+        let looks = self.looks.load(Relaxed).saturating_add(u32::from(is_again));
         self.looks.store(looks, Relaxed);
         self.end(true);
-        looks >= LOOKS_MIN && looking > spin::cycles(LOOKING_NS)
+        is_again && looks.is_multiple_of(LOOKS_AT_ONCE) && self.has_looked_for_long(looks)
+    }
+
+    /// Whether so many looks are enough, and what they took. They are counted anew where there was more between them than looks.
+    #[cold]
+    fn has_looked_for_long(&self, looks: u32) -> bool {
+        let now_ns = spin::time_of_thread().unwrap_or(u64::MAX);
+        if looks == LOOKS_AT_ONCE {
+            self.since_ns.store(now_ns, Relaxed);
+            return false;
+        }
+        let looking_ns = now_ns.saturating_sub(self.since_ns.load(Relaxed));
+        if looking_ns > u64::from(looks) * LOOK_NS {
+            self.looks.store(0, Relaxed);
+            return false;
+        }
+        looks >= LOOKS_MIN && looking_ns > LOOKING_NS
     }
 
     /// A call found something.
@@ -335,18 +349,19 @@ mod tests {
     #[test]
     fn who_looks_for_long_and_does_not_sleep_waits_so() {
         let habits = Habits::default();
-        let looks_until = |until: u64| {
-            while spin::clock() < until {
-                habits.note_nothing();
+        let look_for = |ns: u64| {
+            let end = spin::time_of_thread().unwrap() + ns;
+            while spin::time_of_thread().unwrap() < end {
+                (0..100).for_each(|_| habits.note_nothing());
             }
         };
         // Not for so long.
         for _ in 0..3 {
-            looks_until(spin::clock() + spin::cycles(LOOKING_NS / 2));
+            look_for(LOOKING_NS / 2);
             sleep();
         }
         assert!(!habits.allow_ring(false));
-        looks_until(spin::clock() + spin::cycles(LOOKING_NS * 2));
+        look_for(LOOKING_NS * 2);
         assert!(habits.allow_ring(false));
     }
 }
