@@ -360,6 +360,27 @@ static void set_not_to_block_by_an_instruction(void) {
     converse(pair, by_poll, 0);
 }
 
+/* Small messages to one that does not read are merged by the kernel: a small buffer and the peer's take many of them. */
+static void sent_more_than_it_reads(void) {
+    Pair pair = connected();
+    char message[16] = "a message", got[4096];
+    int buffer = 8192, sent = 0, taken = 0;
+    set_nonblocking(pair.near);
+    converse(pair, by_poll, 0);
+    set_nonblocking(pair.far);
+    must(setsockopt(pair.far, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer) == 0, "setsockopt");
+    while (send(pair.far, message, sizeof message, 0) == sizeof message)
+        sent += sizeof message;
+    observe_result("at the end", -1);
+    observe("enough: %d", sent >= 6 * buffer);
+    while (taken < sent && by_poll(pair.near) == 1) {
+        ssize_t count = recv(pair.near, got, sizeof got, 0);
+        must(count > 0, "recv");
+        taken += count;
+    }
+    observe("taken: %d", taken == sent);
+}
+
 int main(int argc, char **argv) {
     const Case cases[] = {
         CASE(in_a_set_that_is_known),
@@ -380,6 +401,7 @@ int main(int argc, char **argv) {
         CASE(whose_rest_is_waited_for_with_all),
         CASE(whose_rest_is_waited_for_after_a_look),
         CASE(set_not_to_block_by_an_instruction),
+        CASE(sent_more_than_it_reads),
         {NULL, NULL},
     };
     return run_cases(cases, argc, argv);

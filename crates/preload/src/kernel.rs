@@ -39,7 +39,7 @@ pub(crate) use kernel;
 mod tcp;
 pub(crate) use tcp::{
     acknowledged, has_unacknowledged, is_closed_by_peer_alone, is_established, is_over_by_fin,
-    left, received, sent, sent_and_held, taken, unread,
+    left, packets_under_way, received, sent, sent_and_held, taken, unread,
 };
 
 /// So long the kernel's answer to a segment of a connection on this machine may take, in nanoseconds.

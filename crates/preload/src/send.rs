@@ -16,10 +16,13 @@ use crate::thread::{self, Interrupts};
 use crate::vectors::Vectors;
 use crate::{Outcome, fault, kernel, table};
 
+mod merge;
 mod rest;
 mod room;
 mod turn;
 
+pub(crate) use merge::Merging;
+use merge::send_merged;
 use rest::{send_interrupted, send_rest};
 use room::wait_for_room;
 pub(crate) use turn::leave_to_kernel;
@@ -123,7 +126,10 @@ fn send_joined(
             Step::Kernel(row) if course.sent == 0 && course.interrupts.end_call(true) => {
                 return send_interrupted(socket, row, call, &vectors, (course.interrupts, raw));
             }
-            Step::Kernel(row) if course.sent == 0 => return end_raw(socket, call.fd, row, raw),
+            Step::Kernel(row) if course.sent == 0 => {
+                let mut send = || send_merged(socket, call, &vectors).unwrap_or_else(&mut *raw);
+                return end_raw(socket, call.fd, row, &mut send);
+            }
             Step::Kernel(row) => {
                 let rest = send_rest(socket, row, call, &vectors, &course);
                 return done(socket, course.sent + rest.max(0).cast_unsigned());

@@ -21,7 +21,9 @@ const CLOSE_WAIT: u8 = 8;
 struct TcpInfo {
     state: u8,
     other: [u8; 7],
-    words: [u32; 24],
+    words: [u32; 4],
+    unacked: u32,
+    counts: [u32; 19],
     pacing_rate: u64,
     max_pacing_rate: u64,
     bytes_acked: u64,
@@ -32,8 +34,11 @@ struct TcpInfo {
     min_rtt: u32,
 }
 
-const _: () =
-    assert!(offset_of!(TcpInfo, bytes_acked) == 120 && offset_of!(TcpInfo, notsent_bytes) == 144);
+const _: () = assert!(
+    offset_of!(TcpInfo, unacked) == 24
+        && offset_of!(TcpInfo, bytes_acked) == 120
+        && offset_of!(TcpInfo, notsent_bytes) == 144
+);
 
 fn tcp_info(fd: c_int) -> Option<TcpInfo> {
     // SAFETY: the struct is made of integers, for which zero is a value.
@@ -95,6 +100,11 @@ pub(crate) fn acknowledged(fd: c_int) -> Option<(u64, bool)> {
 /// Whether there are bytes that the peer's kernel has not acknowledged.
 pub(crate) fn has_unacknowledged(fd: c_int) -> bool {
     queue_bytes(fd, libc::TIOCOUTQ).is_some_and(|queued| queued != 0)
+}
+
+/// Packets that have been sent and not acknowledged. None, where the kernel does not say.
+pub(crate) fn packets_under_way(fd: c_int) -> u32 {
+    tcp_info(fd).map_or(0, |info| info.unacked)
 }
 
 /// Bytes that have been taken from the kernel since the connection began, as the kernel counts them. The peer's FIN counts as one.

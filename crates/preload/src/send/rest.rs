@@ -183,8 +183,8 @@ pub(super) fn send_interrupted(
 /// Errors are for the next call: this one has no signal for them.
 const QUIETLY: c_int = libc::MSG_NOSIGNAL;
 
-/// The program's call for what is left of its buffers.
-fn send_list(call: &Call<'_>, vectors: &Vectors<'_>, how: c_int) -> isize {
+/// The program's call for what is left of its buffers, with further flags.
+pub(super) fn send_list(call: &Call<'_>, vectors: &Vectors<'_>, how: c_int) -> isize {
     let mut list = vectors.list();
     let header = header_of(&mut list);
     let flags = call.flags | how;
