@@ -102,7 +102,7 @@ pub(crate) fn has_unacknowledged(fd: c_int) -> bool {
     queue_bytes(fd, libc::TIOCOUTQ).is_some_and(|queued| queued != 0)
 }
 
-/// Packets that have been sent and not acknowledged. None, where the kernel does not say.
+/// Packets that have been sent and not acknowledged; 0, where the kernel does not say.
 pub(crate) fn packets_under_way(fd: c_int) -> u32 {
     tcp_info(fd).map_or(0, |info| info.unacked)
 }

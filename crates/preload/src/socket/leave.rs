@@ -67,6 +67,7 @@ impl Socket {
     fn flush_now(&self, fd: c_int, half: &SendHalf<'_>) -> bool {
         half.leave();
         if half.unread() != 0 && !self.is_taken_soon(half) {
+            self.send_held(fd);
             client::recall(self, fd, true);
             if half.unread() != 0 {
                 return false;
@@ -379,6 +380,7 @@ impl Socket {
         if let Some(locked) = self.lock_send(fd) {
             locked.half.leave();
             if locked.half.unread() != 0 {
+                self.send_held(fd);
                 client::recall(self, fd, true);
             }
             locked.half.announce_end();

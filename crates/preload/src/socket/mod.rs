@@ -406,9 +406,17 @@ impl Socket {
 
     /// The kernel's road again, by calls that are not ours: the program's own choice of TCP_NODELAY holds.
     pub(crate) fn show_no_delay(&self, fd: c_int) {
+        self.send_held(fd);
         let hidden = flags::HIDDEN_NO_DELAY;
         if self.row().identity.flags.fetch_and(!hidden, AcqRel) & hidden != 0 {
             kernel::set_no_delay(fd, false);
+        }
+    }
+
+    /// Small messages that the kernel merges (`send/merge.rs`) wait for nothing more.
+    pub(crate) fn send_held(&self, fd: c_int) {
+        if self.row().identity.flags.load(Relaxed) & flags::HIDDEN_NO_DELAY != 0 {
+            kernel::set_no_delay(fd, true);
         }
     }
 }
