@@ -4,6 +4,7 @@
 //! tracked connection: the **end record** with the end's authoritative cursors. A child that forks inherits the mapping,
 //! so that both processes work on the same record. The agent reads rows to show them, and believes nothing.
 
+mod asks;
 mod calls;
 mod grant;
 pub mod holders;

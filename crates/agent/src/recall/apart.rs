@@ -18,10 +18,9 @@
 //! - where the agent may not see in which call it is (`/proc/PID/syscall`), the agent ends.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use millrace_shm::board::flags;
 use millrace_wire::Recall;
 use tracing::{debug, error, warn};
 
@@ -213,7 +212,7 @@ impl Server {
         for row in ends.iter().flat_map(|end| self.row_of(end, connection_id)) {
             row.receive.lock.free_from_agent();
             row.send.lock.free_from_agent();
-            row.identity.flags.fetch_and(!flags::AT_WORK, AcqRel);
+            row.identity.end_work();
         }
     }
 

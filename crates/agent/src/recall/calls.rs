@@ -6,10 +6,8 @@
 //! sender notes later is added to what it had noted.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
-
-use millrace_shm::board::flags;
 
 use super::patience::pause;
 use super::reorder::{CARRIED_MAX, give_up};
@@ -28,15 +26,11 @@ impl Road<'_> {
         if !matches!(self.asker, Asker::Sender | Asker::Both) {
             return self.bring_back_locked(socket, reader, patience);
         }
-        let word = &self.sender.identity.flags;
-        // SeqCst: the sender says that it waits no more, and looks whether we are at work; or we see that.
-        let before = word.fetch_or(flags::AT_WORK, SeqCst);
-        let outcome = if before & flags::ASK_OVER == 0 {
-            self.bring_back_locked(socket, reader, patience)
-        } else {
-            Err(Refusal::TooLate)
-        };
-        word.fetch_and(!flags::AT_WORK, SeqCst);
+        if !self.sender.identity.begin_work() {
+            return Err(Refusal::TooLate);
+        }
+        let outcome = self.bring_back_locked(socket, reader, patience);
+        self.sender.identity.end_work();
         outcome
     }
 

@@ -11,10 +11,8 @@
 //! was refused would be missing.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use millrace_shm::board::flags;
 use millrace_wire::Recall;
 
 use super::Refusal;
@@ -209,7 +207,7 @@ impl Server {
     /// Whether the sender of a direction, which has asked, waits still. If not, it may have unlocked its half.
     fn is_waiting(&self, pairing: &Pairing, direction: usize) -> bool {
         let sender = self.row_of(&pairing.ends[direction], pairing.connection_id);
-        sender.is_ok_and(|row| row.identity.flags.load(Relaxed) & flags::ASK_OVER == 0)
+        sender.is_ok_and(|row| row.identity.is_asking())
     }
 }
 

@@ -23,7 +23,7 @@ mod session;
 use boards::Boards;
 pub(crate) use link::{PR_SET_PTRACER, forget_tracer, keep_tracer};
 use recalls::RECALLING;
-pub(crate) use recalls::{answers, recall};
+pub(crate) use recalls::{answers, end_ask, recall};
 use session::Client;
 pub(crate) use session::{has_addresses, list};
 

@@ -1,9 +1,9 @@
 //! What the agent is asked to bring back to the kernel's road, and how long its answer is waited for.
 
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 
 use libc::c_int;
-use millrace_shm::board::flags;
+use millrace_shm::board::{Identity, flags};
 use millrace_wire::Recall;
 
 use super::session::Client;
@@ -36,16 +36,21 @@ pub(crate) fn recall(socket: &Socket, fd: c_int, sends: bool) {
     if !sends {
         return ask(socket, fd, sends);
     }
-    let word = &socket.row().identity.flags;
-    // SeqCst: the agent says that it is at work, and looks whether the ask is over; or we see that it is.
-    word.fetch_and(!flags::ASK_OVER, SeqCst);
+    let end = &socket.row().identity;
+    end.begin_ask();
     ask(socket, fd, sends);
-    word.fetch_or(flags::ASK_OVER, SeqCst);
+    end_ask(end);
+}
+
+/// The sender of an end waits no more for what was asked; where the agent is at work on it, this waits for that.
+pub(crate) fn end_ask(end: &Identity) {
+    if !end.end_ask() {
+        return;
+    }
     let began_ns = kernel::monotonic_ns();
-    while word.load(SeqCst) & flags::AT_WORK != 0 {
+    while end.is_at_work() {
         if kernel::monotonic_ns() - began_ns > WORK_WAIT_NS {
-            word.fetch_and(!flags::AT_WORK, Relaxed);
-            return;
+            return end.end_work();
         }
         kernel::pause(WORK_PAUSE_MS);
     }

@@ -247,6 +247,10 @@ impl Socket {
             row.send.lock.unlock(held);
             return None;
         }
+        if held == Held::Inherited {
+            // It may have asked for a recall before it died.
+            client::end_ask(&row.identity);
+        }
         // SAFETY: attached, and we hold one of the two locks that a change needs.
         let segment = unsafe { (*self.segment.get()).as_ref() };
         let half = segment.map(|segment| SendHalf::new(row, segment, self.send_direction()));

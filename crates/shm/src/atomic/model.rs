@@ -124,6 +124,11 @@ macro_rules! word {
             }
 
             #[allow(missing_docs, reason = "as the standard library's")]
+            pub fn fetch_or(&self, value: $integer, order: Ordering) -> $integer {
+                self.word.fetch_or(value, self.order(order))
+            }
+
+            #[allow(missing_docs, reason = "as the standard library's")]
             pub fn fetch_and(&self, value: $integer, order: Ordering) -> $integer {
                 self.word.fetch_and(value, self.order(order))
             }

@@ -110,13 +110,13 @@ fn a_sender_that_waits_no_more_is_left_alone() {
     let near = connection.near.as_fd();
     let mut road = connection.road();
     road.asker = Asker::Sender;
-    let word = &road.sender.identity.flags;
-    word.fetch_or(flags::ASK_OVER, Relaxed);
+    let end = &road.sender.identity;
+    assert!(!end.end_ask());
     let refusal = road.bring_back(near, None, WAIT);
     assert!(matches!(refusal, Err(Refusal::TooLate)), "{refusal:?}");
-    assert_eq!(word.load(Relaxed), flags::ASK_OVER, "no work is under way");
-    word.fetch_and(!flags::ASK_OVER, Relaxed);
+    assert!(!end.is_at_work());
+    end.begin_ask();
     road.bring_back(near, None, WAIT).unwrap();
-    assert_eq!(word.load(Relaxed), 0);
+    assert!(!end.end_ask() && !end.is_at_work());
     assert_eq!(connection.read(100), bytes);
 }
