@@ -1,8 +1,9 @@
 //! A sender that has asked for a recall, and the agent that is at work on it.
 //!
-//! A sender that waits goes on when the work is done; one that waits no more goes on to send, or to shut its direction down. **Forbidden**:
-//! the agent at work while the sender goes on. Each says what it does and learns of the other by one operation on the same word: who comes
-//! second sees the first. An agent that dies at work is known by the time that it takes: who waits ends its work, as its worker does.
+//! A sender that waits goes on when the work is done; one that waits no more goes on to send, or to shut its direction down.
+//! **Forbidden**: the agent at work while the sender goes on. Each says what it does and learns of the other by one operation on the same
+//! word: who comes second sees the first, and (Release there, Acquire here, in both directions) all that it did before. An agent that
+//! dies at work is known by the time that it takes: who waits ends its work, as its worker does.
 
 use super::{Identity, flags};
 use crate::atomic::Ordering::{AcqRel, Acquire};
