@@ -136,6 +136,18 @@ static void fill(Part *part) {
     }
 }
 
+/* Sends more than a ring of messages has room for, the last of it with word that more is to come: the kernel holds that back. */
+static void send_with_more_to_come(Part *part) {
+    for (int message = 0; message < 72; message++) {
+        char *block = block_of(part);
+        // What is under way is acknowledged before: its acknowledgement would have the rest sent.
+        pause_ms(message == 71 ? 60 : 0);
+        must(send(part->fd, block, 1000, message == 71 ? MSG_MORE : 0) == 1000, "send");
+        free(block);
+        part->at += 1000;
+    }
+}
+
 /* One call that sleeps until it has room. */
 static void *send_block(void *argument) {
     Part *part = argument;
@@ -168,7 +180,7 @@ static void exec_in_child(Pair pair, Part *part, int alone) {
 enum { BY_PASSING, BY_EXEC, BY_EXEC_ALONE };
 
 typedef struct {
-    int by, sleeps, send_buffer, receive_buffer, unsent_limit, read_first;
+    int by, sleeps, held, send_buffer, receive_buffer, unsent_limit, read_first;
 } Full;
 
 /* Nobody reads what is sent, until all buffers are full; then another one is to read it all, and what is sent after that. */
@@ -185,7 +197,10 @@ static void full(Full how) {
         if (how.unsent_limit)
             must(setsockopt(pair.far, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &how.unsent_limit, sizeof(int)) == 0, "TCP_NOTSENT_LOWAT");
         Part sent = {pair.far, 2, 0, 0, "exactly"}, received = {pair.near, 2, 0, how.read_first, "never"};
-        fill(&sent);
+        if (how.held)
+            send_with_more_to_come(&sent);
+        else
+            fill(&sent);
         receive_part(&received);
         pthread_t sender = 0;
         if (how.sleeps) {
@@ -231,6 +246,10 @@ static void full_and_passed_with_a_chosen_buffer(void) { full((Full){.sleeps = 1
 static void full_and_left_to_a_program_with_a_chosen_buffer(void) { full((Full){.by = BY_EXEC, .receive_buffer = 60000}); }
 
 static void full_and_passed_with_an_unsent_limit(void) { full((Full){.sleeps = 1, .unsent_limit = 16384}); }
+
+static void full_and_passed_with_more_to_come(void) { full((Full){.held = 1}); }
+
+static void full_and_left_with_more_to_come(void) { full((Full){.by = BY_EXEC, .held = 1}); }
 
 static void full_and_left_by_exec(void) { full((Full){.by = BY_EXEC}); }
 
@@ -328,6 +347,8 @@ int main(int argc, char **argv) {
         CASE(full_and_passed_with_a_chosen_buffer),
         CASE(full_and_left_to_a_program_with_a_chosen_buffer),
         CASE(full_and_passed_with_an_unsent_limit),
+        CASE(full_and_passed_with_more_to_come),
+        CASE(full_and_left_with_more_to_come),
         CASE(full_and_left_by_exec),
         CASE(full_and_left_by_exec_of_the_only_user),
         CASE(full_and_left_by_exec_under_a_sleeper),

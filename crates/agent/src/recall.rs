@@ -18,7 +18,7 @@
 //!   socket waits for those on it that are under way, and one that faults on memory of a slow file system is as slow: two seconds, then
 //!   the connection is reset, and its tenant has no recalls for a minute.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
@@ -27,9 +27,6 @@ use millrace_shm::gate::Gate;
 use millrace_shm::lock::{Held, OwnerLock};
 use millrace_shm::segment::{Segment, is_window};
 use millrace_wire::{End, Recall, Recalled, ToClient};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, getsockopt, send, setsockopt, sockopt};
 use tracing::debug;
 
 use crate::offers::ClientId;
@@ -50,6 +47,7 @@ mod renew;
 mod reorder;
 mod room;
 mod stubborn;
+mod transfer;
 
 pub(crate) use apart::LeftWorker;
 pub(crate) use last::Lingering;
@@ -60,6 +58,7 @@ use patience::{SHORT_WAIT, WAIT};
 use put_back::Left;
 pub(crate) use refusal::Refusal;
 use room::Room;
+use transfer::{Prompt, transmit};
 
 impl Server {
     /// A client leaves its ring: sends by the kernel what it has not read, or (`sends`) what it has sent and is not read.
@@ -355,6 +354,7 @@ impl Road<'_> {
         patience: Duration,
         room: &mut Room<'a>,
     ) -> Result<(), Refusal> {
+        let _prompt = Prompt::of(socket);
         let unread = self.unread(socket)?;
         // The kernel knows also of bytes that passed the library by.
         let noted = self.noted(unread);
@@ -457,43 +457,6 @@ fn unread_in(
         position,
         stopped_at: None,
     })
-}
-
-/// Gives bytes to a socket, where there is or can be made room, and waits for it no longer than `patience`; returns how many it took.
-fn transmit(
-    socket: BorrowedFd<'_>,
-    bytes: &[u8],
-    patience: Duration,
-    room: &mut Room<'_>,
-) -> usize {
-    let deadline = Instant::now() + patience;
-    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-    // The reader looks for the bytes at once: Nagle's algorithm must not hold them back.
-    let delays = matches!(getsockopt(&socket, sockopt::TcpNoDelay), Ok(false));
-    if delays {
-        let _ = setsockopt(&socket, sockopt::TcpNoDelay, &true);
-    }
-    let mut sent = 0;
-    while sent < bytes.len() {
-        match send(socket.as_raw_fd(), &bytes[sent..], flags) {
-            Ok(count) => sent += count,
-            Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN) if room.make() => {}
-            Err(Errno::EAGAIN) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                let timeout = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::ZERO);
-                let mut room = [PollFd::new(socket, PollFlags::POLLOUT)];
-                if left.is_zero() || poll(&mut room, timeout) != Ok(1) {
-                    break;
-                }
-            }
-            Err(_) => break,
-        }
-    }
-    if delays {
-        let _ = setsockopt(&socket, sockopt::TcpNoDelay, &false);
-    }
-    sent
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use nix::sys::socket::{MsgFlags, getsockopt, recv, send, setsockopt, sockopt};
 use super::patience::pause;
 use super::renew::Renewal;
 use super::room::Raised;
+use super::transfer::{STANDSTILL, TAKE_MAX};
 use super::{Refusal, Unread, reorder, unread_in};
 use crate::offers::ClientId;
 use crate::pairings::PairedEnd;
@@ -270,7 +271,7 @@ fn drain(reader: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let mut part = vec![0; 64 << 10];
     let began = Instant::now();
     let mut since = began;
-    while queue.len() as u64 <= BYTES_MAX && began.elapsed() < reorder::TAKE_MAX {
+    while queue.len() as u64 <= BYTES_MAX && began.elapsed() < TAKE_MAX {
         match recv(reader.as_raw_fd(), &mut part, MsgFlags::MSG_DONTWAIT) {
             Ok(0) => return Some(queue),
             Ok(count) => {
@@ -278,7 +279,7 @@ fn drain(reader: BorrowedFd<'_>) -> Option<Vec<u8>> {
                 since = Instant::now();
             }
             Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN) if since.elapsed() < reorder::STANDSTILL => pause(since),
+            Err(Errno::EAGAIN) if since.elapsed() < STANDSTILL => pause(since),
             Err(_) => return None,
         }
     }

@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use millrace_shm::board::flags;
-use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 
 use super::patience::pause;
 use super::room::Room;
-use super::{Refusal, Road, Unread, transmit};
+use super::transfer::{STANDSTILL, take, transmit};
+use super::{Refusal, Road, Unread};
 use crate::sys;
 
 /// No more than this for somebody who can do without, from ring and queue together: the smallest default of the kernel's buffers has room
@@ -27,10 +27,6 @@ const BYTES_MAX: u64 = 64 * 1024;
 pub(super) const CARRIED_MAX: u64 = 16 << 20;
 /// How long what is under way may take to arrive.
 pub(super) const ARRIVAL: Duration = Duration::from_millis(5);
-/// How long nothing may arrive of what has no room in the reader's queue, and nothing be taken, once the queue has been touched.
-pub(super) const STANDSTILL: Duration = Duration::from_millis(100);
-/// How long a queue may take to be emptied: who has the network between the ends may let a byte through now and then.
-pub(super) const TAKE_MAX: Duration = Duration::from_secs(2);
 
 /// What lies in the reader's queue, or is under way to it.
 #[derive(Debug, Clone, Copy)]
@@ -214,33 +210,6 @@ pub(super) fn throw_away(reader: BorrowedFd<'_>) {
             break;
         }
     }
-}
-
-/// Takes `count` bytes from a queue, as they arrive, while it `goes_on`. What is missing then, or stands still, does not come.
-fn take(reader: BorrowedFd<'_>, count: usize, goes_on: impl Fn() -> bool) -> Vec<u8> {
-    let mut queue = vec![0; count];
-    let mut taken = 0;
-    let began = Instant::now();
-    let mut since = began;
-    while taken < count && goes_on() && began.elapsed() < TAKE_MAX {
-        match recv(
-            reader.as_raw_fd(),
-            &mut queue[taken..],
-            MsgFlags::MSG_DONTWAIT,
-        ) {
-            Ok(0) => break,
-            Ok(bytes) => {
-                taken += bytes;
-                since = Instant::now();
-            }
-            Err(Errno::EINTR) => {}
-            // Not by `poll`: the program may have said how much is worth waking up for.
-            Err(Errno::EAGAIN) if since.elapsed() < STANDSTILL => pause(since),
-            Err(_) => break,
-        }
-    }
-    queue.truncate(taken);
-    queue
 }
 
 /// Whether so many bytes fit into either buffer. The kernel counts twice what a buffer holds; and a reader's may be larger than what the

@@ -1,12 +1,15 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 
 use millrace_shm::board::{self, Board};
 use millrace_shm::segment;
 use millrace_stream::{ReceiveHalf, ReceivePlan};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, send,
+    setsockopt, socket, sockopt,
+};
 
 use super::put_back::Bereaved;
 use super::renew::Renewal;

@@ -1,4 +1,4 @@
-//! Senders that are in a call.
+//! Senders that are in a call, or whose kernel holds bytes back.
 
 use std::process::{Child, Command};
 
@@ -119,4 +119,29 @@ fn a_sender_that_waits_no_more_is_left_alone() {
     road.bring_back(near, None, WAIT).unwrap();
     assert!(!end.end_ask() && !end.is_at_work());
     assert_eq!(connection.read(100), bytes);
+}
+
+/// What a sender said there is more of is held back by its kernel for 200 ms, and its reader leaves meanwhile.
+#[test]
+fn what_the_kernel_holds_back_is_sent_again_behind_the_ring_s() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut connection = Connection::new();
+    connection.near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    connection.far = listener.accept().unwrap().0;
+    // As on every connection that has been on the ring.
+    connection.near.set_nodelay(true).unwrap();
+    let bytes = pattern(100, 0);
+    connection.send_by_ring(0, &bytes);
+    let more = MsgFlags::from_bits_retain(libc::MSG_MORE);
+    send(connection.near.as_raw_fd(), b"later", more).unwrap();
+    let road = Road {
+        carries: true,
+        ..connection.road()
+    };
+    road.sender.send.kernel_position.store(5, Relaxed);
+    let (near, far) = (connection.near.as_fd(), connection.far.as_fd());
+    road.bring_back(near, Some(far), WAIT).unwrap();
+    assert!(road.is_drained().unwrap());
+    let expected = [&bytes[..], b"later"].concat();
+    assert_eq!(connection.read(105), expected);
 }
