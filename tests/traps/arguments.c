@@ -3,6 +3,7 @@
 #include <aio.h>
 #include <limits.h>
 #include <stdint.h>
+#include <sys/sendfile.h>
 
 static char bytes[4096];
 
@@ -235,6 +236,31 @@ static void several_of_which_one_is_wrong(void) {
     observe("errno %d", errno);
 }
 
+/* The kernel sends a message before it writes down how much that was. */
+static void sent_where_nothing_can_be_noted(void) {
+    Pair pair = with_unread(0);
+    struct iovec vector = {bytes, 10};
+    struct mmsghdr *message = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(message != MAP_FAILED, "mmap");
+    message->msg_hdr = (struct msghdr){.msg_iov = &vector, .msg_iovlen = 1};
+    must(mprotect(message, 4096, PROT_READ) == 0, "mprotect");
+    observe_result("sendmmsg", sendmmsg(pair.near, message, 1, 0));
+    observe_bytes("sent", recv(pair.far, bytes, 100, 0));
+}
+
+static void sent_from_far_in_a_file(void) {
+    static const off_t places[] = {1L << 41, 0xfffffffffffL, 1L << 45, 1L << 62, 0x7fffffffffffff00L};
+    Pair pair = with_unread(1);
+    int file = open("/proc/self/exe", O_RDONLY);
+    must(file >= 0, "open");
+    for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
+        off_t place = places[i];
+        observe_result("sendfile", sendfile(pair.near, file, &place, 100));
+        observe("moved: %d", place != places[i]);
+    }
+    observe_bytes("there", recv(pair.far, bytes, 100, 0));
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {CASE(flags_that_mean_nothing),
                                  CASE(lengths_beyond_memory),
@@ -247,6 +273,8 @@ int main(int argc, char **argv) {
                                  CASE(by_second_names),
                                  CASE(names_that_are_not_taken),
                                  CASE(several_of_which_one_is_wrong),
+                                 CASE(sent_where_nothing_can_be_noted),
+                                 CASE(sent_from_far_in_a_file),
                                  {0}};
     return run_cases(cases, argc, argv);
 }

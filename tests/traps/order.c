@@ -1,6 +1,7 @@
 /* Connections become ready one after the other, and a wait set reports them in that order. */
 #include "traps.h"
 #include <sched.h>
+#include <sys/eventfd.h>
 
 enum { PAIRS = 6, ROUNDS = 200 };
 
@@ -103,6 +104,19 @@ static void few_at_a_time(void) {
     }
 }
 
+/* Who has asked for one event gets all of them when there is room again, those that only the kernel knows of, too. */
+static void all_after_one(void) {
+    int set = set_of_pairs(EPOLLIN), counter = eventfd(1, 0);
+    struct epoll_event event = {EPOLLIN, {.u32 = PAIRS}}, found[PAIRS + 1];
+    must(epoll_ctl(set, EPOLL_CTL_ADD, counter, &event) == 0, "add");
+    must(send(pairs[0].near, "a", 1, 0) == 1 && send(pairs[1].near, "b", 1, 0) == 1, "send");
+    usleep(2000);
+    for (int round = 0; round < 6; round++) {
+        int one = epoll_wait(set, found, 1, -1);
+        observe("%d, then %d", one, epoll_wait(set, found, PAIRS + 1, 0));
+    }
+}
+
 /* Some of the connections take the kernel's road. */
 static void on_both_roads(void) {
     int set = set_of_pairs(EPOLLIN);
@@ -138,6 +152,6 @@ static void after_another_connection(void) {
 
 int main(int argc, char **argv) {
     const Case cases[] = {CASE(level_triggered), CASE(edge_triggered), CASE(asked_without_waiting), CASE(few_at_a_time),
-                          CASE(on_both_roads),   CASE(after_another_connection), {0}};
+                          CASE(all_after_one),   CASE(on_both_roads),  CASE(after_another_connection), {0}};
     return run_cases(cases, argc, argv);
 }

@@ -1,6 +1,9 @@
 /* Signal handlers, and threads that are cancelled. */
 #include "traps.h"
 
+#include <sched.h>
+#include <ucontext.h>
+
 static Pair the_pair;
 static volatile sig_atomic_t handled;
 static sigjmp_buf way_out;
@@ -339,6 +342,142 @@ static void handlers_end_calls_that_have_something(void) {
     }
 }
 
+/* ---- What a wait's own mask blocks, a handler that ends its thread, and one that changes the mask that it found. ---- */
+
+static atomic_int echoers;
+
+static void *echo_all(void *descriptor) {
+    int fd = *(int *)descriptor;
+    char bytes[64];
+    atomic_fetch_add(&echoers, 1);
+    for (ssize_t got; (got = recv(fd, bytes, sizeof bytes, 0)) > 0;)
+        send(fd, bytes, got, MSG_DONTWAIT);
+    return NULL;
+}
+
+enum { BY_PPOLL, BY_PSELECT, BY_EPOLL_PWAIT, WAYS };
+
+static int wait_masked(int way, int fd, int set) {
+    sigset_t all;
+    sigfillset(&all);
+    struct timespec patience = {1, 0};
+    struct pollfd polled = {fd, POLLIN, 0};
+    struct epoll_event event;
+    fd_set selected;
+    FD_ZERO(&selected);
+    FD_SET(fd, &selected);
+    if (way == BY_PPOLL)
+        return ppoll(&polled, 1, &patience, &all);
+    if (way == BY_PSELECT)
+        return pselect(fd + 1, &selected, NULL, NULL, &patience, &all);
+    return epoll_pwait(set, &event, 1, 1000, &all);
+}
+
+/* A call is ended by no signal that its own mask blocks. */
+static void signals_that_a_wait_blocks(void) {
+    the_pair = on_the_ring();
+    pthread_t thread = start_thread(echo_all, &the_pair.far);
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    epoll_ctl(set, EPOLL_CTL_ADD, the_pair.near, &event);
+    handle(SIGALRM, count, 0);
+    for (int way = 0; way < WAYS; way++) {
+        int interrupted = 0;
+        char bytes[64] = "";
+        timer_every_us(130);
+        for (int round = 0; round < 10000; round++) {
+            must(send(the_pair.near, bytes, sizeof bytes, 0) == sizeof bytes, "send");
+            while (wait_masked(way, the_pair.near, set) == -1)
+                interrupted++;
+            for (size_t got = 0; got < sizeof bytes;) {
+                ssize_t part = recv(the_pair.near, bytes, sizeof bytes - got, 0);
+                got += part > 0 ? part : 0;
+            }
+        }
+        timer_every_us(0);
+        observe("interrupted %s, handled %s", interrupted ? "some" : "none", handled > 50 ? "many" : "few");
+    }
+    shutdown(the_pair.near, SHUT_WR);
+    pthread_join(thread, NULL);
+}
+
+static void end_thread(int number) {
+    (void)number;
+    pthread_exit(NULL);
+}
+
+static void *ask_all(void *over) {
+    char bytes[64] = "";
+    while (!atomic_load((atomic_int *)over)) {
+        send(the_pair.near, bytes, sizeof bytes, MSG_DONTWAIT);
+        recv(the_pair.near, bytes, sizeof bytes, MSG_DONTWAIT);
+    }
+    return NULL;
+}
+
+/* As programs do where there is no cancellation: a handler ends the thread wherever it is. */
+static void a_handler_ends_its_thread(void) {
+    atomic_int over = 0;
+    the_pair = on_the_ring();
+    handle(SIGUSR1, end_thread, 0);
+    pthread_t asker = start_thread(ask_all, &over);
+    setsockopt(the_pair.near, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    setsockopt(the_pair.far, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    for (int round = 0; round < 300; round++) {
+        pthread_t worker;
+        must(pthread_create(&worker, NULL, echo_all, &the_pair.far) == 0, "thread");
+        while (atomic_load(&echoers) <= round)
+            sched_yield();
+        usleep(300 + round * 7919 % 1000);
+        pthread_kill(worker, SIGUSR1);
+        pthread_join(worker, NULL);
+    }
+    atomic_store(&over, 1);
+    pthread_join(asker, NULL);
+    observe("lives");
+}
+
+static volatile sig_atomic_t has_blocked, found_blocked;
+
+static void block_another(int number, siginfo_t *info, void *context) {
+    (void)number, (void)info;
+    sigset_t *mask = &((ucontext_t *)context)->uc_sigmask;
+    found_blocked += sigismember(mask, SIGTERM);
+    sigaddset(mask, SIGUSR2);
+    has_blocked = 1;
+    handled++;
+}
+
+/* What a handler puts into the mask that it has found is in force when it has returned, whenever it came. */
+static void a_handler_changes_the_mask(void) {
+    char bytes[20000] = "";
+    sigset_t now, other;
+    sigemptyset(&other);
+    sigaddset(&other, SIGUSR2);
+    struct sigaction action = {.sa_sigaction = block_another, .sa_flags = SA_SIGINFO | SA_RESTART};
+    struct sigevent tells = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN + 2};
+    struct itimerspec often = {{0, 150000}, {0, 150000}};
+    timer_t timer;
+    int missed = 0;
+    the_pair = on_the_ring();
+    must(sigaction(SIGRTMIN + 2, &action, NULL) == 0, "sigaction");
+    must(timer_create(CLOCK_MONOTONIC, &tells, &timer) == 0 && timer_settime(timer, 0, &often, NULL) == 0, "timer");
+    for (int round = 0; round < 30000; round++) {
+        send(the_pair.near, bytes, sizeof bytes, MSG_DONTWAIT);
+        recv(the_pair.far, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (has_blocked) {
+            sigprocmask(SIG_BLOCK, NULL, &now);
+            // One more may have come just before.
+            missed += !sigismember(&now, SIGUSR2);
+            has_blocked = 0;
+            sigprocmask(SIG_UNBLOCK, &other, NULL);
+        }
+    }
+    timer_delete(timer);
+    observe("missed %s, handled %s, others were blocked %s", missed > 5 ? "some" : "none", handled > 50 ? "many" : "few",
+            found_blocked ? "at times" : "never");
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(interrupts_waits),
@@ -352,6 +491,9 @@ int main(int argc, char **argv) {
         CASE(queued_signals_keep_their_order),
         CASE(long_sends_end),
         CASE(handlers_end_calls_that_have_something),
+        CASE(signals_that_a_wait_blocks),
+        CASE(a_handler_ends_its_thread),
+        CASE(a_handler_changes_the_mask),
         {0},
     };
     return run_cases(cases, argc, argv);

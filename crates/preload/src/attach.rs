@@ -46,8 +46,10 @@ impl KernelOption {
 
 /// Of `asm-generic/socket.h`.
 const SO_TIMESTAMP_NEW: c_int = 63;
+/// Missing from the libc crate; Linux 4.20.
+pub(crate) const TCP_TX_DELAY: c_int = 37;
 
-const KERNEL_OPTIONS: [KernelOption; 7] = [
+const KERNEL_OPTIONS: [KernelOption; 8] = [
     // Zero: the socket was MPTCP's, and has become one of TCP; to the kernel that is one.
     KernelOption::new(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 0..=1, Reason::LowWater),
     KernelOption::new(
@@ -87,6 +89,7 @@ const KERNEL_OPTIONS: [KernelOption; 7] = [
         -1..=-1,
         Reason::Shaped,
     ),
+    KernelOption::new(libc::IPPROTO_TCP, TCP_TX_DELAY, 0..=0, Reason::Shaped),
 ];
 
 /// Whether packets are filtered before their bytes come to the program (SO_ATTACH_FILTER, SO_ATTACH_BPF).

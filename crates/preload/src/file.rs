@@ -15,6 +15,8 @@ const COPY_BYTES_MAX: usize = 64 * 1024;
 static PIECES: Pool<[u8; COPY_BYTES_MAX], 4> = Pool::new();
 /// Else a file is read in pieces of this size, on the stack, of which the smallest that a thread may have is 16 KiB.
 const SMALL_PIECE_BYTES: usize = 4096;
+/// Behind this a file system may say that there are no files so long.
+const FAR: off_t = 1 << 40;
 /// A pipe that is writable at all takes so much.
 const PIPE_BYTES: usize = libc::PIPE_BUF;
 
@@ -77,8 +79,8 @@ fn send_pieces(
         let place = start + sent as off_t;
         let read = kernel!(libc::SYS_pread64, input, piece.as_mut_ptr(), wanted, place);
         if read <= 0 {
-            // The end of the file, or an input that cannot be read at a place: the kernel's to judge.
-            return if sent > 0 || read == 0 {
+            // A place that the file cannot have, or an input that cannot be read at a place: the kernel's to judge.
+            return if sent > 0 || read == 0 && place < FAR {
                 finish(offset, start, sent)
             } else {
                 send_unread(socket, out, raw)

@@ -14,7 +14,8 @@
 //! belongs to a thread and to a process;
 //! `signals` notices handlers that ran while we looked; `memory` is a heap apart from the program's, and
 //! `fault` ends a copy whose buffer is not there any more. The library needs no other one: `objects` finds the C library's functions,
-//! `c_library` knows which one it is, `lacking` has what some C libraries have not, and `unwinder` asks the program's unwinder.
+//! `c_library` knows which one it is, `lacking` has what some C libraries have not, and `unwinder` asks the program's unwinder, which
+//! `call_sites` shows what it may do.
 
 /// The beginning of a hook: the thread is not cancelled at any instruction, and a call is counted in the build that counts.
 macro_rules! enter {
@@ -30,6 +31,7 @@ macro_rules! enter {
 
 mod attach;
 mod c_library;
+mod call_sites;
 mod client;
 #[cfg(feature = "coverage")]
 mod coverage;

@@ -41,6 +41,9 @@ pub(crate) struct Local {
     /// Signal handlers that have run, and those of them after which calls are not restarted.
     pub(crate) interrupts: Cell<u32>,
     pub(crate) strict_interrupts: Cell<u32>,
+    /// Those of signals that the wait under way does not block, and what it blocks.
+    pub(crate) unmasked_interrupts: Cell<u32>,
+    pub(crate) masked: Cell<u64>,
     /// See `thread::since_noted`.
     pub(crate) noted_at: Cell<u64>,
     /// What stands for the child of the fork that the thread makes, or made last.

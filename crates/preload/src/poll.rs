@@ -14,6 +14,7 @@ use crate::kernel::{self, kernel};
 use crate::socket::Socket;
 use crate::spin::{self, Spin};
 use crate::table::{self, Entry};
+use crate::thread::WaitInterrupts;
 use crate::{client, thread, user};
 
 mod select;
@@ -24,6 +25,8 @@ const READ_EVENTS: i16 = libc::POLLIN | libc::POLLRDNORM;
 const WRITE_EVENTS: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// While spinning, the kernel is asked after so long, in nanoseconds.
 const SPIN_NS_BEFORE_KERNEL: u64 = 2_000;
+/// A mask that blocks every one.
+static ALL_SIGNALS: u64 = u64::MAX;
 
 /// What a call waits for that may be in a ring.
 #[derive(Debug, Default)]
@@ -184,10 +187,10 @@ impl Watch {
         }
     }
 
-    /// The mask for a look at the kernel, which looks for signals where it has nothing to report.
+    /// The mask for a look at the kernel, which ends by a signal where it has nothing to report: not by one where a ring has.
     fn mask(&self, mask: *const sigset_t) -> *const sigset_t {
         if self.any_ready() {
-            std::ptr::null()
+            (&raw const ALL_SIGNALS).cast()
         } else {
             mask
         }
@@ -242,12 +245,12 @@ fn begin_sleep_on(Joined { fd, socket, row }: Joined, tries: u32) -> bool {
 /// The common course. `ask` makes the kernel's call with no waiting and adds the ready rings; `sleep` makes the program's own.
 fn wait(
     watch: &mut Watch,
-    timeout_ns: Option<u64>,
+    (timeout_ns, mask): (Option<u64>, *const sigset_t),
     ask: &mut dyn FnMut(&Watch) -> c_int,
     sleep: &mut dyn FnMut() -> c_int,
 ) -> c_int {
     thread::test_cancel();
-    let interrupts = thread::interrupts();
+    let interrupts = WaitInterrupts::of(mask);
     loop {
         if watch.any_ready() || timeout_ns == Some(0) {
             let result = ask(watch);
@@ -271,7 +274,7 @@ fn wait(
                         return result;
                     }
                 }
-                if thread::interrupts() != interrupts {
+                if interrupts.have_come() {
                     thread::set_errno(libc::EINTR);
                     return -1;
                 }
@@ -394,7 +397,7 @@ pub(crate) fn poll(
         slept = true;
         sleep()
     };
-    let result = wait(&mut watch, timeout_ns, &mut ask, &mut sleep);
+    let result = wait(&mut watch, (timeout_ns, mask), &mut ask, &mut sleep);
     if slept && result > 0 {
         show_kills(list);
     }

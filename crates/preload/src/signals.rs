@@ -83,7 +83,7 @@ fn run(signal: c_int, info: *const siginfo_t, context: *mut c_void) {
     if fault::is_ours(signal) && flags & libc::SA_RESETHAND != 0 {
         HANDLERS[index].store(libc::SIG_DFL, Relaxed);
     }
-    thread::count_interrupt(flags & libc::SA_RESTART != 0);
+    thread::count_interrupt(signal, flags & libc::SA_RESTART != 0);
     if handler > libc::SIG_IGN {
         // SAFETY: the program installed this address as its handler; one that takes fewer arguments ignores the others,
         // as it does when the kernel calls it.
@@ -223,12 +223,18 @@ fn has_other_stack() -> bool {
     answer == 0 && stack.ss_flags & (libc::SS_DISABLE | libc::SS_ONSTACK) == 0
 }
 
-/// Has a signal that was kept come now: `mask` was in force then. Another one is when this returns.
+/// Has a signal that was kept come now: `mask` was in force then. Returns which one is to be afterwards, as the handler has left it.
+/// Another one is when this returns.
 #[inline(never)]
-pub(crate) fn run_kept(signal: c_int, info: &siginfo_t, mask: u64) {
+pub(crate) fn run_kept(signal: c_int, info: &siginfo_t, mask: u64) -> u64 {
     let mut context = here();
+    let known = (&raw mut context.uc_sigmask).cast::<u64>();
+    // SAFETY: ours; of the mask the kernel knows eight bytes.
+    unsafe { known.write_unaligned(mask) };
     thread::set_mask(mask | blocked_in(signal));
     run(signal, info, (&raw mut context).cast());
+    // SAFETY: as above.
+    unsafe { known.read_unaligned() }
 }
 
 /// For a handler that wants to know what it interrupts: us.

@@ -12,6 +12,10 @@ use crate::kernel::kernel;
 use crate::local::{Local, local};
 use crate::{objects, process, real, signals, table};
 
+mod interrupts;
+
+pub(crate) use interrupts::{Interrupts, WaitInterrupts, count_interrupt, interrupts};
+
 /// A signal that has come, and the mask of those that were blocked before it. Zeros are a value of it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -338,14 +342,18 @@ fn deliver(local: &Local) {
     let count = usize::from(local.kept_count.swap(0, Relaxed)).min(kept.len());
     let after = !local.unblocked_after.replace(0);
     local.waits.set(false);
+    // What a handler has put into the mask that it found: that is in force afterwards.
+    let mut chosen = None;
     for kept in &kept[..count] {
         let again =
             signals::comes_again(kept.signal) && send_again(kept.signal, &raw const kept.info);
         if !again {
-            signals::run_kept(kept.signal, &kept.info, kept.mask);
+            let mask = chosen.unwrap_or(kept.mask);
+            let left = signals::run_kept(kept.signal, &kept.info, mask);
+            chosen = (left != mask).then_some(left).or(chosen);
         }
     }
-    set_mask(after);
+    set_mask(chosen.unwrap_or(after));
 }
 
 /// Sends a signal that has come to this thread once more, as it was. False: a filter has the kernel refuse that.
@@ -397,45 +405,9 @@ pub(crate) fn change_mask(how: c_int, signal: c_int) -> bool {
     before & one != 0
 }
 
-/// Signal handlers that have run on this thread so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Interrupts {
-    /// Of any kind: `poll`, `select` and `epoll_wait` are never restarted after a handler.
-    pub(crate) any: u32,
-    /// Of those installed without SA_RESTART: other calls fail with EINTR only after these.
-    pub(crate) strict: u32,
-}
-
-impl Interrupts {
-    /// Whether a handler that has run since these were counted ends a receiving call: if the call `has_some` bytes to return, any does.
-    pub(crate) fn end_call(self, has_some: bool) -> bool {
-        let now = interrupts();
-        now.strict != self.strict || has_some && now.any != self.any
-    }
-}
-
-/// The counts now.
-#[inline]
-pub(crate) fn interrupts() -> Interrupts {
-    let local = local();
-    Interrupts {
-        any: local.interrupts.get(),
-        strict: local.strict_interrupts.get(),
-    }
-}
-
 /// Whether a signal has come whose handler waits; see [`Busy`].
 pub(crate) fn has_waiting() -> bool {
     local().waits.get()
-}
-
-/// A handler runs.
-pub(crate) fn count_interrupt(restarts: bool) {
-    let one_more = |count: &Cell<u32>| count.set(count.get().wrapping_add(1));
-    one_more(&local().interrupts);
-    if !restarts {
-        one_more(&local().strict_interrupts);
-    }
 }
 
 /// What a system call answered, as the C library would say it.

@@ -3,10 +3,14 @@
 //! The C library cancels a thread with `libgcc_s.so.1`, and so may a program throw. That unwinder comes through frames of ours, and these
 //! ask it where it is and go on with it. What it hands them only it can read, so they must not ask another one. A program that loads no
 //! such library is not unwound; there our own panics are caught at the start by the unwinder inside.
+//!
+//! A thread may end in the middle of our code: in a handler that calls `pthread_exit`, or where it may be cancelled at any instruction.
+//! What the compiler has to say of a frame it says of calls alone. Rust takes an instruction of which it says nothing for one from which
+//! nothing may be thrown: the process would be aborted. Such a frame is passed by instead, as by `siglongjmp`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::objects;
+use crate::{call_sites, objects};
 
 /// Where the C library looks for it, and the compilers link to it.
 const LIBRARY: &CStr = c"libgcc_s.so.1";
@@ -77,13 +81,76 @@ choose! {
     "_Unwind_GetDataRelBase"
     "_Unwind_GetIP"
     "_Unwind_GetIPInfo"
-    "_Unwind_GetLanguageSpecificData"
     "_Unwind_GetRegionStart"
     "_Unwind_GetTextRelBase"
     "_Unwind_RaiseException"
     "_Unwind_Resume"
     "_Unwind_SetGR"
     "_Unwind_SetIP"
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    () => {
+        "jmp {to}"
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    () => {
+        "b {to}"
+    };
+}
+
+core::arch::global_asm!(
+    ".pushsection .text.millrace_unwinder, \"ax\", %progbits",
+    ".balign 4",
+    ".globl __wrap__Unwind_GetLanguageSpecificData",
+    ".hidden __wrap__Unwind_GetLanguageSpecificData",
+    ".type __wrap__Unwind_GetLanguageSpecificData, %function",
+    "__wrap__Unwind_GetLanguageSpecificData:",
+    jump!(),
+    ".size __wrap__Unwind_GetLanguageSpecificData, . - __wrap__Unwind_GetLanguageSpecificData",
+    ".popsection",
+    to = sym table_of,
+);
+
+unsafe extern "C" {
+    #[link_name = "__real__Unwind_GetLanguageSpecificData"]
+    fn table_inside(context: *mut c_void) -> *const u8;
+    #[link_name = "_Unwind_GetIPInfo"]
+    fn instruction_of(context: *mut c_void, is_next: *mut c_int) -> usize;
+    #[link_name = "_Unwind_GetRegionStart"]
+    fn function_of(context: *mut c_void) -> usize;
+}
+
+/// What there is to be done in a frame of ours; null: nothing, also where it is not at a call.
+unsafe extern "C" fn table_of(context: *mut c_void) -> *const u8 {
+    let name = c"_Unwind_GetLanguageSpecificData";
+    let inside = table_inside as *const () as *mut c_void;
+    // SAFETY: a C string; a function of that type, of this unwinder or the process's.
+    let table = unsafe {
+        let asked: unsafe extern "C" fn(*mut c_void) -> *const u8 =
+            std::mem::transmute(chosen(name.as_ptr(), inside));
+        asked(context)
+    };
+    if table.is_null() {
+        return table;
+    }
+    let mut is_next = 0;
+    // SAFETY: the unwinder's own context; what it calls a table is one.
+    let is_told = unsafe {
+        // Of a call it tells where it returns to.
+        let next = instruction_of(context, &raw mut is_next);
+        let at = next.wrapping_sub(usize::from(is_next == 0));
+        call_sites::says_of(table, at.wrapping_sub(function_of(context)) as u64)
+    };
+    if is_told == Some(false) {
+        std::ptr::null()
+    } else {
+        table
+    }
 }
 
 /// The function of the process's unwinder, or else `inside`. It is asked for each time: a library may be loaded and go.

@@ -28,13 +28,14 @@ pub(super) struct Report {
 pub(super) type Reports = Vec<Report>;
 
 impl Inner {
-    /// Whether it is the rings' turn, because the kernel's reports have left them no room, and they have something to report.
-    pub(super) fn is_rings_turn(&mut self) -> bool {
-        std::mem::take(&mut self.rings_refused)
-            && self
-                .active
-                .iter()
-                .any(|active| active.event_alone().is_some())
+    /// How many of the rings, to which the kernel's reports have left no room, have something to report: it is their turn.
+    pub(super) fn refused_rings(&mut self) -> usize {
+        if !std::mem::take(&mut self.rings_refused) {
+            return 0;
+        }
+        let mut active = self.active.iter();
+        let ready = active.by_ref().filter(|it| it.event_alone().is_some());
+        ready.count()
     }
 
     /// Looks at every active ring and adds what it finds to the first `from_kernel` of `events`, which the kernel reports now and did not

@@ -8,6 +8,7 @@ use super::kills::Suspects;
 use super::rings::Origin;
 use super::{EpollSet, NS_BEFORE_KERNEL, NS_PER_UNTOLD, SPIN_NS_BEFORE_KERNEL, UNTOLD_MAX};
 use crate::kernel::{self, kernel};
+use crate::thread::WaitInterrupts;
 use crate::vectors::MEMORY_END;
 use crate::{client, real, spin, table, thread};
 
@@ -110,7 +111,7 @@ fn look_until_sleep(
     call: &Wait,
     events: &mut [epoll_event],
 ) -> Option<c_int> {
-    let interrupts = thread::interrupts();
+    let interrupts = WaitInterrupts::of(call.mask);
     let mut spin: Option<spin::Spin<'_>> = None;
     loop {
         set.notice_changes();
@@ -123,7 +124,7 @@ fn look_until_sleep(
         if call.timeout_ns == Some(0) {
             return Some(0);
         }
-        if thread::interrupts() != interrupts {
+        if interrupts.have_come() {
             thread::set_errno(libc::EINTR);
             return Some(-1);
         }
@@ -166,7 +167,9 @@ fn look(
     } else {
         NS_BEFORE_KERNEL + NS_PER_UNTOLD * inner.untold.len().min(UNTOLD_MAX) as u64
     };
-    let rings_turn = inner.is_rings_turn();
+    // Room for what they were refused.
+    let room = events.len().saturating_sub(inner.refused_rings());
+    let rings_turn = room == 0;
     let (mut from_kernel, mut asked) = (0, (!rings_turn).then_some(0));
     let mut suspects = Suspects::new();
     let due = now.wrapping_sub(inner.kernel_seen) > spin::cycles(patience_ns);
@@ -181,7 +184,7 @@ fn look(
         }
         asked = Some(std::mem::replace(&mut inner.kernel_seen, now));
         inner.note_received();
-        from_kernel = ask_kernel(call, events);
+        from_kernel = ask_kernel(call, &mut events[..room]);
         if from_kernel > 0 && !inner.nudged.is_empty() {
             let epoll = set.number(call.epoll).unwrap_or(-1);
             let others_sleep = set.sleepers.load(Acquire) > 0;

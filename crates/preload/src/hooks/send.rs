@@ -181,16 +181,22 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     };
     for index in 0..count.min(1024) as usize {
         let entry = messages.wrapping_add(index);
-        if !user::can_write(entry.cast(), size_of::<mmsghdr>()) {
+        if !user::can_read(entry.cast(), size_of::<msghdr>()) {
             return fail(index, libc::EFAULT);
         }
-        // SAFETY: just found writable.
+        // SAFETY: just found readable.
         let result = unsafe { sendmsg(fd, &raw const (*entry).msg_hdr, flags) };
         if result < 0 {
             return fail(index, thread::errno());
         }
-        // SAFETY: as above.
-        unsafe { (*entry).msg_len = result as c_uint };
+        // SAFETY: an address of the program's.
+        let sent = unsafe { &raw mut (*entry).msg_len };
+        // Not before: the message is sent in any case.
+        if !user::can_write(sent.cast(), size_of::<c_uint>()) {
+            return fail(index, libc::EFAULT);
+        }
+        // SAFETY: just found writable.
+        unsafe { sent.write(result as c_uint) };
         // SAFETY: the vectors of a message that has just been sent.
         if result.cast_unsigned() < unsafe { length(&(*entry).msg_hdr) } {
             // The rest of this message comes before the next one.

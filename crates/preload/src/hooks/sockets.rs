@@ -6,6 +6,7 @@ use libc::{c_int, c_void, sockaddr, socklen_t};
 use millrace_shm::board::flags;
 use millrace_wire::Reason;
 
+use crate::attach::TCP_TX_DELAY;
 use crate::process::{new_connection, new_descriptor};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
@@ -219,6 +220,9 @@ fn pinning_option(level: c_int, name: c_int, value: impl Fn() -> Option<c_int>) 
         (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE)
             if value().is_some_and(|value| value != -1) =>
         {
+            Some(Reason::Shaped)
+        }
+        (libc::IPPROTO_TCP, TCP_TX_DELAY) if value().is_some_and(|value| value != 0) => {
             Some(Reason::Shaped)
         }
         // Not to wait at all, which the kernel tells as it tells for ever. Of the seconds these are the lower bytes.

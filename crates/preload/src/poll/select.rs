@@ -149,5 +149,5 @@ pub(crate) fn select(
         }
         total
     };
-    wait(&mut watch, timeout_ns, &mut ask, sleep)
+    wait(&mut watch, (timeout_ns, mask), &mut ask, sleep)
 }

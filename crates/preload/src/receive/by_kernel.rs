@@ -158,8 +158,10 @@ pub(super) fn end_raw(
 /// Makes the program's own call, and takes note of what it says of how the program waits.
 pub(super) fn make_call(socket: &Socket, call: &Call<'_>, raw: &mut dyn FnMut() -> isize) -> isize {
     let habits = &socket.habits;
-    // Where the gate is closed for good, the program may allow no further system call.
-    if habits.is_waited_for_beside() || socket.is_receive_pinned() {
+    // Where the gate is closed for good, the program may allow no further system call. Most connections end before they are offered: what
+    // is to be learnt costs them nothing.
+    let is_settled = habits.is_waited_for_beside() || socket.is_receive_pinned();
+    if is_settled || !socket.is_candidate() {
         return raw();
     }
     if !call.waits(socket) {

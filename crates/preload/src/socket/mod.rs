@@ -194,6 +194,12 @@ impl Socket {
         }
     }
 
+    /// Whether it has been offered, and may come to the ring or is there.
+    #[inline]
+    pub(crate) fn is_candidate(&self) -> bool {
+        (phase::OFFERED..=phase::ATTACHED).contains(&self.phase.load(Relaxed))
+    }
+
     /// Whether the program's calls on it return at once.
     #[inline]
     pub(crate) fn is_nonblocking(&self) -> bool {
