@@ -201,6 +201,39 @@ static void no_delay_is_the_program_s(void) {
     }
 }
 
+static void *read_stream(void *descriptor) {
+    char bytes[100];
+    FILE *stream = fdopen(*(int *)descriptor, "r");
+    must(stream != NULL, "fdopen");
+    while (fread(bytes, sizeof bytes, 1, stream) == 1)
+        ;
+    fclose(stream);
+    return NULL;
+}
+
+/* How many packets with data were sent: `tcpi_data_segs_out`, which the C library's `struct tcp_info` has not. */
+static unsigned packets_sent(int fd) {
+    unsigned info[64] = {0};
+    socklen_t length = sizeof info;
+    must(getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length) == 0 && length >= 160, "TCP_INFO");
+    return info[39];
+}
+
+/* Small messages are merged by the kernel where they go to one who has left the ring for good. */
+static void small_messages_to_a_stream(void) {
+    enum { MESSAGES = 20000 };
+    Pair pair = on_the_ring();
+    char message[100] = "";
+    pthread_t reader = start_thread(read_stream, &pair.far);
+    pause_ms(20);
+    unsigned before = packets_sent(pair.near);
+    for (int i = 0; i < MESSAGES; i++)
+        must(send(pair.near, message, sizeof message, 0) == sizeof message, "send");
+    observe("merged: %d", packets_sent(pair.near) - before < MESSAGES / 2);
+    shutdown(pair.near, SHUT_WR);
+    pthread_join(reader, NULL);
+}
+
 /* A connection whose receiving end has an option: after it is on the ring, before that, or from the listener. */
 static Pair with_option(int when, int level, int name) {
     struct sockaddr_in address;
@@ -464,6 +497,7 @@ int main(int argc, char **argv) {
         CASE(info_is_cut_off),
         CASE(info_tells_how_long_ago),
         CASE(no_delay_is_the_program_s),
+        CASE(small_messages_to_a_stream),
         CASE(control_messages),
         CASE(too_few_are_unread),
         CASE(paced),

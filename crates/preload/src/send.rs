@@ -263,6 +263,8 @@ fn ask_for_more(socket: &Socket) {
 #[cold]
 fn begin_epoch(socket: &Socket, fd: c_int, locked: &Locked<SendHalf<'_>>, gate: Gate) {
     spin::note_reader(locked.half.reader_processor());
+    socket.merging.use_ring();
+    socket.hide_no_delay_again(fd);
     // The half is locked: no handler that sends by the kernel comes between the count and its use.
     let counted = (locked.half.kernel_position(), false);
     let sent = kernel::sent_and_held(fd, socket.active.load(Relaxed));

@@ -5,8 +5,11 @@
 //! here that may take 40 ms, as answers that take the ring carry no acknowledgement. But of two that are unacknowledged the receiver's
 //! kernel tells as soon as all is read (`tcp_cleanup_rbuf`, ICSK_ACK_PUSHED2), whatever carries the answers. So from the third on they are
 //! merged (MSG_MORE), and the kernel sends them at the next acknowledgement, or its probe for a lost tail some milliseconds later.
+//!
+//! Where many go by the kernel one after the other, and neither ring is used meanwhile, the acknowledgements are those of plain TCP: the
+//! program's own choice of TCP_NODELAY holds until a ring is used again.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use libc::c_int;
 use millrace_shm::board::{ReceiveState, flags};
@@ -24,6 +27,9 @@ const ANSWERED: u8 = 8;
 /// Of longer ones the memory of a packet is a small part.
 const SMALL_BYTES: usize = 4096;
 
+/// So many messages make a connection one on which the kernel alone is used.
+const ALONE_MIN: u8 = 64;
+
 /// What is known without asking the kernel, which costs a sixth of what a small message does.
 #[derive(Debug, Default)]
 pub(crate) struct Merging {
@@ -33,6 +39,11 @@ pub(crate) struct Merging {
     /// What had come by the kernel then, which acknowledges what was sent before, and by the ring.
     by_kernel: AtomicU64,
     by_ring: AtomicU64,
+    /// Messages by the kernel since a ring was used, at most [`ALONE_MIN`], and how many had come by the ring then.
+    alone: AtomicU8,
+    before_alone: AtomicU64,
+    /// TCP_NODELAY is not hidden for that reason.
+    is_given_back: AtomicBool,
 }
 
 impl Merging {
@@ -46,6 +57,25 @@ impl Merging {
         }
         let is_answered = has_grown(&self.by_ring, &received.ring_messages);
         take_one(&self.apart) || is_answered && take_one(&self.answered)
+    }
+
+    /// One more goes by the kernel. Whether the kernel alone has been used for long.
+    fn is_alone(&self, received: &ReceiveState) -> bool {
+        let by_ring = received.ring_messages.load(Relaxed);
+        let is_answered = self.before_alone.swap(by_ring, Relaxed) != by_ring;
+        let before = if is_answered {
+            0
+        } else {
+            self.alone.load(Relaxed)
+        };
+        let alone = before.saturating_add(1).min(ALONE_MIN);
+        self.alone.store(alone, Relaxed);
+        alone == ALONE_MIN
+    }
+
+    /// Something goes to the ring.
+    pub(super) fn use_ring(&self) {
+        self.alone.store(0, Relaxed);
     }
 
     fn allow(&self, apart: u8) {
@@ -67,6 +97,39 @@ impl Merging {
 fn take_one(count: &AtomicU8) -> bool {
     let less = |count: u8| count.checked_sub(1);
     count.fetch_update(Relaxed, Relaxed, less).is_ok()
+}
+
+impl Socket {
+    /// Before something is sent by the kernel, with the sending half locked: where the kernel alone is used, the program's own choice of
+    /// TCP_NODELAY holds. On a connection that has left the ring that is so once everything that was sent is acknowledged: what went to the
+    /// ring carried no acknowledgement, and the next message would wait for that of the last one.
+    pub(crate) fn settle_no_delay(&self, fd: c_int) {
+        let row = self.row();
+        let word = row.identity.flags.load(Relaxed);
+        let is_alone = self.merging.is_alone(&row.receive);
+        if word & flags::HIDDEN_NO_DELAY == 0 {
+            if !is_alone {
+                self.hide_no_delay_again(fd);
+            }
+            return;
+        }
+        let is_pinned = word & flags::SEND_PINNED != 0;
+        if is_alone || is_pinned && !kernel::has_unacknowledged(fd) {
+            self.show_no_delay(fd);
+            self.merging.is_given_back.store(!is_pinned, Relaxed);
+        }
+    }
+
+    /// Something goes to the ring, behind what was sent by the kernel, or has come by it; with the sending half locked.
+    pub(super) fn hide_no_delay_again(&self, fd: c_int) {
+        let merging = &self.merging;
+        if merging.is_given_back.load(Relaxed) {
+            merging.is_given_back.store(false, Relaxed);
+            if self.row().identity.flags.load(Relaxed) & flags::SEND_PINNED == 0 {
+                self.hide_no_delay(fd);
+            }
+        }
+    }
 }
 
 /// Sends a small message together with what follows, if it is to be: as the program's own call does, a count or -1 with the error.
@@ -99,6 +162,17 @@ pub(super) fn send_merged(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_messages_in_a_row_go_alone_until_one_is_answered_by_the_ring() {
+        let (merging, received) = (Merging::default(), ReceiveState::default());
+        let count_until_alone = || (1..).find(|_| merging.is_alone(&received)).unwrap_or(0);
+        assert_eq!(count_until_alone(), ALONE_MIN);
+        received.kernel_position.fetch_add(10, Relaxed);
+        assert!(merging.is_alone(&received));
+        received.ring_messages.fetch_add(1, Relaxed);
+        assert_eq!(count_until_alone(), ALONE_MIN);
+    }
 
     #[test]
     fn what_is_received_lets_further_ones_be_sent_apart() {

@@ -402,18 +402,6 @@ impl Socket {
         }
     }
 
-    /// Before something is sent by the kernel, with the sending half locked: on a connection that has left the ring the program's own
-    /// choice of TCP_NODELAY holds, once everything that was sent is acknowledged. What went to the ring carried no acknowledgement,
-    /// and the next message would wait for that of the last one.
-    #[inline]
-    pub(crate) fn settle_no_delay(&self, fd: c_int) {
-        let left = flags::SEND_PINNED | flags::HIDDEN_NO_DELAY;
-        let has_left = self.row().identity.flags.load(Relaxed) & left == left;
-        if has_left && !kernel::has_unacknowledged(fd) {
-            self.show_no_delay(fd);
-        }
-    }
-
     /// The kernel's road again, by calls that are not ours: the program's own choice of TCP_NODELAY holds.
     pub(crate) fn show_no_delay(&self, fd: c_int) {
         self.send_held(fd);
