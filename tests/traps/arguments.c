@@ -244,7 +244,8 @@ static void sent_where_nothing_can_be_noted(void) {
     must(message != MAP_FAILED, "mmap");
     message->msg_hdr = (struct msghdr){.msg_iov = &vector, .msg_iovlen = 1};
     must(mprotect(message, 4096, PROT_READ) == 0, "mprotect");
-    observe_result("sendmmsg", sendmmsg(pair.near, message, 1, 0));
+    // By number: musl makes one `sendmsg` after the other, and faults itself.
+    observe_result("sendmmsg", syscall(SYS_sendmmsg, pair.near, message, 1, 0));
     observe_bytes("sent", recv(pair.far, bytes, 100, 0));
 }
 
