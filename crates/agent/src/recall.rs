@@ -14,9 +14,9 @@
 //! - a sender that is stopped where it holds its lock keeps that; one that is stopped in a call is at rest (`calls`);
 //! - its row must name a descriptor that still is the proved socket;
 //! - who dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on (`apart`);
-//! - one recall waits for 100 ms at most, and all of a tenant for about a fifth of the agent's time; but a system call on the sender's
-//!   socket waits for those on it that are under way, and one that faults on memory of a slow file system is as slow: two seconds, then
-//!   the connection is reset, and its tenant has no recalls for a minute.
+//! - one recall waits for 100 ms at most, or two seconds where a queue trickles, and all of a tenant for about a fifth of the agent's
+//!   time, but for what trickles; a system call on the sender's socket waits for those on it that are under way, and one that faults on
+//!   memory of a slow file system is as slow: two seconds, then the connection is reset, and its tenant has no recalls for a minute.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};

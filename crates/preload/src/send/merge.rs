@@ -48,10 +48,6 @@ pub(crate) struct Merging {
 
 impl Merging {
     fn may_send_apart(&self, received: &ReceiveState) -> bool {
-        let has_grown = |before: &AtomicU64, now: &AtomicU64| {
-            let now = now.load(Relaxed);
-            before.swap(now, Relaxed) != now
-        };
         if has_grown(&self.by_kernel, &received.kernel_position) {
             self.allow(APART);
         }
@@ -61,19 +57,15 @@ impl Merging {
 
     /// One more goes by the kernel. Whether the kernel alone has been used for long.
     fn is_alone(&self, received: &ReceiveState) -> bool {
-        let by_ring = received.ring_messages.load(Relaxed);
-        let is_answered = self.before_alone.swap(by_ring, Relaxed) != by_ring;
-        let before = if is_answered {
-            0
-        } else {
-            self.alone.load(Relaxed)
-        };
-        let alone = before.saturating_add(1).min(ALONE_MIN);
+        if has_grown(&self.before_alone, &received.ring_messages) {
+            self.use_ring();
+        }
+        let alone = self.alone.load(Relaxed).saturating_add(1).min(ALONE_MIN);
         self.alone.store(alone, Relaxed);
         alone == ALONE_MIN
     }
 
-    /// Something goes to the ring.
+    /// Something goes to the ring, or has come by it.
     pub(super) fn use_ring(&self) {
         self.alone.store(0, Relaxed);
     }
@@ -92,6 +84,12 @@ impl Merging {
         }
         apart > 0
     }
+}
+
+/// Whether a count has grown since it was looked at last.
+fn has_grown(before: &AtomicU64, now: &AtomicU64) -> bool {
+    let now = now.load(Relaxed);
+    before.swap(now, Relaxed) != now
 }
 
 fn take_one(count: &AtomicU8) -> bool {
