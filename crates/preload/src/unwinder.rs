@@ -6,7 +6,9 @@
 //!
 //! A thread may end in the middle of our code: in a handler that calls `pthread_exit`, or where it may be cancelled at any instruction.
 //! What the compiler has to say of a frame it says of calls alone. Rust takes an instruction of which it says nothing for one from which
-//! nothing may be thrown: the process would be aborted. Such a frame is passed by instead, as by `siglongjmp`.
+//! nothing may be thrown: the process would be aborted. And what lies between two calls that it says the same of counts as said of too,
+//! where a value may be half made. A frame that was interrupted is passed by, therefore, as by `siglongjmp`, and so is one whose call may
+//! not throw.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -125,7 +127,7 @@ unsafe extern "C" {
     fn function_of(context: *mut c_void) -> usize;
 }
 
-/// What there is to be done in a frame of ours; null: nothing, also where it is not at a call.
+/// What there is to be done in a frame of ours; null: nothing, also where it is not at a call that may throw.
 unsafe extern "C" fn table_of(context: *mut c_void) -> *const u8 {
     let name = c"_Unwind_GetLanguageSpecificData";
     let inside = table_inside as *const () as *mut c_void;
@@ -140,17 +142,13 @@ unsafe extern "C" fn table_of(context: *mut c_void) -> *const u8 {
     }
     let mut is_next = 0;
     // SAFETY: the unwinder's own context; what it calls a table is one.
-    let is_told = unsafe {
-        // Of a call it tells where it returns to.
+    let is_call = unsafe {
         let next = instruction_of(context, &raw mut is_next);
-        let at = next.wrapping_sub(usize::from(is_next == 0));
-        call_sites::says_of(table, at.wrapping_sub(function_of(context)) as u64)
+        // Of a call it tells where it returns to.
+        let at = next.wrapping_sub(1).wrapping_sub(function_of(context));
+        is_next == 0 && call_sites::says_of(table, at as u64) != Some(false)
     };
-    if is_told == Some(false) {
-        std::ptr::null()
-    } else {
-        table
-    }
+    if is_call { table } else { std::ptr::null() }
 }
 
 /// The function of the process's unwinder, or else `inside`. It is asked for each time: a library may be loaded and go.
