@@ -44,6 +44,8 @@ pub(crate) struct Local {
     /// Those of signals that the wait under way does not block, and what it blocks.
     pub(crate) unmasked_interrupts: Cell<u32>,
     pub(crate) masked: Cell<u64>,
+    /// Messages that this thread has begun on a ring, below on its stack too.
+    pub(crate) messages: Cell<u32>,
     /// See `thread::since_noted`.
     pub(crate) noted_at: Cell<u64>,
     /// What stands for the child of the fork that the thread makes, or made last.

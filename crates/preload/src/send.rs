@@ -16,11 +16,14 @@ use crate::thread::{self, Interrupts};
 use crate::vectors::Vectors;
 use crate::{Outcome, fault, kernel, table};
 
+mod begun;
 mod merge;
 mod rest;
 mod room;
 mod turn;
 
+use begun::Message;
+pub(crate) use begun::{Begun, await_messages};
 pub(crate) use merge::Merging;
 use merge::send_merged;
 use rest::{send_interrupted, send_rest};
@@ -131,7 +134,7 @@ fn send_joined(
                 return end_raw(socket, call.fd, row, &mut send);
             }
             Step::Kernel(row) => {
-                let rest = send_rest(socket, row, call, &vectors, &course);
+                let rest = send_rest(socket, row, call, &vectors, &mut course);
                 return done(socket, course.sent + rest.max(0).cast_unsigned());
             }
         }
@@ -153,6 +156,19 @@ struct Course {
     fruitless: u32,
     /// Cycles that were spent on waits for room.
     waited: u64,
+    /// Since a part is published and more is to come.
+    message: Option<Message>,
+}
+
+impl Course {
+    /// So many bytes more are published. The half is locked.
+    #[inline]
+    fn note_part(&mut self, socket: &'static Socket, bytes: usize, is_last: bool) {
+        note_part(&socket.row().send, self.sent + bytes, is_last);
+        if !is_last && self.message.is_none() {
+            self.message = Message::begin(socket);
+        }
+    }
 }
 
 fn done(socket: &Socket, sent: usize) -> Outcome {
@@ -186,11 +202,12 @@ fn send_step(
     turn: &mut Turn,
 ) -> Step {
     let want = vectors.remaining();
+    // Before the lock: a thread that brings the memory when it is asked for (userfaultfd) may wait for that.
+    let is_there = is_there(vectors);
     let Some(locked) = socket.lock_send(call.fd) else {
         return Step::Gone;
     };
-    let state = &socket.row().send;
-    if turn.is_others(state) {
+    if turn.is_others(&socket.row().send) {
         return Step::OthersTurn;
     }
     if locked.is_nested() || course.fruitless > FRUITLESS_STEPS_MAX {
@@ -198,7 +215,7 @@ fn send_step(
         return Step::Kernel(begin_raw(socket, call.fd, &locked, want));
     }
     course.fruitless += 1;
-    if CHAOS.strikes(6) {
+    if CHAOS.strikes(6) || course.message.is_some() && socket.begun.is_awaited() {
         locked.half.leave();
     }
     locked.segment().words(locked.direction).will_write();
@@ -215,9 +232,9 @@ fn send_step(
                 begin_epoch(socket, call.fd, &locked, gate);
             }
             let part = (CHAOS.cut(bytes.min(step_of(window))), window);
-            let step = ring_step(&locked, gate, part, vectors, now);
+            let step = ring_step(&locked, gate, part, (vectors, is_there), now);
             if let Step::Ring(part) = step {
-                note_part(state, course.sent + part, part == want);
+                course.note_part(socket, part, part == want);
             }
             drop(locked);
             if window == SMALL_RING_BYTES && want > window as usize {
@@ -300,10 +317,10 @@ fn ring_step(
     locked: &Locked<SendHalf<'_>>,
     gate: Gate,
     (bytes, window): (u32, u32),
-    vectors: &mut Vectors<'_>,
+    (vectors, is_there): (&mut Vectors<'_>, bool),
     now: u64,
 ) -> Step {
-    if (bytes as usize) < vectors.remaining() && !is_there(vectors) {
+    if (bytes as usize) < vectors.remaining() && !is_there {
         return Step::Fault;
     }
     let mut cursor = vectors.clone();

@@ -4,6 +4,7 @@ use libc::c_int;
 use millrace_wire::Reason;
 
 use super::{fork, is_borrowed};
+use crate::send::await_messages;
 use crate::socket::{Socket, forget};
 use crate::table::{self, Closing, Entry};
 use crate::{client, kernel, pass, started, uring};
@@ -16,11 +17,13 @@ pub(crate) fn drop_descriptor(fd: c_int) -> Option<Closing> {
     if matches!(entry, Entry::Unknown) || is_borrowed() {
         return None;
     }
-    if !matches!(entry, Entry::Socket(_)) {
+    let Entry::Socket(socket) = entry else {
         forget(fd, table::replace(fd, Entry::Unknown));
         return None;
-    }
+    };
+    let locked = await_messages(socket, fd);
     let (was, closing) = Closing::begin(fd);
+    drop(locked);
     forget(fd, was);
     Some(closing)
 }

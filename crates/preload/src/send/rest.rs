@@ -25,7 +25,7 @@ pub(super) fn send_rest(
     row: &'static Row,
     call: &Call<'_>,
     vectors: &Vectors<'_>,
-    course: &Course,
+    course: &mut Course,
 ) -> isize {
     let interrupts = course.interrupts;
     if kernel::has_failed(call.fd) {
@@ -53,6 +53,8 @@ pub(super) fn send_rest(
         last = match in_pieces_until_ns(call.fd, course.waited) {
             Some(until_ns) => {
                 let waits = Waits::new(socket, call.fd, until_ns, interrupts);
+                // It has a descriptor of its own.
+                drop(course.message.take());
                 send_in_pieces(socket, call, rest, waits)
             }
             None => send(&rest, QUIETLY),
@@ -79,15 +81,17 @@ fn keep_error_of_rest(socket: &'static Socket, fd: c_int, error: c_int) {
     }
 }
 
-/// Whether the kernel's call does not do for what is left, and until when, of CLOCK_MONOTONIC in nanoseconds, it is waited for then: the
-/// kernel would restart one that has sent nothing after a handler, and would count no wait for the ring's reader. One that is timed it does
-/// not restart.
+/// Whether the kernel's call does not do for what is left, and until when, of CLOCK_MONOTONIC in nanoseconds, it is waited for then: by the
+/// time that it begins another thread may have closed the descriptor; the kernel would restart one that has sent nothing after a handler,
+/// and would count no wait for the ring's reader. One that is timed it does not restart.
 fn in_pieces_until_ns(fd: c_int, waited: u64) -> Option<u64> {
+    let is_alone = thread::is_alone();
     match patience_ns(fd) {
-        None => signals::may_restart_calls().then_some(u64::MAX),
+        None => (!is_alone || signals::may_restart_calls()).then_some(u64::MAX),
         Some(patience_ns) => {
             let waited_ns = waited.saturating_mul(1024) / spin::cycles(1024).max(1);
-            let left_ns = left_ns(patience_ns, waited_ns)?;
+            let left_ns = left_ns(patience_ns, waited_ns);
+            let left_ns = left_ns.or((!is_alone).then_some(patience_ns))?;
             Some(kernel::monotonic_ns().saturating_add(left_ns))
         }
     }

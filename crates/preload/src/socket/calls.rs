@@ -58,6 +58,7 @@ impl Socket {
     /// In a forked child: the parent's other threads are not here, nor their calls in what is not shared.
     pub(crate) fn forget_threads(&self) {
         self.pollers.store(0, SeqCst);
+        self.begun.forget();
         self.own_row.forget_calls();
         self.own_row.send.lock.unlock(Held::Owned);
         self.own_row.receive.lock.unlock(Held::Owned);
@@ -75,6 +76,6 @@ impl Socket {
 
     /// Whether no call of a thread of ours is under way that counts itself out of this object when it ends.
     pub(super) fn is_quiet(&self) -> bool {
-        self.pollers.load(SeqCst) == 0 && self.own_row.is_quiet()
+        self.pollers.load(SeqCst) == 0 && self.begun.is_quiet() && self.own_row.is_quiet()
     }
 }

@@ -18,7 +18,7 @@ use super::network::Shown;
 use super::{Socket, phase, reset_row};
 use crate::guarded::Guarded;
 use crate::receive::{Gathering, Peeked, Told};
-use crate::send::Merging;
+use crate::send::{Begun, Merging};
 use crate::spin::Spinner;
 use crate::table::{self, Entry};
 use crate::thread::Busy;
@@ -68,6 +68,7 @@ impl Socket {
             looked_head: AtomicU32::new(0),
             shown: Shown::default(),
             merging: Merging::default(),
+            begun: Begun::default(),
             gathering: Gathering::default(),
             told: Told::default(),
             peeked: Peeked::default(),

@@ -51,7 +51,7 @@ pub(crate) use habits::Looking;
 
 use crate::guarded::Guarded;
 use crate::receive::{Gathering, Peeked, Told};
-use crate::send::Merging;
+use crate::send::{Begun, Merging};
 use crate::spin::Spinner;
 use crate::thread::Busy;
 use crate::{client, kernel, process, spin, table};
@@ -109,6 +109,7 @@ pub(crate) struct Socket {
     /// The life of this process in which the segment was last known to be the one that the peer has, too.
     life: AtomicU64,
     pub(crate) merging: Merging,
+    pub(crate) begun: Begun,
     pub(crate) gathering: Gathering,
     pub(crate) told: Told,
     pub(crate) peeked: Peeked,
