@@ -184,8 +184,8 @@ impl Server {
                 (None, true) => Asker::Sender,
                 (None, false) => Asker::Reader,
             },
-            // What is left in the ring of a reader that leaves is lost; what a sender leaves, its reader can read there. If it were
-            // carried over, the reader's queue would grow, and the FIN come before its time.
+            // What is left in the ring of a reader that leaves is lost; what a sender leaves, its reader can read there, or it is put back
+            // later. If it were carried over, the reader's queue would grow, and the FIN come before its time.
             carries: met.is_some() || !sends || is_being_left,
             reader_is_ending: false,
             callers: self.all_holders(sender, sender_row),
@@ -211,6 +211,7 @@ impl Server {
             }
             borrowed => borrowed?,
         };
+        road.carries = road.carries || !sys::may_repair(socket.as_fd());
         let reader = borrow(receiver, road.receiver, false);
         road.reader_is_ending = reader.is_err() && self.is_ending(receiver, road.receiver);
         let reader = reader.as_ref().ok().map(AsFd::as_fd);

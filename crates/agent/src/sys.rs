@@ -362,6 +362,13 @@ pub(crate) fn set_tcp_option(socket: BorrowedFd<'_>, option: i32, value: i32) ->
     set_u32(socket, (libc::IPPROTO_TCP, option), value.cast_unsigned())
 }
 
+/// Whether we have the right to repair a connection: without it even what does not exist is refused so. Nothing is changed.
+pub(crate) fn may_repair(socket: BorrowedFd<'_>) -> bool {
+    const NO_SUCH: i32 = 77;
+    let refused = set_tcp_option(socket, libc::TCP_REPAIR, NO_SUCH).err();
+    refused.and_then(|error| error.raw_os_error()) != Some(libc::EPERM)
+}
+
 /// The value of an option of the level IPPROTO_TCP.
 pub(crate) fn tcp_option(socket: BorrowedFd<'_>, option: i32) -> io::Result<u32> {
     get_u32(socket, (libc::IPPROTO_TCP, option))
