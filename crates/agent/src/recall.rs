@@ -187,6 +187,7 @@ impl Server {
             // What is left in the ring of a reader that leaves is lost; what a sender leaves, its reader can read there, or it is put back
             // later. If it were carried over, the reader's queue would grow, and the FIN come before its time.
             carries: met.is_some() || !sends || is_being_left,
+            makes_room: false,
             reader_is_ending: false,
             callers: self.all_holders(sender, sender_row),
         };
@@ -211,7 +212,7 @@ impl Server {
             }
             borrowed => borrowed?,
         };
-        road.carries = road.carries || !sys::may_repair(socket.as_fd());
+        road.makes_room = !sys::may_repair(socket.as_fd());
         let reader = borrow(receiver, road.receiver, false);
         road.reader_is_ending = reader.is_err() && self.is_ending(receiver, road.receiver);
         let reader = reader.as_ref().ok().map(AsFd::as_fd);
@@ -230,6 +231,8 @@ struct Road<'a> {
     asker: Asker,
     /// All is done that can be: also what may hold the agent up for some milliseconds.
     carries: bool,
+    /// The sender's limits may be raised: what has no room nobody could put back later.
+    makes_room: bool,
     /// Nobody gave the reader's socket out, and somebody who had it is about to end. While we have it, nobody can close it.
     reader_is_ending: bool,
     /// The processes that may be in a call that sends, where all are known; else none.
@@ -325,10 +328,10 @@ impl Road<'_> {
         if sys::has_upper_protocol(socket) || reader.is_some_and(sys::has_upper_protocol) {
             return Err(Refusal::Upper);
         }
-        let mut room = Room::of(socket, self.carries);
+        let mut room = Room::of(socket, self.carries || self.makes_room);
         let mut drawn = Vec::new();
         let is_still = self.await_calls(SHORT_WAIT) || self.are_callers_stopped();
-        if !is_still && self.call_ends_in(socket) && room.make() {
+        if self.carries && !is_still && self.call_ends_in(socket) && room.make() {
             let has_ended = self.await_calls(if room.is_ample() {
                 patience
             } else {

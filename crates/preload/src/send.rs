@@ -14,7 +14,7 @@ use crate::socket::{Locked, Socket};
 use crate::spin::{self, cycles};
 use crate::thread::{self, Interrupts};
 use crate::vectors::Vectors;
-use crate::{Outcome, fault, kernel, table};
+use crate::{Outcome, fault, kernel, table, user};
 
 mod begun;
 mod merge;
@@ -115,13 +115,14 @@ fn send_joined(
     let mut turn = Turn::default();
     while course.sent < total {
         match send_step(socket, call, &mut vectors, &mut course, &mut turn) {
-            Step::Ring(bytes) => (course.sent, course.fruitless) = (course.sent + bytes, 0),
+            Step::Ring(bytes) => course.advance(bytes),
+            Step::Unknown(bytes) => course.ask_for(&vectors, bytes),
             Step::Again => {}
             Step::OthersTurn => turn.pass(),
             Step::Gone => break,
             Step::Fault => {
                 return if course.sent > 0 {
-                    done(socket, course.sent)
+                    done(socket.row(), course.sent)
                 } else {
                     Outcome::Errno(libc::EFAULT)
                 };
@@ -135,14 +136,14 @@ fn send_joined(
             }
             Step::Kernel(row) => {
                 let rest = send_rest(socket, row, call, &vectors, &mut course);
-                return done(socket, course.sent + rest.max(0).cast_unsigned());
+                return done(row, course.sent + rest.max(0).cast_unsigned());
             }
         }
     }
     if course.sent == 0 {
         return send_raw(socket, call.fd, total, raw);
     }
-    done(socket, course.sent)
+    done(socket.row(), course.sent)
 }
 
 /// How far a call has come.
@@ -158,9 +159,23 @@ struct Course {
     waited: u64,
     /// Since a part is published and more is to come.
     message: Option<Message>,
+    /// The kernel was asked whether the memory of the next step is there.
+    has_asked: bool,
 }
 
 impl Course {
+    #[inline]
+    fn advance(&mut self, bytes: usize) {
+        (self.sent, self.fruitless, self.has_asked) = (self.sent + bytes, 0, false);
+    }
+
+    /// Where no lock is held: another thread may have to bring the memory (`userfaultfd`), and close the connection before.
+    #[cold]
+    fn ask_for(&mut self, vectors: &Vectors<'_>, bytes: usize) {
+        all_chunks(vectors, bytes, user::may_read);
+        self.has_asked = true;
+    }
+
     /// So many bytes more are published. The half is locked.
     #[inline]
     fn note_part(&mut self, socket: &'static Socket, bytes: usize, is_last: bool) {
@@ -171,9 +186,9 @@ impl Course {
     }
 }
 
-fn done(socket: &Socket, sent: usize) -> Outcome {
-    end_parts(&socket.row().send);
-    let messages = &socket.row().send.ring_messages;
+fn done(row: &Row, sent: usize) -> Outcome {
+    end_parts(&row.send);
+    let messages = &row.send.ring_messages;
     messages.store(messages.load(Relaxed) + 1, Relaxed);
     Outcome::Handled(sent.cast_signed())
 }
@@ -187,7 +202,9 @@ enum Step {
     OthersTurn,
     /// The next bytes go by the kernel; the raw call has been announced in the row.
     Kernel(&'static Row),
-    /// The program's buffer cannot be read.
+    /// Nobody has asked yet whether so many bytes of the program's buffer can be read.
+    Unknown(usize),
+    /// They cannot.
     Fault,
     /// The descriptor is not this connection any more.
     Gone,
@@ -202,8 +219,6 @@ fn send_step(
     turn: &mut Turn,
 ) -> Step {
     let want = vectors.remaining();
-    // Before the lock: a thread that brings the memory when it is asked for (userfaultfd) may wait for that.
-    let is_there = is_there(vectors);
     let Some(locked) = socket.lock_send(call.fd) else {
         return Step::Gone;
     };
@@ -215,11 +230,11 @@ fn send_step(
         return Step::Kernel(begin_raw(socket, call.fd, &locked, want));
     }
     course.fruitless += 1;
-    if CHAOS.strikes(6) || course.message.is_some() && socket.begun.is_awaited() {
+    let now = spin::clock();
+    if CHAOS.strikes(6) || course.message.is_some() && socket.begun.is_awaited(now) {
         locked.half.leave();
     }
     locked.segment().words(locked.direction).will_write();
-    let now = spin::clock();
     socket.look_after_reader(call.fd, &locked, now);
     match locked.half.plan(want) {
         Ok(SendPlan::Ring {
@@ -232,7 +247,7 @@ fn send_step(
                 begin_epoch(socket, call.fd, &locked, gate);
             }
             let part = (CHAOS.cut(bytes.min(step_of(window))), window);
-            let step = ring_step(&locked, gate, part, (vectors, is_there), now);
+            let step = ring_step(&locked, gate, part, (vectors, course.has_asked), now);
             if let Step::Ring(part) = step {
                 course.note_part(socket, part, part == want);
             }
@@ -293,21 +308,24 @@ fn begin_epoch(socket: &Socket, fd: c_int, locked: &Locked<SendHalf<'_>>, gate: 
     locked.half.begin_epoch(gate, position);
 }
 
-/// Whether the memory is there of what the kernel would take at once: it takes all of that or nothing.
-fn is_there(vectors: &Vectors<'_>) -> bool {
+/// Whether this holds of all of the memory of the next `bytes` bytes.
+fn all_chunks(
+    vectors: &Vectors<'_>,
+    mut bytes: usize,
+    holds: impl Fn(*const u8, usize) -> bool,
+) -> bool {
     let mut cursor = vectors.clone();
-    let mut left = KERNEL_STEP_BYTES;
     loop {
         let (source, length) = cursor.chunk();
-        let part = length.min(left);
+        let part = length.min(bytes);
         if part == 0 {
             return true;
         }
-        if !crate::user::may_read(source, part) {
+        if !holds(source, part) {
             return false;
         }
         cursor.advance(part);
-        left -= part;
+        bytes -= part;
     }
 }
 
@@ -317,11 +335,20 @@ fn ring_step(
     locked: &Locked<SendHalf<'_>>,
     gate: Gate,
     (bytes, window): (u32, u32),
-    (vectors, is_there): (&mut Vectors<'_>, bool),
+    (vectors, has_asked): (&mut Vectors<'_>, bool),
     now: u64,
 ) -> Step {
-    if (bytes as usize) < vectors.remaining() && !is_there {
-        return Step::Fault;
+    let is_there = |source, part| match has_asked {
+        true => user::may_read(source, part),
+        false => user::is_known(source, part),
+    };
+    let refused = match has_asked {
+        true => Step::Fault,
+        false => Step::Unknown(KERNEL_STEP_BYTES.max(bytes as usize)),
+    };
+    // Of what the kernel would take at once it takes all or nothing.
+    if (bytes as usize) < vectors.remaining() && !all_chunks(vectors, KERNEL_STEP_BYTES, is_there) {
+        return refused;
     }
     let mut cursor = vectors.clone();
     let mut copied = 0;
@@ -329,12 +356,18 @@ fn ring_step(
         let (source, length) = cursor.chunk();
         let part = (bytes - copied).min(u32::try_from(length).unwrap_or(u32::MAX));
         let to = gate.tail.wrapping_add(copied);
-        let is_there = crate::user::may_read(source, part as usize)
-            // SAFETY: the memory is the program's buffer; a part that is not there ends the copy.
-            && fault::guarded(|| unsafe { locked.segment().write(locked.direction, to, window, source, part) });
-        if !is_there {
+        if !is_there(source, part as usize) {
+            return refused;
+        }
+        // SAFETY: the memory is the program's buffer; a part that is not there ends the copy.
+        let copy = || unsafe {
+            locked
+                .segment()
+                .write(locked.direction, to, window, source, part)
+        };
+        if !fault::guarded(copy) {
             // As in the kernel, nothing of this part has been sent.
-            crate::user::forget();
+            user::forget();
             return Step::Fault;
         }
         cursor.advance(part as usize);

@@ -150,6 +150,18 @@ pub(crate) fn can_read(start: *const u8, bytes: usize) -> bool {
         )
 }
 
+/// Whether this thread has found before that `bytes` bytes at `start` can be read: nothing is asked.
+#[inline]
+pub(crate) fn is_known(start: *const u8, bytes: usize) -> bool {
+    let Some(last) = (start as usize).checked_add(bytes.saturating_sub(1)) else {
+        return false;
+    };
+    let tables: *mut Tables = local().tables.get().cast();
+    // SAFETY: as in `is_covered`.
+    let tables = unsafe { tables.as_mut() };
+    tables.is_some_and(|tables| tables.readable.knows(start as usize / PAGE, last / PAGE))
+}
+
 /// Whether `bytes` bytes at `start` can be written, as [`can_read`].
 #[inline]
 pub(crate) fn can_write(start: *mut u8, bytes: usize) -> bool {
@@ -262,15 +274,19 @@ impl Known {
     }
 
     #[inline]
-    fn covers(&mut self, first_page: usize, last_page: usize, advice: i32) -> bool {
-        let known = self.epoch == EPOCH.load(Relaxed)
+    fn knows(&mut self, first_page: usize, last_page: usize) -> bool {
+        self.epoch == EPOCH.load(Relaxed)
             && if last_page - first_page < SHORT_PAGES {
                 (first_page..=last_page).all(|page| self.row(page).has(page))
             } else {
                 let mut ranges = self.ranges.iter();
                 ranges.any(|(low, high)| *low <= first_page && last_page < *high)
-            };
-        known || self.learn(first_page, last_page + 1, advice)
+            }
+    }
+
+    #[inline]
+    fn covers(&mut self, first_page: usize, last_page: usize, advice: i32) -> bool {
+        self.knows(first_page, last_page) || self.learn(first_page, last_page + 1, advice)
     }
 
     /// Lets the kernel try the pages from `low` up to `high`, and remembers the answer when it is good.

@@ -206,6 +206,7 @@ impl Server {
             sender_connected: sender.offer.end == millrace_wire::End::Active,
             asker: Asker::Nobody,
             carries: false,
+            makes_room: false,
             reader_is_ending: false,
             callers: Vec::new(),
         };

@@ -2,7 +2,8 @@
 //! They are taken out of it, and sent once more behind the ring's.
 //!
 //! Who asks waits and holds its lock, the other's lock is the agent's: nobody sends or takes anything meanwhile. For somebody who can do
-//! without, it is done only where there is room beyond doubt for all of it. For a reader that leaves its ring for good, it is also tried
+//! without, it is done only where there is room beyond doubt for all of it; the sender's limits may be raised for that where nobody could
+//! put anything back later. For a reader that leaves its ring for good, it is also tried
 //! where the reader's buffer can grow, as it does when much is read at once: what was refused would be missing. Should the kernel not give
 //! or take them all the same, the connection is reset.
 
@@ -140,7 +141,8 @@ impl Road<'_> {
         let is_read = self.receiver.receive.sleepers.load(Acquire) != 0;
         let carries = is_counted && self.carries;
         let all = queue.bytes + u64::from(unread.bytes);
-        let bytes_max = if carries { CARRIED_MAX } else { BYTES_MAX };
+        let makes_room = is_counted && (self.carries || self.makes_room);
+        let bytes_max = if makes_room { CARRIED_MAX } else { BYTES_MAX };
         if !(given_up || is_counted) {
             return Err(Refusal::Uncounted);
         }
@@ -155,7 +157,7 @@ impl Road<'_> {
         }
         let began = Instant::now();
         while sys::unread(reader).ok() != Some(queue.bytes - queue.drawn as u64) {
-            if carries && only_waits(queue, (sender, reader)) {
+            if makes_room && only_waits(queue, (sender, reader)) {
                 break;
             }
             if began.elapsed() > ARRIVAL {

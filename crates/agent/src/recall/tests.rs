@@ -48,8 +48,7 @@ impl Connection {
         // A gate that has let `START` bytes through.
         let gate = &connection.segment.words(0).gate;
         let opened = gate.open(gate.load(), RING.trailing_zeros()).unwrap();
-        let published = gate.publish(opened, START).unwrap();
-        gate.close(published).unwrap();
+        gate.close(gate.publish(opened, START).unwrap()).unwrap();
         let road = connection.road();
         road.sender.grant(RING.ilog2());
         road.receiver.grant(RING.ilog2());
@@ -69,6 +68,7 @@ impl Connection {
             sender_connected: true,
             asker: Asker::Reader,
             carries: false,
+            makes_room: false,
             reader_is_ending: false,
             callers: Vec::new(),
         }

@@ -68,7 +68,7 @@ pub(super) fn look_in_kernel(
     if locked.half.tail() != tail {
         // Bytes came to the ring meanwhile; they were sent before whatever the kernel has to say.
         if seen < 0 {
-            keep_error(socket, -(seen as i32));
+            keep_error(socket.row(), -(seen as i32));
         }
         return Step::Again;
     }
@@ -254,7 +254,7 @@ pub(super) fn take_rest(
         count_message(&row.receive, call, taken);
     }
     if taken < 0 {
-        keep_error(socket, -(taken as i32));
+        keep_error(row, -(taken as i32));
         return Step::Enough;
     }
     progress.vectors.skip(taken.cast_unsigned());
@@ -306,18 +306,18 @@ pub(super) fn await_rest(
     row: &'static Row,
     progress: &mut Progress<'_>,
 ) {
-    let result = gather_rest(socket, call, progress);
+    let result = gather_rest((socket, row), call, progress);
     if result < 0 {
-        keep_error(socket, -(result as i32));
+        keep_error(row, -(result as i32));
     }
     account(socket, call, row, result);
     progress.got += usize::try_from(result).unwrap_or(0);
 }
 
 /// The kernel told of an error, which it does once, where there was something else to return: the next call that has nothing returns it.
-pub(crate) fn keep_error(socket: &Socket, error: i32) {
+pub(crate) fn keep_error(row: &Row, error: i32) {
     if !matches!(error, 0 | libc::EAGAIN | libc::EINTR | libc::EFAULT) {
-        socket.keep_error(error);
+        row.identity.error.store(error.cast_unsigned(), Release);
     }
 }
 

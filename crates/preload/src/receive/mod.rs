@@ -192,7 +192,7 @@ fn receive_joined(
                 Ok(()) => {}
                 Err(error) if progress.got == 0 => return Outcome::Errno(error),
                 Err(error) => {
-                    keep_error(socket, error);
+                    keep_error(socket.row(), error);
                     return done(socket, call, &progress);
                 }
             },
@@ -202,7 +202,7 @@ fn receive_joined(
                 return done(socket, call, &progress);
             }
             Step::End(result) if progress.got > 0 => {
-                keep_error(socket, -(result as i32));
+                keep_error(socket.row(), -(result as i32));
                 return done(socket, call, &progress);
             }
             Step::Gone if progress.got > 0 => return done(socket, call, &progress),

@@ -66,7 +66,7 @@ pub(super) fn peek(
     let Ok(seen) = usize::try_from(seen) else {
         let error = -(seen as i32);
         if before == 0 {
-            keep_error(socket, error);
+            keep_error(socket.row(), error);
             progress.got = copied;
             return Step::Enough;
         }

@@ -1,5 +1,7 @@
 //! The rest of a call that waits for all that it asked for, when it has taken a part from the ring.
 
+use millrace_shm::board::Row;
+
 use super::by_kernel::{await_list, deadline_ns, keep_error, receive_list};
 use super::{Call, Progress};
 use crate::kernel;
@@ -28,7 +30,7 @@ pub(super) fn await_byte(waits: &mut Waits) -> bool {
 /// Waits for the rest in pieces. A wait of the kernel's own would know nothing of a handler that has run just before, nor of the
 /// connection when another thread has closed its descriptor, and would begin anew the time that is set.
 pub(super) fn gather_rest(
-    socket: &'static Socket,
+    (socket, row): (&'static Socket, &Row),
     call: &Call<'_>,
     progress: &Progress<'_>,
 ) -> isize {
@@ -51,7 +53,7 @@ pub(super) fn gather_rest(
             0 => break,
             error if total == 0 => return error,
             error => {
-                keep_error(socket, -(error as i32));
+                keep_error(row, -(error as i32));
                 break;
             }
         }

@@ -2,10 +2,10 @@
 //! what a call has begun with.
 //!
 //! Whoever closes a connection, or puts something else in its place, waits for those of which a part is on the ring and more is to come.
-//! They leave the ring for the kernel's road at their next step, with a descriptor of their own, so that this takes no longer than a copy.
+//! They leave the ring for the kernel's road at their next step, so that this takes no longer than a copy.
 
 use std::sync::atomic::{
-    AtomicU32,
+    AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
 
@@ -20,40 +20,39 @@ use crate::thread;
 
 /// Nanoseconds after which a message that was left in the middle, by a jump out of a signal handler, is not waited for any more.
 const WAIT_NS: u64 = 1_000_000_000;
+/// So long, in nanoseconds, messages leave the ring after somebody was last seen to wait.
+const AWAITED_NS: u64 = 10_000_000;
 /// Times the processor is given away before the closing thread sleeps for a moment.
 const YIELDS_BEFORE_NAP: u32 = 64;
 
-/// How many of a connection's messages have begun, and whether somebody waits for their end.
+/// A connection's messages that have begun, and whether somebody waits for their end.
 #[derive(Debug, Default)]
 pub(crate) struct Begun {
     messages: AtomicU32,
-    closers: AtomicU32,
+    /// Whose the last one is.
+    thread: AtomicU32,
+    /// Until when, of `spin::clock`, they leave the ring.
+    awaited_until: AtomicU64,
 }
 
 impl Begun {
-    /// In a forked child: the parent's other threads are not here.
+    /// Those who began them are not here any more.
     pub(crate) fn forget(&self) {
-        self.messages.store(0, Relaxed);
-        self.closers.store(0, Relaxed);
+        self.messages.store(0, SeqCst);
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
-        self.messages.load(SeqCst) == 0 && self.closers.load(SeqCst) == 0
+        self.messages.load(SeqCst) == 0
     }
 
     /// Whether a message leaves the ring, which is waited for.
     #[inline]
-    pub(super) fn is_awaited(&self) -> bool {
-        self.closers.load(Relaxed) != 0
+    pub(super) fn is_awaited(&self, now: u64) -> bool {
+        now < self.awaited_until.load(Relaxed)
     }
 }
 
-/// One fewer, unless they were forgotten meanwhile.
-fn count_out(count: &AtomicU32) {
-    let _ = count.fetch_update(SeqCst, Relaxed, |count| count.checked_sub(1));
-}
-
-/// This thread's message, from its first part on until it is on the kernel's road for good.
+/// This thread's message, from its first part on until its last call of the kernel begins.
 #[derive(Debug)]
 pub(super) struct Message(&'static Socket);
 
@@ -63,6 +62,7 @@ impl Message {
         if thread::is_alone() {
             return None;
         }
+        socket.begun.thread.store(thread::id(), Relaxed);
         socket.begun.messages.fetch_add(1, SeqCst);
         let own = &local().messages;
         own.set(own.get() + 1);
@@ -74,7 +74,10 @@ impl Drop for Message {
     fn drop(&mut self) {
         let own = &local().messages;
         own.set(own.get().saturating_sub(1));
-        count_out(&self.0.begun.messages);
+        // They may have been forgotten meanwhile.
+        let fewer = |count: u32| count.checked_sub(1);
+        let messages = &self.0.begun.messages;
+        let _ = messages.fetch_update(SeqCst, Relaxed, fewer);
     }
 }
 
@@ -88,30 +91,44 @@ pub(crate) fn await_messages(
         return None;
     }
     let locked = socket.lock_send(fd)?;
-    if socket.begun.messages.load(SeqCst) == 0 {
+    let has_calls = || socket.row().send.raw.load(SeqCst) != 0;
+    if socket.begun.is_quiet() && !has_calls() {
         return Some(locked);
     }
     drop(locked);
+    let locked = wait(socket, fd)?;
+    if !has_calls() {
+        return Some(locked);
+    }
+    drop(locked);
+    // One may be about to enter the kernel, by the descriptor's number.
+    sys::nap();
     wait(socket, fd)
 }
 
 #[cold]
 fn wait(socket: &'static Socket, fd: c_int) -> Option<Locked<SendHalf<'static>>> {
-    socket.begun.closers.fetch_add(1, SeqCst);
+    let begun = &socket.begun;
     let since = spin::clock();
     let mut yields = 0u32;
-    let locked = loop {
+    loop {
+        let locked = socket.lock_send(fd)?;
+        if begun.is_quiet() {
+            return Some(locked);
+        }
+        drop(locked);
+        let now = spin::clock();
+        let until = now.saturating_add(cycles(AWAITED_NS));
+        begun.awaited_until.store(until, Relaxed);
         sys::yield_now();
         yields += 1;
-        if yields.is_multiple_of(YIELDS_BEFORE_NAP) {
-            sys::nap();
+        if !yields.is_multiple_of(YIELDS_BEFORE_NAP) {
+            continue;
         }
-        let is_late = spin::clock().wrapping_sub(since) > cycles(WAIT_NS);
-        let locked = socket.lock_send(fd);
-        if is_late || locked.is_none() || socket.begun.messages.load(SeqCst) == 0 {
-            break locked;
+        sys::nap();
+        let is_late = now.wrapping_sub(since) > cycles(WAIT_NS);
+        if is_late || !sys::thread_exists(begun.thread.load(Relaxed)) {
+            begun.forget();
         }
-    };
-    count_out(&socket.begun.closers);
-    locked
+    }
 }

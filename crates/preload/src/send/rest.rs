@@ -37,11 +37,10 @@ pub(super) fn send_rest(
     let waits = call.flags & libc::MSG_DONTWAIT == 0 && !socket.is_nonblocking();
     // What the kernel takes at once comes before the messages of other threads.
     // Nothing where another thread has closed the connection: the number may be anything.
-    let send = |vectors: &Vectors<'_>, how| match table::is(call.fd, socket) {
-        true => send_list(call, vectors, how),
+    let mut last = match table::is(call.fd, socket) {
+        true => send_list(call, vectors, QUIETLY | libc::MSG_DONTWAIT),
         false => 0,
     };
-    let mut last = send(vectors, QUIETLY | libc::MSG_DONTWAIT);
     end_parts(&row.send);
     let mut result = last;
     let taken = last.max(0).cast_unsigned();
@@ -53,11 +52,16 @@ pub(super) fn send_rest(
         last = match in_pieces_until_ns(call.fd, course.waited) {
             Some(until_ns) => {
                 let waits = Waits::new(socket, call.fd, until_ns, interrupts);
-                // It has a descriptor of its own.
-                drop(course.message.take());
-                send_in_pieces(socket, call, rest, waits)
+                if waits.has_own() {
+                    drop(course.message.take());
+                }
+                send_in_pieces((socket, row), call, rest, waits)
             }
-            None => send(&rest, QUIETLY),
+            None if table::is(call.fd, socket) => {
+                drop(course.message.take());
+                send_list(call, &rest, QUIETLY)
+            }
+            None => 0,
         };
         result = if taken > 0 {
             result + last.max(0)
@@ -66,7 +70,7 @@ pub(super) fn send_rest(
         };
     }
     if last < 0 {
-        keep_error_of_rest(socket, call.fd, thread::errno());
+        keep_error_of_rest((socket, row), call.fd, thread::errno());
     }
     account(socket, row, result);
     thread::set_errno(errno);
@@ -75,23 +79,22 @@ pub(super) fn send_rest(
 
 /// The error that ended a message of which a part was sent is for the next call; but for EPIPE after a shutdown of our own, which comes
 /// again by itself.
-fn keep_error_of_rest(socket: &'static Socket, fd: c_int, error: c_int) {
+/// It is kept in the `row` of the call: the connection may have been closed meanwhile, and its object be another's.
+fn keep_error_of_rest((socket, row): (&'static Socket, &Row), fd: c_int, error: c_int) {
     if error != libc::EPIPE || socket.is_reset_behind_end(fd) {
-        keep_error(socket, error);
+        keep_error(row, error);
     }
 }
 
-/// Whether the kernel's call does not do for what is left, and until when, of CLOCK_MONOTONIC in nanoseconds, it is waited for then: by the
-/// time that it begins another thread may have closed the descriptor; the kernel would restart one that has sent nothing after a handler,
-/// and would count no wait for the ring's reader. One that is timed it does not restart.
+/// Whether the kernel's call does not do for what is left, and until when, of CLOCK_MONOTONIC in nanoseconds, it is waited for then: the
+/// kernel would restart one that has sent nothing after a handler, and would count no wait for the ring's reader. One that is timed it does
+/// not restart.
 fn in_pieces_until_ns(fd: c_int, waited: u64) -> Option<u64> {
-    let is_alone = thread::is_alone();
     match patience_ns(fd) {
-        None => (!is_alone || signals::may_restart_calls()).then_some(u64::MAX),
+        None => signals::may_restart_calls().then_some(u64::MAX),
         Some(patience_ns) => {
             let waited_ns = waited.saturating_mul(1024) / spin::cycles(1024).max(1);
-            let left_ns = left_ns(patience_ns, waited_ns);
-            let left_ns = left_ns.or((!is_alone).then_some(patience_ns))?;
+            let left_ns = left_ns(patience_ns, waited_ns)?;
             Some(kernel::monotonic_ns().saturating_add(left_ns))
         }
     }
@@ -113,7 +116,7 @@ fn patience_ns(fd: c_int) -> Option<u64> {
 /// A count, or -1 with the error.
 #[cold]
 fn send_in_pieces(
-    socket: &'static Socket,
+    (socket, row): (&'static Socket, &Row),
     call: &Call<'_>,
     mut rest: Vectors<'_>,
     mut waits: Waits,
@@ -145,7 +148,7 @@ fn send_in_pieces(
             waits.rest();
         } else {
             if sent > 0 {
-                keep_error_of_rest(socket, waits.fd(), -(part as i32));
+                keep_error_of_rest((socket, row), waits.fd(), -(part as i32));
                 break;
             }
             thread::set_errno(-(part as i32));
