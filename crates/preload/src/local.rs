@@ -44,8 +44,8 @@ pub(crate) struct Local {
     /// Those of signals that the wait under way does not block, and what it blocks.
     pub(crate) unmasked_interrupts: Cell<u32>,
     pub(crate) masked: Cell<u64>,
-    /// Messages that this thread has begun on a ring, below on its stack too.
-    pub(crate) messages: Cell<u32>,
+    /// Where the stack was when the thread last began a message on a ring that has not left it; zero when there is none.
+    pub(crate) message_at: Cell<usize>,
     /// See `thread::since_noted`.
     pub(crate) noted_at: Cell<u64>,
     /// What stands for the child of the fork that the thread makes, or made last.

@@ -159,21 +159,21 @@ struct Course {
     waited: u64,
     /// Since a part is published and more is to come.
     message: Option<Message>,
-    /// The kernel was asked whether the memory of the next step is there.
-    has_asked: bool,
+    /// So many bytes of the memory of the next step the kernel was asked for.
+    asked: usize,
 }
 
 impl Course {
     #[inline]
     fn advance(&mut self, bytes: usize) {
-        (self.sent, self.fruitless, self.has_asked) = (self.sent + bytes, 0, false);
+        (self.sent, self.fruitless, self.asked) = (self.sent + bytes, 0, 0);
     }
 
     /// Where no lock is held: another thread may have to bring the memory (`userfaultfd`), and close the connection before.
     #[cold]
     fn ask_for(&mut self, vectors: &Vectors<'_>, bytes: usize) {
         all_chunks(vectors, bytes, user::may_read);
-        self.has_asked = true;
+        self.asked = bytes;
     }
 
     /// So many bytes more are published. The half is locked.
@@ -247,7 +247,7 @@ fn send_step(
                 begin_epoch(socket, call.fd, &locked, gate);
             }
             let part = (CHAOS.cut(bytes.min(step_of(window))), window);
-            let step = ring_step(&locked, gate, part, (vectors, course.has_asked), now);
+            let step = ring_step(&locked, gate, part, (vectors, course.asked), now);
             if let Step::Ring(part) = step {
                 course.note_part(socket, part, part == want);
             }
@@ -335,16 +335,18 @@ fn ring_step(
     locked: &Locked<SendHalf<'_>>,
     gate: Gate,
     (bytes, window): (u32, u32),
-    (vectors, has_asked): (&mut Vectors<'_>, bool),
+    (vectors, asked): (&mut Vectors<'_>, usize),
     now: u64,
 ) -> Step {
+    let needed = KERNEL_STEP_BYTES.max(bytes as usize);
+    let has_asked = asked >= needed;
     let is_there = |source, part| match has_asked {
         true => user::may_read(source, part),
         false => user::is_known(source, part),
     };
     let refused = match has_asked {
         true => Step::Fault,
-        false => Step::Unknown(KERNEL_STEP_BYTES.max(bytes as usize)),
+        false => Step::Unknown(needed),
     };
     // Of what the kernel would take at once it takes all or nothing.
     if (bytes as usize) < vectors.remaining() && !all_chunks(vectors, KERNEL_STEP_BYTES, is_there) {

@@ -204,11 +204,6 @@ impl Waits {
         self.kept.as_ref().map_or(self.fd, |kept| kept.fd)
     }
 
-    /// Whether that is a descriptor of the call's own.
-    pub(crate) fn has_own(&self) -> bool {
-        self.kept.is_some()
-    }
-
     /// Waits for a while. What is there already is told also when the time is over.
     pub(crate) fn once(&mut self, events: i16) -> Waited {
         let is_over = self.are_over();

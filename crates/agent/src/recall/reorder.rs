@@ -157,7 +157,7 @@ impl Road<'_> {
         }
         let began = Instant::now();
         while sys::unread(reader).ok() != Some(queue.bytes - queue.drawn as u64) {
-            if makes_room && only_waits(queue, (sender, reader)) {
+            if carries && only_waits(queue, (sender, reader)) {
                 break;
             }
             if began.elapsed() > ARRIVAL {

@@ -6,8 +6,11 @@ use millrace_wire::Reason;
 
 use super::{descriptors, receive, send};
 use crate::guarded::Guarded;
-use crate::process::{self, drop_descriptor};
-use crate::{real, table, thread};
+use crate::process;
+use crate::send::await_messages;
+use crate::socket::forget;
+use crate::table::{self, Entry};
+use crate::{real, thread};
 
 /// Streams of ours, by address, and their descriptors.
 static OURS: Guarded<Vec<(usize, c_int)>> = Guarded::new(Vec::new());
@@ -154,10 +157,13 @@ fn close_below<T>(stream: *mut FILE, work: impl FnOnce() -> T) -> T {
     };
     socket.settle_registrations(fd);
     let _uncancelled = thread::Uncancelled::new();
+    drop(await_messages(socket, fd));
     let result = work();
     let errno = thread::errno();
-    if table::is(fd, socket) {
-        drop(drop_descriptor(fd));
+    // The number may be another's by now.
+    let entry = Entry::Socket(socket);
+    if !process::is_borrowed() && table::exchange(fd, entry, Entry::Unknown) {
+        forget(fd, entry);
     }
     thread::set_errno(errno);
     result

@@ -29,7 +29,7 @@ const YIELDS_BEFORE_NAP: u32 = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Begun {
     messages: AtomicU32,
-    /// Whose the last one is.
+    /// Whose the last one is, if it has not ended; zero: nobody's.
     thread: AtomicU32,
     /// Until when, of `spin::clock`, they leave the ring.
     awaited_until: AtomicU64,
@@ -54,7 +54,23 @@ impl Begun {
 
 /// This thread's message, from its first part on until its last call of the kernel begins.
 #[derive(Debug)]
-pub(super) struct Message(&'static Socket);
+pub(super) struct Message {
+    socket: &'static Socket,
+    /// What `Local::message_at` was.
+    outer: usize,
+}
+
+/// Where the stack is.
+#[inline(never)]
+fn here() -> usize {
+    let place = 0u8;
+    std::hint::black_box(&raw const place) as usize
+}
+
+/// Whether this thread is in the middle of a message, below on its stack. One that was left by a jump lies beyond its end.
+fn is_in_message() -> bool {
+    local().message_at.get() > here()
+}
 
 impl Message {
     /// The half is locked. None: there is no other thread that could close anything.
@@ -64,20 +80,22 @@ impl Message {
         }
         socket.begun.thread.store(thread::id(), Relaxed);
         socket.begun.messages.fetch_add(1, SeqCst);
-        let own = &local().messages;
-        own.set(own.get() + 1);
-        Some(Message(socket))
+        let outer = local().message_at.replace(here());
+        Some(Message { socket, outer })
     }
 }
 
 impl Drop for Message {
     fn drop(&mut self) {
-        let own = &local().messages;
-        own.set(own.get().saturating_sub(1));
+        local().message_at.set(self.outer);
+        let begun = &self.socket.begun;
+        // It may be gone soon; there may be others' messages.
+        let _ = begun
+            .thread
+            .compare_exchange(thread::id(), 0, Relaxed, Relaxed);
         // They may have been forgotten meanwhile.
         let fewer = |count: u32| count.checked_sub(1);
-        let messages = &self.0.begun.messages;
-        let _ = messages.fetch_update(SeqCst, Relaxed, fewer);
+        let _ = begun.messages.fetch_update(SeqCst, Relaxed, fewer);
     }
 }
 
@@ -87,7 +105,7 @@ pub(crate) fn await_messages(
     fd: c_int,
 ) -> Option<Locked<SendHalf<'static>>> {
     // A message of this very thread goes on when the handler that we are in has returned, and finds the connection gone.
-    if thread::is_alone() || local().messages.get() != 0 || !socket.is_attached() {
+    if thread::is_alone() || is_in_message() || !socket.is_attached() {
         return None;
     }
     let locked = socket.lock_send(fd)?;
@@ -126,8 +144,9 @@ fn wait(socket: &'static Socket, fd: c_int) -> Option<Locked<SendHalf<'static>>>
             continue;
         }
         sys::nap();
-        let is_late = now.wrapping_sub(since) > cycles(WAIT_NS);
-        if is_late || !sys::thread_exists(begun.thread.load(Relaxed)) {
+        let thread = begun.thread.load(Relaxed);
+        let is_gone = thread != 0 && !sys::thread_exists(thread);
+        if is_gone || now.wrapping_sub(since) > cycles(WAIT_NS) {
             begun.forget();
         }
     }

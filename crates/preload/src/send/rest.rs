@@ -52,9 +52,7 @@ pub(super) fn send_rest(
         last = match in_pieces_until_ns(call.fd, course.waited) {
             Some(until_ns) => {
                 let waits = Waits::new(socket, call.fd, until_ns, interrupts);
-                if waits.has_own() {
-                    drop(course.message.take());
-                }
+                drop(course.message.take());
                 send_in_pieces((socket, row), call, rest, waits)
             }
             None if table::is(call.fd, socket) => {

@@ -84,7 +84,8 @@ fn spin_for_room(
         }
         taken = Some(now);
         drop(locked);
-        if !spin.go_on() || interrupts.end_call(true) {
+        let is_over = interrupts.end_call(true) || socket.begun.is_awaited(spin::clock());
+        if is_over || !spin.go_on() {
             return false;
         }
     }

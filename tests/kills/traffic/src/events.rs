@@ -11,6 +11,8 @@ use crate::{Order, Side};
 
 /// Calls on one connection before the others have their turn.
 const TURN: usize = 16;
+/// A wait for a connection that can be written at once.
+const FIRST_WAIT: Duration = Duration::from_millis(1);
 const NOTHING: Ready = Ready {
     readable: false,
     writable: false,
@@ -131,12 +133,16 @@ impl Loop {
 
     fn add(&mut self, stream: TcpStream, end: End) {
         let member = Member::new(stream, end);
-        if let Some(set) = self.set.as_ref().filter(|_| self.kind == Kind::Edge) {
-            let both = Ready {
-                readable: true,
-                writable: true,
-            };
-            set.add(member.stream.as_raw_fd(), both, true);
+        let fd = member.stream.as_raw_fd();
+        let both = Ready {
+            readable: true,
+            writable: true,
+        };
+        match &self.set {
+            Some(set) if self.kind == Kind::Edge => set.add(fd, both, true),
+            Some(_) => {}
+            // It is seen how this one waits, also when it never has to.
+            None => drop(sys::poll(std::iter::once((fd, both)), Some(FIRST_WAIT))),
         }
         self.members.push(member);
     }
