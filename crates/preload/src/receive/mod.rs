@@ -168,7 +168,6 @@ fn receive_joined(
         socket.gathering.rest();
     }
     let mut progress = Progress::new(vectors);
-    let row = socket.row();
     loop {
         match step(socket, call, &mut progress) {
             Step::Again => {
@@ -193,7 +192,7 @@ fn receive_joined(
                 Ok(()) => {}
                 Err(error) if progress.got == 0 => return Outcome::Errno(error),
                 Err(error) => {
-                    keep_error(row, error);
+                    keep_error(socket.row(), error);
                     return done(socket, call, &progress);
                 }
             },
@@ -203,7 +202,7 @@ fn receive_joined(
                 return done(socket, call, &progress);
             }
             Step::End(result) if progress.got > 0 => {
-                keep_error(row, -(result as i32));
+                keep_error(socket.row(), -(result as i32));
                 return done(socket, call, &progress);
             }
             Step::Gone if progress.got > 0 => return done(socket, call, &progress),
