@@ -3,9 +3,9 @@
 //!
 //! Who asks waits and holds its lock, the other's lock is the agent's: nobody sends or takes anything meanwhile. For somebody who can do
 //! without, it is done only where there is room beyond doubt for all of it; the sender's limits may be raised for that where nobody could
-//! put anything back later. For a reader that leaves its ring for good, it is also tried
-//! where the reader's buffer can grow, as it does when much is read at once: what was refused would be missing. Should the kernel not give
-//! or take them all the same, the connection is reset.
+//! put anything back later. For a reader that leaves its ring for good, it is also tried where the reader's buffer can grow, as it does
+//! when much is read at once: what was refused would be missing. Should the kernel not give or take them all the same, the connection is
+//! reset.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
