@@ -145,7 +145,8 @@ pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) ->
 
 /// `work` closes what is below `stream`. Its last bytes go out first, so the connection is let go of only after that.
 fn close_below<T>(stream: *mut FILE, work: impl FnOnce() -> T) -> T {
-    if stream.is_null() || !table::exists() {
+    // What a child of `vfork` closes is its own.
+    if stream.is_null() || !table::exists() || process::is_borrowed() {
         return work();
     }
     let errno = thread::errno();
@@ -162,7 +163,7 @@ fn close_below<T>(stream: *mut FILE, work: impl FnOnce() -> T) -> T {
     let errno = thread::errno();
     // The number may be another's by now.
     let entry = Entry::Socket(socket);
-    if !process::is_borrowed() && table::exchange(fd, entry, Entry::Unknown) {
+    if table::exchange(fd, entry, Entry::Unknown) {
         forget(fd, entry);
     }
     thread::set_errno(errno);

@@ -10,7 +10,7 @@ use super::rest::gather_rest;
 use super::{Call, Progress, Step, has_copy_only};
 use crate::client::CHAOS;
 use crate::kernel::{self, kernel};
-use crate::socket::{Locked, Socket};
+use crate::socket::{Locked, Socket, keep_error_in};
 use crate::waits::await_events;
 use crate::{Outcome, real, spin, thread};
 
@@ -317,7 +317,7 @@ pub(super) fn await_rest(
 /// The kernel told of an error, which it does once, where there was something else to return: the next call that has nothing returns it.
 pub(crate) fn keep_error(row: &Row, error: i32) {
     if !matches!(error, 0 | libc::EAGAIN | libc::EINTR | libc::EFAULT) {
-        row.identity.error.store(error.cast_unsigned(), Release);
+        keep_error_in(row, error);
     }
 }
 

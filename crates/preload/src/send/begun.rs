@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
-    Ordering::{Relaxed, SeqCst},
+    Ordering::{Acquire, Relaxed, Release},
 };
 
 use libc::c_int;
@@ -38,11 +38,12 @@ pub(crate) struct Begun {
 impl Begun {
     /// Those who began them are not here any more.
     pub(crate) fn forget(&self) {
-        self.messages.store(0, SeqCst);
+        self.messages.store(0, Relaxed);
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
-        self.messages.load(SeqCst) == 0
+        // Acquire: pairs with the Release that ends a message; what its call has announced is visible.
+        self.messages.load(Acquire) == 0
     }
 
     /// Whether a message leaves the ring, which is waited for.
@@ -79,7 +80,8 @@ impl Message {
             return None;
         }
         socket.begun.thread.store(thread::id(), Relaxed);
-        socket.begun.messages.fetch_add(1, SeqCst);
+        // Relaxed, as the half's lock orders it: who closes looks under that lock.
+        socket.begun.messages.fetch_add(1, Relaxed);
         let outer = local().message_at.replace(here());
         Some(Message { socket, outer })
     }
@@ -95,7 +97,8 @@ impl Drop for Message {
             .compare_exchange(thread::id(), 0, Relaxed, Relaxed);
         // They may have been forgotten meanwhile.
         let fewer = |count: u32| count.checked_sub(1);
-        let _ = begun.messages.fetch_update(SeqCst, Relaxed, fewer);
+        // Release: pairs with the Acquire in `Begun::is_quiet`.
+        let _ = begun.messages.fetch_update(Release, Relaxed, fewer);
     }
 }
 
@@ -109,7 +112,7 @@ pub(crate) fn await_messages(
         return None;
     }
     let locked = socket.lock_send(fd)?;
-    let has_calls = || socket.row().send.raw.load(SeqCst) != 0;
+    let has_calls = || socket.row().send.raw.load(Relaxed) != 0;
     if socket.begun.is_quiet() && !has_calls() {
         return Some(locked);
     }

@@ -76,8 +76,7 @@ pub(super) fn send_rest(
 }
 
 /// The error that ended a message of which a part was sent is for the next call; but for EPIPE after a shutdown of our own, which comes
-/// again by itself.
-/// It is kept in the `row` of the call: the connection may have been closed meanwhile, and its object be another's.
+/// again by itself. It is kept in the `row` of the call: the connection may have been closed meanwhile, and its object be another's.
 fn keep_error_of_rest((socket, row): (&'static Socket, &Row), fd: c_int, error: c_int) {
     if error != libc::EPIPE || socket.is_reset_behind_end(fd) {
         keep_error(row, error);

@@ -43,7 +43,7 @@ mod sharing;
 
 pub(crate) use life::{begin_child, forget};
 pub(crate) use patience::rests;
-pub(crate) use peer::ERESTARTSYS;
+pub(crate) use peer::{ERESTARTSYS, keep_error_in};
 pub(crate) use record::reset_row;
 
 use habits::Habits;

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use libc::c_int;
-use millrace_shm::board::flags;
+use millrace_shm::board::{Row, flags};
 use millrace_shm::segment::ENDED;
 use millrace_stream::SendHalf;
 use millrace_wire::Reason;
@@ -25,6 +25,12 @@ const NS_BETWEEN_LOOKS: u64 = 1_000_000;
 const NS_OF_PAUSE: u64 = 50_000;
 /// Between whose looks there is less, that sender is busy.
 const NS_OF_BUSY: u64 = 2_000_000;
+
+/// As [`Socket::keep_error`], of the end record that a call began with.
+pub(crate) fn keep_error_in(row: &Row, error: c_int) {
+    // Release: pairs with the Acquire in `Socket::error`.
+    row.identity.error.store(error.cast_unsigned(), Release);
+}
 
 impl Socket {
     /// Looks whether the reader has gone, now and then; then the bytes go by the kernel, which answers as it does to a writer whose
@@ -95,8 +101,7 @@ impl Socket {
 
     /// It is to be told by whoever is asked first, in whichever process that has the connection.
     pub(crate) fn keep_error(&self, error: c_int) {
-        let word = &self.row().identity.error;
-        word.store(error.cast_unsigned(), Release);
+        keep_error_in(self.row(), error);
     }
 
     /// As [`Socket::keep_error`], of an error that the connection goes on after. A send tells of it too, once it asks the kernel.
