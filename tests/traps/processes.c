@@ -341,9 +341,6 @@ static void beside_us(int how) {
         talk(pair.near, pair.far);
         talk(pair.far, pair.near);
     }
-    /* The programs have ended. Only what posix_spawn was told to copy stays off the ring. */
-    if (how != BY_SPAWN)
-        talk_until_on_ring(pair, 1);
 }
 
 static void forked_program_beside_us(void) { beside_us(BY_FORK); }

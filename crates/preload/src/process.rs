@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{
     AtomicBool, AtomicU32,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Relaxed, Release},
 };
 
 use libc::c_int;
@@ -68,20 +68,29 @@ pub(crate) fn holder() -> u32 {
 /// Whether no other process holds the end, as far as the end record says.
 #[inline]
 pub(crate) fn holds_alone(row: &Row) -> bool {
-    row.identity.holders.load(Acquire) <= 1
+    row.identity.is_held_alone()
 }
 
 /// As [`holds_alone`], and holders that were killed do not count: a few system calls when there are others.
 #[cold]
 pub(crate) fn outlives_others(row: &Row) -> bool {
+    if !row.identity.has_heirs() {
+        count_out_the_dead(row);
+    }
     holds_alone(row)
-        || (!FOREIGN.load(Relaxed) && row.identity.forget_dead(sys::thread_exists) <= 1)
+}
+
+/// Holders that were killed are none any more.
+pub(crate) fn count_out_the_dead(row: &Row) {
+    if row.identity.holders.load(Relaxed) > 1 && !FOREIGN.load(Relaxed) {
+        row.identity.forget_dead(sys::thread_exists);
+    }
 }
 
 /// One more holder. Where there is no place for its number, the dead make room. False: there was none any more.
 pub(crate) fn join(row: &Row, process: u32) -> bool {
     if !row.identity.has_place() {
-        outlives_others(row);
+        count_out_the_dead(row);
     }
     row.identity.join(process)
 }

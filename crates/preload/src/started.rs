@@ -1,7 +1,7 @@
 //! Programs that are started beside this one, and get connections that it keeps.
 //!
 //! They know the kernel's road only, or will find out for themselves what else there is. As after a fork, both use the connection as
-//! the kernel has it until one of them is left. Which connections they get is seen from `FD_CLOEXEC`, and from copies made for them.
+//! the kernel has it. So it stays when the program has ended, since what it has started may go on with it. Which connections they get is seen from `FD_CLOEXEC`, and from copies made for them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -65,11 +65,22 @@ pub(crate) fn will_be_copied(fd: c_int) {
 
 /// What has become of a program.
 pub(crate) enum Program {
-    /// It was not started, or has ended.
-    Gone,
+    NotStarted,
+    /// What it has started goes on, perhaps.
+    Ended,
     Runs(pid_t),
     /// Its number is not known: what it got stays on the kernel's road.
     RunsUnknown,
+}
+
+impl Program {
+    pub(crate) fn ended_if(started: bool) -> Program {
+        if started {
+            Program::Ended
+        } else {
+            Program::NotStarted
+        }
+    }
 }
 
 /// Runs `start`, which starts a program; `actions` is the list of what is done then.
@@ -89,7 +100,8 @@ pub(crate) fn around<T>(
     for (_, socket) in shared {
         let identity = &socket.row().identity;
         match program {
-            Program::Gone => drop(identity.leave(token)),
+            Program::NotStarted => drop(identity.leave(token)),
+            Program::Ended => identity.leave_to_heirs(token),
             Program::Runs(child) => identity.name(token, child as u32 | STRANGER),
             Program::RunsUnknown => identity.name(token, UNKNOWN),
         }
@@ -107,7 +119,7 @@ pub(crate) fn around_unnamed<T>(
         let before = client::hold_still(kernel::last_child);
         let (result, started) = start();
         let program = match client::hold_still(kernel::last_child) {
-            _ if !started => Program::Gone,
+            _ if !started => Program::NotStarted,
             Some(child) if before != Some(child) => Program::Runs(child),
             _ => Program::RunsUnknown,
         };

@@ -116,6 +116,8 @@ pub mod flags {
     pub const ASK_OVER: u32 = 2048;
     /// Agent: it is at work on such a recall, and whoever asked does nothing until it is done.
     pub const AT_WORK: u32 = 4096;
+    /// A holder that had become another program has ended, and may have left the end to programs that it had started: nobody knows.
+    pub const HEIRS: u32 = 8192;
 }
 
 /// The sending half of an end. Guarded by `lock`, except where said.

@@ -331,9 +331,9 @@ pub fn cycles(ns: u64) -> u64 {
 /// waited for another would wait for ever in a child that was forked meanwhile.
 #[cold]
 fn measure_clock() -> u64 {
-    let (ticks, start_ns) = (clock(), sys::monotonic_ns());
+    let (ticks, start_ns) = (clock(), sys::kernels_monotonic_ns());
     loop {
-        let elapsed_ns = sys::monotonic_ns() - start_ns;
+        let elapsed_ns = sys::kernels_monotonic_ns() - start_ns;
         if elapsed_ns > 20_000 {
             return (clock().wrapping_sub(ticks) * 1024 / elapsed_ns).max(1);
         }

@@ -8,8 +8,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
+mod clock;
 #[cfg(miri)]
 mod interpreted;
+
+pub use clock::{kernels_monotonic_ns, monotonic_ns, trust_clock};
 
 /// One system call, as the tests know it that Miri runs.
 ///
@@ -432,18 +435,6 @@ pub fn make_barriers() {
             [MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0],
         )
     };
-}
-
-/// `CLOCK_MONOTONIC` in nanoseconds.
-#[must_use]
-pub fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: fills the structure; served by the vDSO.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Lets another runnable thread have the processor.

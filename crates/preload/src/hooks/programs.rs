@@ -1,6 +1,7 @@
 //! A program that replaces itself: the rings of this process end with its memory. Programs that it starts beside itself, libraries that it
 //! lets go of, and what it confines itself to.
 
+use std::ffi::CStr;
 use std::ptr;
 
 use libc::{FILE, c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
@@ -93,7 +94,7 @@ fn start(
         }
         match result {
             0 => (result, Program::Runs(number)),
-            _ => (result, Program::Gone),
+            _ => (result, Program::NotStarted),
         }
     })
 }
@@ -178,15 +179,23 @@ unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, target) }
 }
 
-/// The program has ended when this returns.
+/// The program, if there is one, has ended when this returns.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     enter!(touches_all("system", 0));
     started::around(ptr::null(), || {
         // SAFETY: the program's own arguments.
         let result = unsafe { real::system(command) };
-        (result, Program::Gone)
+        (result, Program::ended_if(!command.is_null()))
     })
+}
+
+const WRDE_NOCMD: c_int = 1 << 2;
+
+/// Whether what is to be expanded may have a command in it.
+fn has_command(words: &CStr) -> bool {
+    let words = words.to_bytes();
+    words.contains(&b'`') || words.windows(2).any(|pair| pair == b"$(")
 }
 
 /// Commands in what it expands are run by the shell.
@@ -197,10 +206,12 @@ unsafe extern "C-unwind" fn wordexp(
     flags: c_int,
 ) -> c_int {
     enter!(touches_all("wordexp", 0));
+    // SAFETY: the program's own string.
+    let starts = flags & WRDE_NOCMD == 0 && has_command(unsafe { CStr::from_ptr(words) });
     started::around(ptr::null(), || {
         // SAFETY: the program's own arguments.
         let result = unsafe { real::wordexp(words, found, flags) };
-        (result, Program::Gone)
+        (result, Program::ended_if(starts))
     })
 }
 

@@ -177,20 +177,22 @@ impl Socket {
         }
         let was_new = self.stay();
         let row = self.row();
-        process::outlives_others(row);
+        process::count_out_the_dead(row);
         client::LEAVING.fetch_add(1, AcqRel);
         let last = row.identity.leave(process::holder());
+        // Of others nobody is known, and whoever is there knows the kernel's road only.
+        let is_over = last && !row.identity.has_heirs();
         if !last && row.identity.owner.load(Relaxed) == process::id() {
             row.identity.owner.store(0, Relaxed);
         }
-        let stays_watched = !last && self.is_watched_here();
+        let stays_watched = !is_over && self.is_watched_here();
         self.leave_sets(fd);
         let (receive_held, _receiving) = Busy::lock(&row.receive.lock);
         let (send_held, _sending) = Busy::lock(&row.send.lock);
         let was = self.phase.swap(phase::CLOSED, SeqCst);
-        if was == phase::ATTACHED && last {
+        if was == phase::ATTACHED && is_over {
             self.end_ring(fd);
-        } else if was == phase::ATTACHED && client::is_listed_here(self) {
+        } else if was == phase::ATTACHED && (last || client::is_listed_here(self)) {
             self.leave_sent(fd);
         }
         if stays_watched {

@@ -11,11 +11,14 @@
 //! | another number | that process | 0, by itself, or by whoever finds it dead; the next, by itself |
 //! | a number and [`STRANGER`] | that process, which has become a program that knows of no ring | 0, by whoever finds it dead |
 //!
+//! What a stranger starts, nobody sees: a shell ends, and its command goes on in the background. So the end has [`flags::HEIRS`] from a
+//! stranger's death on, and is nobody's alone any more.
+//!
 //! The count goes up before a place is taken and down after it is given up: a holder that dies in between, or finds no place, counts for
 //! ever. **Forbidden**: counting a holder down twice. So only who has emptied a place counts down for it. And using a token again: the
 //! child of an earlier fork may begin only now, and would name itself in the place of another.
 
-use super::Identity;
+use super::{Identity, flags};
 use crate::atomic::{AtomicU32, Ordering};
 
 /// How many holders of an end are known by number.
@@ -127,14 +130,38 @@ impl Identity {
         self.holders.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
+    /// A program that got the end, and that `token` stands for, has ended.
+    pub fn leave_to_heirs(&self, token: u32) {
+        self.flags.fetch_or(flags::HEIRS, Ordering::Release);
+        self.leave(token);
+    }
+
+    /// Whether no other process holds the end, as far as is known here.
+    #[must_use]
+    pub fn is_held_alone(&self) -> bool {
+        // Acquire: who sees that a stranger is counted out sees what it may have left.
+        self.holders.load(Ordering::Acquire) <= 1 && !self.has_heirs()
+    }
+
+    /// Whether programs may have the end of which nobody knows.
+    #[must_use]
+    pub fn has_heirs(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & flags::HEIRS != 0
+    }
+
     /// Counts the dead out; returns how many are left.
     pub fn forget_dead(&self, is_alive: impl Fn(u32) -> bool) -> u32 {
         for place in &self.processes {
             let holder = place.load(Ordering::Acquire);
-            if number(holder).is_some_and(|process| !is_alive(process))
-                && place
-                    .compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
+            if !number(holder).is_some_and(|process| !is_alive(process)) {
+                continue;
+            }
+            if holder & STRANGER != 0 {
+                self.flags.fetch_or(flags::HEIRS, Ordering::Release);
+            }
+            if place
+                .compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
             {
                 self.holders.fetch_sub(1, Ordering::AcqRel);
             }
@@ -190,10 +217,25 @@ mod tests {
         assert!(end.are_strangers());
         end.become_stranger(11, true);
         assert!(!end.are_strangers() && end.is_held_by(11));
+        assert!(!end.has_heirs());
         assert_eq!(end.forget_dead(|process| process != 10), 1);
+        assert!(end.has_heirs() && !end.is_held_alone());
         end.become_stranger(11, false);
         assert!(end.leave(11));
         assert_eq!(end.forget_dead(|_| false), 0);
+    }
+
+    #[test]
+    fn what_a_program_leaves_that_has_ended_is_not_known() {
+        let end = Identity::default();
+        end.hold_alone(10);
+        end.join(token(10, 1));
+        end.leave(token(10, 1));
+        assert!(end.is_held_alone(), "it was not started");
+        end.join(token(10, 2));
+        end.leave_to_heirs(token(10, 2));
+        assert!(!end.is_held_alone());
+        assert!(end.leave(10), "its record is nobody's");
     }
 
     #[test]
