@@ -5,6 +5,7 @@
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <stddef.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -123,6 +124,14 @@ static void change_root(void) {
         must(unshare(CLONE_NEWUSER) == 0 && chroot("/proc/self/fdinfo") == 0, "chroot");
 }
 
+/* Mounts of its own may hide any path. */
+static void hide_paths(void) {
+    if (unshare(CLONE_NEWNS) != 0)
+        must(unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0, "unshare");
+    must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "private");
+    must(mount("none", "/tmp", "tmpfs", 0, NULL) == 0 && mount("none", "/run", "tmpfs", 0, NULL) == 0, "mount");
+}
+
 /* The bytes that a child of a fork has not read are there when it has confined itself, and the peer sees no reset. */
 static void child_does(void (*confine)(void), int starts) {
     Pair pair = on_the_ring();
@@ -161,6 +170,7 @@ static void a_child_opens_nothing_more(void) { child_does(limit_and_filter, 0); 
 static void a_child_installs_a_filter(void) { child_does(allow_all, 0); }
 static void a_child_hides_and_starts_a_program(void) { child_does(hide, 1); }
 static void a_child_changes_its_root(void) { child_does(change_root, 0); }
+static void a_child_hides_paths_and_starts_a_program(void) { child_does(hide_paths, 1); }
 
 /* A fork past the C library, with these flags besides. */
 static pid_t fork_by_number(long number, uint64_t flags) {
@@ -281,6 +291,7 @@ int main(int argc, char **argv) {
         CASE(a_child_installs_a_filter),
         CASE(a_child_hides_and_starts_a_program),
         CASE(a_child_changes_its_root),
+        CASE(a_child_hides_paths_and_starts_a_program),
         CASE(children_by_number_behind_a_filter),
         CASE(a_child_by_number_with_numbers_of_its_own),
         CASE(the_clock_is_taken_away),

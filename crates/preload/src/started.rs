@@ -1,7 +1,8 @@
 //! Programs that are started beside this one, and get connections that it keeps.
 //!
 //! They know the kernel's road only, or will find out for themselves what else there is. As after a fork, both use the connection as
-//! the kernel has it. So it stays when the program has ended, since what it has started may go on with it. Which connections they get is seen from `FD_CLOEXEC`, and from copies made for them.
+//! the kernel has it. So it stays when the program has ended, since what it has started may go on with it. Which connections they get
+//! is seen from `FD_CLOEXEC`, and from copies made for them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

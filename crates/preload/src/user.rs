@@ -14,7 +14,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use crate::kernel::kernel;
+use crate::kernel::{self, kernel};
 use crate::local::local;
 use crate::objects::{self, Keys, SetSpecific};
 use crate::pool::Pool;
@@ -88,6 +88,21 @@ pub(crate) fn prepare() {
         // Two threads may have come here: one key too many is all.
         SET.store(set as *mut c_void, Relaxed);
         KEY.store(u64::from(key) + 1, Release);
+        watch_main_thread();
+    }
+}
+
+/// What the main thread has for its end while it has no tables.
+static NO_TABLES: u8 = 0;
+
+/// Where this is the main thread, its end is seen from now on: see [`end_tables`].
+pub(crate) fn watch_main_thread() {
+    let is_main = thread::id() == kernel::process_id();
+    if let Some(Ending { key, set }) =
+        ending().filter(|_| is_main && local().tables.get().is_null())
+    {
+        // SAFETY: the key was made by `prepare`.
+        unsafe { set(key, (&raw const NO_TABLES).cast()) };
     }
 }
 
@@ -122,7 +137,16 @@ fn first_tables() -> *mut Tables {
 }
 
 /// The thread ends. Destructors of the program that come later make new ones, for which we are called again.
+///
+/// The main thread may end before the process (`pthread_exit` in `main`). By its number nobody gets at the process's descriptors any more:
+/// the agent could bring nothing back.
 extern "C" fn end_tables(tables: *mut c_void) {
+    if thread::id() == kernel::process_id() {
+        process::hide_from_agent();
+    }
+    if std::ptr::eq(tables.cast(), &raw const NO_TABLES) {
+        return;
+    }
     local().tables.set(null_mut());
     let tables = tables.cast();
     if !POOL.give_back(tables) {

@@ -123,10 +123,16 @@ unsafe extern "C-unwind" fn prlimit64(
     unsafe { prlimit(process, resource, limits, before) }
 }
 
+/// Behind these the agent's socket may have another place, or none, or be somebody else's.
+const HIDES_PATHS: c_int = libc::CLONE_NEWNS | libc::CLONE_NEWUSER;
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_FILES != 0 {
         process::part_descriptors();
+    }
+    if flags & HIDES_PATHS != 0 {
+        process::ready_to_be_confined();
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { real::unshare(flags) };
@@ -139,13 +145,16 @@ pub(super) unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
 /// Children will be in another PID namespace, if it is one.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
-    // SAFETY: the program's own arguments.
-    let result = unsafe { real::setns(fd, kind) };
     let kinds = if kind == 0 {
         kernel::namespace_kind(fd)
     } else {
         kind
     };
+    if kinds & HIDES_PATHS != 0 {
+        process::ready_to_be_confined();
+    }
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real::setns(fd, kind) };
     if result == 0 && kinds & libc::CLONE_NEWPID != 0 {
         process::part_numbers();
     }

@@ -153,7 +153,7 @@ impl Identity {
     pub fn forget_dead(&self, is_alive: impl Fn(u32) -> bool) -> u32 {
         for place in &self.processes {
             let holder = place.load(Ordering::Acquire);
-            if !number(holder).is_some_and(|process| !is_alive(process)) {
+            if number(holder).is_none_or(&is_alive) {
                 continue;
             }
             if holder & STRANGER != 0 {
