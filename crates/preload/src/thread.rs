@@ -10,7 +10,7 @@ use millrace_shm::sys;
 
 use crate::kernel::kernel;
 use crate::local::{Local, local};
-use crate::{objects, process, real, signals, table, user};
+use crate::{objects, process, real, signals, table};
 
 mod interrupts;
 
@@ -228,7 +228,6 @@ pub(crate) fn begin_child() {
         local.kept_count.store(0, Relaxed);
         set_mask(!local.unblocked_after.replace(0));
     }
-    user::watch_main_thread();
 }
 
 /// After a fork, during which introductions and the heap stood still, in the parent.

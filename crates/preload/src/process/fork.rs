@@ -15,7 +15,7 @@ use crate::guarded::Guarded;
 use crate::local::local;
 use crate::socket::{self, Socket, phase};
 use crate::table::Entry;
-use crate::{client, epoll, hooks, kernel, memory, table, thread, uring, waits};
+use crate::{client, epoll, hooks, kernel, memory, table, thread, uring, user, waits};
 
 /// So long the library's waking waits for a fork, milliseconds.
 const AWAITED_MS: u32 = 200;
@@ -256,6 +256,15 @@ fn drop_others(token: u32) {
     }
 }
 
+/// In the child: the thread that forked is its main thread.
+fn begin_thread() {
+    thread::begin_child();
+    // Else there may be a filter that allows no question.
+    if !waking::is_off() {
+        user::watch_main_thread();
+    }
+}
+
 pub(super) extern "C" fn begin_child() {
     let sleeping = &local().sleeping_forks;
     if sleeping.get() != 0 {
@@ -266,7 +275,7 @@ pub(super) extern "C" fn begin_child() {
         waking::begin_child();
     }
     if !local().forks.replace(false) {
-        return thread::begin_child();
+        return begin_thread();
     }
     let forker = thread::id();
     memory::unlock_after_fork();
@@ -278,7 +287,7 @@ pub(super) extern "C" fn begin_child() {
             FOREIGN.store(true, Relaxed);
         }
     }
-    thread::begin_child();
+    begin_thread();
     table::begin_child();
     socket::begin_child(forker);
     waits::begin_child(forker);
