@@ -93,3 +93,69 @@ static pid_t far_process(Pair pair, size_t in, size_t out) {
     close(pair.far);
     return child;
 }
+
+static void observe_received(const Part *part) {
+    if (part->at == part->end)
+        observe("received all");
+    else
+        observe("received %s %zu of %zu", part->ended, part->at, part->end);
+}
+
+/* What a program does that got a connection: receives the rest. */
+static int receive_rest(char **arguments) {
+    Part part = {atoi(arguments[0]), 2, atoi(arguments[1]), atoi(arguments[2]), "never"};
+    receive_part(&part);
+    observe_received(&part);
+    return 0;
+}
+
+static void become_receiver(Part *part) {
+    char fd[16], at[16], end[16];
+    snprintf(fd, sizeof fd, "%d", part->fd), snprintf(at, sizeof at, "%zu", part->at);
+    snprintf(end, sizeof end, "%zu", part->end);
+    execl("/proc/self/exe", "receive_rest", fd, at, end, NULL);
+    _exit(9);
+}
+
+enum { BLOCK = 1 << 20 };
+
+static char *block_of(Part *part) {
+    char *block = malloc(BLOCK);
+    for (size_t i = 0; i < BLOCK; i++)
+        block[i] = byte_at(part->seed, part->at + i);
+    return block;
+}
+
+/* Sends until nothing more has room anywhere. */
+static void fill(Part *part) {
+    for (int patience = 0; patience < 10; patience++) {
+        char *block = block_of(part);
+        ssize_t sent = send(part->fd, block, BLOCK, MSG_DONTWAIT | MSG_NOSIGNAL);
+        free(block);
+        if (sent <= 0) {
+            must(errno == EAGAIN, "send");
+            pause_ms(5);
+        } else {
+            part->at += sent;
+            patience = 0;
+        }
+    }
+}
+
+/* A child becomes a program that receives; nobody else has the connection any more, or we have it, too. */
+static void exec_in_child(Pair pair, Part *part, int alone) {
+    int go[2];
+    char byte;
+    must(pipe(go) == 0, "pipe");
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        close(go[1]), close(pair.far);
+        read(go[0], &byte, 1);
+        become_receiver(part);
+    }
+    if (alone)
+        close(pair.near);
+    close(go[0]), close(go[1]);
+    must_end_well(child);
+}

@@ -31,13 +31,6 @@ static pid_t receiver_of_parts(int *road) {
     return child;
 }
 
-static void observe_received(const Part *part) {
-    if (part->at == part->end)
-        observe("received all");
-    else
-        observe("received %s %zu of %zu", part->ended, part->at, part->end);
-}
-
 /* Has the rest of a stream received by the other process. */
 static void receive_there(int road, Part part, size_t end) {
     part.end = end;
@@ -63,22 +56,6 @@ static void passed_in_the_middle(void) {
     }
     close(road);
     must_end_well(other);
-}
-
-/* What a program does that got a connection: receives the rest. */
-static int receive_rest(char **arguments) {
-    Part part = {atoi(arguments[0]), 2, atoi(arguments[1]), atoi(arguments[2]), "never"};
-    receive_part(&part);
-    observe_received(&part);
-    return 0;
-}
-
-static void become_receiver(Part *part) {
-    char fd[16], at[16], end[16];
-    snprintf(fd, sizeof fd, "%d", part->fd), snprintf(at, sizeof at, "%zu", part->at);
-    snprintf(end, sizeof end, "%zu", part->end);
-    execl("/proc/self/exe", "receive_rest", fd, at, end, NULL);
-    _exit(9);
 }
 
 /* Who receives becomes another program in the middle. Another process may send at the same time. */
@@ -111,31 +88,6 @@ static void exec_of_the_reader_to_the_kernel(void) {
     exec_in_the_middle(1);
 }
 
-enum { TALKED = 64 * 50, BLOCK = 1 << 20 };
-
-static char *block_of(Part *part) {
-    char *block = malloc(BLOCK);
-    for (size_t i = 0; i < BLOCK; i++)
-        block[i] = byte_at(part->seed, part->at + i);
-    return block;
-}
-
-/* Sends until nothing more has room anywhere. */
-static void fill(Part *part) {
-    for (int patience = 0; patience < 10; patience++) {
-        char *block = block_of(part);
-        ssize_t sent = send(part->fd, block, BLOCK, MSG_DONTWAIT | MSG_NOSIGNAL);
-        free(block);
-        if (sent <= 0) {
-            must(errno == EAGAIN, "send");
-            pause_ms(5);
-        } else {
-            part->at += sent;
-            patience = 0;
-        }
-    }
-}
-
 /* Sends more than a ring of messages has room for, the last of it with word that more is to come: the kernel holds that back. */
 static void send_with_more_to_come(Part *part) {
     for (int message = 0; message < 72; message++) {
@@ -157,24 +109,6 @@ static void *send_block(void *argument) {
     part->at += sent > 0 ? sent : 0;
     part->ended = sent == BLOCK ? "exactly" : "early";
     return NULL;
-}
-
-/* A child becomes a program that receives; nobody else has the connection any more, or we have it, too. */
-static void exec_in_child(Pair pair, Part *part, int alone) {
-    int go[2];
-    char byte;
-    must(pipe(go) == 0, "pipe");
-    pid_t child = fork();
-    must(child >= 0, "fork");
-    if (child == 0) {
-        close(go[1]), close(pair.far);
-        read(go[0], &byte, 1);
-        become_receiver(part);
-    }
-    if (alone)
-        close(pair.near);
-    close(go[0]), close(go[1]);
-    must_end_well(child);
 }
 
 enum { BY_PASSING, BY_EXEC, BY_EXEC_ALONE };

@@ -348,6 +348,12 @@ pub(crate) fn set_buffer_locks(socket: BorrowedFd<'_>, locks: u32) -> io::Result
     set_u32(socket, (libc::SOL_SOCKET, libc::SO_BUF_LOCK), locks)
 }
 
+/// Whether a program's looks into a socket's queue go on where the last one ended (`SO_PEEK_OFF`).
+pub(crate) fn peeks_on(socket: BorrowedFd<'_>) -> bool {
+    get_u32(socket, (libc::SOL_SOCKET, libc::SO_PEEK_OFF))
+        .is_ok_and(|offset| offset.cast_signed() >= 0)
+}
+
 /// How much a socket may hold that has not been sent yet (`TCP_NOTSENT_LOWAT`); zero: as the system has it.
 pub(crate) fn unsent_limit(socket: BorrowedFd<'_>) -> io::Result<u32> {
     get_u32(socket, (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT))

@@ -2,7 +2,9 @@
 //! more in the ring than the kernel had room for. The reader's queue is read to its end, and the connection made again (`renew`) with the
 //! whole stream in it, in order. So is one of whose reset only the library knows, for whoever has it next.
 //!
-//! The sender's FIN stands in that queue behind all that went by the kernel, or will: what has no room there comes when there is some.
+//! The sender's FIN stands in that queue behind all that went by the kernel, or will: what has no room there comes when there is some. Where
+//! the kernel does not tell us that nobody has the sender's socket any more (another network namespace), there is room for the moment, so
+//! that the FIN comes if it was sent. Nothing is taken before it is sure that there is one.
 //!
 //! Only for one that cannot go on to read the ring.
 //!
@@ -32,6 +34,7 @@ use super::transfer::{STANDSTILL, TAKE_MAX};
 use super::{Refusal, Unread, reorder, unread_in};
 use crate::offers::ClientId;
 use crate::pairings::PairedEnd;
+use crate::proof::Process;
 use crate::server::Server;
 use crate::sys::{self, Buffer};
 
@@ -79,6 +82,8 @@ impl Server {
             receiver: self.row_of(end, left.connection_id)?,
             segment: left.segment,
             direction: left.direction,
+            may_await_room: !self.prover.is_in_reach(&sender.offer)
+                && self.may_have_closed(sender, left.connection_id),
         };
         if bereaved.receiver.identity.flags.load(Relaxed) & flags::LEAVES == 0 {
             return Err(Refusal::Stays);
@@ -96,6 +101,12 @@ impl Server {
         }
         outcome
     }
+
+    /// Whether an end may have been closed, as far as its program tells: it has ended, or says nothing of that connection any more.
+    fn may_have_closed(&self, end: &PairedEnd, connection_id: u64) -> bool {
+        let process = self.process_of(end.client);
+        !process.is_ok_and(Process::is_unchanged) || self.row_of(end, connection_id).is_err()
+    }
 }
 
 /// A connection, and the direction in which nobody sends any more.
@@ -111,6 +122,8 @@ pub(super) struct Bereaved<'a> {
     pub(super) receiver: &'a Row,
     pub(super) segment: &'a Segment,
     pub(super) direction: usize,
+    /// The sender may have closed, and its FIN wait for room in the reader's queue, of which nobody tells us.
+    pub(super) may_await_room: bool,
 }
 
 impl Bereaved<'_> {
@@ -171,13 +184,9 @@ impl Bereaved<'_> {
         reader: BorrowedFd<'_>,
         is_orphaned: impl Fn() -> bool,
     ) -> Result<usize, Refusal> {
-        let began = Instant::now();
         let has_ended = || sys::is_closed_by_peer_alone(reader) || sys::is_over(reader);
-        while !has_ended() && !is_orphaned() {
-            if began.elapsed() > reorder::ARRIVAL {
-                return Err(Refusal::Connected);
-            }
-            pause(began);
+        if !self.await_end(reader, || has_ended() || is_orphaned()) {
+            return Err(Refusal::Connected);
         }
         let receive = &self.receiver.receive;
         let taken = receive.kernel_position.load(Relaxed);
@@ -194,6 +203,39 @@ impl Bereaved<'_> {
         before
             .map(|before| before as usize)
             .ok_or(Refusal::Overtaken)
+    }
+
+    /// Waits a moment for the end of the stream, or, where that may need room, for as long as more comes.
+    fn await_end(&self, reader: BorrowedFd<'_>, has_ended: impl Fn() -> bool) -> bool {
+        let _room = self
+            .may_await_room
+            .then(|| Raised::by(reader, Buffer::Receive, BYTES_MAX as u32))
+            .flatten();
+        let began = Instant::now();
+        let (mut since, mut queued) = (began, 0);
+        while !has_ended() {
+            if since.elapsed() > reorder::ARRIVAL || began.elapsed() > STANDSTILL {
+                return false;
+            }
+            pause(since);
+            if self.may_await_room {
+                tell_of_room(reader);
+                let now_queued = sys::unread(reader).unwrap_or(0);
+                if now_queued > queued {
+                    (since, queued) = (Instant::now(), now_queued);
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Has the kernel tell the sender of room in the reader's queue, as it does when somebody has looked there.
+fn tell_of_room(reader: BorrowedFd<'_>) {
+    // Not where a look changes what the program's own next look finds.
+    if !sys::peeks_on(reader) {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        let _ = recv(reader.as_raw_fd(), &mut [0], flags);
     }
 }
 

@@ -11,10 +11,10 @@ use nix::sys::socket::{
     setsockopt, socket, sockopt,
 };
 
-use super::put_back::Bereaved;
 use super::renew::Renewal;
 use super::*;
 
+mod bereaved;
 mod senders;
 
 const RING: u32 = 4096;
@@ -334,70 +334,6 @@ fn may_repair(socket: &TcpStream) -> bool {
         eprintln!("not tested: putting bytes back takes CAP_NET_ADMIN");
     }
     allowed
-}
-
-#[test]
-fn what_a_sender_that_is_gone_has_left_is_put_where_its_reader_finds_it() {
-    for (before, behind) in [(0, 0), (5, 0), (0, 7), (3000, 3000)] {
-        let mut connection = Connection::new();
-        if !may_repair(&connection.far) {
-            return;
-        }
-        let bytes = pattern(RING as usize, 0);
-        connection.near.write_all(&pattern(before, 1)).unwrap();
-        connection.send_by_ring(before as u64, &bytes);
-        connection.near.write_all(&pattern(behind, 2)).unwrap();
-        let Connection {
-            near,
-            mut far,
-            segment,
-            boards,
-        } = connection;
-        setsockopt(&far, sockopt::ReuseAddr, &true).unwrap();
-        let size = getsockopt(&far, sockopt::RcvBuf).unwrap();
-        let bereaved = Bereaved {
-            receiver: boards[1].row(0).unwrap(),
-            segment: &segment,
-            direction: 0,
-        };
-        let alive = bereaved.put_back(far.as_fd(), || false);
-        assert!(matches!(alive, Err(Refusal::Connected)), "{alive:?}");
-        drop(near);
-        bereaved.put_back(far.as_fd(), || false).unwrap();
-        bereaved.put_back(far.as_fd(), || false).unwrap();
-        let mut stream = Vec::new();
-        far.read_to_end(&mut stream).unwrap();
-        let expected = [pattern(before, 1), bytes, pattern(behind, 2)].concat();
-        assert_eq!(stream, expected);
-        assert!(getsockopt(&far, sockopt::ReuseAddr).unwrap());
-        assert_eq!(getsockopt(&far, sockopt::RcvBuf).unwrap(), size);
-        // As after any other FIN, who goes on to send meets a reset.
-        far.write_all(b"x").unwrap();
-        while far.write_all(b"x").is_ok() {}
-    }
-}
-
-#[test]
-fn a_position_that_no_stream_has_is_refused() {
-    for position in [u64::MAX, u64::MAX - 5, 1 << 63] {
-        let connection = Connection::new();
-        connection.send_by_ring(0, &pattern(10, 0));
-        let Connection {
-            near,
-            far,
-            segment,
-            boards,
-        } = connection;
-        drop(near);
-        segment.words(0).switch_position.store(position, Relaxed);
-        let bereaved = Bereaved {
-            receiver: boards[1].row(0).unwrap(),
-            segment: &segment,
-            direction: 0,
-        };
-        let refusal = bereaved.put_back(far.as_fd(), || false);
-        assert!(matches!(refusal, Err(Refusal::Overtaken)), "{refusal:?}");
-    }
 }
 
 /// Both ends of a connection to this address, by a listener at that one. The near end has chosen its port; the far one is the second, or
