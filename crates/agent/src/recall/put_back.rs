@@ -2,9 +2,9 @@
 //! more in the ring than the kernel had room for. The reader's queue is read to its end, and the connection made again (`renew`) with the
 //! whole stream in it, in order. So is one of whose reset only the library knows, for whoever has it next.
 //!
-//! The sender's FIN stands in that queue behind all that went by the kernel, or will: what has no room there comes when there is some. Where
-//! the kernel does not tell us that nobody has the sender's socket any more (another network namespace), there is room for the moment, so
-//! that the FIN comes if it was sent. Nothing is taken before it is sure that there is one.
+//! The sender's FIN stands in that queue behind all that went by the kernel, or will: what has no room there comes when there is some.
+//! Where the kernel does not tell us that nobody has the sender's socket any more (another network namespace), there is room for the
+//! moment, so that the FIN comes if it was sent. Nothing is taken before it is sure that there is one.
 //!
 //! Only for one that cannot go on to read the ring.
 //!
@@ -82,6 +82,7 @@ impl Server {
             receiver: self.row_of(end, left.connection_id)?,
             segment: left.segment,
             direction: left.direction,
+            local: &end.offer.local,
             may_await_room: !self.prover.is_in_reach(&sender.offer)
                 && self.may_have_closed(sender, left.connection_id),
         };
@@ -122,6 +123,8 @@ pub(super) struct Bereaved<'a> {
     pub(super) receiver: &'a Row,
     pub(super) segment: &'a Segment,
     pub(super) direction: usize,
+    /// The address of the reader's end.
+    pub(super) local: &'a Address,
     /// The sender may have closed, and its FIN wait for room in the reader's queue, of which nobody tells us.
     pub(super) may_await_room: bool,
 }
@@ -142,6 +145,13 @@ impl Bereaved<'_> {
             return Ok(());
         }
         let first = self.bytes_before(unread, reader, is_orphaned)?;
+        if sys::is_over(reader) && sys::unread(reader).is_ok_and(|queued| queued < first as u64) {
+            // It was reset, and its queue thrown away: the kernel has that to tell, unless somebody has taken the error.
+            if kept_error(self.receiver).is_some() {
+                abandon(reader, self.local);
+            }
+            return Err(Refusal::Overtaken);
+        }
         // Whether we may: nothing has been touched yet.
         Repair::begin(reader).map(drop).map_err(Refusal::Repair)?;
         let renewal = match Renewal::new(reader, kept_error(self.receiver)) {
@@ -157,8 +167,8 @@ impl Bereaved<'_> {
         } = unread;
         let ring = sys::copy_ring(self.segment, self.direction, head, window, bytes);
         if let Err(refusal) = refill(reader, renewal.as_ref(), first, &ring) {
-            // The queue has been touched.
-            sys::reset(reader);
+            // The queue has been touched, and perhaps the error taken.
+            abandon(reader, self.local);
             return Err(refusal);
         }
         if sys::is_over(reader) {
@@ -172,7 +182,7 @@ impl Bereaved<'_> {
             .head
             .compare_exchange(head, next, AcqRel, Acquire);
         if moved.is_err() {
-            sys::reset(reader);
+            abandon(reader, self.local);
         }
         moved.map(drop).map_err(|_| Refusal::Corrupt)
     }
@@ -265,15 +275,13 @@ impl Repair<'_> {
     }
 }
 
-/// Resets a connection on which such work was cut off; `local`: the address that this end had.
+/// Resets a connection on which such work was cut off, or failed; `local`: the address that this end had.
 pub(super) fn abandon(socket: BorrowedFd<'_>, local: &Address) {
     // Without the right to it nobody can have begun.
     let _ = sys::set_tcp_option(socket, libc::TCP_REPAIR, REPAIR_OFF);
-    if sys::is_over(socket) {
-        // It has an end to tell of again.
-        let renewal = Renewal::of_reset(socket, local);
-        let _ = renewal.and_then(|renewal| renewal.make(0, || Ok(())));
-    } else {
+    // One that is over has an end to tell of again.
+    let tells = || Renewal::of_reset(socket, local)?.make(0, || Ok(()));
+    if !sys::is_over(socket) || tells().is_err() {
         sys::reset(socket);
     }
 }

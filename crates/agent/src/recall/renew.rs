@@ -8,7 +8,7 @@
 //! Limits:
 //! - CAP_NET_ADMIN and CAP_NET_RAW over the connection's network namespace, which must be the agent's;
 //! - the kernel counts bytes from zero again (TCP_INFO), and leaves the port to the socket until it is closed;
-//! - no error but ECONNRESET and EPIPE can be told again.
+//! - of errors ECONNRESET and EPIPE can be told again: any other is told as the first.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -69,21 +69,17 @@ impl<'a> Renewal<'a> {
         } else {
             getpeername(socket.as_raw_fd())?
         };
-        let wire = open_wire(address(&remote)?.ip().to_canonical())?;
-        if sys::netns_cookie(socket)? != sys::netns_cookie(wire.as_fd())? {
-            return Err(Errno::ENONET.into());
-        }
+        let wire = open_wire(socket, address(&remote)?.ip())?;
         let end = if is_over {
-            End::Over(take_error(socket)?.or(kept))
+            // Nothing fails from here on: the error is ours alone now.
+            let error = take_error(socket)?.or(kept);
+            End::Over(error.map(|error| match error {
+                Errno::EPIPE => Errno::EPIPE,
+                _ => Errno::ECONNRESET,
+            }))
         } else {
             End::Fin
         };
-        if !matches!(
-            end,
-            End::Fin | End::Over(None | Some(Errno::ECONNRESET | Errno::EPIPE))
-        ) {
-            return Err(Errno::EPROTO.into());
-        }
         Ok(Renewal {
             socket,
             wire,
@@ -101,7 +97,7 @@ impl<'a> Renewal<'a> {
         let ip = if is_v4 { ip.to_canonical() } else { ip };
         Ok(Renewal {
             socket,
-            wire: open_wire(ip.to_canonical())?,
+            wire: open_wire(socket, ip)?,
             local: storage(SocketAddr::new(ip, local.port)),
             remote: storage(SocketAddr::new(ip, 0)),
             end: End::Over(Some(Errno::ECONNRESET)),
@@ -216,8 +212,9 @@ fn take_error(socket: BorrowedFd<'_>) -> io::Result<Option<Errno>> {
     Ok((error != 0).then(|| Errno::from_raw(error)))
 }
 
-/// A socket that sends segments from this address.
-fn open_wire(from: IpAddr) -> io::Result<OwnedFd> {
+/// A socket that sends segments from this address to `target`, which has to be in our network namespace.
+fn open_wire(target: BorrowedFd<'_>, from: IpAddr) -> io::Result<OwnedFd> {
+    let from = from.to_canonical();
     let family = match from {
         IpAddr::V4(_) => AddressFamily::Inet,
         IpAddr::V6(_) => AddressFamily::Inet6,
@@ -228,6 +225,9 @@ fn open_wire(from: IpAddr) -> io::Result<OwnedFd> {
         SockFlag::SOCK_CLOEXEC,
         SockProtocol::Tcp,
     )?;
+    if sys::netns_cookie(target)? != sys::netns_cookie(wire.as_fd())? {
+        return Err(Errno::ENONET.into());
+    }
     bind(wire.as_raw_fd(), &storage(SocketAddr::new(from, 0)))?;
     Ok(wire)
 }

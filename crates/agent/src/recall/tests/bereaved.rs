@@ -1,9 +1,18 @@
 //! Readers whose sender is gone.
 
 use std::net::Shutdown;
+use std::sync::atomic::Ordering::Release;
+
+use millrace_wire::Address;
+use nix::errno::Errno;
 
 use super::super::put_back::Bereaved;
 use super::*;
+
+const ANY: Address = Address {
+    ip: [0; 16],
+    port: 0,
+};
 
 /// The reader of a connection that has lost its sender.
 fn bereaved<'a>(boards: &'a [Board; 2], segment: &'a Segment) -> Bereaved<'a> {
@@ -11,6 +20,7 @@ fn bereaved<'a>(boards: &'a [Board; 2], segment: &'a Segment) -> Bereaved<'a> {
         receiver: boards[1].row(0).unwrap(),
         segment,
         direction: 0,
+        local: &ANY,
         may_await_room: false,
     }
 }
@@ -116,4 +126,73 @@ fn the_end_of_a_stream_is_waited_for_where_it_needs_room() {
             assert_eq!(early, pattern(position, 0));
         }
     }
+}
+
+/// What a recall that failed leaves: both ends are reset, and what came before the ring's bytes is thrown away. The other one is asked.
+#[test]
+fn of_a_queue_that_was_given_up_the_reset_is_told_still() {
+    for is_taken in [false, true] {
+        let connection = Connection::new();
+        if !may_repair(&connection.far) {
+            return;
+        }
+        let local = Address::from(connection.far.local_addr().unwrap());
+        (&connection.near).write_all(b"first").unwrap();
+        connection.send_by_ring(5, b"second");
+        reorder::give_up(connection.near.as_fd(), Some(connection.far.as_fd()));
+        let Connection {
+            near,
+            mut far,
+            segment,
+            boards,
+        } = connection;
+        drop(near);
+        let bereaved = Bereaved {
+            local: &local,
+            ..bereaved(&boards, &segment)
+        };
+        if is_taken {
+            keep_error(&far, bereaved.receiver, Errno::ECONNRESET);
+        }
+        let refusal = bereaved.put_back(far.as_fd(), || false);
+        assert!(matches!(refusal, Err(Refusal::Overtaken)), "{refusal:?}");
+        // As the reader does then.
+        sys::reset(far.as_fd());
+        let told = far.read(&mut [0; 10]).unwrap_err();
+        assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+}
+
+/// The reader has taken the error, and has not told it yet.
+fn keep_error(socket: &TcpStream, row: &Row, error: Errno) {
+    getsockopt(socket, sockopt::SocketError).unwrap();
+    let error = (error as i32).cast_unsigned();
+    row.identity.error.store(error, Release);
+}
+
+#[test]
+fn an_error_that_cannot_be_made_again_is_told_as_a_reset() {
+    let connection = Connection::new();
+    if !may_repair(&connection.far) {
+        return;
+    }
+    connection.send_by_ring(0, b"all");
+    sys::reset(connection.near.as_fd());
+    let Connection {
+        mut far,
+        segment,
+        boards,
+        ..
+    } = connection;
+    while !sys::is_over(far.as_fd()) {
+        std::thread::yield_now();
+    }
+    let bereaved = bereaved(&boards, &segment);
+    keep_error(&far, bereaved.receiver, Errno::ETIMEDOUT);
+    bereaved.put_back(far.as_fd(), || false).unwrap();
+    let mut bytes = [0; 3];
+    far.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"all");
+    let told = far.read(&mut bytes).unwrap_err();
+    assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset);
 }
