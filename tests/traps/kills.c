@@ -45,9 +45,9 @@ static void in_a_child(void (*part)(int), int fd) {
     must(waitpid(child, NULL, 0) == child, "waitpid");
 }
 
-static void send_one(int fd) { observe_result("send", send(fd, "x", 1, MSG_NOSIGNAL)); }
-
 static void poll_it(int fd) { observe_poll(fd, POLLOUT); }
+
+static void send_one(int fd) { observe_result("send", send(fd, "x", 1, MSG_NOSIGNAL)); }
 
 /* Whoever of those that have the connection asks first hears of it, and no other. */
 static void told_to_one_of_two(void) {
@@ -192,6 +192,32 @@ static void killed_in_a_recall(void) {
     observe("%d resets", resets);
 }
 
+/* ---- A FIN and bytes of ours unread, of a peer that lives: it has shut its direction down where no library sees it. ---- */
+
+static void half_closed_past_the_library(void) {
+#ifdef __x86_64__
+    for (int how = SHUT_WR; how <= SHUT_RDWR; how++) {
+        Pair pair = on_the_ring();
+        char bytes[64];
+        long result;
+        must(send(pair.far, "unread", 6, 0) == 6, "send");
+        __asm__ volatile("syscall" : "=a"(result) : "a"(SYS_shutdown), "D"((long)pair.near), "S"((long)how) : "rcx", "r11", "memory");
+        must(result == 0, "shutdown");
+        pause_ms(5);
+        observe_poll(pair.far, POLLIN | POLLOUT | POLLRDHUP);
+        receive(pair.far);
+        receive(pair.far);
+        observe_error(pair.far);
+        if (how == SHUT_WR)
+            must(send(pair.far, " and more", 9, 0) == 9, "send");
+        pause_ms(5);
+        ssize_t count = recv(pair.near, bytes, sizeof bytes, MSG_DONTWAIT);
+        observe("recv: %zd, %.*s", count, count < 0 ? 0 : (int)count, bytes);
+        close(pair.near), close(pair.far);
+    }
+#endif
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(polled_for_writing),
@@ -206,6 +232,7 @@ int main(int argc, char **argv) {
         CASE(ended_and_read_on_by_another_program),
         CASE(killed_in_the_middle_of_a_message),
         CASE(killed_in_a_recall),
+        CASE(half_closed_past_the_library),
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -36,7 +36,9 @@ macro_rules! kernel {
 }
 pub(crate) use kernel;
 
+mod other_end;
 mod tcp;
+pub(crate) use other_end::{OtherEnd, other_end};
 pub(crate) use tcp::{
     acknowledged, has_unacknowledged, is_closed_by_peer_alone, is_established, is_over_by_fin,
     left, packets_under_way, received, sent, sent_and_held, taken, unread,
@@ -190,8 +192,18 @@ pub(crate) fn reset(fd: c_int) {
     kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
 }
 
+/// As [`reset`], which would take away what the program has not read yet. False: there is something.
+pub(crate) fn reset_drained(fd: c_int) -> bool {
+    let is_drained = unread(fd) == 0;
+    if is_drained {
+        reset(fd);
+    }
+    is_drained
+}
+
 /// The peer has closed, and has left bytes unread of which the kernel does not know: has it send one that nobody takes, together with our
-/// FIN, so that the answer is a reset like that which it would have sent itself. False: no answer has come.
+/// FIN, so that the answer is a reset like that which it would have sent itself. False: no answer has come. Only where nobody has the
+/// other end: to whoever had it the byte would be the stream's.
 pub(crate) fn provoke_reset(fd: c_int) -> bool {
     let byte = 0u8;
     let flags = libc::MSG_MORE | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

@@ -12,7 +12,7 @@ use millrace_stream::SendHalf;
 use millrace_wire::Reason;
 
 use super::{Locked, Socket};
-use crate::kernel::{self, kernel};
+use crate::kernel::{self, OtherEnd, kernel};
 use crate::{spin, table, thread};
 
 /// The kernel's own, of a call that goes on when the handler has run. A later call tells the program of it as of any error.
@@ -208,12 +208,22 @@ impl Socket {
             if !leaves_unread() {
                 return false;
             }
-            identity.flags.fetch_or(flags::PEER_KILLED, AcqRel);
-            // Whoever else has the connection, or will, hears of it there.
-            if !kernel::provoke_reset(fd) {
+            let other_end = kernel::other_end(fd);
+            if other_end == OtherEnd::Lives {
+                // It shut its direction down past the library.
+                return false;
+            }
+            let was_killed =
+                identity.flags.fetch_or(flags::PEER_KILLED, AcqRel) & flags::PEER_KILLED != 0;
+            // Whoever else has the connection, or will, hears of it there. To one that may live no byte goes.
+            let is_reset = match other_end {
+                OtherEnd::Gone => kernel::provoke_reset(fd),
+                _ => kernel::reset_drained(fd),
+            };
+            if !is_reset && !was_killed {
                 self.keep_error(libc::ECONNRESET);
             }
-            return true;
+            return is_reset || !was_killed;
         }
         // This end had shut its own direction down, and the kernel was not seen between the two endings.
         let taken = self.row().receive.kernel_position.load(Acquire);
