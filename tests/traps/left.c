@@ -97,6 +97,40 @@ static void the_end_is_left(void) {
     }
 }
 
+/* How many bytes a call, or FIONREAD, says that there are. */
+static int told(int fd, int by_call, char *bytes) {
+    char control[64];
+    int left = 0;
+    struct iovec vector = {bytes, 1};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    if (!by_call)
+        must(ioctl(fd, FIONREAD, &left) == 0, "FIONREAD");
+    else if (recvmsg(fd, &header, MSG_DONTWAIT) > 0)
+        memcpy(&left, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof left);
+    return left;
+}
+
+/* Bytes on the ring are not there yet while others that come before them have no room in the kernel. */
+static void no_more_is_told_than_can_be_read(void) {
+    static char bytes[200000];
+    for (int by_call = 0; by_call < 2; by_call++) {
+        Pair pair = telling(0);
+        int fewer = 0, little = 4096, much = 1 << 20;
+        setsockopt(pair.far, SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
+        setsockopt(pair.near, SOL_SOCKET, SO_SNDBUF, &much, sizeof much);
+        while (send(pair.near, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+            ;
+        for (int i = 0; i < 200; i++) {
+            recv(pair.far, bytes, 5000, MSG_DONTWAIT);
+            send(pair.near, bytes, 700, MSG_DONTWAIT);
+            int left = told(pair.far, by_call, bytes);
+            fewer += left > 0 && recv(pair.far, bytes, left, MSG_DONTWAIT) < left;
+        }
+        observe("%d times fewer", fewer);
+        close(pair.near), close(pair.far);
+    }
+}
+
 enum { BURSTS = 3000 };
 
 static void *send_bursts(void *fd) {
@@ -151,6 +185,7 @@ int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(bytes_left_are_told),
         CASE(the_end_is_left),
+        CASE(no_more_is_told_than_can_be_read),
         CASE(an_edge_comes_when_nothing_was_left),
         {0},
     };

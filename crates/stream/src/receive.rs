@@ -168,6 +168,18 @@ impl<'a> ReceiveHalf<'a> {
         bytes.min(self.segment.ring_bytes())
     }
 
+    /// As [`ReceiveHalf::unread`], of what a reader gets behind `in_kernel` bytes that the kernel has: nothing, while some of those that come
+    /// before the ring's are still under way.
+    #[must_use]
+    pub fn unread_behind(&self, in_kernel: u64) -> u32 {
+        let position = self.state().kernel_position.load(Relaxed);
+        let switch = self.words.switch_position.load(Relaxed);
+        if switch.saturating_sub(position) > in_kernel {
+            return 0;
+        }
+        self.unread()
+    }
+
     /// Whether the sender says that the kernel has, or will soon have, bytes for us.
     #[inline]
     #[must_use]

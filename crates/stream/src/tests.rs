@@ -170,6 +170,23 @@ fn a_sleeper_keeps_the_gate_closed() {
 }
 
 #[test]
+fn what_lies_behind_bytes_that_are_under_way_is_not_there_yet() {
+    let pipe = Pipe::new();
+    let half = pipe.receive_half();
+    assert!(half.try_open());
+    let words = pipe.receiver.1.words(0);
+    words.switch_position.store(10, Relaxed);
+    words.gate.publish(words.gate.load(), 5).unwrap();
+    assert_eq!(half.unread(), 5);
+    assert_eq!(half.unread_behind(9), 0);
+    assert_eq!(half.unread_behind(10), 5);
+    assert_eq!(half.unread_behind(11), 5, "with what came behind");
+    let position = &pipe.receiver.0.receive.kernel_position;
+    position.store(10, Relaxed);
+    assert_eq!(half.unread_behind(0), 5);
+}
+
+#[test]
 fn a_raw_send_keeps_the_ring_unused() {
     let pipe = Pipe::new();
     assert!(pipe.receive_half().try_open());

@@ -320,10 +320,11 @@ fn count_unread(fd: c_int, count: *mut c_int, raw: &mut dyn FnMut() -> c_int) ->
     let locked = socket.and_then(|socket| socket.lock_receive(fd));
     let result = raw();
     if let (Some(socket), Some(locked)) = (socket, locked.filter(|_| result == 0)) {
-        socket.told.is_ready(&locked.half);
-        let in_ring = locked.half.unread().cast_signed();
         // SAFETY: the kernel has just written it.
-        unsafe { count.write_unaligned(count.read_unaligned().saturating_add(in_ring)) };
+        let of_kernel = unsafe { count.read_unaligned() };
+        let in_ring = socket.left_in_ring(fd, &locked.half, of_kernel);
+        // SAFETY: as above.
+        unsafe { count.write_unaligned(of_kernel.saturating_add(in_ring)) };
     }
     result
 }

@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{c_int, cmsghdr, msghdr};
 use millrace_shm::board::flags;
+use millrace_stream::ReceiveHalf;
 
+use super::by_kernel::recount;
 use crate::socket::Socket;
 use crate::{headers, kernel, user};
 
@@ -32,12 +34,25 @@ impl Socket {
     fn left(&'static self, fd: c_int) -> c_int {
         let locked = self.lock_receive(fd);
         let of_kernel = kernel::left(fd, self.row().receive.kernel_position.load(Relaxed));
-        let in_ring = locked.map_or(0, |locked| {
-            // What is told of is there until it is read.
-            self.told.is_ready(&locked.half);
-            locked.half.unread().cast_signed()
-        });
+        let in_ring = locked.map_or(0, |locked| self.left_in_ring(fd, &locked.half, of_kernel));
         of_kernel.saturating_add(in_ring)
+    }
+
+    /// What a reader gets from the ring behind the kernel's bytes, of which there are so many now. The half is locked.
+    pub(crate) fn left_in_ring(
+        &self,
+        fd: c_int,
+        half: &ReceiveHalf<'_>,
+        of_kernel: c_int,
+    ) -> c_int {
+        // What is told of is there until it is read.
+        self.told.is_ready(half);
+        let of_kernel = u64::try_from(of_kernel).unwrap_or(0);
+        let mut in_ring = half.unread_behind(of_kernel);
+        if in_ring == 0 && half.unread() != 0 && recount(self, fd) {
+            in_ring = half.unread_behind(of_kernel);
+        }
+        in_ring.cast_signed()
     }
 
     /// Says how many bytes a receiving call has left, in the control messages that its program has room for. Returns how many bytes they
