@@ -112,6 +112,20 @@ static void the_next_call_tells(int is_on_ring) {
         }
 }
 
+/* It is for a call that has nothing to return. */
+static void bytes_come_before_the_error(void) {
+    for (int flags = 0; flags <= MSG_WAITALL; flags += MSG_WAITALL) {
+        Pair pair = on_the_ring();
+        char got[64];
+        one_and(A_BAD_ADDRESS, pair);
+        observe_error("recv", recv(pair.far, got, sizeof got, flags));
+        for (int i = 0; i < 2; i++)
+            observe_error("recv", recv(pair.far, got, sizeof got, MSG_DONTWAIT));
+        close(pair.near);
+        close(pair.far);
+    }
+}
+
 static void what_ends_messages_on_the_ring(void) { the_next_call_tells(1); }
 static void what_ends_messages_in_the_kernel(void) { the_next_call_tells(0); }
 
@@ -120,6 +134,7 @@ int main(int argc, char **argv) {
         CASE(several_messages_within_a_time),
         CASE(what_ends_messages_on_the_ring),
         CASE(what_ends_messages_in_the_kernel),
+        CASE(bytes_come_before_the_error),
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -331,6 +331,10 @@ fn step_locked(
         Ok(ReceivePlan::Kernel) if has_copy_only(socket, call.fd) => Step::Corrupt,
         Ok(ReceivePlan::Kernel) => {
             if socket.error() != 0 && kernel::unread(call.fd) == 0 {
+                if progress.got > 0 {
+                    // It is for a call that has nothing to return.
+                    return Step::Enough;
+                }
                 let error = kept_error(socket);
                 if error != 0 {
                     return Step::End(-(error as isize));
@@ -363,6 +367,9 @@ fn step_empty(
     (tail, may_wait): (u32, bool),
 ) -> Step {
     if socket.error() != 0 {
+        if progress.got > 0 {
+            return Step::Enough;
+        }
         let error = kept_error(socket);
         if error != 0 {
             return Step::End(-(error as isize));
