@@ -60,6 +60,7 @@ pub(super) fn vectors<'a>(list: *const iovec, count: usize) -> Option<&'a [iovec
     Some(unsafe { std::slice::from_raw_parts(list, count) })
 }
 
+/// As [`read_into`], of several buffers.
 #[inline]
 fn into_vectors(
     fd: c_int,
@@ -69,9 +70,22 @@ fn into_vectors(
     raw: &mut dyn FnMut() -> isize,
 ) -> ssize_t {
     match table::called(fd).map(|socket| (socket, vectors(list, count))) {
-        Some((socket, Some(list))) => finish(receive(socket, &Call { fd, list, flags }, raw), raw),
+        Some((socket, Some(list))) if list.iter().any(|vector| vector.iov_len != 0) => {
+            finish(receive(socket, &Call { fd, list, flags }, raw), raw)
+        }
         _ => raw(),
     }
+}
+
+/// A call of files: for no bytes the kernel does not ask the connection, and tells of no error of it.
+#[inline]
+fn read_into(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    let mut raw = || unsafe { real::read(fd, buffer, bytes) };
+    if bytes == 0 {
+        return raw();
+    }
+    into_buffer(fd, buffer, bytes, 0, &mut raw)
 }
 
 #[unsafe(no_mangle)]
@@ -81,10 +95,7 @@ pub(super) unsafe extern "C-unwind" fn read(
     bytes: size_t,
 ) -> ssize_t {
     enter!(receives("read", fd, 0));
-    // SAFETY: the program's own arguments.
-    into_buffer(fd, buffer, bytes, 0, &mut || unsafe {
-        real::read(fd, buffer, bytes)
-    })
+    read_into(fd, buffer, bytes)
 }
 
 #[unsafe(no_mangle)]
@@ -96,10 +107,7 @@ unsafe extern "C-unwind" fn __read_chk(
 ) -> ssize_t {
     enter!(receives("__read_chk", fd, 0));
     check_room(bytes, room);
-    // SAFETY: the program's own arguments.
-    into_buffer(fd, buffer, bytes, 0, &mut || unsafe {
-        real::read(fd, buffer, bytes)
-    })
+    read_into(fd, buffer, bytes)
 }
 
 #[unsafe(no_mangle)]

@@ -43,6 +43,7 @@ fn from_buffer(
     }
 }
 
+/// For no bytes the kernel does not ask the connection, as it does for `write`.
 #[inline]
 fn from_vectors(
     fd: c_int,
@@ -52,7 +53,9 @@ fn from_vectors(
     raw: &mut dyn FnMut() -> isize,
 ) -> ssize_t {
     match table::called(fd).map(|socket| (socket, vectors(list, count))) {
-        Some((socket, Some(list))) => finish(send_on(socket, &Call { fd, list, flags }, raw), raw),
+        Some((socket, Some(list))) if list.iter().any(|vector| vector.iov_len != 0) => {
+            finish(send_on(socket, &Call { fd, list, flags }, raw), raw)
+        }
         _ => raw(),
     }
 }

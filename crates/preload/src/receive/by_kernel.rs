@@ -149,7 +149,8 @@ pub(super) fn end_raw(
         socket.spinner.slept(started);
     }
     account(socket, call, row, result);
-    if result == 0 && !call.list.is_empty() {
+    let is_end = || call.wanted() > 0 || !call.list.is_empty() && kernel::unread(call.fd) == 0;
+    if result == 0 && is_end() {
         return ending(socket, call.fd);
     }
     Outcome::Handled(result)
