@@ -49,6 +49,69 @@ static void poll_it(int fd) { observe_poll(fd, POLLOUT); }
 
 static void send_one(int fd) { observe_result("send", send(fd, "x", 1, MSG_NOSIGNAL)); }
 
+static void ask_for(int way, int fd) {
+    struct sockaddr_in address = {0};
+    socklen_t length = sizeof address;
+    struct iovec none = {&address, 0};
+    switch (way) {
+    case 0: observe_result("getpeername", getpeername(fd, (struct sockaddr *)&address, &length)); break;
+    case 1: observe_result("by its number", syscall(SYS_getpeername, fd, &address, &length)); break;
+    case 2: observe_result("shutdown for reading", shutdown(fd, SHUT_RD)); break;
+    case 3: observe_result("shutdown for writing", shutdown(fd, SHUT_WR)); break;
+    case 4: observe_result("shutdown for both", shutdown(fd, SHUT_RDWR)); break;
+    case 5: observe_result("send of none", send(fd, &address, 0, MSG_NOSIGNAL)); break;
+    case 6: observe_result("write of none", write(fd, NULL, 0)); break;
+    case 7: observe_result("writev of none", writev(fd, &none, 1)); break;
+    case 8: observe_result("read of none", read(fd, &address, 0)); break;
+    case 9: observe_result("readv of none", readv(fd, &none, 1)); break;
+    case 10: observe_result("recv of none", recv(fd, &address, 0, MSG_DONTWAIT)); break;
+    }
+}
+
+/* What is asked first for no bytes, or for none at all. */
+static void asked_without_bytes(void) {
+    handle(SIGPIPE, SIG_IGN, 0);
+    for (int way = 0; way <= 10; way++) {
+        pid_t peer;
+        int fd = to_one_that_stops(&peer);
+        leave_unread_and_kill(fd, peer);
+        ask_for(way, fd);
+        observe_poll(fd, POLLIN | POLLOUT | POLLRDHUP);
+        receive(fd);
+        receive(fd);
+        send_one(fd);
+        ask_for(way, fd);
+        close(fd);
+    }
+}
+
+static void *receive_all_of_four(void *ended) {
+    int *call = ended;
+    char bytes[4];
+    call[1] = recv(call[0], bytes, sizeof bytes, MSG_WAITALL);
+    return NULL;
+}
+
+/* A reset behind bytes that a call returns is for the next call, of those that ask the connection. */
+static void a_reset_behind_bytes(void) {
+    for (int way = 8; way <= 9; way++) {
+        Pair pair = on_the_ring();
+        must(send(pair.near, "abc", 3, 0) == 3, "send");
+        pause_ms(2);
+        int call[2] = {pair.far};
+        pthread_t thread = start_thread(receive_all_of_four, call);
+        pause_ms(20);
+        setsockopt(pair.near, SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
+        close(pair.near);
+        pthread_join(thread, NULL);
+        observe("recv: %d", call[1]);
+        ask_for(way, pair.far);
+        receive(pair.far);
+        receive(pair.far);
+        close(pair.far);
+    }
+}
+
 /* Whoever of those that have the connection asks first hears of it, and no other. */
 static void told_to_one_of_two(void) {
     pid_t peer;
@@ -232,6 +295,8 @@ int main(int argc, char **argv) {
         CASE(ended_and_read_on_by_another_program),
         CASE(killed_in_the_middle_of_a_message),
         CASE(killed_in_a_recall),
+        CASE(asked_without_bytes),
+        CASE(a_reset_behind_bytes),
         CASE(half_closed_past_the_library),
         {0},
     };

@@ -141,6 +141,10 @@ fn send_joined(
         }
     }
     if course.sent == 0 {
+        if total == 0 {
+            // Of a reset it hears as any other.
+            socket.look_for_kill(call.fd);
+        }
         return send_raw(socket, call.fd, total, raw);
     }
     done(socket.row(), course.sent)

@@ -143,6 +143,7 @@ fn descriptors_and_options(number: c_long, [a, b, c, d, e, _]: Arguments) -> Opt
         libc::SYS_shutdown => call!(sockets::shutdown, a, b),
         libc::SYS_setsockopt => call!(sockets::setsockopt, a, b, c, d, e),
         libc::SYS_getsockopt => call!(sockets::getsockopt, a, b, c, d, e),
+        libc::SYS_getpeername => call!(sockets::getpeername, a, b, c),
         libc::SYS_close => call!(descriptors::close, a),
         libc::SYS_close_range => call!(descriptors::close_range, a, b, c),
         libc::SYS_dup => call!(descriptors::dup, a),

@@ -159,6 +159,8 @@ pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
         // SAFETY: the program's own arguments.
         return unsafe { real::shutdown(fd, how) };
     };
+    // One whose peer was killed is over already.
+    socket.look_for_kill(fd);
     let joined = socket.is_joined_now(fd);
     // One that does not join before it is shut down does not join meanwhile.
     let announced = (!joined).then(|| socket.begin_raw_send(fd)).flatten();
@@ -182,6 +184,21 @@ pub(super) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
         row.send.raw.fetch_sub(1, SeqCst);
     }
     result
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn getpeername(
+    fd: c_int,
+    address: *mut sockaddr,
+    bytes: *mut socklen_t,
+) -> c_int {
+    enter!(touches("getpeername", fd));
+    if let Some(socket) = table::called(fd) {
+        // A connection that is reset has no peer.
+        socket.look_for_kill(fd);
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real::getpeername(fd, address, bytes) }
 }
 
 /// An attached connection's ring ends before the kernel's road does.
