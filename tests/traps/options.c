@@ -58,6 +58,33 @@ static void time_outs_below_zero(void) {
     }
 }
 
+/* Set before there is a connection, it is not to be seen afterwards. */
+static void time_out_below_zero_from_the_start(void) {
+    struct timeval never = {-1, 0};
+    struct sockaddr_in address;
+    char bytes[64] = {0};
+    int listener = listen_here(&address, 1), near = socket(AF_INET, SOCK_STREAM, 0);
+    must(setsockopt(near, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof never) == 0, "SO_RCVTIMEO");
+    must(connect(near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    int far = accept(listener, NULL, NULL);
+    wait_for_both((Pair){near, far});
+    for (int i = 0; i < 300; i++) {
+        struct pollfd entry = {.fd = near, .events = POLLIN};
+        must(send(far, bytes, sizeof bytes, 0) == sizeof bytes && poll(&entry, 1, 1000) == 1, "poll");
+        must(recv(near, bytes, sizeof bytes, 0) == sizeof bytes, "recv");
+        must(send(near, bytes, sizeof bytes, 0) == sizeof bytes && recv(far, bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes, "back");
+        if (i % 20 == 0)
+            pause_ms(2);
+    }
+    alarm(5);
+    for (int peeks = 1; peeks >= 0; peeks--) {
+        must(send(far, "four", 4, 0) == 4, "send");
+        pause_ms(5);
+        observe_result("recv", recv(near, bytes, sizeof bytes, MSG_WAITALL | (peeks ? MSG_PEEK : 0)));
+    }
+    alarm(0);
+}
+
 static void questions(void) {
     Pair pair = on_the_ring();
     int value, type, error;
@@ -492,6 +519,7 @@ int main(int argc, char **argv) {
         CASE(state_to_copy),
         CASE(time_outs),
         CASE(time_outs_below_zero),
+        CASE(time_out_below_zero_from_the_start),
         CASE(questions),
         CASE(info_counts_bytes),
         CASE(info_is_cut_off),

@@ -282,31 +282,35 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
     bytes: socklen_t,
 ) -> c_int {
     enter!(touches("setsockopt", fd));
-    if let Some(socket) = table::socket(fd) {
-        let number = || {
-            let is_int = bytes as usize >= size_of::<c_int>()
-                && user::can_read(value.cast(), size_of::<c_int>());
-            // SAFETY: just found readable.
-            is_int.then(|| unsafe { value.cast::<c_int>().read_unaligned() })
-        };
-        if let Some(reason) = pinning_option(level, name, number) {
-            let errno = thread::errno();
-            socket.pin(reason);
-            if reason == Reason::Ktls {
-                // What the reader has not read by then, only the ring can give it: the kernel's road encrypts what is sent again.
-                socket.flush_all(fd);
-                socket.bring_back(fd);
-            } else if reason == Reason::Repair || is_for_unread(level, name) {
-                socket.draw_back(fd);
-            }
-            if reason == Reason::Repair {
-                // Whoever copies the connection's state has the kernel's only.
-                socket.flush_all(fd);
-            }
-            thread::set_errno(errno);
-            if table::is_gone(fd, socket) {
-                return bad_descriptor();
-            }
+    let number = || {
+        let is_int = bytes as usize >= size_of::<c_int>()
+            && user::can_read(value.cast(), size_of::<c_int>());
+        // SAFETY: just found readable.
+        is_int.then(|| unsafe { value.cast::<c_int>().read_unaligned() })
+    };
+    if level == libc::SOL_SOCKET && is_time_out(name) && number().is_some_and(|value| value < 0) {
+        // When it is connected, the kernel does not tell that any more.
+        process::leave_unconnected(fd);
+    }
+    if let Some(socket) = table::socket(fd)
+        && let Some(reason) = pinning_option(level, name, number)
+    {
+        let errno = thread::errno();
+        socket.pin(reason);
+        if reason == Reason::Ktls {
+            // What the reader has not read by then, only the ring can give it: the kernel's road encrypts what is sent again.
+            socket.flush_all(fd);
+            socket.bring_back(fd);
+        } else if reason == Reason::Repair || is_for_unread(level, name) {
+            socket.draw_back(fd);
+        }
+        if reason == Reason::Repair {
+            // Whoever copies the connection's state has the kernel's only.
+            socket.flush_all(fd);
+        }
+        thread::set_errno(errno);
+        if table::is_gone(fd, socket) {
+            return bad_descriptor();
         }
     }
     // SAFETY: the program's own arguments.
