@@ -255,10 +255,6 @@ fn send_step(
             if let Step::Ring(part) = step {
                 course.note_part(socket, part, part == want);
             }
-            drop(locked);
-            if window == SMALL_RING_BYTES && want > window as usize {
-                ask_for_more(socket);
-            }
             step
         }
         Ok(SendPlan::Full { gate, head, widens }) => {
@@ -274,6 +270,11 @@ fn send_step(
             }
             Step::Again
         }
+        Ok(SendPlan::Kernel) if locked.half.is_outgrown_by(want) && may_ask_for_more(socket) => {
+            drop(locked);
+            ask_for_more(socket);
+            Step::Again
+        }
         Ok(SendPlan::Kernel) => Step::Kernel(begin_raw(socket, call.fd, &locked, want)),
         Err(_) => {
             drop(locked);
@@ -287,12 +288,15 @@ fn send_step(
 /// introductions still may wait for its lock.
 #[cold]
 fn ask_for_more(socket: &Socket) {
-    let now = spin::clock();
-    let asked_at = socket.asked_at.load(Relaxed);
-    if asked_at == 0 || now.wrapping_sub(asked_at) > cycles(NS_BETWEEN_QUESTIONS) {
-        socket.asked_at.store(now, Relaxed);
+    if may_ask_for_more(socket) {
+        socket.asked_at.store(spin::clock(), Relaxed);
         client::grow(socket.offer_id.load(Relaxed));
     }
+}
+
+fn may_ask_for_more(socket: &Socket) -> bool {
+    let asked_at = socket.asked_at.load(Relaxed);
+    asked_at == 0 || spin::clock().wrapping_sub(asked_at) > cycles(NS_BETWEEN_QUESTIONS)
 }
 
 /// Takes the kernel's own count of what went by it: bytes that passed around the library count too.

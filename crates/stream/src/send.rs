@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use millrace_shm::board::{Row, SendState, flags};
 use millrace_shm::gate::Gate;
-use millrace_shm::segment::{DirectionWords, Segment, is_window, window_log2};
+use millrace_shm::segment::{DirectionWords, SMALL_RING_BYTES, Segment, is_window, window_log2};
 
 use crate::{Corrupt, step_of};
 
@@ -65,10 +65,8 @@ impl<'a> SendHalf<'a> {
     #[inline]
     pub fn plan(&self, want: usize) -> Result<SendPlan, Corrupt> {
         let state = self.state();
-        let by_kernel = flags::SEND_PINNED | flags::UNHEARD;
-        let pinned = self.row.identity.flags.load(Relaxed) & by_kernel != 0;
         // Acquire: pairs with the AcqRel decrement after a raw send; its kernel position is visible.
-        if pinned || state.raw.load(Acquire) != 0 {
+        if self.is_pinned() || state.raw.load(Acquire) != 0 {
             return Ok(SendPlan::Kernel);
         }
         let gate = self.words.gate.load();
@@ -77,7 +75,7 @@ impl<'a> SendHalf<'a> {
             return Ok(SendPlan::Kernel);
         }
         let window = window_of(gate, self.row.granted_to_send())?;
-        if !self.segment.reach(window) {
+        if !self.segment.reach(window) || is_beyond(want, window) {
             return Ok(SendPlan::Kernel);
         }
         let mut used = gate.tail.wrapping_sub(state.head_seen.load(Relaxed));
@@ -100,6 +98,21 @@ impl<'a> SendHalf<'a> {
             window,
             first,
         })
+    }
+
+    fn is_pinned(&self) -> bool {
+        let by_kernel = flags::SEND_PINNED | flags::UNHEARD;
+        self.row.identity.flags.load(Relaxed) & by_kernel != 0
+    }
+
+    /// Whether it is for the size of the ring that `want` bytes go by the kernel.
+    #[must_use]
+    pub fn is_outgrown_by(&self, want: usize) -> bool {
+        let gate = self.words.gate.load();
+        gate.open
+            && gate.window_log2 == SMALL_RING_BYTES.ilog2()
+            && !self.is_pinned()
+            && is_beyond(want, SMALL_RING_BYTES)
     }
 
     /// The receiver's head. It never goes back: a reader that a signal handler's nested one overtook may store an older one late.
@@ -249,6 +262,11 @@ fn whole_of(want: usize, window: u32) -> u32 {
         .ok()
         .filter(|want| *want <= window.min(step_of(window)))
         .unwrap_or(1)
+}
+
+/// Whether a message goes by the kernel, which has it whole: of the small ring the reader would see a first part alone.
+fn is_beyond(want: usize, window: u32) -> bool {
+    window == SMALL_RING_BYTES && want > window as usize
 }
 
 /// The window of a gate, in bytes, if the agent has granted it.

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use millrace_shm::board::Row;
-use millrace_shm::segment::{self, Segment};
+use millrace_shm::segment::{self, SMALL_RING_BYTES, Segment};
 
 use crate::{Chaos, Corrupt, ReceiveHalf, ReceivePlan, SendHalf, SendPlan};
 
@@ -235,4 +235,27 @@ fn a_short_message_goes_whole_or_waits_for_room() {
     assert_eq!(planned(2000), None);
     assert_eq!(planned(1000).unwrap().1, 1000);
     assert_eq!(planned(5000).unwrap().1, RING - 3000);
+}
+
+/// The reader would see a first part alone, which the kernel never shows.
+#[test]
+fn a_message_that_the_small_ring_cannot_hold_goes_by_the_kernel_whole() {
+    let fd = segment::create(RING).unwrap();
+    let (row, segment) = (Row::default(), Segment::attach(fd.as_fd(), RING).unwrap());
+    assert!(ReceiveHalf::new(&row, &segment, 0).try_open());
+    let half = SendHalf::new(&row, &segment, 0);
+    let most = SMALL_RING_BYTES as usize;
+    let bytes = match half.plan(most) {
+        Ok(SendPlan::Ring { bytes, .. }) => bytes,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(bytes, SMALL_RING_BYTES);
+    assert!(!half.is_outgrown_by(most));
+    assert_eq!(half.plan(most + 1), Ok(SendPlan::Kernel));
+    assert!(half.is_outgrown_by(most + 1));
+    half.begin_kernel(most + 1);
+    assert!(
+        !half.is_outgrown_by(most + 1),
+        "a closed gate says nothing of the size"
+    );
 }
