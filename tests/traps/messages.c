@@ -1,7 +1,9 @@
 /* Long messages: their readers have them whole, and nothing comes between what one call sends. */
 #include "traps.h"
 
-enum { LONG_BYTES = 3000, CONNECTIONS = 30 };
+#include <sched.h>
+
+enum { LONG_BYTES = 3000, CONNECTIONS = 30, PARTS_BYTES = 50000, URGENT_MESSAGES = 300 };
 
 /* ---- A connection's first long message. ---- */
 
@@ -40,9 +42,72 @@ static void the_first_long_message_comes_whole(void) {
     observe("%d came whole", whole);
 }
 
+/* ---- Threads that send at once, of which one comes before all others. ---- */
+
+static Pair shared;
+static atomic_int is_over;
+
+static void stay_on(int processor) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    sched_setaffinity(0, sizeof set, &set);
+}
+
+static void *send_on_first(void *unused) {
+    static char message[PARTS_BYTES];
+    stay_on(0);
+    while (!atomic_load(&is_over) && send(shared.near, message, sizeof message, 0) > 0)
+        ;
+    return unused;
+}
+
+static void *read_on_second(void *unused) {
+    static char bytes[1 << 20];
+    stay_on(1);
+    while (recv(shared.far, bytes, sizeof bytes, 0) > 0)
+        ;
+    return unused;
+}
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + now.tv_nsec * 1e-9;
+}
+
+/* Whom it interrupts in the middle of a message gets the processor only while it sleeps. */
+static void a_thread_that_comes_before_others(void) {
+    static char message[PARTS_BYTES];
+    struct sched_param first = {.sched_priority = 10}, last = {0};
+    double longest = 0;
+    shared = on_the_ring();
+    pthread_t reader = start_thread(read_on_second, NULL), other = start_thread(send_on_first, NULL);
+    pause_ms(50);
+    stay_on(0);
+    if (sched_setscheduler(0, SCHED_FIFO, &first) != 0) {
+        observe("skipped: no SCHED_FIFO");
+        return;
+    }
+    for (int i = 0; i < URGENT_MESSAGES; i++) {
+        pause_ms(1);
+        double since = seconds();
+        must(send(shared.near, message, sizeof message, 0) == sizeof message, "send");
+        double took = seconds() - since;
+        longest = took > longest ? took : longest;
+    }
+    sched_setscheduler(0, SCHED_OTHER, &last);
+    atomic_store(&is_over, 1);
+    pthread_join(other, NULL);
+    shutdown(shared.near, SHUT_WR);
+    pthread_join(reader, NULL);
+    observe("waits for a second: %d", longest >= 0.9);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(the_first_long_message_comes_whole),
+        CASE(a_thread_that_comes_before_others),
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -457,3 +457,15 @@ pub fn nap() {
         )
     };
 }
+
+/// Gives the processor away in the `turn`th turn of a wait for another thread: now and then also to one that a scheduling policy puts
+/// behind us, which [`yield_now`] does not.
+pub fn give_way(turn: u32) {
+    match turn % TURNS_OF_NAP {
+        0 => nap(),
+        _ => yield_now(),
+    }
+}
+
+/// A wait naps so often.
+const TURNS_OF_NAP: u32 = 64;

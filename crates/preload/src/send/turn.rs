@@ -34,7 +34,7 @@ impl Turn {
             self.since = spin::clock();
         }
         self.yields += 1;
-        sys::yield_now();
+        sys::give_way(self.yields);
     }
 
     /// Whether another thread's message has to end first. The half is locked.

@@ -220,8 +220,10 @@ impl Socket {
     /// Waits for the thread that joins or moves the connection: a few system calls, in which it waits for nobody.
     #[cold]
     pub(crate) fn await_join(&self) -> bool {
+        let mut turns = 0u32;
         while self.phase.load(SeqCst) == phase::JOINING {
-            millrace_shm::sys::yield_now();
+            turns = turns.wrapping_add(1);
+            millrace_shm::sys::give_way(turns);
         }
         self.is_attached()
     }

@@ -74,8 +74,8 @@ fn wait(fd: c_int) {
     let since = spin::clock();
     let mut yields = 0u32;
     while slot.load(Acquire) == word {
-        sys::yield_now();
         yields += 1;
+        sys::give_way(yields);
         if !yields.is_multiple_of(YIELDS_BEFORE_QUESTION) {
             continue;
         }
