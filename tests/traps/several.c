@@ -1,4 +1,4 @@
-/* recvmmsg: several messages, and what ends them before there are as many as were asked for. */
+/* recvmmsg and sendmmsg: several messages, and what ends them before there are as many as were asked for. */
 #include "traps.h"
 
 /* The kernel looks at the time-out after each message, and says what is left of it. */
@@ -129,12 +129,65 @@ static void bytes_come_before_the_error(void) {
 static void what_ends_messages_on_the_ring(void) { the_next_call_tells(1); }
 static void what_ends_messages_in_the_kernel(void) { the_next_call_tells(0); }
 
+static int given_up;
+static volatile sig_atomic_t handlers;
+
+static void give_up_in_the_end(int signal) {
+    (void)signal;
+    if (++handlers == 20)
+        shutdown(given_up, SHUT_RDWR);
+}
+
+/* A connection with small buffers. */
+static Pair narrow(void) {
+    struct sockaddr_in address;
+    int listener = listen_here(&address, 1), sends = 4608, receives = 2304;
+    Pair pair = {.near = socket(AF_INET, SOCK_STREAM, 0)};
+    setsockopt(pair.near, SOL_SOCKET, SO_SNDBUF, &sends, sizeof sends);
+    setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &receives, sizeof receives);
+    must(connect(pair.near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    pair.far = accept(listener, NULL, NULL);
+    must(pair.far >= 0, "accept");
+    close(listener);
+    return pair;
+}
+
+/* More than there is room for: a handler ends the call, also one after which calls go on. */
+static void a_handler_ends_what_is_sent(Pair pair, int flags) {
+    enum { COUNT = 1024 };
+    static char bytes[20];
+    static struct mmsghdr list[COUNT];
+    struct iovec part = {bytes, sizeof bytes};
+    struct itimerval often = {.it_value = {0, 30000}, .it_interval = {0, 30000}}, never = {0};
+    for (int i = 0; i < COUNT; i++)
+        list[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
+    given_up = pair.near;
+    handlers = 0;
+    handle(SIGALRM, give_up_in_the_end, flags);
+    setitimer(ITIMER_REAL, &often, NULL);
+    int result = sendmmsg(pair.near, list, COUNT, MSG_NOSIGNAL);
+    setitimer(ITIMER_REAL, &never, NULL);
+    observe("some are sent: %d, the last one: %d, at once: %d", result > 0 && result < COUNT, result > 0 && list[result - 1].msg_len > 0,
+            handlers < 20);
+    close(pair.near), close(pair.far);
+}
+
+static void a_handler_ends_sendmmsg(void) {
+    for (int restarts = 0; restarts < 2; restarts++) {
+        Pair ring = narrow();
+        talk_until_on_ring(ring, 1);
+        a_handler_ends_what_is_sent(ring, restarts ? SA_RESTART : 0);
+        a_handler_ends_what_is_sent(narrow(), restarts ? SA_RESTART : 0);
+    }
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(several_messages_within_a_time),
         CASE(what_ends_messages_on_the_ring),
         CASE(what_ends_messages_in_the_kernel),
         CASE(bytes_come_before_the_error),
+        CASE(a_handler_ends_sendmmsg),
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -73,6 +73,7 @@ fn send_pieces(
 ) -> Outcome {
     // SAFETY: found writable.
     let start = unsafe { offset.read() };
+    let began = thread::interrupts();
     let mut sent = 0usize;
     while sent < bytes {
         let wanted = (bytes - sent).min(piece.len());
@@ -97,6 +98,7 @@ fn send_pieces(
                 fd: out,
                 list: &list,
                 flags: 0,
+                behind: (sent > 0).then_some(began),
             },
             &mut copy,
         ) {

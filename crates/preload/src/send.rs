@@ -17,19 +17,20 @@ use crate::vectors::Vectors;
 use crate::{Outcome, fault, kernel, table, user};
 
 mod begun;
+mod course;
 mod merge;
 mod rest;
 mod room;
 mod turn;
 
-use begun::Message;
 pub(crate) use begun::{Begun, await_messages};
+use course::Course;
 pub(crate) use merge::Merging;
 use merge::send_merged;
-use rest::{send_interrupted, send_rest};
+use rest::{send_behind, send_interrupted, send_rest};
 use room::wait_for_room;
 pub(crate) use turn::leave_to_kernel;
-use turn::{Turn, end_parts, note_part};
+use turn::{Turn, end_parts};
 
 /// Flags that the ring can honour. MSG_MORE and MSG_NOSIGNAL change nothing on it; MSG_EOR and MSG_CONFIRM mean nothing to TCP.
 const RING_FLAGS: c_int =
@@ -52,6 +53,8 @@ pub(crate) struct Call<'a> {
     pub(crate) fd: c_int,
     pub(crate) list: &'a [iovec],
     pub(crate) flags: c_int,
+    /// For a message that is not the first one of the program's call: since when handlers end its waits.
+    pub(crate) behind: Option<Interrupts>,
 }
 
 /// Sends `call` on `socket`; `raw` is the program's own system call.
@@ -67,18 +70,29 @@ pub(crate) fn send(
         thread::test_cancel();
         return send_joined(socket, call, raw);
     }
-    if call.flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
-        pin_for_flags(socket, call.flags);
+    match send_unjoined(socket, (call.fd, call.flags), raw) {
+        Some(result) => Outcome::Handled(result),
+        None => send_joined(socket, call, raw),
     }
-    let Some(row) = socket.begin_raw_send(call.fd) else {
-        return send_joined(socket, call, raw);
-    };
+}
+
+/// Makes the program's own call on a connection that is on no ring; it returns how many bytes it sent. None: it is on one now.
+#[inline]
+pub(crate) fn send_unjoined(
+    socket: &'static Socket,
+    (fd, flags): (c_int, c_int),
+    raw: &mut dyn FnMut() -> isize,
+) -> Option<isize> {
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
+        pin_for_flags(socket, flags);
+    }
+    let row = socket.begin_raw_send(fd)?;
     let result = raw();
     end_unjoined(row, result);
     if result > 0 {
-        client::count(call.fd, socket, result.cast_unsigned());
+        client::count(fd, socket, result.cast_unsigned());
     }
-    Outcome::Handled(result)
+    Some(result)
 }
 
 /// The kernel's alone is what these flags ask for.
@@ -109,7 +123,7 @@ fn send_joined(
     };
     let total = vectors.remaining();
     let mut course = Course {
-        interrupts: thread::interrupts(),
+        interrupts: call.behind.unwrap_or_else(thread::interrupts),
         ..Course::default()
     };
     let mut turn = Turn::default();
@@ -131,7 +145,10 @@ fn send_joined(
                 return send_interrupted(socket, row, call, &vectors, (course.interrupts, raw));
             }
             Step::Kernel(row) if course.sent == 0 => {
-                let mut send = || send_merged(socket, call, &vectors).unwrap_or_else(&mut *raw);
+                let mut send = || {
+                    send_merged(socket, call, &vectors)
+                        .unwrap_or_else(|| send_behind((socket, row), call, &vectors, (0, raw)))
+                };
                 return end_raw(socket, call.fd, row, &mut send);
             }
             Step::Kernel(row) => {
@@ -148,46 +165,6 @@ fn send_joined(
         return send_raw(socket, call.fd, total, raw);
     }
     done(socket.row(), course.sent)
-}
-
-/// How far a call has come.
-#[derive(Debug, Default)]
-struct Course {
-    /// When it began.
-    interrupts: Interrupts,
-    /// Bytes that are published.
-    sent: usize,
-    /// Steps since then.
-    fruitless: u32,
-    /// Cycles that were spent on waits for room.
-    waited: u64,
-    /// Since a part is published and more is to come.
-    message: Option<Message>,
-    /// So many bytes of the memory of the next step the kernel was asked for.
-    asked: usize,
-}
-
-impl Course {
-    #[inline]
-    fn advance(&mut self, bytes: usize) {
-        (self.sent, self.fruitless, self.asked) = (self.sent + bytes, 0, 0);
-    }
-
-    /// Where no lock is held: another thread may have to bring the memory (`userfaultfd`), and close the connection before.
-    #[cold]
-    fn ask_for(&mut self, vectors: &Vectors<'_>, bytes: usize) {
-        all_chunks(vectors, bytes, user::may_read);
-        self.asked = bytes;
-    }
-
-    /// So many bytes more are published. The half is locked.
-    #[inline]
-    fn note_part(&mut self, socket: &'static Socket, bytes: usize, is_last: bool) {
-        note_part(&socket.row().send, self.sent + bytes, is_last);
-        if !is_last && self.message.is_none() {
-            self.message = Message::begin(socket);
-        }
-    }
 }
 
 fn done(row: &Row, sent: usize) -> Outcome {

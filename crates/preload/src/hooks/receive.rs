@@ -9,7 +9,7 @@ use crate::{headers, hooks::finish, real, table, thread, user};
 
 mod many;
 
-pub(super) use many::{give_up, recvmmsg};
+pub(super) use many::{bytes_of, give_up, recvmmsg};
 
 /// Of `recvmsg`: the kernel's own.
 const MSG_CMSG_COMPAT: c_int = i32::MIN;

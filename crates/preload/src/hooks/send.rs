@@ -3,12 +3,18 @@
 use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
 };
+use millrace_shm::board::flags;
 use millrace_wire::Reason;
 
-use crate::hooks::receive::{AT_ITS_END, give_up, stream_flags, vectors};
-use crate::send::{Call, send as send_on};
+use crate::hooks::receive::{AT_ITS_END, bytes_of, give_up, stream_flags, vectors};
+use crate::send::{Call, send as send_on, send_unjoined};
+use crate::socket::Socket;
+use crate::thread::Interrupts;
 use crate::vectors::{BYTES_MAX, is_beyond_memory};
 use crate::{c_library, headers, hooks::finish, kernel, real, table, thread, user};
+
+/// `sendmmsg` takes no more.
+const MESSAGES_MAX: c_uint = 1024;
 
 #[inline]
 fn from_buffer(
@@ -33,6 +39,7 @@ fn from_buffer(
                         fd,
                         list: &list,
                         flags,
+                        behind: None,
                     },
                     raw,
                 ),
@@ -54,7 +61,14 @@ fn from_vectors(
 ) -> ssize_t {
     match table::called(fd).map(|socket| (socket, vectors(list, count))) {
         Some((socket, Some(list))) if list.iter().any(|vector| vector.iov_len != 0) => {
-            finish(send_on(socket, &Call { fd, list, flags }, raw), raw)
+            let behind = None;
+            let call = Call {
+                fd,
+                list,
+                flags,
+                behind,
+            };
+            finish(send_on(socket, &call, raw), raw)
         }
         _ => raw(),
     }
@@ -134,6 +148,20 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
 ) -> ssize_t {
     enter!(sends("sendmsg", fd, flags));
     // SAFETY: the program's own arguments.
+    unsafe { send_message(fd, message, flags, None) }
+}
+
+/// As `sendmsg`; `behind` as [`Call`] has it.
+///
+/// # Safety
+/// As of `sendmsg`.
+unsafe fn send_message(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+    behind: Option<Interrupts>,
+) -> ssize_t {
+    // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendmsg(fd, message, flags) };
     let socket = table::called(fd);
     if !user::can_read(message.cast(), size_of::<msghdr>()) {
@@ -148,13 +176,25 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     if !headers::takes_name(header) {
         return raw();
     }
-    if headers::count(header.msg_controllen) != 0 {
-        // Control messages are for the kernel to judge.
-        socket.pin_flags(millrace_shm::board::flags::SEND_PINNED, Reason::Unsupported);
-    }
+    leave_control(socket, header);
     match vectors(header.msg_iov, headers::count(header.msg_iovlen)) {
-        Some(list) => finish(send_on(socket, &Call { fd, list, flags }, &mut raw), raw),
+        Some(list) => {
+            let call = Call {
+                fd,
+                list,
+                flags,
+                behind,
+            };
+            finish(send_on(socket, &call, &mut raw), raw)
+        }
         None => raw(),
+    }
+}
+
+/// Control messages are for the kernel to judge.
+fn leave_control(socket: &'static Socket, header: &msghdr) {
+    if headers::count(header.msg_controllen) != 0 {
+        socket.pin_flags(flags::SEND_PINNED, Reason::Unsupported);
     }
 }
 
@@ -166,29 +206,52 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     enter!(sends("sendmmsg", fd, flags));
-    if table::called(fd).is_none() {
-        for index in 0..count.min(1024) as usize {
-            let entry = messages.wrapping_add(index);
-            if user::can_read(entry.cast(), size_of::<mmsghdr>()) {
-                // SAFETY: just found readable.
-                crate::pass::note_passed(unsafe { &(*entry).msg_hdr });
-            }
+    // SAFETY: the program's own arguments.
+    let own = || unsafe { real::sendmmsg(fd, messages, count, flags) };
+    let Some(socket) = table::called(fd) else {
+        for_headers(messages, count, crate::pass::note_passed);
+        return own();
+    };
+    // That of musl is calls for one message each.
+    if !c_library::is_musl() && !socket.is_joined(fd) {
+        for_headers(messages, count, |header| leave_control(socket, header));
+        let mut result = 0;
+        let mut raw = || {
+            result = own();
+            bytes_of(messages, result)
+        };
+        if send_unjoined(socket, (fd, flags), &mut raw).is_some() {
+            return result;
         }
-        // SAFETY: the program's own arguments.
-        return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }
-    let errno = thread::errno();
+    one_by_one(fd, messages, count, flags)
+}
+
+fn for_headers(messages: *const mmsghdr, count: c_uint, each: impl Fn(&msghdr)) {
+    for index in 0..count.min(MESSAGES_MAX) as usize {
+        let entry = messages.wrapping_add(index);
+        if user::can_read(entry.cast(), size_of::<mmsghdr>()) {
+            // SAFETY: just found readable.
+            each(unsafe { &(*entry).msg_hdr });
+        }
+    }
+}
+
+fn one_by_one(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    let (errno, began) = (thread::errno(), thread::interrupts());
     let fail = |index, error| {
         let after = if c_library::is_musl() { error } else { errno };
         give_up(index, (after, error))
     };
-    for index in 0..count.min(1024) as usize {
+    let count = count.min(MESSAGES_MAX);
+    for index in 0..count as usize {
         let entry = messages.wrapping_add(index);
         if !user::can_read(entry.cast(), size_of::<msghdr>()) {
             return fail(index, libc::EFAULT);
         }
+        let behind = (index > 0 && !c_library::is_musl()).then_some(began);
         // SAFETY: just found readable.
-        let result = unsafe { sendmsg(fd, &raw const (*entry).msg_hdr, flags) };
+        let result = unsafe { send_message(fd, &raw const (*entry).msg_hdr, flags, behind) };
         if result < 0 {
             return fail(index, thread::errno());
         }
@@ -206,7 +269,7 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
             return index as c_int + 1;
         }
     }
-    count.min(1024) as c_int
+    count as c_int
 }
 
 /// How long a message is, as the kernel takes it.

@@ -15,7 +15,7 @@ use libc::c_int;
 use millrace_shm::board::{ReceiveState, flags};
 
 use super::Call;
-use super::rest::send_list;
+use super::rest::{send_behind, send_list};
 use crate::socket::Socket;
 use crate::vectors::Vectors;
 use crate::{kernel, table};
@@ -148,7 +148,9 @@ pub(super) fn send_merged(
     {
         return None;
     }
-    let result = send_list(call, vectors, libc::MSG_MORE);
+    let more = libc::MSG_MORE;
+    let mut send = || send_list(call, vectors, more);
+    let result = send_behind((socket, row), call, vectors, (more, &mut send));
     if result > 0 && table::is(call.fd, socket) && kernel::packets_under_way(call.fd) < APART.into()
     {
         // The acknowledgement came before it.

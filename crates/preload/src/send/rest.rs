@@ -172,7 +172,8 @@ pub(super) fn send_interrupted(
     let sent = send_list(call, vectors, libc::MSG_DONTWAIT);
     let error = thread::errno();
     thread::set_errno(errno);
-    let is_restarted = patience_ns(call.fd).is_none() && !interrupts.end_call(false);
+    let is_first = call.behind.is_none() && patience_ns(call.fd).is_none();
+    let is_restarted = is_first && !interrupts.end_call(false);
     if sent < 0 && error == libc::EAGAIN && is_restarted {
         return end_raw(socket, call.fd, row, raw);
     }
@@ -181,6 +182,63 @@ pub(super) fn send_interrupted(
         (false, _) => Outcome::Handled(sent),
         (true, libc::EAGAIN) => Outcome::Errno(libc::EINTR),
         (true, error) => Outcome::Errno(error),
+    }
+}
+
+/// Sends a message that may lie behind others of the program's call: then that has something to return, and any handler ends a wait, where
+/// `blocking`, which would be a call by itself, is restarted. A count, or -1 with the error.
+pub(super) fn send_behind(
+    (socket, row): (&'static Socket, &Row),
+    call: &Call<'_>,
+    vectors: &Vectors<'_>,
+    (how, blocking): (c_int, &mut dyn FnMut() -> isize),
+) -> isize {
+    let waits = call.flags & libc::MSG_DONTWAIT == 0 && !socket.is_nonblocking();
+    match call.behind {
+        Some(interrupts)
+            if waits
+                && signals::may_restart_calls()
+                && patience_ns(call.fd).is_none()
+                && table::is(call.fd, socket) =>
+        {
+            send_until_interrupted((socket, row), call, vectors, (how, interrupts))
+                .unwrap_or_else(blocking)
+        }
+        _ => blocking(),
+    }
+}
+
+/// None: the next call meets an error that comes again, and has the signal for it.
+#[cold]
+fn send_until_interrupted(
+    (socket, row): (&'static Socket, &Row),
+    call: &Call<'_>,
+    vectors: &Vectors<'_>,
+    (how, interrupts): (c_int, Interrupts),
+) -> Option<isize> {
+    let errno = thread::errno();
+    let taken = send_list(call, vectors, how | libc::MSG_DONTWAIT);
+    if taken < 0 && thread::errno() != libc::EAGAIN {
+        return Some(taken);
+    }
+    thread::set_errno(errno);
+    let taken = taken.max(0);
+    let mut rest = vectors.clone();
+    rest.skip(taken.cast_unsigned());
+    let waits = Waits::new(socket, call.fd, u64::MAX, interrupts);
+    match send_in_pieces((socket, row), call, rest, waits) {
+        0 if taken == 0 => {
+            thread::set_errno(libc::EINTR);
+            Some(-1)
+        }
+        more @ 0.. => Some(taken + more),
+        _ if taken > 0 => {
+            keep_error_of_rest((socket, row), call.fd, thread::errno());
+            thread::set_errno(errno);
+            Some(taken)
+        }
+        _ if thread::errno() == libc::EPIPE => None,
+        error => Some(error),
     }
 }
 

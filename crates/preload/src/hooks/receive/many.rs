@@ -26,7 +26,7 @@ pub(in crate::hooks) unsafe extern "C-unwind" fn recvmmsg(
     let mut result = 0;
     let mut raw = || {
         result = own();
-        received(messages, result)
+        bytes_of(messages, result)
     };
     let list = &[];
     let by_kernel = !socket.is_joined(fd)
@@ -95,8 +95,8 @@ fn one_by_one(
     count as c_int
 }
 
-/// How many bytes the kernel says that it received in the first `count` messages.
-fn received(messages: *const mmsghdr, count: c_int) -> isize {
+/// How many bytes the kernel says that the first `count` messages have.
+pub(in crate::hooks) fn bytes_of(messages: *const mmsghdr, count: c_int) -> isize {
     let indexes = 0..usize::try_from(count).unwrap_or(0);
     let entries = indexes.map(|index| messages.wrapping_add(index));
     entries

@@ -1,0 +1,49 @@
+//! A sending call from its first step to its last.
+
+use super::all_chunks;
+use super::begun::Message;
+use super::turn::note_part;
+use crate::socket::Socket;
+use crate::thread::Interrupts;
+use crate::user;
+use crate::vectors::Vectors;
+
+/// How far a call has come.
+#[derive(Debug, Default)]
+pub(super) struct Course {
+    /// When it began.
+    pub(super) interrupts: Interrupts,
+    /// Bytes that are published.
+    pub(super) sent: usize,
+    /// Steps since then.
+    pub(super) fruitless: u32,
+    /// Cycles that were spent on waits for room.
+    pub(super) waited: u64,
+    /// Since a part is published and more is to come.
+    pub(super) message: Option<Message>,
+    /// So many bytes of the memory of the next step the kernel was asked for.
+    pub(super) asked: usize,
+}
+
+impl Course {
+    #[inline]
+    pub(super) fn advance(&mut self, bytes: usize) {
+        (self.sent, self.fruitless, self.asked) = (self.sent + bytes, 0, 0);
+    }
+
+    /// Where no lock is held: another thread may have to bring the memory (`userfaultfd`), and close the connection before.
+    #[cold]
+    pub(super) fn ask_for(&mut self, vectors: &Vectors<'_>, bytes: usize) {
+        all_chunks(vectors, bytes, user::may_read);
+        self.asked = bytes;
+    }
+
+    /// So many bytes more are published. The half is locked.
+    #[inline]
+    pub(super) fn note_part(&mut self, socket: &'static Socket, bytes: usize, is_last: bool) {
+        note_part(&socket.row().send, self.sent + bytes, is_last);
+        if !is_last && self.message.is_none() {
+            self.message = Message::begin(socket);
+        }
+    }
+}
