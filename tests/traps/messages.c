@@ -104,10 +104,62 @@ static void a_thread_that_comes_before_others(void) {
     observe("waits for a second: %d", longest >= 0.9);
 }
 
+/* ---- A handler sends on the connection on which its thread is in the middle of a message. ---- */
+
+enum { MESSAGE_BYTES = 60000, NOTE_BYTES = 16, CALLS_MAX = 1 << 20, NOTES_MAX = 1 << 18, TIME_US = 50 };
+
+/* How many bytes of the messages had gone by the end of each call, and how many came before each note. */
+static size_t ends[CALLS_MAX], places[NOTES_MAX];
+static int calls, notes;
+
+static void send_note(int number) {
+    static const char note[NOTE_BYTES] = "NNNNNNNNNNNNNNNN";
+    (void)number;
+    must(send(shared.near, note, sizeof note, 0) == sizeof note, "send a note");
+}
+
+static void *look_for_notes(void *unused) {
+    static char bytes[1 << 18];
+    size_t message_bytes = 0, note_bytes = 0;
+    for (ssize_t got; (got = recv(shared.far, bytes, sizeof bytes, 0)) > 0;)
+        for (ssize_t i = 0; i < got; i++)
+            if (bytes[i] == 0)
+                message_bytes++;
+            else if (note_bytes++ % NOTE_BYTES == 0 && notes < NOTES_MAX)
+                places[notes++] = message_bytes;
+    return unused;
+}
+
+/* In the kernel a handler runs when its thread's call has ended: its note comes behind what the call has sent. */
+static void a_handler_sends_between_calls(void) {
+    static const char message[MESSAGE_BYTES];
+    shared = on_the_ring();
+    pthread_t reader = start_thread(look_for_notes, NULL);
+    size_t sent = 0;
+    int inside = 0;
+    handle(SIGALRM, send_note, SA_RESTART);
+    timer_every_us(TIME_US);
+    for (double until = seconds() + 1.5; seconds() < until && calls < CALLS_MAX;) {
+        ssize_t part = send(shared.near, message, sizeof message, 0);
+        must(part > 0, "send");
+        ends[calls++] = sent += part;
+    }
+    timer_every_us(0);
+    shutdown(shared.near, SHUT_WR);
+    pthread_join(reader, NULL);
+    for (int note = 0, call = 0; note < notes; note++) {
+        while (call < calls && ends[call] < places[note])
+            call++;
+        inside += places[note] != 0 && (call == calls || ends[call] != places[note]);
+    }
+    observe("notes come: %d, inside of a message: %d", notes > 0, inside);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(the_first_long_message_comes_whole),
         CASE(a_thread_that_comes_before_others),
+        CASE(a_handler_sends_between_calls),
         {0},
     };
     return run_cases(cases, argc, argv);

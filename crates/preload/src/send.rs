@@ -122,10 +122,7 @@ fn send_joined(
         return send_raw(socket, call.fd, 0, raw);
     };
     let total = vectors.remaining();
-    let mut course = Course {
-        interrupts: call.behind.unwrap_or_else(thread::interrupts),
-        ..Course::default()
-    };
+    let mut course = Course::begin(call.behind.unwrap_or_else(thread::interrupts));
     let mut turn = Turn::default();
     while course.sent < total {
         match send_step(socket, call, &mut vectors, &mut course, &mut turn) {
@@ -133,7 +130,7 @@ fn send_joined(
             Step::Unknown(bytes) => course.ask_for(&vectors, bytes),
             Step::Again => {}
             Step::OthersTurn => turn.pass(),
-            Step::Gone => break,
+            Step::Gone | Step::Cut => break,
             Step::Fault => {
                 return if course.sent > 0 {
                     done(socket.row(), course.sent)
@@ -189,6 +186,8 @@ enum Step {
     Fault,
     /// The descriptor is not this connection any more.
     Gone,
+    /// A signal ends the call.
+    Cut,
 }
 
 #[inline]
@@ -203,6 +202,9 @@ fn send_step(
     let Some(locked) = socket.lock_send(call.fd) else {
         return Step::Gone;
     };
+    if course.is_cut() {
+        return Step::Cut;
+    }
     if turn.is_others(&socket.row().send) {
         return Step::OthersTurn;
     }

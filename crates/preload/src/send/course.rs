@@ -4,9 +4,12 @@ use super::all_chunks;
 use super::begun::Message;
 use super::turn::note_part;
 use crate::socket::Socket;
-use crate::thread::Interrupts;
+use crate::thread::{self, Busy, Interrupts};
 use crate::user;
 use crate::vectors::Vectors;
+
+/// A message of which so much is sent ends for a signal, though there is room: what the kernel's buffer grows to.
+const UNCUT_BYTES: usize = 4 << 20;
 
 /// How far a call has come.
 #[derive(Debug, Default)]
@@ -23,9 +26,19 @@ pub(super) struct Course {
     pub(super) message: Option<Message>,
     /// So many bytes of the memory of the next step the kernel was asked for.
     pub(super) asked: usize,
+    /// From then on handlers wait until the call ends or sleeps: in the kernel none runs between the parts.
+    pub(super) busy: Option<Busy>,
 }
 
 impl Course {
+    #[inline]
+    pub(super) fn begin(interrupts: Interrupts) -> Course {
+        Course {
+            interrupts,
+            ..Course::default()
+        }
+    }
+
     #[inline]
     pub(super) fn advance(&mut self, bytes: usize) {
         (self.sent, self.fruitless, self.asked) = (self.sent + bytes, 0, 0);
@@ -42,8 +55,16 @@ impl Course {
     #[inline]
     pub(super) fn note_part(&mut self, socket: &'static Socket, bytes: usize, is_last: bool) {
         note_part(&socket.row().send, self.sent + bytes, is_last);
-        if !is_last && self.message.is_none() {
-            self.message = Message::begin(socket);
+        if !is_last {
+            self.busy.get_or_insert_with(Busy::new);
+            if self.message.is_none() {
+                self.message = Message::begin(socket);
+            }
         }
+    }
+
+    /// Whether a signal's handler has waited long enough: the kernel's buffer would have been full meanwhile.
+    pub(super) fn is_cut(&self) -> bool {
+        self.sent >= UNCUT_BYTES && thread::has_waiting()
     }
 }

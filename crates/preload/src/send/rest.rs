@@ -6,12 +6,13 @@
 use libc::c_int;
 use millrace_shm::board::Row;
 
+use super::room::is_interrupted;
 use super::turn::end_parts;
 use super::{Call, Course, account, end_raw};
 use crate::kernel::{self, kernel};
 use crate::receive::{header_of, keep_error};
 use crate::socket::Socket;
-use crate::thread::Interrupts;
+use crate::thread::{Busy, Interrupts};
 use crate::vectors::Vectors;
 use crate::waits::{Waited, Waits};
 use crate::{Outcome, real, signals, spin, table, thread};
@@ -35,17 +36,18 @@ pub(super) fn send_rest(
     }
     let errno = thread::errno();
     let waits = call.flags & libc::MSG_DONTWAIT == 0 && !socket.is_nonblocking();
-    // What the kernel takes at once comes before the messages of other threads.
+    // What the kernel takes at once comes before the messages of other threads, and of handlers.
     // Nothing where another thread has closed the connection: the number may be anything.
+    let mut busy = Some(course.busy.take().unwrap_or_else(Busy::new));
     let mut last = match table::is(call.fd, socket) {
-        true => send_list(call, vectors, QUIETLY | libc::MSG_DONTWAIT),
+        true => send_list_at_once(call, vectors),
         false => 0,
     };
     end_parts(&row.send);
     let mut result = last;
     let taken = last.max(0).cast_unsigned();
     let has_no_room = last >= 0 || thread::errno() == libc::EAGAIN;
-    let waits = waits && !interrupts.end_call(true);
+    let waits = waits && !is_interrupted(interrupts);
     if waits && has_no_room && taken < vectors.remaining() {
         let mut rest = vectors.clone();
         rest.skip(taken);
@@ -53,10 +55,10 @@ pub(super) fn send_rest(
             Some(until_ns) => {
                 let waits = Waits::new(socket, call.fd, until_ns, interrupts);
                 drop(course.message.take());
-                send_in_pieces((socket, row), call, rest, waits)
+                send_in_pieces((socket, row), call, rest, (waits, &mut busy))
             }
             None if table::is(call.fd, socket) => {
-                drop(course.message.take());
+                drop((course.message.take(), busy.take()));
                 send_list(call, &rest, QUIETLY)
             }
             None => 0,
@@ -110,13 +112,13 @@ fn patience_ns(fd: c_int) -> Option<u64> {
 }
 
 /// Sends what is left whenever there is room, until any handler has run: a part has been sent, of which the kernel does not know.
-/// A count, or -1 with the error.
+/// Handlers wait meanwhile, `busy`, but where a part sleeps. A count, or -1 with the error.
 #[cold]
 fn send_in_pieces(
     (socket, row): (&'static Socket, &Row),
     call: &Call<'_>,
     mut rest: Vectors<'_>,
-    mut waits: Waits,
+    (mut waits, busy): (Waits, &mut Option<Busy>),
 ) -> isize {
     let mut sent = 0;
     while rest.remaining() > 0 {
@@ -126,6 +128,7 @@ fn send_in_pieces(
             Waited::Over => break,
         }
         let how = if waits.are_refused() {
+            drop(busy.take());
             QUIETLY
         } else {
             QUIETLY | libc::MSG_DONTWAIT
@@ -218,6 +221,7 @@ fn send_until_interrupted(
 ) -> Option<isize> {
     let errno = thread::errno();
     let taken = send_list(call, vectors, how | libc::MSG_DONTWAIT);
+    let mut busy = Some(Busy::new());
     if taken < 0 && thread::errno() != libc::EAGAIN {
         return Some(taken);
     }
@@ -226,7 +230,7 @@ fn send_until_interrupted(
     let mut rest = vectors.clone();
     rest.skip(taken.cast_unsigned());
     let waits = Waits::new(socket, call.fd, u64::MAX, interrupts);
-    match send_in_pieces((socket, row), call, rest, waits) {
+    match send_in_pieces((socket, row), call, rest, (waits, &mut busy)) {
         0 if taken == 0 => {
             thread::set_errno(libc::EINTR);
             Some(-1)
@@ -244,6 +248,19 @@ fn send_until_interrupted(
 
 /// Errors are for the next call: this one has no signal for them.
 const QUIETLY: c_int = libc::MSG_NOSIGNAL;
+
+/// [`send_list`] without a wait, where no thread may be cancelled.
+fn send_list_at_once(call: &Call<'_>, vectors: &Vectors<'_>) -> isize {
+    let mut list = vectors.list();
+    let header = header_of(&mut list);
+    let flags = call.flags | QUIETLY | libc::MSG_DONTWAIT;
+    thread::told(kernel!(
+        libc::SYS_sendmsg,
+        call.fd,
+        &raw const header,
+        flags
+    ))
+}
 
 /// The program's call for what is left of its buffers, with further flags.
 pub(super) fn send_list(call: &Call<'_>, vectors: &Vectors<'_>, how: c_int) -> isize {

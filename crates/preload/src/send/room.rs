@@ -10,7 +10,7 @@ use super::{Call, Course};
 use crate::client::CHAOS;
 use crate::socket::{Locked, Socket};
 use crate::spin::{self, Spin, cycles};
-use crate::thread::Interrupts;
+use crate::thread::{self, Interrupts};
 
 /// How long a sender waits for room while the reader makes progress, in nanoseconds per step of progress.
 const ROOM_WAIT_NS: u64 = 50_000;
@@ -45,7 +45,7 @@ pub(super) fn wait_for_room(
     };
     let most = cycles(patience_ns + ns_per_byte * course.sent as u64);
     // Where the kernel has no room either, a handler that has run has ended the call.
-    let is_over = course.waited > most || course.interrupts.end_call(true);
+    let is_over = course.waited > most || is_interrupted(course.interrupts);
     if same_processor || is_over || CHAOS.strikes(2) {
         return false;
     }
@@ -56,6 +56,11 @@ pub(super) fn wait_for_room(
     let has_room = spin_for_room(socket, call.fd, &mut spin, (gate, head), wait);
     course.waited += spin.spent().max(cycles(NS_OF_WAIT_MIN));
     has_room
+}
+
+/// Whether a handler has run since then, or waits until the call ends.
+pub(super) fn is_interrupted(since: Interrupts) -> bool {
+    since.end_call(true) || thread::has_waiting()
 }
 
 /// As [`wait_for_room`], where that is worth it.
@@ -84,7 +89,7 @@ fn spin_for_room(
         }
         taken = Some(now);
         drop(locked);
-        let is_over = interrupts.end_call(true) || socket.begun.is_awaited(spin::clock());
+        let is_over = is_interrupted(interrupts) || socket.begun.is_awaited(spin::clock());
         if is_over || !spin.go_on() {
             return false;
         }
