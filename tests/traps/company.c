@@ -2,6 +2,7 @@
 #include "traps.h"
 
 #include <sched.h>
+#include <sys/eventfd.h>
 
 static Pair prompt_pair(void) {
     Pair pair = on_the_ring();
@@ -149,6 +150,44 @@ static void several_sleepers(void) {
         close(set);
         close_pair(pair);
     }
+}
+
+/* Two become ready one right after the other, by edge: each of two sleepers is told of one. */
+static void two_for_two_sleepers(void) {
+    const unsigned edges[] = {EPOLLIN | EPOLLET, EPOLLIN | EPOLLOUT | EPOLLET};
+    Pair pairs[] = {connected(), connected()};
+    for (int i = 0; i < 2; i++) {
+        setsockopt(pairs[i].near, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+        talk_until_on_ring(pairs[i], i + 1);
+    }
+    for (int round = 0; round < 24; round++) {
+        enum { BY_MOD, BY_ADD, BESIDE_ANOTHER } way = round % 3;
+        int set = epoll_create1(0), another = eventfd(0, 0), told = 0;
+        unsigned wanted = edges[round / 3 % 2];
+        Waiter waiters[] = {{.set = set}, {.set = set}};
+        must(control(set, EPOLL_CTL_ADD, another, EPOLLIN | EPOLLET) == 0, "add");
+        for (int i = 0; i < 2; i++) {
+            talk(pairs[i].near, pairs[i].far);
+            must(way == BY_ADD || control(set, EPOLL_CTL_ADD, pairs[i].far, 0) == 0, "add");
+            must(send(pairs[i].near, "unread", 6, 0) == 6, "send");
+        }
+        for (int i = 0; i < 2; i++)
+            start_waiting(&waiters[i]);
+        for (int i = 0; i < 2; i++)
+            if (i == 0 && way == BESIDE_ANOTHER)
+                must(write(another, &(uint64_t){1}, 8) == 8, "write");
+            else
+                must(control(set, way == BY_ADD ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, pairs[i].far, wanted) == 0, "arm");
+        for (int i = 0; i < 2; i++) {
+            pthread_join(waiters[i].thread, NULL);
+            told += waiters[i].result;
+        }
+        observe("way %d, %x: told %d", way, wanted, told);
+        close(set), close(another);
+        for (int i = 0; i < 2; i++)
+            must(recv(pairs[i].far, (char[6]){0}, 6, MSG_WAITALL) == 6, "recv");
+    }
+    close_pair(pairs[0]), close_pair(pairs[1]);
 }
 
 typedef struct {
@@ -352,6 +391,7 @@ int main(int argc, char **argv) {
         CASE(added_with_a_full_queue),
         CASE(changed_with_a_full_queue),
         CASE(several_sleepers),
+        CASE(two_for_two_sleepers),
         CASE(registered_for_a_moment),
         CASE(room_beside_a_blocked_sender),
         CASE(a_wait_for_all_is_not_changed),

@@ -36,8 +36,8 @@ impl Inner {
     }
 
     /// Takes the nudges out of `events` and of the kernel's registrations; what the rings have is reported instead.
-    /// Where `others_sleep`, what is reported by level is for them, too: the kernel wakes them one after the other, until the bytes are
-    /// read. Returns how many are left.
+    /// Where `others_sleep`, the kernel goes on to wake them: by level one after the other, until the bytes are read; by edge for those
+    /// whose event is not among these, for it may have woken a second one already. Returns how many are left.
     pub(super) fn undo_nudges(
         &mut self,
         epoll: c_int,
@@ -52,14 +52,16 @@ impl Inner {
                 .slot
                 .and_then(|slot| self.active[slot as usize].event());
             let wanted = member.wanted.unwrap_or(0);
-            let mut is_told = ring.is_some();
+            let (mut is_given, mut is_told) = (false, ring.is_some());
             for event in events.iter_mut().filter(|event| event.u64 == member.data) {
                 let ring_events = ring.map_or(0, |event| event.events);
                 event.events = event.events & (!WRITE_EVENTS | wanted) | ring_events;
+                is_given = true;
                 is_told |= event.events != 0;
             }
             let once = member.told & ONE_SHOT != 0;
-            if others_sleep && ring.is_some() && !once && member.told & EDGE == 0 {
+            let is_for_others = !once && (member.told & EDGE == 0 || !is_given);
+            if others_sleep && ring.is_some() && is_for_others {
                 self.nudged.push(fd);
                 continue;
             }
