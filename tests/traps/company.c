@@ -190,6 +190,24 @@ static void two_for_two_sleepers(void) {
     close_pair(pairs[0]), close_pair(pairs[1]);
 }
 
+/* A sleeper is told of bytes and of room at once, and of room no more. */
+static void room_is_told_once(void) {
+    for (int round = 0; round < 6; round++) {
+        Pair pair = prompt_pair();
+        int operation = round % 2 ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+        struct epoll_event event;
+        Waiter waiter = {.set = epoll_create1(0)};
+        must(operation == EPOLL_CTL_ADD || control(waiter.set, EPOLL_CTL_ADD, pair.far, 0) == 0, "add");
+        must(send(pair.near, "unread", 6, 0) == 6, "send");
+        start_waiting(&waiter);
+        must(control(waiter.set, operation, pair.far, EPOLLIN | EPOLLOUT | EPOLLET) == 0, "change");
+        pthread_join(waiter.thread, NULL);
+        observe("%d: %x, then %d", waiter.result, waiter.events, epoll_wait(waiter.set, &event, 1, 20));
+        close(waiter.set);
+        close_pair(pair);
+    }
+}
+
 typedef struct {
     int set;
     atomic_int is_over;
@@ -392,6 +410,7 @@ int main(int argc, char **argv) {
         CASE(changed_with_a_full_queue),
         CASE(several_sleepers),
         CASE(two_for_two_sleepers),
+        CASE(room_is_told_once),
         CASE(registered_for_a_moment),
         CASE(room_beside_a_blocked_sender),
         CASE(a_wait_for_all_is_not_changed),

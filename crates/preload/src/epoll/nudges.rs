@@ -21,9 +21,11 @@ impl Inner {
         has_room(member.by)
     }
 
-    /// The socket is writable, so asking for that, once, fires. The woken put the registration right.
+    /// The socket is writable, so asking for that, once, fires. The woken put the registration right. Where the program has just asked for
+    /// it the kernel wakes somebody itself; another change would be another edge.
     pub(super) fn nudge_by_room(&mut self, epoll: c_int, fd: c_int) {
-        if let Some(member) = self.members.get(&fd) {
+        let member = self.members.get(&fd);
+        if let Some(member) = member.filter(|member| member.told & WRITE_EVENTS == 0) {
             self.nudged.push(fd);
             let events = member.told | libc::EPOLLOUT as u32;
             register(epoll, libc::EPOLL_CTL_MOD, fd, events, member.data);
