@@ -208,6 +208,54 @@ static void room_is_told_once(void) {
     }
 }
 
+static void run_on(int processor) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    sched_setaffinity(0, sizeof set, &set);
+}
+
+/* What comes at once, and soon after. */
+static void *wait_for_all(void *argument) {
+    Waiter *waiter = argument;
+    struct epoll_event events[4];
+    waiter->number = gettid();
+    for (int patience_ms = PATIENCE_MS, count; (count = epoll_wait(waiter->set, events, 4, patience_ms)) > 0; patience_ms = 50)
+        for (int i = 0; i < count && waiter->result++ < 8; i++)
+            waiter->events |= events[i].events;
+    return NULL;
+}
+
+/* A pipe has room when a connection with the same word is asked for again, before the sleeper runs: that is told, too. */
+static void room_with_the_same_word(void) {
+    struct sched_param none = {0};
+    Pair pair = prompt_pair();
+    static char block[1 << 16];
+    run_on(0);
+    for (int round = 0; round < 8; round++) {
+        int ends[2];
+        must(pipe2(ends, O_NONBLOCK) == 0 && write(ends[1], block, sizeof block) == sizeof block, "pipe");
+        talk(pair.near, pair.far);
+        Waiter waiter = {.set = epoll_create1(0)};
+        struct epoll_event bytes = {EPOLLIN | EPOLLET, {.fd = 1}}, room = {EPOLLOUT | EPOLLET, {.fd = 1}};
+        struct epoll_event nothing = {0, {.fd = 1}};
+        must(epoll_ctl(waiter.set, EPOLL_CTL_ADD, pair.far, &nothing) == 0, "add");
+        must(epoll_ctl(waiter.set, EPOLL_CTL_ADD, ends[1], &room) == 0, "add");
+        must(send(pair.near, "unread", 6, 0) == 6, "send");
+        waiter.thread = start_thread(wait_for_all, &waiter);
+        pthread_setschedparam(waiter.thread, SCHED_IDLE, &none);
+        while (waiter.number == 0)
+            usleep(100);
+        pause_ms(50);
+        must(read(ends[0], block, sizeof block) == sizeof block, "read");
+        must(epoll_ctl(waiter.set, EPOLL_CTL_MOD, pair.far, &bytes) == 0, "modify");
+        pthread_join(waiter.thread, NULL);
+        observe("told %d: %x", waiter.result, waiter.events);
+        must(recv(pair.far, block, 6, MSG_WAITALL) == 6, "recv");
+        close(waiter.set), close(ends[0]), close(ends[1]);
+    }
+}
+
 typedef struct {
     int set;
     atomic_int is_over;
@@ -411,6 +459,7 @@ int main(int argc, char **argv) {
         CASE(several_sleepers),
         CASE(two_for_two_sleepers),
         CASE(room_is_told_once),
+        CASE(room_with_the_same_word),
         CASE(registered_for_a_moment),
         CASE(room_beside_a_blocked_sender),
         CASE(a_wait_for_all_is_not_changed),

@@ -300,6 +300,30 @@ static void registered_with_the_same_word(void) {
     talk(two.far, two.near);
 }
 
+/* An event of one does not disarm the other. */
+static void a_one_shot_with_the_same_word(void) {
+    Pair one = prompt_pair(), two = connected();
+    int set = epoll_create1(0);
+    struct epoll_event event = {EPOLLIN, {.fd = 1}}, once = {EPOLLIN | EPOLLONESHOT, {.fd = 1}};
+    must(epoll_ctl(set, EPOLL_CTL_ADD, one.far, &event) == 0, "add");
+    talk_until_on_ring(two, 2);
+    for (int round = 0; round < 3; round++) {
+        say(one.near, 3);
+        observe_wait("alone", set, 1000);
+        observe("drained %zd", drain(one.far));
+    }
+    for (int round = 0; round < 3; round++) {
+        must(epoll_ctl(set, round == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, two.far, &once) == 0, "arm");
+        say(one.near, 7);
+        observe_wait("of the first", set, 1000);
+        observe("drained %zd", drain(one.far));
+        say(two.near, 7);
+        observe_wait("of the second", set, 1000);
+        observe_wait("of neither", set, 5);
+        observe("drained %zd", drain(two.far));
+    }
+}
+
 /* Another process keeps a connection that this one closes: its registration stays. */
 static void registered_and_kept_elsewhere(void) {
     Pair pair = prompt_pair();
@@ -620,6 +644,7 @@ int main(int argc, char **argv) {
                           CASE(registered_by_a_number_that_is_another_s),
                           CASE(registered_by_a_number_that_comes_back),
                           CASE(registered_with_the_same_word),
+                          CASE(a_one_shot_with_the_same_word),
                           CASE(registered_and_kept_elsewhere),
                           CASE(closed_by_a_child_that_has_the_set),
                           CASE(registered_after_a_fork),

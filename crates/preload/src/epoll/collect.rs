@@ -56,7 +56,7 @@ impl Inner {
             self.spare[0] = rings;
             self.kernel_reports = from_kernel > 0;
             if one_shots {
-                self.disarm(epoll, &events[..count], |_| true);
+                self.disarm(epoll, &events[..count], |_| (true, None));
             }
         } else {
             self.date(&mut rings, from_kernel, now);
@@ -82,7 +82,8 @@ impl Inner {
                 }
             }
             if one_shots {
-                self.disarm(epoll, &events[..count], |place| reports[place].by_kernel);
+                let source = |place: usize| (reports[place].by_kernel, reports[place].slot);
+                self.disarm(epoll, &events[..count], source);
             }
             self.spare = [rings, reports];
         }

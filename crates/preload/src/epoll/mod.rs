@@ -234,11 +234,14 @@ impl EpollSet {
     ) {
         let mut member = Member::new(fd, socket, event);
         member.is_secret = self.changes.are_shared();
+        let other = inner.add(fd, member);
+        let sharer = other.and_then(|other| inner.sharer(other));
         let ambiguous =
-            inner.add(fd, member) || socket.is_some_and(|socket| inner.has_by_another(fd, socket));
+            other.is_some() || socket.is_some_and(|socket| inner.has_by_another(fd, socket));
         let (Some(mut sets), Some(socket)) = (sets, socket) else {
             early::note(&mut inner, fd);
             drop(inner);
+            leave_shared_word(sharer);
             early::look_again(fd);
             return;
         };
@@ -252,6 +255,7 @@ impl EpollSet {
             inner.keep_unread();
         }
         drop(inner);
+        leave_shared_word(sharer);
         let mut is_empty = true;
         let is_unseen = !self.will_be_waited_on_for(socket);
         if is_unseen {
@@ -379,6 +383,21 @@ impl Socket {
             [] | [_] => self.tell_unseen(true),
             // Only the kernel wakes them all.
             _ => {}
+        }
+    }
+}
+
+/// Another member of its set carries a connection's data word from now on: an event of a ring and one of the kernel would not say whose they
+/// are. Edges of which the program was told stay where they are: sent again, they would be new ones.
+fn leave_shared_word(sharer: Option<(c_int, &'static Socket, bool)>) {
+    let Some((fd, socket, has_news)) = sharer.filter(|(fd, socket, _)| table::is(*fd, socket))
+    else {
+        return;
+    };
+    if !socket.is_receive_pinned() || has_open_or_unread_ring(socket) {
+        socket.pin(Reason::EpollAmbiguous);
+        if has_news {
+            socket.draw_back(fd);
         }
     }
 }

@@ -8,12 +8,15 @@ use crate::kernel;
 
 impl Inner {
     /// Makes the kernel wake those who sleep on the set for a connection whose ring has bytes. False: that takes the bytes themselves,
-    /// for its registration is one-shot or cannot be changed, or there is no room to tell of.
+    /// for its registration is one-shot or cannot be changed, there is no room to tell of, or events would not say whose room.
     pub(super) fn nudge(&mut self, epoll: c_int, fd: c_int) -> bool {
         let Some(member) = self.members.get(&fd).copied() else {
             return true;
         };
-        if member.told & (EXCLUSIVE | ONE_SHOT) != 0 || !has_room(member.by) {
+        if member.told & (EXCLUSIVE | ONE_SHOT) != 0
+            || self.is_ambiguous(fd)
+            || !has_room(member.by)
+        {
             return false;
         }
         self.nudge_by_room(epoll, fd);
@@ -53,7 +56,7 @@ impl Inner {
             let ring = member
                 .slot
                 .and_then(|slot| self.active[slot as usize].event());
-            let wanted = member.wanted.unwrap_or(0);
+            let wanted = self.wanted_by(member.data);
             let (mut is_given, mut is_told) = (false, ring.is_some());
             for event in events.iter_mut().filter(|event| event.u64 == member.data) {
                 let ring_events = ring.map_or(0, |event| event.events);
@@ -76,9 +79,7 @@ impl Inner {
             register(epoll, libc::EPOLL_CTL_MOD, fd, events_left, member.data);
         }
         for data in &self.strays {
-            let sharers = self.by_data.get(data);
-            let member = sharers.and_then(|sharers| self.members.get(&sharers.fd));
-            let wanted = member.and_then(|member| member.wanted).unwrap_or(0);
+            let wanted = self.wanted_by(*data);
             for event in events.iter_mut().filter(|event| event.u64 == *data) {
                 event.events &= !WRITE_EVENTS | wanted;
             }

@@ -9,7 +9,7 @@ use millrace_shm::board::flags;
 
 use super::collect::Reports;
 use super::repeats::Repeat;
-use super::words::WordHasher;
+use super::words::{Sharers, WordHasher};
 use super::{EDGE, ONE_SHOT, QUIET_LOOKS_MAX, READ_EVENTS, SPECIAL, WRITE_EVENTS};
 use crate::kernel::{self, kernel};
 use crate::socket::Socket;
@@ -46,14 +46,6 @@ pub(super) struct Inner {
     pub(super) has_doubles: bool,
     /// So many members have been in the set by descriptors that were closed.
     pub(super) outlived: c_int,
-}
-
-/// The members that carry the same data word.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sharers {
-    count: u32,
-    /// The one that came last.
-    pub(super) fd: c_int,
 }
 
 /// A registration.
@@ -133,15 +125,15 @@ pub(super) enum Origin {
 }
 
 impl Inner {
-    /// Takes note of a registration that the kernel has. True: another member carries the same data word.
-    pub(super) fn add(&mut self, fd: c_int, member: Member) -> bool {
+    /// Takes note of a registration that the kernel has. Returns the member that carried the same data word last, if one does.
+    pub(super) fn add(&mut self, fd: c_int, member: Member) -> Option<c_int> {
         self.remove(fd);
         self.members.insert(fd, member);
         let sharers = self.by_data.entry(member.data);
         let sharers = sharers.or_insert(Sharers { count: 0, fd });
         sharers.count += 1;
-        sharers.fd = fd;
-        sharers.count > 1
+        let before = std::mem::replace(&mut sharers.fd, fd);
+        (sharers.count > 1).then_some(before)
     }
 
     pub(super) fn remove(&mut self, fd: c_int) {
@@ -167,26 +159,6 @@ impl Inner {
                 sharers.fd = other.map_or(fd, |(other, _)| *other);
             }
         }
-    }
-
-    /// Whether another member carries the same data word as the member `fd`.
-    pub(super) fn is_ambiguous(&self, fd: c_int) -> bool {
-        let data = self.members.get(&fd).map(|member| member.data);
-        let sharers = data.and_then(|data| self.by_data.get(&data));
-        sharers.is_some_and(|sharers| sharers.count > 1)
-    }
-
-    /// The member that alone carries this data word, and its descriptor.
-    pub(super) fn only_one_of(&self, data: u64) -> Option<(c_int, &Member)> {
-        let sharers = self.by_data.get(&data)?;
-        let member = self.members.get(&sharers.fd)?;
-        (sharers.count == 1).then_some((sharers.fd, member))
-    }
-
-    /// The connection that carries this data word.
-    pub(super) fn socket_of(&self, data: u64) -> Option<&'static Socket> {
-        let sharers = self.by_data.get(&data)?;
-        self.members.get(&sharers.fd)?.socket
     }
 
     /// Takes note of a registration that the kernel has not got yet. Its data word stays the same.
@@ -312,21 +284,26 @@ impl Inner {
     }
 
     /// One-shot registrations of which `events` tell are off until they are changed. The kernel, `epoll`, has done that with those that it
-    /// reported itself, and must not hear of them: a change would arm them for errors.
+    /// reported itself, and must not hear of them: a change would arm them for errors. `source` says of an event whether the kernel has it,
+    /// and which active member has it in its ring.
     pub(super) fn disarm(
         &mut self,
         epoll: c_int,
         events: &[epoll_event],
-        by_kernel: impl Fn(usize) -> bool,
+        source: impl Fn(usize) -> (bool, Option<usize>),
     ) {
-        for active in &mut self.active {
+        for (slot, active) in self.active.iter_mut().enumerate() {
             if active.events & ONE_SHOT == 0 {
                 continue;
             }
-            let mut reported = events.iter();
-            if let Some(place) = reported.position(|event| event.u64 == active.data) {
+            let sharers = self.by_data.get(&active.data);
+            let is_shared = sharers.is_some_and(|sharers| sharers.count > 1);
+            let is_of_it = |place: &usize| {
+                events[*place].u64 == active.data && (!is_shared || source(*place).1 == Some(slot))
+            };
+            if let Some(place) = (0..events.len()).find(is_of_it) {
                 active.events &= SPECIAL;
-                if !by_kernel(place) {
+                if !source(place).0 {
                     let data = active.data;
                     register(epoll, libc::EPOLL_CTL_MOD, active.fd, active.events, data);
                 }

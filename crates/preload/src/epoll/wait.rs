@@ -303,7 +303,7 @@ fn sleep_and_wake(
     inner.add_rings(&mut events[..kept]);
     let suspects = inner.suspects(&events[..kept]);
     inner.kernel_reports = true;
-    inner.disarm(call.epoll, &events[..kept], |_| true);
+    inner.disarm(call.epoll, &events[..kept], |_| (true, None));
     let was_open = !inner.warm.is_empty();
     drop(inner);
     set.show_kills(&suspects, &mut events[..kept]);
