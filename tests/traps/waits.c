@@ -300,6 +300,22 @@ static void registered_with_the_same_word(void) {
     talk(two.far, two.near);
 }
 
+/* Room, and bytes that lie unread, are one edge when they are asked for. */
+static void asked_for_beside_unread_bytes(void) {
+    Pair pair = prompt_pair();
+    struct epoll_event event;
+    int set = epoll_create1(0), others = 0, more = 0;
+    must(add(set, pair.far, EPOLLIN) == 0, "add");
+    for (int round = 0; round < 100; round++) {
+        must(send(pair.near, "unread", 6, 0) == 6 && epoll_wait(set, &event, 1, 1000) == 1, "wait");
+        must(change(set, pair.far, EPOLLIN | EPOLLOUT | EPOLLET) == 0, "modify");
+        others += epoll_wait(set, &event, 1, 1000) != 1 || event.events != (EPOLLIN | EPOLLOUT);
+        more += epoll_wait(set, &event, 1, 1);
+        must(drain(pair.far) == 6 && change(set, pair.far, EPOLLIN) == 0, "modify");
+    }
+    observe("%d others, %d more", others, more);
+}
+
 /* An event of one does not disarm the other. */
 static void a_one_shot_with_the_same_word(void) {
     Pair one = prompt_pair(), two = connected();
@@ -645,6 +661,7 @@ int main(int argc, char **argv) {
                           CASE(registered_by_a_number_that_comes_back),
                           CASE(registered_with_the_same_word),
                           CASE(a_one_shot_with_the_same_word),
+                          CASE(asked_for_beside_unread_bytes),
                           CASE(registered_and_kept_elsewhere),
                           CASE(closed_by_a_child_that_has_the_set),
                           CASE(registered_after_a_fork),

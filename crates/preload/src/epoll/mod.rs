@@ -235,6 +235,8 @@ impl EpollSet {
         let mut member = Member::new(fd, socket, event);
         member.is_secret = self.changes.are_shared();
         let other = inner.add(fd, member);
+        // It may have something to say of that at once, as the ring has: together that is one edge.
+        inner.kernel_reports |= socket.is_none() || event.events & WRITE_EVENTS != 0;
         let sharer = other.and_then(|other| inner.sharer(other));
         let ambiguous =
             other.is_some() || socket.is_some_and(|socket| inner.has_by_another(fd, socket));
