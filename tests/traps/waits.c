@@ -316,6 +316,34 @@ static void asked_for_beside_unread_bytes(void) {
     observe("%d others, %d more", others, more);
 }
 
+/* Bytes that arrive wake those, too, who ask for urgent ones and for room: these are told of room. */
+static void arrivals_beside_room(void) {
+    const unsigned asked[] = {EPOLLPRI | EPOLLOUT, EPOLLRDBAND | EPOLLOUT, EPOLLPRI, EPOLLOUT};
+    for (int i = 0; i < 4; i++) {
+        Pair pair = prompt_pair();
+        int set = epoll_create1(0);
+        must(add(set, pair.far, EPOLLIN) == 0, "add");
+        for (int round = 0; round < 5; round++) {
+            say(pair.near, 3);
+            observe_wait("bytes", set, 1000);
+            drain(pair.far);
+        }
+        say(pair.near, 3);
+        must(change(set, pair.far, asked[i] | EPOLLET) == 0, "modify");
+        observe_wait("asked for", set, 0);
+        for (int round = 0; round < 3; round++) {
+            observe_wait("nothing new", set, 0);
+            say(pair.near, 5);
+            if (round == 1)
+                drain(pair.far);
+            observe_wait("arrival", set, 20);
+        }
+        observe("drained %zd", drain(pair.far));
+        observe_wait("drained", set, 0);
+        close(pair.near), close(pair.far), close(set);
+    }
+}
+
 /* An event of one does not disarm the other. */
 static void a_one_shot_with_the_same_word(void) {
     Pair one = prompt_pair(), two = connected();
@@ -662,6 +690,7 @@ int main(int argc, char **argv) {
                           CASE(registered_with_the_same_word),
                           CASE(a_one_shot_with_the_same_word),
                           CASE(asked_for_beside_unread_bytes),
+                          CASE(arrivals_beside_room),
                           CASE(registered_and_kept_elsewhere),
                           CASE(closed_by_a_child_that_has_the_set),
                           CASE(registered_after_a_fork),

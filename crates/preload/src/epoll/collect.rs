@@ -258,8 +258,9 @@ impl Active {
             self.sent = Some(self.socket.given_to_kernel());
         }
         let half = self.socket.peek_receive();
-        // Of what comes just now nobody has been told who was told of room only.
-        self.reported = half.map(|half| if reads { half.tail() } else { half.head() });
+        // Of what comes just now nobody has been told who was told of room only, and asks for bytes.
+        let all = reads || self.events & READ_EVENTS == 0;
+        self.reported = half.map(|half| if all { half.tail() } else { half.head() });
         self.listed = (self.events & EDGE == 0).then_some(place);
     }
 }

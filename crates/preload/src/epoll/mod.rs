@@ -47,6 +47,8 @@ use wait::{close_before_sleep, reopen_gates};
 
 const READ_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const WRITE_EVENTS: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+/// Bytes that arrive wake those, too, who ask for these.
+const URGENT_EVENTS: u32 = (libc::EPOLLPRI | libc::EPOLLRDBAND) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;

@@ -10,7 +10,7 @@ use millrace_shm::board::flags;
 use super::collect::Reports;
 use super::repeats::Repeat;
 use super::words::{Sharers, WordHasher};
-use super::{EDGE, ONE_SHOT, QUIET_LOOKS_MAX, READ_EVENTS, SPECIAL, WRITE_EVENTS};
+use super::{EDGE, ONE_SHOT, QUIET_LOOKS_MAX, READ_EVENTS, SPECIAL, URGENT_EVENTS, WRITE_EVENTS};
 use crate::kernel::{self, kernel};
 use crate::socket::Socket;
 use crate::{spin, table};
@@ -412,16 +412,18 @@ impl Active {
     /// What is to be reported for the connection now. Edges of writability are the kernel's to report.
     #[inline]
     pub(super) fn event(&self) -> Option<epoll_event> {
-        let mut events = 0;
+        let (mut events, mut is_moment) = (0, false);
         let read = self.events & READ_EVENTS;
         let edge = self.events & EDGE != 0;
         // Writability alone the kernel reports, when there is a moment to report.
         let once = self.events & (EDGE | ONE_SHOT) != 0;
         let write = self.events & WRITE_EVENTS;
-        if read != 0 {
+        if read != 0 || edge && self.events & URGENT_EVENTS != 0 {
             let half = self.socket.peek_receive()?;
             match self.unread_tail(&half) {
-                Some(tail) if !(edge && self.reported == Some(tail)) => events = read,
+                Some(tail) if !(edge && self.reported == Some(tail)) => {
+                    (events, is_moment) = (read, true)
+                }
                 // What came since has been read already: that it came is a moment to report what there is else. What the kernel has now it
                 // reports itself.
                 None if edge && self.reported != Some(half.head()) && !half.kernel_hinted() => {
@@ -430,7 +432,7 @@ impl Active {
                 _ => {}
             }
         }
-        if write != 0 && (events != 0 || !once) && self.is_writable() {
+        if write != 0 && (is_moment || !once) && self.is_writable() {
             events |= write;
         }
         (events != 0).then(|| self.report(events))
