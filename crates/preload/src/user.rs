@@ -88,19 +88,15 @@ pub(crate) fn prepare() {
         // Two threads may have come here: one key too many is all.
         SET.store(set as *mut c_void, Relaxed);
         KEY.store(u64::from(key) + 1, Release);
-        watch_main_thread();
     }
 }
 
 /// What the main thread has for its end while it has no tables.
 static NO_TABLES: u8 = 0;
 
-/// Where this is the main thread, its end is seen from now on: see [`end_tables`].
+/// The end of this thread, which is the main one, is seen from now on: see [`end_tables`]. Makes no system call.
 pub(crate) fn watch_main_thread() {
-    let is_main = thread::id() == kernel::process_id();
-    if let Some(Ending { key, set }) =
-        ending().filter(|_| is_main && local().tables.get().is_null())
-    {
+    if let Some(Ending { key, set }) = ending().filter(|_| local().tables.get().is_null()) {
         // SAFETY: the key was made by `prepare`.
         unsafe { set(key, (&raw const NO_TABLES).cast()) };
     }

@@ -259,10 +259,7 @@ fn drop_others(token: u32) {
 /// In the child: the thread that forked is its main thread.
 fn begin_thread() {
     thread::begin_child();
-    // Else there may be a filter that allows no question.
-    if !waking::is_off() {
-        user::watch_main_thread();
-    }
+    user::watch_main_thread();
 }
 
 pub(super) extern "C" fn begin_child() {

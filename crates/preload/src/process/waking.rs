@@ -107,6 +107,7 @@ pub(crate) fn load() {
         return;
     }
     user::prepare();
+    user::watch_main_thread();
     #[cfg(feature = "coverage")]
     if let Some(path) = variable(c"MILLRACE_COVERAGE") {
         crate::coverage::start(path);
