@@ -231,9 +231,7 @@ fn send_step(
             }
             let part = (CHAOS.cut(bytes.min(step_of(window))), window);
             let step = ring_step(&locked, gate, part, (vectors, course.asked), now);
-            if let Step::Ring(part) = step {
-                course.note_part(socket, part, part == want);
-            }
+            course.note_step(socket, &step, want);
             step
         }
         Ok(SendPlan::Full { gate, head, widens }) => {

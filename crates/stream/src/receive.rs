@@ -168,8 +168,8 @@ impl<'a> ReceiveHalf<'a> {
         bytes.min(self.segment.ring_bytes())
     }
 
-    /// As [`ReceiveHalf::unread`], of what a reader gets behind `in_kernel` bytes that the kernel has: nothing, while some of those that come
-    /// before the ring's are still under way.
+    /// As [`ReceiveHalf::unread`], of what a reader gets behind `in_kernel` bytes that the kernel has: nothing, while some of those that
+    /// come before the ring's are still under way.
     #[must_use]
     pub fn unread_behind(&self, in_kernel: u64) -> u32 {
         let position = self.state().kernel_position.load(Relaxed);

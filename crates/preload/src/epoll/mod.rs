@@ -391,8 +391,8 @@ impl Socket {
     }
 }
 
-/// Another member of its set carries a connection's data word from now on: an event of a ring and one of the kernel would not say whose they
-/// are. Edges of which the program was told stay where they are: sent again, they would be new ones.
+/// Another member of its set carries a connection's data word from now on: an event of a ring and one of the kernel would not say whose
+/// they are. Edges of which the program was told stay where they are: sent again, they would be new ones.
 fn leave_shared_word(sharer: Option<(c_int, &'static Socket, bool)>) {
     let Some((fd, socket, has_news)) = sharer.filter(|(fd, socket, _)| table::is(*fd, socket))
     else {

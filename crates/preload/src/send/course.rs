@@ -1,8 +1,8 @@
 //! A sending call from its first step to its last.
 
-use super::all_chunks;
 use super::begun::Message;
 use super::turn::note_part;
+use super::{Step, all_chunks};
 use crate::socket::Socket;
 use crate::thread::{self, Busy, Interrupts};
 use crate::user;
@@ -51,9 +51,13 @@ impl Course {
         self.asked = bytes;
     }
 
-    /// So many bytes more are published. The half is locked.
+    /// A step of a message of which `left` bytes were left. The half is locked.
     #[inline]
-    pub(super) fn note_part(&mut self, socket: &'static Socket, bytes: usize, is_last: bool) {
+    pub(super) fn note_step(&mut self, socket: &'static Socket, step: &Step, left: usize) {
+        let Step::Ring(bytes) = *step else {
+            return;
+        };
+        let is_last = bytes == left;
         note_part(&socket.row().send, self.sent + bytes, is_last);
         if !is_last {
             self.busy.get_or_insert_with(Busy::new);
