@@ -12,7 +12,7 @@ mod clock;
 #[cfg(miri)]
 mod interpreted;
 
-pub use clock::{kernels_monotonic_ns, monotonic_ns, trust_clock};
+pub use clock::{monotonic_ns, trust_clock};
 
 /// One system call, as the tests know it that Miri runs.
 ///

@@ -49,17 +49,6 @@ pub fn monotonic_ns() -> u64 {
     }
 }
 
-/// The same, of the kernel itself: for who waits for it to go on.
-#[must_use]
-pub fn kernels_monotonic_ns() -> u64 {
-    let clock: ClockGettime = if cfg!(miri) {
-        libc::clock_gettime
-    } else {
-        ask_for_time
-    };
-    read_clock(clock)
-}
-
 fn read_clock(clock: ClockGettime) -> u64 {
     let mut now = timespec {
         tv_sec: 0,
