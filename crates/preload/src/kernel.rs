@@ -192,13 +192,13 @@ pub(crate) fn reset(fd: c_int) {
     kernel!(libc::SYS_shutdown, fd, libc::SHUT_RDWR);
 }
 
-/// As [`reset`], which would take away what the program has not read yet. False: there is something.
+/// As [`reset`], which would take away what the program has not read yet. False: there is something, or the kernel refuses.
 pub(crate) fn reset_drained(fd: c_int) -> bool {
-    let is_drained = unread(fd) == 0;
-    if is_drained {
-        reset(fd);
+    if unread(fd) != 0 {
+        return false;
     }
-    is_drained
+    reset(fd);
+    has_error(fd)
 }
 
 /// The peer has closed, and has left bytes unread of which the kernel does not know: has it send one that nobody takes, together with our

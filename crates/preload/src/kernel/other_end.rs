@@ -4,7 +4,7 @@
 use libc::c_int;
 use millrace_wire::Address;
 
-use super::{NS_OF_ANSWER, addresses, monotonic_ns};
+use super::{addresses, monotonic_ns};
 
 const NETLINK_SOCK_DIAG: c_int = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -12,6 +12,9 @@ const NLM_F_REQUEST: u16 = 1;
 /// The attribute that has both shutdowns as bits.
 const INET_DIAG_SHUTDOWN: u16 = 8;
 const SHUT_BOTH: u8 = 3;
+
+/// So long a close may take between its FIN and the end of the socket, in nanoseconds.
+const NS_OF_CLOSE: u64 = 10_000_000;
 
 const HEADER_BYTES: usize = 16;
 const QUESTION_BYTES: usize = HEADER_BYTES + 56;
@@ -32,21 +35,25 @@ pub(crate) enum OtherEnd {
 /// Who has the other end, of a connection of which a FIN has come.
 #[cold]
 pub(crate) fn other_end(fd: c_int) -> OtherEnd {
-    let Some((local, remote)) = addresses(fd) else {
-        return OtherEnd::Unknown;
-    };
+    addresses(fd).map_or(OtherEnd::Unknown, |(local, remote)| end_of(&local, &remote))
+}
+
+/// The same of the connection from `local` to `remote`.
+fn end_of(local: &Address, remote: &Address) -> OtherEnd {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     let netlink = kernel!(libc::SYS_socket, libc::AF_NETLINK, kind, NETLINK_SOCK_DIAG);
     let Ok(netlink @ 0..) = c_int::try_from(netlink) else {
         return OtherEnd::Unknown;
     };
-    let until_ns = monotonic_ns() + NS_OF_ANSWER;
+    let until_ns = monotonic_ns() + NS_OF_CLOSE;
+    let mut turns = 0;
     let known = loop {
-        match ask(netlink, &question(&remote, &local)) {
+        match ask(netlink, &question(remote, local)) {
             Some(Found::Nobodys) => break OtherEnd::Gone,
             // A close sends the FIN before nobody has the socket.
             Some(Found::ShutBothWays) if monotonic_ns() < until_ns => {
-                millrace_shm::sys::yield_now();
+                turns += 1;
+                millrace_shm::sys::give_way(turns);
             }
             Some(_) => break OtherEnd::Lives,
             None => break OtherEnd::Unknown,
@@ -165,11 +172,11 @@ mod tests {
     #[test]
     fn a_listener_in_its_place_says_nothing() {
         let (_listener, near, mut far) = pair("127.0.0.1:0");
-        drop(far.try_clone().unwrap());
+        let (local, remote) = addresses(far.as_raw_fd()).unwrap();
         drop(near);
         // The reset takes away what was left of the other end.
         far.write_all(b"x").unwrap();
-        assert_eq!(other_end(far.as_raw_fd()), OtherEnd::Unknown);
+        assert_eq!(end_of(&remote, &local), OtherEnd::Unknown);
     }
 
     #[test]

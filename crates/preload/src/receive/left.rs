@@ -45,13 +45,13 @@ impl Socket {
         half: &ReceiveHalf<'_>,
         of_kernel: c_int,
     ) -> c_int {
-        // What is told of is there until it is read.
-        self.told.is_ready(half);
         let of_kernel = u64::try_from(of_kernel).unwrap_or(0);
         let mut in_ring = half.unread_behind(of_kernel);
         if in_ring == 0 && half.unread() != 0 && recount(self, fd) {
             in_ring = half.unread_behind(of_kernel);
         }
+        // What is told of is there until it is read.
+        self.told.is_ready(half);
         in_ring.cast_signed()
     }
 

@@ -215,6 +215,13 @@ impl Socket {
             }
             let was_killed =
                 identity.flags.fetch_or(flags::PEER_KILLED, AcqRel) & flags::PEER_KILLED != 0;
+            if was_killed && other_end == OtherEnd::Unknown {
+                // The end record has told of it, or will: once is enough, also when the last bytes have been read meanwhile.
+                if kernel::reset_drained(fd) {
+                    kernel::take_error(fd);
+                }
+                return false;
+            }
             // Whoever else has the connection, or will, hears of it there. To one that may live no byte goes.
             let is_reset = match other_end {
                 OtherEnd::Gone => kernel::provoke_reset(fd),
