@@ -118,6 +118,21 @@ static void messages_behind_a_filter(void) { confined(MESSAGES); }
 static void faults_behind_a_filter(void) { confined(FAULTS); }
 static void moves_bytes_behind_a_filter_after_a_vfork(void) { confined(MOVES); }
 
+/* A thread that has moved bytes ends behind a filter of its own, with the calls that the C library makes then. */
+static void *ends_confined(void *pair) {
+    const int calls[] = {SYS_madvise, SYS_munmap, SYS_futex, SYS_rt_sigprocmask, SYS_exit};
+    talk(((Pair *)pair)->near, ((Pair *)pair)->far);
+    allow(calls, 5);
+    return NULL;
+}
+
+static void a_thread_ends_behind_a_filter(void) {
+    Pair pair = on_the_ring();
+    pthread_join(start_thread(ends_confined, &pair), NULL);
+    talk(pair.far, pair.near);
+    observe("talked");
+}
+
 /* A new user namespace lets anybody change the root. */
 static void change_root(void) {
     if (chroot("/proc/self/fdinfo") != 0)
@@ -287,6 +302,7 @@ int main(int argc, char **argv) {
         CASE(messages_behind_a_filter),
         CASE(faults_behind_a_filter),
         CASE(moves_bytes_behind_a_filter_after_a_vfork),
+        CASE(a_thread_ends_behind_a_filter),
         CASE(a_child_opens_nothing_more),
         CASE(a_child_installs_a_filter),
         CASE(a_child_hides_and_starts_a_program),

@@ -106,6 +106,59 @@ static void left_to_a_command_of_a_shell_in_the_background(void) { left(BY_A_SHE
 
 static void left_to_a_daemon(void) { left(BY_A_DAEMON); }
 
+/* What cannot be started leaves nobody. */
+static void a_child_of_vfork_that_starts_nothing(void) {
+    Pair pair = on_the_ring();
+    pid_t child = vfork();
+    if (child == 0) {
+        execl("/none", "none", NULL);
+        _exit(errno == ENOENT ? 3 : 4);
+    }
+    observe("it has ended with %d", status_of(child));
+    talk_until_on_ring(pair, 1);
+}
+
+static void *run_a_command(void *commands) {
+    const int *ends = commands;
+    char command[64];
+    snprintf(command, sizeof command, "echo >&%d; read line <&%d", ends[0], ends[1]);
+    observe("ended with %d", system(command));
+    return NULL;
+}
+
+/* While a program runs that got connections these are closed, and others come, which are no business of it. */
+static void connections_that_come_while_a_program_runs(void) {
+    enum { CLOSED = 40, NEW = 30 };
+    int begun[2], told[2], resets = 0;
+    char byte;
+    must(pipe(begun) == 0 && pipe(told) == 0, "pipe");
+    int ends[] = {begun[1], told[0]};
+    Pair pairs[CLOSED];
+    for (int i = 0; i < CLOSED; i++)
+        pairs[i] = connected();
+    pthread_t starter = start_thread(run_a_command, ends);
+    must(read(begun[0], &byte, 1) == 1, "the program");
+    for (int i = 0; i < CLOSED; i++) {
+        close(pairs[i].near);
+        close(pairs[i].far);
+    }
+    for (int i = 0; i < NEW; i++) {
+        pairs[i] = connected();
+        fcntl(pairs[i].near, F_SETFD, FD_CLOEXEC);
+        fcntl(pairs[i].far, F_SETFD, FD_CLOEXEC);
+    }
+    must(write(told[1], "\n", 1) == 1, "write");
+    pthread_join(starter, NULL);
+    talk_until_on_ring(pairs[0], 1);
+    for (int i = 0; i < NEW; i++) {
+        talk(pairs[i].near, pairs[i].far);
+        must(send(pairs[i].near, "unread", 6, 0) == 6, "send");
+        close(pairs[i].far);
+        resets += recv(pairs[i].near, &byte, 1, 0) == -1 && errno == ECONNRESET;
+    }
+    observe("%d resets", resets);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(shell_command_in_the_background),
@@ -114,6 +167,8 @@ int main(int argc, char **argv) {
         CASE(left_to_a_shell_command_in_the_background),
         CASE(left_to_a_command_of_a_shell_in_the_background),
         CASE(left_to_a_daemon),
+        CASE(a_child_of_vfork_that_starts_nothing),
+        CASE(connections_that_come_while_a_program_runs),
         {0},
     };
     if (argc == 5 && strcmp(argv[1], "serve") == 0)

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{
     AtomicBool, AtomicU32,
-    Ordering::{AcqRel, Relaxed, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use libc::c_int;
@@ -180,14 +180,30 @@ pub(crate) fn end() {
             socket.end_for_exit(fd);
             continue;
         }
-        if client::is_listed_here(socket) {
-            socket.hand_over(fd);
-        }
-        identity.leave(holder());
+        leave_to_others(fd, socket);
         if identity.owner.load(Relaxed) == id() {
             identity.owner.store(0, Relaxed);
         }
     }
+}
+
+/// What other holders could not have sent again later goes by the kernel.
+fn hand_over(fd: c_int, socket: &'static Socket) {
+    if client::is_listed_here(socket) || socket.row().identity.has_heirs() {
+        socket.hand_over(fd);
+    }
+}
+
+/// This process ends, or has the connection no more as another program. False: nobody else is known to have it, so it keeps its place, and
+/// its death frees the end record.
+fn leave_to_others(fd: c_int, socket: &'static Socket) -> bool {
+    hand_over(fd, socket);
+    let identity = &socket.row().identity;
+    let are_known = identity.holders.load(Acquire) > 1;
+    if are_known {
+        identity.leave(holder());
+    }
+    are_known
 }
 
 /// What is to be taken back when an exec fails.
@@ -239,15 +255,14 @@ pub(crate) fn leave_for_exec() -> Option<Vec<Left>> {
             socket.leave_ring(fd, inherited);
             continue;
         }
-        if client::is_listed_here(socket) {
-            socket.hand_over(fd);
-        }
-        let identity = &socket.row().identity;
         if !inherited {
-            note(LeftHolder::Gone);
-            identity.leave(holder());
+            if leave_to_others(fd, socket) {
+                note(LeftHolder::Gone);
+            }
             continue;
         }
+        hand_over(fd, socket);
+        let identity = &socket.row().identity;
         note(LeftHolder::Stranger);
         // While the agent still knows of us by our number: the sender may ask it for the same.
         socket.draw_back_for_program(fd);

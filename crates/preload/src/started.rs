@@ -4,10 +4,14 @@
 //! the kernel has it. So it stays when the program has ended, since what it has started may go on with it. Which connections they get
 //! is seen from `FD_CLOEXEC`, and from copies made for them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, Release},
+};
 
 use libc::{c_int, pid_t, posix_spawn_file_actions_t};
 use millrace_shm::board::holders::{STRANGER, UNKNOWN};
+use millrace_shm::board::{Row, state};
 use millrace_wire::Reason;
 
 use crate::socket::Socket;
@@ -39,6 +43,14 @@ fn may_be_copied(fd: c_int) -> bool {
 pub(crate) fn by_child_of_vfork() {
     for (fd, socket) in inherited(false) {
         share(fd, socket, kernel::process_id() | STRANGER);
+    }
+}
+
+/// In a child of `vfork`: it is what it was.
+pub(crate) fn stay_child_of_vfork() {
+    let child = kernel::process_id() | STRANGER;
+    for (_, socket) in inherited(false) {
+        take_back(socket.row(), child);
     }
 }
 
@@ -94,17 +106,19 @@ pub(crate) fn around<T>(
     }
     let token = process::new_token();
     let errno = thread::errno();
-    let mut shared = inherited(!actions.is_null());
-    shared.retain(|(fd, socket)| share(*fd, socket, token));
+    // A record stays the connection's while the token counts there. The socket may be another's when the program has ended.
+    let shared: Vec<&Row> = inherited(!actions.is_null())
+        .into_iter()
+        .filter_map(|(fd, socket)| share(fd, socket, token))
+        .collect();
     thread::set_errno(errno);
     let (result, program) = start();
-    for (_, socket) in shared {
-        let identity = &socket.row().identity;
+    for row in shared {
         match program {
-            Program::NotStarted => drop(identity.leave(token)),
-            Program::Ended => identity.leave_to_heirs(token),
-            Program::Runs(child) => identity.name(token, child as u32 | STRANGER),
-            Program::RunsUnknown => identity.name(token, UNKNOWN),
+            Program::NotStarted => take_back(row, token),
+            Program::Ended => free_if(row.identity.leave_to_heirs(token), row),
+            Program::Runs(child) => row.identity.name(token, child as u32 | STRANGER),
+            Program::RunsUnknown => row.identity.name(token, UNKNOWN),
         }
     }
     result
@@ -145,19 +159,28 @@ fn inherited(by_copies: bool) -> Vec<(c_int, &'static Socket)> {
     found
 }
 
-/// `with`, a process's number or what stands for one, becomes a holder. False: it is one already. A connection that is new does not join
-/// then: the program may be in the kernel with it.
-fn share(fd: c_int, socket: &'static Socket, with: u32) -> bool {
-    let is_new = client::share(|| {
+/// `with`, a process's number or what stands for one, becomes a holder in this record. None: it is one already. A connection that is new
+/// does not join then: the program may be in the kernel with it.
+fn share(fd: c_int, socket: &'static Socket, with: u32) -> Option<&'static Row> {
+    let row = client::share(|| {
         let row = socket.row();
-        let is_new = !row.identity.is_held_by(with);
-        if is_new {
+        (!row.identity.is_held_by(with)).then(|| {
             process::join(row, with);
-        }
-        is_new
-    });
-    if is_new {
-        socket.leave_to_program(fd);
+            row
+        })
+    })?;
+    socket.leave_to_program(fd);
+    Some(row)
+}
+
+/// What `token` stands for has become no holder.
+fn take_back(row: &Row, token: u32) {
+    free_if(row.identity.take_back(token), row);
+}
+
+/// A record that the last one has left, while a program was being started, is free.
+fn free_if(was_last: bool, row: &Row) {
+    if was_last {
+        row.identity.state.store(state::FREE, Release);
     }
-    is_new
 }

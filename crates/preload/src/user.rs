@@ -135,9 +135,9 @@ fn first_tables() -> *mut Tables {
 /// The thread ends. Destructors of the program that come later make new ones, for which we are called again.
 ///
 /// The main thread may end before the process (`pthread_exit` in `main`). By its number nobody gets at the process's descriptors any more:
-/// the agent could bring nothing back.
+/// the agent could bring nothing back. Where the library is off, nobody asks: a filter may end the process for a system call.
 extern "C" fn end_tables(tables: *mut c_void) {
-    if thread::id() == kernel::process_id() {
+    if !process::is_off() && thread::id() == kernel::process_id() {
         process::hide_from_agent();
     }
     if std::ptr::eq(tables.cast(), &raw const NO_TABLES) {

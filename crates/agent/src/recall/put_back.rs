@@ -229,8 +229,11 @@ impl Bereaved<'_> {
             }
             pause(since);
             if self.may_await_room {
-                tell_of_room(reader);
                 let now_queued = sys::unread(reader).unwrap_or(0);
+                // Nobody waits for room in an empty queue, and a look there would take the error of a reset.
+                if now_queued > 0 {
+                    tell_of_room(reader);
+                }
                 if now_queued > queued {
                     (since, queued) = (Instant::now(), now_queued);
                 }

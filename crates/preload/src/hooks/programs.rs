@@ -15,8 +15,10 @@ type Strings = *const *const c_char;
 fn replace(work: impl FnOnce() -> c_int) -> c_int {
     let left = process::leave_for_exec();
     let result = work();
-    if let Some(left) = left {
-        process::return_from_exec(left);
+    match left {
+        Some(left) => process::return_from_exec(left),
+        None if process::is_borrowed() => started::stay_child_of_vfork(),
+        None => {}
     }
     result
 }

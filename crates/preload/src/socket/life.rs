@@ -195,7 +195,7 @@ impl Socket {
         } else if was == phase::ATTACHED && (last || client::is_listed_here(self)) {
             self.leave_sent(fd);
         }
-        if stays_watched {
+        if stays_watched || last && !is_over {
             self.leave_received(fd);
         }
         if receive_held != Held::Nested && send_held != Held::Nested {

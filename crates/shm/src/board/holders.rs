@@ -130,10 +130,17 @@ impl Identity {
         self.holders.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// A program that got the end, and that `token` stands for, has ended.
-    pub fn leave_to_heirs(&self, token: u32) {
-        self.flags.fetch_or(flags::HEIRS, Ordering::Release);
-        self.leave(token);
+    /// What `token` stands for is no holder any more. True: it was the last. One that found no place counts for ever.
+    pub fn take_back(&self, token: u32) -> bool {
+        self.replace(token, 0) && self.holders.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// A program that got the end, and that `token` stands for, has ended. True: it was the last that was known.
+    pub fn leave_to_heirs(&self, token: u32) -> bool {
+        if self.is_held_by(token) {
+            self.flags.fetch_or(flags::HEIRS, Ordering::Release);
+        }
+        self.take_back(token)
     }
 
     /// Whether no other process holds the end, as far as is known here.
@@ -230,10 +237,12 @@ mod tests {
         let end = Identity::default();
         end.hold_alone(10);
         end.join(token(10, 1));
-        end.leave(token(10, 1));
+        assert!(!end.take_back(token(10, 1)));
         assert!(end.is_held_alone(), "it was not started");
+        assert!(!end.take_back(token(10, 1)) && !end.leave_to_heirs(token(10, 1)));
+        assert!(end.is_held_alone(), "it is another's record by now");
         end.join(token(10, 2));
-        end.leave_to_heirs(token(10, 2));
+        assert!(!end.leave_to_heirs(token(10, 2)));
         assert!(!end.is_held_alone());
         assert!(end.leave(10), "its record is nobody's");
     }
