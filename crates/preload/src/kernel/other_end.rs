@@ -4,8 +4,10 @@
 use libc::c_int;
 use millrace_wire::Address;
 
-use super::{addresses, monotonic_ns};
+use super::{addresses, monotonic_ns, option};
 
+/// `<asm-generic/socket.h>`, Linux 5.14.
+const SO_NETNS_COOKIE: c_int = 71;
 const NETLINK_SOCK_DIAG: c_int = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
@@ -35,11 +37,14 @@ pub(crate) enum OtherEnd {
 /// Who has the other end, of a connection of which a FIN has come.
 #[cold]
 pub(crate) fn other_end(fd: c_int) -> OtherEnd {
-    addresses(fd).map_or(OtherEnd::Unknown, |(local, remote)| end_of(&local, &remote))
+    let namespace = option(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE);
+    addresses(fd).map_or(OtherEnd::Unknown, |(local, remote)| {
+        end_of(&local, &remote, namespace)
+    })
 }
 
-/// The same of the connection from `local` to `remote`.
-fn end_of(local: &Address, remote: &Address) -> OtherEnd {
+/// The same of the connection from `local` to `remote` in this network namespace; None: the kernel is too old to number them.
+fn end_of(local: &Address, remote: &Address, namespace: Option<u64>) -> OtherEnd {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     let netlink = kernel!(libc::SYS_socket, libc::AF_NETLINK, kind, NETLINK_SOCK_DIAG);
     let Ok(netlink @ 0..) = c_int::try_from(netlink) else {
@@ -48,6 +53,10 @@ fn end_of(local: &Address, remote: &Address) -> OtherEnd {
     let until_ns = monotonic_ns() + NS_OF_CLOSE;
     let mut turns = 0;
     let known = loop {
+        // This thread may have gone to another one (setns(2)).
+        if option(netlink, libc::SOL_SOCKET, SO_NETNS_COOKIE) != namespace {
+            break OtherEnd::Unknown;
+        }
         match ask(netlink, &question(remote, local)) {
             Some(Found::Nobodys) => break OtherEnd::Gone,
             // A close sends the FIN before nobody has the socket.
@@ -173,10 +182,11 @@ mod tests {
     fn a_listener_in_its_place_says_nothing() {
         let (_listener, near, mut far) = pair("127.0.0.1:0");
         let (local, remote) = addresses(far.as_raw_fd()).unwrap();
+        let namespace = option(far.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE);
         drop(near);
         // The reset takes away what was left of the other end.
         far.write_all(b"x").unwrap();
-        assert_eq!(end_of(&remote, &local), OtherEnd::Unknown);
+        assert_eq!(end_of(&local, &remote, namespace), OtherEnd::Unknown);
     }
 
     #[test]
