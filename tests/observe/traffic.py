@@ -9,7 +9,7 @@
     traffic.py steady PORT BYTES PAUSE       messages of that size to the echo and back, for ever
     traffic.py churn PORT RATE               so many connections a second, each for a short time; one in ten stays
     traffic.py marking PORT                  echoes, and makes a system call for each message that begins with a mark
-    traffic.py marked PORT SECONDS ROUNDS    ROUNDS messages and a marked one, again and again
+    traffic.py marked PORT ROUNDS            ROUNDS messages and a marked one, again and again
 """
 
 from __future__ import annotations
@@ -169,19 +169,18 @@ def marking(port: int) -> None:
         connection.sendall(data)
 
 
-def marked(port: int, seconds: float, rounds: int) -> None:
+def marked(port: int, rounds: int) -> None:
     """Asks the other one, from the last processor, and makes the same system call."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     connection = socket.create_connection(("127.0.0.1", port + 2))
     print("ready", flush=True)
-    end = time.monotonic() + seconds
+    end = time.monotonic() + STAY_S
     while time.monotonic() < end:
         for message in [MARK, *[b"message"] * rounds]:
             connection.sendall(message)
             connection.recv(64)
             if message == MARK:
                 os.getppid()
-    print("done", flush=True)
 
 
 def main() -> None:
@@ -194,7 +193,7 @@ def main() -> None:
     elif role == "marking":
         marking(int(port))
     elif role == "marked":
-        marked(int(port), float(rest[0]), int(rest[1]))
+        marked(int(port), int(rest[0]))
     elif role == "steady":
         steady(int(port), int(rest[0]), float(rest[1]))
     elif role == "churn":
