@@ -5,14 +5,17 @@
 /* Last words, 64 times as long as these numbers say. */
 enum { LAST_WORDS = 100, MANY_WORDS = 20000 };
 
-/* Echoes until it is told to stop, and reads no more then; or to leave, and says its last words; or to end after many of them. */
+/* Echoes until it is told to stop, and reads no more then; or to leave, and says its last words; or to wait, and says one a while later;
+   or to end after many of them. */
 static void echo_and_stop(const struct sockaddr_in *address) {
     char message[64];
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     must(connect(fd, (const struct sockaddr *)address, sizeof *address) == 0, "connect");
     while (recv(fd, message, sizeof message, MSG_WAITALL) == sizeof message && message[0] == 'e')
         must(send(fd, message, sizeof message, 0) == sizeof message, "echo");
-    int ends = message[0] == 'm', last_words = ends ? MANY_WORDS : message[0] == 'l' ? LAST_WORDS : 0;
+    int ends = message[0] == 'm', last_words = ends ? MANY_WORDS : message[0] == 'l' ? LAST_WORDS : message[0] == 'w';
+    if (message[0] == 'w')
+        pause_ms(60);
     for (int i = 0; i < last_words; i++) {
         snprintf(message, sizeof message, "%62d\n", i);
         must(send(fd, message, sizeof message, 0) == sizeof message, "last words");

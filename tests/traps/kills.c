@@ -1,6 +1,12 @@
 /* A peer is killed with bytes of ours unread: TCP resets the connection, and tells of that once. */
 #include "killed.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
 static void polled(short events) {
     pid_t peer;
     int fd = to_one_that_stops(&peer);
@@ -281,6 +287,43 @@ static void half_closed_past_the_library(void) {
 #endif
 }
 
+/* Who has the other end cannot be known: it might be in another network namespace. The peer's last word comes by the kernel. */
+static void killed_where_nothing_is_known_of_it(void) {
+#ifdef __x86_64__
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_NETLINK, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    pid_t peer;
+    long result;
+    char word[64];
+    int fd = to_one_that_is_told("wait", &peer), set = epoll_create1(0);
+    must(epoll_ctl(set, EPOLL_CTL_ADD, fd, &(struct epoll_event){EPOLLIN, {0}}) == 0, "add");
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    /* Past the library, which would leave its roads for good. */
+    __asm__ volatile("syscall" : "=a"(result) : "a"(SYS_seccomp), "D"(1L), "S"(0L), "d"(&program) : "rcx", "r11", "memory");
+    must(result == 0, "seccomp");
+    must(send(fd, word, sizeof word, 0) == sizeof word, "send");
+    struct pollfd item = {.fd = fd, .events = POLLIN};
+    observe_result("poll", poll(&item, 1, 2000));
+    kill(peer, SIGKILL);
+    must(waitpid(peer, NULL, 0) == peer, "waitpid");
+    pause_ms(20);
+    observe_poll(fd, POLLIN);
+    observe_set(set);
+    observe_result("recv", recv(fd, word, sizeof word, MSG_WAITALL));
+    for (int i = 0; i < 3; i++)
+        receive(fd);
+    observe_error(fd);
+    observe_set(set);
+#endif
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(polled_for_writing),
@@ -298,6 +341,7 @@ int main(int argc, char **argv) {
         CASE(asked_without_bytes),
         CASE(a_reset_behind_bytes),
         CASE(half_closed_past_the_library),
+        CASE(killed_where_nothing_is_known_of_it),
         {0},
     };
     return run_cases(cases, argc, argv);

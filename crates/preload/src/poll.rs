@@ -318,6 +318,9 @@ fn show_kills(list: &mut [pollfd]) {
         if may_be_kill && socket.look_for_kill(entry.fd) || socket.error() != 0 {
             entry.revents |= kernel::events_now(entry.fd, entry.events) | libc::POLLERR;
         }
+        if socket.was_peer_killed() {
+            entry.revents |= libc::POLLHUP;
+        }
     }
 }
 

@@ -55,7 +55,13 @@ impl EpollSet {
                 key, fd, socket, ..
             } = *suspect;
             let is_new = socket.look_for_kill(fd);
-            if !is_new && socket.error() == 0 {
+            let told = [
+                (is_new || socket.error() != 0, libc::EPOLLERR),
+                (socket.was_peer_killed(), libc::EPOLLHUP),
+            ];
+            let told = told.iter().filter(|(holds, _)| *holds);
+            let told = told.fold(0, |events, (_, event)| events | *event as u32);
+            if told == 0 {
                 continue;
             }
             // What was known before, the kernel has reported with the rest. What another process registered we do not know.
@@ -67,7 +73,7 @@ impl EpollSet {
             } else {
                 kernel::events_now(fd, 0)
             };
-            let added = u32::from(added.cast_unsigned()) | libc::EPOLLERR as u32;
+            let added = u32::from(added.cast_unsigned()) | told;
             let its = events.iter_mut().find(|event| event.u64 == suspect.data);
             if let Some(event) = its {
                 event.events |= added;

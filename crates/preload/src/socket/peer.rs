@@ -143,19 +143,22 @@ impl Socket {
         kernel::is_over_by_fin(fd, taken) && !self.lock_send(fd).is_none_or(has_ended)
     }
 
+    /// Whether the peer was found killed: to the program the connection is over, whatever the kernel has of it.
+    pub(crate) fn was_peer_killed(&self) -> bool {
+        self.row().identity.flags.load(Acquire) & flags::PEER_KILLED != 0
+    }
+
     /// As [`Socket::take_kept_error`]; or the kernel's, which tells no receiving call of a reset that came behind a FIN.
     pub(crate) fn take_error_of_end(&self, fd: c_int) -> c_int {
-        let was_killed = || self.row().identity.flags.load(Acquire) & flags::PEER_KILLED != 0;
         match self.take_kept_error() {
-            0 if was_killed() => kernel::take_error(fd),
+            0 if self.was_peer_killed() => kernel::take_error(fd),
             error => error,
         }
     }
 
     /// Whether there is an error of which whoever has the connection next would not hear from a receiving call of its own.
     pub(super) fn owes_error(&self, fd: c_int) -> bool {
-        let was_killed = || self.row().identity.flags.load(Acquire) & flags::PEER_KILLED != 0;
-        self.error() != 0 || was_killed() && kernel::has_error(fd)
+        self.error() != 0 || self.was_peer_killed() && kernel::has_error(fd)
     }
 
     /// As [`Socket::take_error_of_end`], after a look for a killed peer.
