@@ -59,15 +59,20 @@ static void time_outs_below_zero(void) {
 }
 
 /* Set before there is a connection, it is not to be seen afterwards. */
-static void time_out_below_zero_from_the_start(void) {
+static void time_out_below_zero_before(int inherited) {
     struct timeval never = {-1, 0};
     struct sockaddr_in address;
     char bytes[64] = {0};
     int listener = listen_here(&address, 1), near = socket(AF_INET, SOCK_STREAM, 0);
-    must(setsockopt(near, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof never) == 0, "SO_RCVTIMEO");
+    must(setsockopt(inherited ? listener : near, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof never) == 0, "SO_RCVTIMEO");
     must(connect(near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
     int far = accept(listener, NULL, NULL);
     wait_for_both((Pair){near, far});
+    if (inherited) {
+        int accepted = far;
+        far = near;
+        near = accepted;
+    }
     for (int i = 0; i < 300; i++) {
         struct pollfd entry = {.fd = near, .events = POLLIN};
         must(send(far, bytes, sizeof bytes, 0) == sizeof bytes && poll(&entry, 1, 1000) == 1, "poll");
@@ -84,6 +89,10 @@ static void time_out_below_zero_from_the_start(void) {
     }
     alarm(0);
 }
+
+static void time_out_below_zero_from_the_start(void) { time_out_below_zero_before(0); }
+
+static void time_out_below_zero_of_a_listener(void) { time_out_below_zero_before(1); }
 
 static void questions(void) {
     Pair pair = on_the_ring();
@@ -520,6 +529,7 @@ int main(int argc, char **argv) {
         CASE(time_outs),
         CASE(time_outs_below_zero),
         CASE(time_out_below_zero_from_the_start),
+        CASE(time_out_below_zero_of_a_listener),
         CASE(questions),
         CASE(info_counts_bytes),
         CASE(info_is_cut_off),

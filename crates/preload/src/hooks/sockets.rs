@@ -289,8 +289,8 @@ pub(super) unsafe extern "C-unwind" fn setsockopt(
         is_int.then(|| unsafe { value.cast::<c_int>().read_unaligned() })
     };
     if level == libc::SOL_SOCKET && is_time_out(name) && number().is_some_and(|value| value < 0) {
-        // When it is connected, the kernel does not tell that any more.
-        process::leave_unconnected(fd);
+        // When it is connected, or has been accepted from a listener, the kernel does not tell that any more.
+        process::be_impatient(fd);
     }
     if let Some(socket) = table::socket(fd)
         && let Some(reason) = pinning_option(level, name, number)

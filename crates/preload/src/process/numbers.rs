@@ -1,5 +1,7 @@
 //! Numbers of descriptors: what is told of them when they come, are copied, and go.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use libc::c_int;
 use millrace_wire::Reason;
 
@@ -8,6 +10,9 @@ use crate::send::await_messages;
 use crate::socket::{Socket, forget};
 use crate::table::{self, Closing, Entry};
 use crate::{client, kernel, pass, started, uring};
+
+/// See [`be_impatient`].
+static ARE_IMPATIENT: AtomicBool = AtomicBool::new(false);
 
 /// A descriptor is about to be closed, or given another meaning. What is returned is kept until that is done.
 #[inline]
@@ -91,6 +96,14 @@ pub(crate) fn leave_unconnected(fd: c_int) {
     }
 }
 
+/// A socket that is not connected, `fd`, does not wait, as what it accepts will not: which socket that will be, nobody knows.
+pub(crate) fn be_impatient(fd: c_int) {
+    if table::socket(fd).is_none() {
+        leave_unconnected(fd);
+        ARE_IMPATIENT.store(true, Relaxed);
+    }
+}
+
 /// Below the descriptors of standard input, output and error there are streams, opened or not.
 #[inline]
 fn leave_standard_streams(fd: c_int) {
@@ -121,6 +134,8 @@ pub(crate) fn new_connection((fd, family): (c_int, c_int), active: bool, forks: 
         if forks.is_none() || forks != fork::count() {
             // A child may have it, and not be among its holders.
             socket.pin(Reason::Forked);
+        } else if !active && ARE_IMPATIENT.load(Relaxed) {
+            socket.pin(Reason::Unsupported);
         } else if !active {
             client::join_accepted(socket, fd);
         }
