@@ -19,9 +19,12 @@ use nix::sys::socket::{
     socket, sockopt,
 };
 use nix::unistd::geteuid;
-use tracing::warn;
 
 use crate::sys::{self, Inlet};
+
+mod all;
+
+pub(crate) use all::Places;
 
 /// The socket of root's agent, which serves every user.
 pub const ROOT_SOCKET: &str = "/run/millrace/agent.sock";
@@ -100,50 +103,6 @@ pub(crate) struct Place {
     leave_no_directory: bool,
 }
 
-/// Every place at which an agent listens, the one that it must have first.
-#[derive(Debug)]
-pub(crate) struct Places(Vec<Place>);
-
-impl Places {
-    /// Listens at `path`, and at those of `others` that are to be had. Those are shared with containers, which could hold a lock that lies
-    /// there: the lock of `path` stands for all, and of two agents the later one has them.
-    pub(crate) fn take(
-        path: &Path,
-        others: &[PathBuf],
-        leave_no_directory: bool,
-    ) -> Result<Places, PlaceError> {
-        let mut places = vec![Place::take(path, leave_no_directory)?];
-        for other in others {
-            match Place::take_without_lock(other) {
-                Ok(place) => places.push(place),
-                Err(error) => warn!("whoever looks there is not served: {error}"),
-            }
-        }
-        Ok(Places(places))
-    }
-
-    /// Accepts one client, wherever one waits, and whether it came by a place for containers.
-    pub(crate) fn accept(&self) -> io::Result<(Inlet, bool)> {
-        for (index, place) in self.0.iter().enumerate() {
-            match place.accept() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                outcome => return outcome.map(|socket| (socket, index > 0)),
-            }
-        }
-        Err(Errno::EAGAIN.into())
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Place> {
-        self.0.iter()
-    }
-
-    /// Their paths, for the log.
-    pub(crate) fn shown(&self) -> String {
-        let paths = self.0.iter().map(|place| place.path.display().to_string());
-        paths.collect::<Vec<_>>().join(" ")
-    }
-}
-
 impl Place {
     /// Listens at `path`. Root's agent is for everybody, any other for its own user.
     fn take(path: &Path, leave_no_directory: bool) -> Result<Place, PlaceError> {
@@ -194,6 +153,29 @@ impl Place {
             made_directory,
             leave_no_directory,
         })
+    }
+
+    /// Whether nothing has the socket's name any more: something has cleaned up there. What has taken it since is somebody's.
+    fn is_lost(&self) -> bool {
+        let found = fs::symlink_metadata(&self.path);
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Listens at its path again. Who had connected stays. Busy: another agent has the lock by now.
+    fn retake(&mut self) -> Result<(), PlaceError> {
+        let lock_path = lock_path(&self.path);
+        if let Some(directory) = self.path.parent() {
+            self.made_directory |= prepare_directory(directory, geteuid().is_root())?;
+        }
+        let is_gone = |lock: &Flock<File>| !is_same_file(lock, &lock_path);
+        if self.lock.as_ref().is_some_and(is_gone) {
+            let lock =
+                try_lock(&lock_path).map_err(|error| PlaceError::Io(lock_path.clone(), error))?;
+            self.lock = Some(lock.ok_or_else(|| PlaceError::Busy(self.path.clone()))?);
+        }
+        (self.listener, self.identity) = bind_over(&self.path, geteuid().is_root())
+            .map_err(|error| PlaceError::Io(self.path.clone(), error))?;
+        Ok(())
     }
 
     /// Accepts one client.
@@ -371,25 +353,6 @@ mod tests {
         assert!(matches!(Place::take(&path, true), Err(PlaceError::Busy(_))));
         drop(place);
         assert_eq!(names(outer.path()), Vec::<String>::new());
-    }
-
-    #[test]
-    fn clients_are_accepted_at_every_place_and_one_that_cannot_be_had_is_done_without() {
-        let outer = tempfile::tempdir().unwrap();
-        let paths = ["a", "b", "none/c"].map(|name| outer.path().join(name));
-        fs::write(outer.path().join("none"), "not a directory").unwrap();
-        let places = Places::take(&paths[0], &paths[1..], false).unwrap();
-        assert_eq!(places.iter().count(), 2);
-        assert_eq!(
-            places.accept().unwrap_err().kind(),
-            io::ErrorKind::WouldBlock
-        );
-        for (path, by_containers) in [(&paths[0], false), (&paths[1], true)] {
-            let client = seqpacket().unwrap();
-            connect(client.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
-            assert_eq!(places.accept().unwrap().1, by_containers);
-        }
-        assert!(!lock_path(&paths[1]).exists(), "a container could hold it");
     }
 
     #[test]

@@ -47,6 +47,7 @@ const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const SEGMENTS: u64 = 2;
 const METRICS: u64 = 3;
+const PLACES: u64 = 4;
 const FIRST_NUMBER: u64 = 16;
 
 /// How to run an agent.
@@ -226,7 +227,8 @@ impl Server {
         let endpoint_fd = endpoint.as_ref().map(Endpoint::as_fd);
         let sources = listeners
             .chain([(stop, STOP), (segments.as_fd(), SEGMENTS)])
-            .chain(endpoint_fd.map(|fd| (fd, METRICS)));
+            .chain(endpoint_fd.map(|fd| (fd, METRICS)))
+            .chain(places.watch_fd().map(|fd| (fd, PLACES)));
         let epoll =
             watch(sources).map_err(|errno| AgentError::Kernel("an epoll set", errno.into()))?;
         let now = Instant::now();
@@ -298,6 +300,7 @@ impl Server {
                     LISTENER => self.handle_connecting(),
                     SEGMENTS => self.handle_gone_segments(),
                     METRICS => self.handle_metrics_connecting(),
+                    PLACES => self.places.handle_gone(),
                     number if self.clients.contains_key(&ClientId(number)) => {
                         self.handle_client(ClientId(number), event.events());
                     }
@@ -326,6 +329,10 @@ impl Server {
             self.accept_again = None;
             self.set_listener_interest(EpollFlags::EPOLLIN);
         }
+        for listener in self.places.retake(now) {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
+            let _ = self.epoll.add(listener, event);
+        }
         let metrics = self
             .endpoint
             .as_mut()
@@ -341,6 +348,7 @@ impl Server {
             hello,
             links,
             self.accept_again,
+            self.places.deadline(),
             metrics,
             leave,
         ]
