@@ -220,7 +220,7 @@ static void *wait_for_all(void *argument) {
     Waiter *waiter = argument;
     struct epoll_event events[4];
     waiter->number = gettid();
-    for (int patience_ms = PATIENCE_MS, count; (count = epoll_wait(waiter->set, events, 4, patience_ms)) > 0; patience_ms = 50)
+    for (int patience_ms = PATIENCE_MS, count; (count = epoll_wait(waiter->set, events, 4, patience_ms)) > 0; patience_ms = 500)
         for (int i = 0; i < count && waiter->result++ < 8; i++)
             waiter->events |= events[i].events;
     return NULL;
