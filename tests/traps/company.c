@@ -296,6 +296,43 @@ static void registered_for_a_moment(void) {
     observe("%s", watcher.odd > 0 ? "odd events" : "nothing odd");
 }
 
+static atomic_long read_by_all;
+
+static void *watch_and_read(void *argument) {
+    Watcher *watcher = argument;
+    struct epoll_event event;
+    char byte;
+    while (!watcher->is_over)
+        if (epoll_wait(watcher->set, &event, 1, 20) == 1) {
+            watcher->odd += event.events != EPOLLIN;
+            while (recv(event.data.fd, &byte, 1, MSG_DONTWAIT) == 1)
+                read_by_all++;
+        }
+    return NULL;
+}
+
+/* Each of several threads reads all that there is: whoever is woken for nothing is not told of room. */
+static void a_pool_is_told_of_what_it_asks_for(void) {
+    enum { THREADS = 3, ROUNDS = 1500 };
+    Pair pair = prompt_pair();
+    Watcher watcher = {.set = epoll_create1(0)};
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        threads[i] = start_thread(watch_and_read, &watcher);
+    for (int i = 0; i < ROUNDS; i++) {
+        must(send(pair.near, "x", 1, 0) == 1, "send");
+        usleep(i % 7 * 30);
+        must(control(watcher.set, EPOLL_CTL_ADD, pair.far, EPOLLIN) == 0, "add");
+        while (read_by_all <= i)
+            usleep(50);
+        must(control(watcher.set, EPOLL_CTL_DEL, pair.far, 0) == 0, "delete");
+    }
+    watcher.is_over = 1;
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    observe("%s", watcher.odd > 0 ? "odd events" : "nothing odd");
+}
+
 /* ---- Calls of one thread beside those of another. ---- */
 
 static void *send_much(void *fd) {
@@ -461,6 +498,7 @@ int main(int argc, char **argv) {
         CASE(room_is_told_once),
         CASE(room_with_the_same_word),
         CASE(registered_for_a_moment),
+        CASE(a_pool_is_told_of_what_it_asks_for),
         CASE(room_beside_a_blocked_sender),
         CASE(a_wait_for_all_is_not_changed),
         CASE(a_look_for_all_is_ended),

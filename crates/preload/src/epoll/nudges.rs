@@ -6,6 +6,10 @@ use super::rings::{Inner, register};
 use super::{EDGE, EXCLUSIVE, ONE_SHOT, SPECIAL, WRITE_EVENTS};
 use crate::kernel;
 
+/// So many words are remembered of which sleepers may bring nudges. What matters is what a thread has just got of the kernel: the oldest
+/// word would have to have waited for the set's lock while so many others came.
+const STRAYS_MAX: usize = 256;
+
 impl Inner {
     /// Makes the kernel wake those who sleep on the set for a connection whose ring has bytes. False: that takes the bytes themselves,
     /// for its registration is one-shot or cannot be changed, there is no room to tell of, or events would not say whose room.
@@ -76,12 +80,16 @@ impl Inner {
             } else {
                 member.told
             };
-            register(epoll, libc::EPOLL_CTL_MOD, fd, events_left, member.data);
+            let data = member.data;
+            register(epoll, libc::EPOLL_CTL_MOD, fd, events_left, data);
+            if others_sleep {
+                self.note_stray(data);
+            }
         }
-        for data in &self.strays {
-            let wanted = self.wanted_by(*data);
-            for event in events.iter_mut().filter(|event| event.u64 == *data) {
-                event.events &= !WRITE_EVENTS | wanted;
+        let strays = &self.strays;
+        for event in events.iter_mut() {
+            if strays.contains(&{ event.u64 }) {
+                event.events &= !WRITE_EVENTS | self.wanted_by(event.u64);
             }
         }
         let mut kept = 0;
@@ -92,6 +100,15 @@ impl Inner {
             }
         }
         kept
+    }
+
+    /// A registration with this data word is a nudge no more. One of the sleepers may have come out of the kernel with it already.
+    pub(super) fn note_stray(&mut self, data: u64) {
+        self.strays.retain(|stray| *stray != data);
+        if self.strays.len() == STRAYS_MAX {
+            self.strays.remove(0);
+        }
+        self.strays.push(data);
     }
 
     /// The member's descriptor is about to be closed: no call can change its registration then.
@@ -105,4 +122,60 @@ impl Inner {
 /// Whether the kernel would take bytes.
 fn has_room(fd: c_int) -> bool {
     kernel::events_now(fd, libc::POLLOUT) & libc::POLLOUT != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rings::Member;
+    use super::*;
+
+    const NUMBER: c_int = 5;
+    const DATA: u64 = 7;
+
+    fn event(events: c_int) -> epoll_event {
+        epoll_event {
+            events: events as u32,
+            u64: DATA,
+        }
+    }
+
+    fn nudged() -> Inner {
+        let mut inner = Inner::default();
+        inner.add(NUMBER, Member::new(NUMBER, None, event(libc::EPOLLIN)));
+        inner.nudged.push(NUMBER);
+        inner
+    }
+
+    #[test]
+    fn who_comes_out_of_the_kernel_with_a_nudge_that_is_undone_is_told_of_nothing() {
+        for others_sleep in [true, false] {
+            let mut inner = nudged();
+            let mut events = [event(libc::EPOLLOUT)];
+            assert_eq!(inner.undo_nudges(-1, &mut events, others_sleep), 0);
+            assert_eq!(inner.has_nudges(), others_sleep);
+        }
+        let mut inner = nudged();
+        inner.undo_nudges(-1, &mut [event(libc::EPOLLOUT)], true);
+        let mut events = [event(libc::EPOLLOUT | libc::EPOLLIN)];
+        assert_eq!(inner.undo_nudges(-1, &mut events, true), 1);
+        assert_eq!({ events[0].events }, libc::EPOLLIN as u32);
+    }
+
+    #[test]
+    fn words_of_nudges_are_remembered_once_and_the_latest_only() {
+        let mut inner = Inner::default();
+        for data in 0..2 * STRAYS_MAX as u64 {
+            for _ in 0..2 {
+                inner.note_stray(data);
+            }
+        }
+        assert_eq!(inner.strays.len(), STRAYS_MAX);
+        assert_eq!(inner.strays.last(), Some(&(2 * STRAYS_MAX as u64 - 1)));
+        for _ in 0..STRAYS_MAX {
+            inner.add(NUMBER, Member::new(NUMBER, None, event(libc::EPOLLIN)));
+            inner.nudged.push(NUMBER);
+            inner.remove(NUMBER);
+        }
+        assert_eq!(inner.strays.iter().filter(|data| **data == DATA).count(), 1);
+    }
 }

@@ -26,7 +26,7 @@ pub(super) struct Inner {
     pub(super) untold: Vec<c_int>,
     /// Members whose registration asks for more than the program did, to wake a sleeper.
     pub(super) nudged: Vec<c_int>,
-    /// Data words of such registrations that have been changed or taken back before a sleeper put them right.
+    /// Data words of such registrations that have been put right, changed or taken back while somebody slept.
     pub(super) strays: Vec<u64>,
     /// What the kernel will report once more.
     pub(super) repeats: Vec<Repeat>,
@@ -144,7 +144,7 @@ impl Inner {
             return;
         };
         if was_nudged {
-            self.strays.push(member.data);
+            self.note_stray(member.data);
         }
         if let Some(slot) = member.slot {
             self.deactivate(slot);
