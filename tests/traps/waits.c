@@ -300,6 +300,34 @@ static void registered_with_the_same_word(void) {
     talk(two.far, two.near);
 }
 
+/* What had the word before was closed, which the set forgets by itself: the next one's events say whose they are. */
+static void registered_with_the_word_of_one_that_is_gone(void) {
+    Pair pair = prompt_pair();
+    int set = epoll_create1(0), ends[2][2];
+    struct epoll_event event = {EPOLLIN, {.fd = 1}};
+    for (int i = 0; i < 2; i++) {
+        must(pipe(ends[i]) == 0, "pipe");
+        must(epoll_ctl(set, EPOLL_CTL_ADD, ends[i][0], &event) == 0, "add");
+    }
+    for (int i = 0; i < 2; i++)
+        close(ends[i][0]), close(ends[i][1]);
+    int far = fcntl(pair.far, F_DUPFD, 50);
+    close(pair.far);
+    must(epoll_ctl(set, EPOLL_CTL_ADD, far, &event) == 0, "add");
+    for (int round = 0; round < 20; round++) {
+        say(pair.near, 7);
+        observe_wait("bytes", set, 1000);
+        observe("drained %zd", drain(far));
+    }
+    observe("on the ring: %d", on_ring() > 0);
+    must(pipe(ends[0]) == 0 && epoll_ctl(set, EPOLL_CTL_ADD, ends[0][0], &event) == 0, "add");
+    say(pair.near, 7);
+    observe_wait("bytes", set, 1000);
+    observe("drained %zd", drain(far));
+    must(write(ends[0][1], "x", 1) == 1, "write");
+    observe_wait("of the pipe", set, 1000);
+}
+
 /* Room, and bytes that lie unread, are one edge when they are asked for. */
 static void asked_for_beside_unread_bytes(void) {
     Pair pair = prompt_pair();
@@ -689,6 +717,7 @@ int main(int argc, char **argv) {
                           CASE(registered_by_a_number_that_comes_back),
                           CASE(registered_with_the_same_word),
                           CASE(a_one_shot_with_the_same_word),
+                          CASE(registered_with_the_word_of_one_that_is_gone),
                           CASE(asked_for_beside_unread_bytes),
                           CASE(arrivals_beside_room),
                           CASE(registered_and_kept_elsewhere),

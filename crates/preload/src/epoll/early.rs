@@ -18,9 +18,16 @@ use crate::table::{self, Entry};
 /// Whether this process ever registered such a socket.
 static ANY: AtomicBool = AtomicBool::new(false);
 
+/// Whether `fd` is a socket that has no connection yet.
+pub(super) fn is_early(fd: c_int) -> bool {
+    matches!(table::get(fd), Entry::Unconnected(_))
+}
+
 /// Notes whether the member `fd`, just registered, has no connection yet.
 pub(super) fn note(inner: &mut Inner, fd: c_int) {
-    if let (Entry::Unconnected(_), Some(member)) = (table::get(fd), inner.members.get_mut(&fd)) {
+    if is_early(fd)
+        && let Some(member) = inner.members.get_mut(&fd)
+    {
         member.is_early = true;
         ANY.store(true, Relaxed);
     }

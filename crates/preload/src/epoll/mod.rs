@@ -236,7 +236,11 @@ impl EpollSet {
     ) {
         let mut member = Member::new(fd, socket, event);
         member.is_secret = self.changes.are_shared();
-        let other = inner.add(fd, member);
+        let mut other = inner.add(fd, member);
+        // One that is on the kernel's road for good loses nothing by it.
+        if socket.is_some_and(|socket| !socket.is_receive_pinned()) || early::is_early(fd) {
+            other = other.and_then(|other| inner.sharer_that_is_there(epoll, fd, other));
+        }
         // It may have something to say of that at once, as the ring has: together that is one edge.
         inner.kernel_reports |= socket.is_none() || event.events & WRITE_EVENTS != 0;
         let sharer = other.and_then(|other| inner.sharer(other));

@@ -1,8 +1,11 @@
-//! What the kernel has in a set that other processes change, too: what they ask for no more is not reported from a ring either.
+//! What the kernel has in a set, where our records may be wrong.
+//!
+//! In a set that other processes change, too, what they ask for no more is not reported from a ring either. And what is no connection goes
+//! without a word.
 
 use libc::{c_int, epoll_event};
 
-use super::rings::Inner;
+use super::rings::{Inner, Member};
 use super::{EpollSet, WRITE_EVENTS};
 use crate::kernel::kernel;
 
@@ -70,6 +73,38 @@ impl EpollSet {
 }
 
 impl Inner {
+    /// Which member other than `fd` carries its data word, as `other` seems to. Nobody tells the set when what is no connection is closed:
+    /// where such a member has the word, the kernel is asked whether it is one still.
+    pub(super) fn sharer_that_is_there(
+        &mut self,
+        epoll: c_int,
+        fd: c_int,
+        other: c_int,
+    ) -> Option<c_int> {
+        let data = self.members.get(&fd)?.data;
+        let is_connection = |member: &Member| member.socket.is_some();
+        if self.members.get(&other).is_some_and(is_connection) {
+            return Some(other);
+        }
+        let Some(registered) = registrations(epoll) else {
+            return Some(other);
+        };
+        let is_there = |number| {
+            registered
+                .iter()
+                .any(|it| (it.fd, it.data) == (number, data))
+        };
+        let others = self.members.iter().filter(|(name, _)| **name != fd);
+        let others = others.filter(|(_, member)| member.data == data);
+        let (there, gone): (Vec<_>, Vec<_>) = others
+            .map(|(name, member)| (*name, is_connection(member) || is_there(member.number)))
+            .partition(|(_, is_there)| *is_there);
+        for (name, _) in gone {
+            self.remove(name);
+        }
+        there.first().map(|(name, _)| *name)
+    }
+
     fn heed(&mut self, registered: &[Registration]) {
         for active in &mut self.active {
             let number = self.members.get(&active.fd).map(|member| member.number);
