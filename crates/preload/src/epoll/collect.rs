@@ -8,7 +8,7 @@ use libc::{c_int, epoll_event};
 use millrace_stream::ReceiveHalf;
 
 use super::rings::{Active, Inner};
-use super::{EDGE, ONE_SHOT, READ_EVENTS, WRITE_EVENTS};
+use super::{EDGE, ONE_SHOT, READ_EVENTS, SPECIAL, WRITE_EVENTS};
 use crate::spin;
 
 /// An event, when it came, and the active member that it is of, where that has it in its ring.
@@ -101,6 +101,9 @@ impl Inner {
                 && let Some(event) = events.iter_mut().find(|event| event.u64 == ring.u64)
             {
                 event.events |= ring.events;
+                if active.events & ONE_SHOT != 0 {
+                    active.events &= SPECIAL;
+                }
                 let told = (
                     ring.events & READ_EVENTS != 0,
                     ring.events & WRITE_EVENTS != 0,
