@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-use libc::{c_int, epoll_event, sigset_t};
+use libc::{c_int, epoll_event, sigset_t, timespec};
 
 use super::kills::Suspects;
 use super::rings::Origin;
@@ -77,7 +77,7 @@ fn wait_for_events(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
                 sleep_and_wake(set, &call, sleep)
             }
             // It was woken for nothing.
-            Some(begun_ns) => sleep_and_wake(set, &call, &mut || sleep_on(&call, begun_ns)),
+            Some(begun_ns) => sleep_and_wake(set, &call, &mut || sleep_on(set, &call, begun_ns)),
         };
         if let Some(result) = slept {
             return result;
@@ -86,12 +86,14 @@ fn wait_for_events(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
 }
 
 /// The program's call for what is left of its time, of which the first sleep began then.
-fn sleep_on(call: &Wait, begun_ns: u64) -> c_int {
+fn sleep_on(set: &'static EpollSet, call: &Wait, begun_ns: u64) -> c_int {
     let passed_ns = kernel::monotonic_ns().saturating_sub(begun_ns);
-    let left_ms = |ns: u64| ns.saturating_sub(passed_ns).div_ceil(1_000_000);
-    let left_ms = call
-        .timeout_ns
-        .map_or(-1, |ns| c_int::try_from(left_ms(ns)).unwrap_or(c_int::MAX));
+    let left_ns = call.timeout_ns.map(|ns| ns.saturating_sub(passed_ns));
+    if !table::is_set(call.epoll, set) && table::exists() {
+        return gone(call, left_ns);
+    }
+    let left_ms = |ns: u64| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
+    let left_ms = left_ns.map_or(-1, left_ms);
     // SAFETY: the program's own arguments.
     unsafe { real::epoll_pwait(call.epoll, call.events, call.count, left_ms, call.mask) }
 }
@@ -159,7 +161,8 @@ fn look(
 ) -> Option<c_int> {
     let mut inner = set.inner.lock()?;
     if !table::is_set(call.epoll, set) {
-        return table::exists().then(gone);
+        drop(inner);
+        return table::exists().then(|| gone(call, call.timeout_ns));
     }
     let now = spin::clock();
     let patience_ns = if spinning {
@@ -210,11 +213,20 @@ fn look(
     (count > 0).then_some(count as c_int)
 }
 
-/// Another thread has closed the set since the call began. The number may be another set's by now, whose events are not for this call.
+/// Another thread has closed the set since the call began. The number may be another set's by now, whose events are not for this call. In
+/// the kernel it would go on, and so it waits for what is left of its time. A call without end would hear of no member, and fails.
 #[cold]
-fn gone() -> c_int {
-    thread::set_errno(libc::EBADF);
-    -1
+fn gone(call: &Wait, left_ns: Option<u64>) -> c_int {
+    let Some(left_ns) = left_ns else {
+        thread::set_errno(libc::EBADF);
+        return -1;
+    };
+    let left = timespec {
+        tv_sec: (left_ns / 1_000_000_000) as i64,
+        tv_nsec: (left_ns % 1_000_000_000) as i64,
+    };
+    // SAFETY: no descriptors, and the program's own mask.
+    unsafe { real::ppoll(std::ptr::null_mut(), 0, &raw const left, call.mask) }
 }
 
 /// What the kernel reports now.
