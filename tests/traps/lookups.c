@@ -9,6 +9,9 @@ typedef int Iterate(Each *, void *);
 
 static Iterate *found;
 
+/* The kernel's functions have these names. Older C libraries call pointers of theirs so. */
+void *__vdso_clock_gettime, *__kernel_clock_gettime;
+
 int dl_iterate_phdr(Each *each, void *data) {
     if (found == NULL)
         found = (Iterate *)dlsym(RTLD_NEXT, "dl_iterate_phdr");

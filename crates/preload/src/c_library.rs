@@ -11,13 +11,21 @@ use crate::objects;
 /// glibc ends a thread that is cancelled in a call which has something to return; from here on it does not, nor does musl.
 const RETURNS_PARTS: (u32, u32) = (2, 41);
 
+/// What the kernel puts into every process calls itself so, and its function to read the clock (vdso(7)). That of x86-64 is also the name
+/// of a pointer in older ones of glibc.
+const VDSO: &CStr = c"linux-vdso.so.1";
+#[cfg(target_arch = "x86_64")]
+const CLOCK: &CStr = c"__vdso_clock_gettime";
+#[cfg(target_arch = "aarch64")]
+const CLOCK: &CStr = c"__kernel_clock_gettime";
+
 static IS_MUSL: AtomicBool = AtomicBool::new(false);
 static CANCELS_WITH_A_PART: AtomicBool = AtomicBool::new(false);
 
 /// Finds out which one it is, and goes past it for what others show in its place.
 pub(crate) fn learn() {
     // SAFETY: the kernel's function, or none.
-    unsafe { sys::trust_clock(objects::any(c"__vdso_clock_gettime")) };
+    unsafe { sys::trust_clock(objects::of_library(VDSO, CLOCK)) };
     let function = objects::any(c"gnu_get_libc_version");
     let version = (!function.is_null()).then(|| {
         // SAFETY: the function of this name has this type.
@@ -57,6 +65,15 @@ pub(crate) fn pretend(is_musl: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_s_clock_is_found() {
+        let found = objects::of_library(VDSO, CLOCK) as usize;
+        // SAFETY: reads what the kernel gave.
+        let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
+        assert_ne!(found, 0);
+        assert!((vdso..vdso + (1 << 16)).contains(&found));
+    }
 
     #[test]
     fn versions_are_told_apart() {

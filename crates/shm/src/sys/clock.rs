@@ -16,7 +16,7 @@ type ClockGettime = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
 /// the kernel itself where that is null.
 ///
 /// # Safety
-/// `vdso` is null or `__vdso_clock_gettime` (vdso(7)).
+/// `vdso` is null or the kernel's `clock_gettime` (vdso(7)).
 pub unsafe fn trust_clock(vdso: *mut c_void) {
     let clock = if vdso.is_null() {
         ask_for_time as ClockGettime as *mut c_void
