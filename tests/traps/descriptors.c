@@ -93,6 +93,28 @@ static void closed_by_system_call(void) {
     }
 }
 
+/* The program gets the numbers that it asks for, and its copies are connections as any other. */
+static void copied_from_a_high_number_on(void) {
+    Pair pair = on_the_ring();
+    for (int round = 0; round < 4; round++) {
+        int command = round % 2 ? F_DUPFD_CLOEXEC : F_DUPFD, count = 1 + round;
+        int copies[8];
+        for (int i = 0; i < count; i++) {
+            copies[i] = round < 2 ? fcntl(pair.near, command, 898 + i) : (int)syscall(SYS_fcntl, pair.near, command, 900);
+            observe("%d, flags %d", copies[i], fcntl(copies[i], F_GETFD));
+            talk(copies[i], pair.far);
+            talk(pair.far, copies[i]);
+        }
+        for (int i = 0; i < count; i++)
+            close(copies[i]);
+        Pair other = connected();
+        talk(other.near, other.far);
+        talk(pair.near, pair.far);
+        close(other.near), close(other.far);
+    }
+    observe("on the ring: %d", on_ring() > 0);
+}
+
 #ifdef __x86_64__
 /* Not by the C library, where a call by its number would be seen. */
 static long close_unseen(int fd) {
@@ -438,6 +460,7 @@ int main(int argc, char **argv) {
         CASE(replaced_under_a_sleeper),
         CASE(copies_of_every_kind),
         CASE(closed_by_system_call),
+        CASE(copied_from_a_high_number_on),
 #ifdef __x86_64__
         CASE(closed_unseen),
         CASE(all_are_closed_unseen),

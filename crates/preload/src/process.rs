@@ -22,8 +22,8 @@ mod waking;
 use fork::{after_fork_in_parent, before_fork, begin_child};
 pub(crate) use fork::{bare_fork, count as count_forks, handled_fork, new_token};
 pub(crate) use numbers::{
-    be_impatient, copy_descriptor, drop_descriptor, leave_unconnected, new_connection,
-    new_descriptor,
+    be_impatient, copy_descriptor, drop_descriptor, instead_of_ours, leave_unconnected,
+    new_connection, new_descriptor,
 };
 pub(crate) use waking::{await_waking, is_awake, is_off, is_waking, load, wake};
 

@@ -154,22 +154,23 @@ pub(crate) fn make_room(fd: c_int) {
     }
 }
 
-/// The program is about to put a descriptor of its own on `target`: ours makes way.
-pub(crate) fn move_away(target: c_int) {
+/// The program is about to put a descriptor of its own on `target`: ours makes way. True: that is what has to be put there now.
+pub(crate) fn move_away(target: c_int) -> bool {
     if descriptor() == Some(target)
         && !process::is_borrowed()
         && let Some(mut guard) = CLIENT.lock()
         && let Some(client) = guard.as_mut()
+        && descriptor() == Some(target)
     {
-        match kernel::high_copy(target) {
-            Some(moved) => {
-                DESCRIPTOR.store(moved.as_raw_fd().cast_unsigned(), Relaxed);
-                // The old one is closed by what the program does next.
-                std::mem::forget(client.fd.replace(moved));
-            }
-            None => client.lose_agent(),
+        if let Some(moved) = kernel::high_copy(target) {
+            DESCRIPTOR.store(moved.as_raw_fd().cast_unsigned(), Relaxed);
+            // The old one is closed by what the program does next.
+            std::mem::forget(client.fd.replace(moved));
+            return true;
         }
+        client.lose_agent();
     }
+    false
 }
 
 fn board() -> Option<&'static Board> {

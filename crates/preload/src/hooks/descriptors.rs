@@ -5,7 +5,8 @@ use millrace_wire::Reason;
 
 use crate::kernel::kernel;
 use crate::process::{
-    close_range as split_range, copy_descriptor, drop_descriptor, drop_range, set_nonblocking,
+    close_range as split_range, copy_descriptor, drop_descriptor, drop_range, instead_of_ours,
+    set_nonblocking,
 };
 use crate::table::{self, Closing, Entry};
 use crate::{client, kernel, process, real, thread, uring, user};
@@ -248,18 +249,17 @@ pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, target: c_int, flags: c_i
     copy
 }
 
-/// What a successful `fcntl` means to us.
-fn controlled((fd, entry): (c_int, Entry), command: c_int, argument: usize, result: c_int) {
-    if result < 0 {
-        return;
+/// What the result of `fcntl` means to us. Returns what the program gets.
+fn controlled(fd: c_int, entry: Entry, command: c_int, argument: c_int, result: c_int) -> c_int {
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        let copy = instead_of_ours(command, argument, result);
+        copy_descriptor((fd, entry), copy);
+        return copy;
     }
-    match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copy_descriptor((fd, entry), result),
-        libc::F_SETFL => {
-            set_nonblocking(fd, argument as c_int & libc::O_NONBLOCK != 0);
-        }
-        _ => {}
+    if command == libc::F_SETFL && result >= 0 {
+        set_nonblocking(fd, argument & libc::O_NONBLOCK != 0);
     }
+    result
 }
 
 /// The program will have a signal whenever bytes come: those that are there must not come again.
@@ -301,8 +301,7 @@ pub(super) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument
     }
     // SAFETY: the program's own arguments; an absent third one is not looked at.
     let result = unsafe { real::fcntl(fd, command, argument) };
-    controlled((fd, entry), command, argument, result);
-    result
+    controlled(fd, entry, command, argument as c_int, result)
 }
 
 #[unsafe(no_mangle)]

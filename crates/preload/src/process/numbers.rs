@@ -6,6 +6,7 @@ use libc::c_int;
 use millrace_wire::Reason;
 
 use super::{fork, is_borrowed};
+use crate::kernel::kernel;
 use crate::send::await_messages;
 use crate::socket::{Socket, forget};
 use crate::table::{self, Closing, Entry};
@@ -81,6 +82,23 @@ pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
         socket.regain_registrations(target);
     }
     leave_standard_streams(target);
+}
+
+/// `copy` is what `fcntl` made of a descriptor by F_DUPFD or F_DUPFD_CLOEXEC, to have the lowest free number from `first` on: where that is
+/// ours, ours makes way. Returns the copy's number. No copy, less than zero, stays none.
+pub(crate) fn instead_of_ours(command: c_int, first: c_int, copy: c_int) -> c_int {
+    let ours = client::descriptor().filter(|ours| (first..copy).contains(ours));
+    let Some(ours) = ours.filter(|ours| client::move_away(*ours)) else {
+        return copy;
+    };
+    let flags = if command == libc::F_DUPFD_CLOEXEC {
+        libc::O_CLOEXEC
+    } else {
+        0
+    };
+    kernel!(libc::SYS_dup3, copy, ours, flags);
+    kernel!(libc::SYS_close, copy);
+    ours
 }
 
 /// A socket gets another descriptor, or goes to another process, before it is connected: of the connection nobody would know both. One that
