@@ -133,6 +133,14 @@ static void a_thread_ends_behind_a_filter(void) {
     observe("talked");
 }
 
+/* A fork past the C library, with these flags besides. */
+static pid_t fork_by_number(long number, uint64_t flags) {
+    uint64_t asked[8] = {flags, 0, 0, 0, SIGCHLD};
+    if (number == SYS_clone)
+        return (pid_t)syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
+    return (pid_t)syscall(number, asked, sizeof asked);
+}
+
 /* A new user namespace lets anybody change the root. */
 static void change_root(void) {
     if (chroot("/proc/self/fdinfo") != 0)
@@ -140,19 +148,23 @@ static void change_root(void) {
 }
 
 /* Mounts of its own may hide any path. */
-static void hide_paths(void) {
-    if (unshare(CLONE_NEWNS) != 0)
-        must(unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0, "unshare");
+static void mount_over_paths(void) {
     must(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "private");
     must(mount("none", "/tmp", "tmpfs", 0, NULL) == 0 && mount("none", "/run", "tmpfs", 0, NULL) == 0, "mount");
 }
 
+static void hide_paths(void) {
+    if (unshare(CLONE_NEWNS) != 0)
+        must(unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0, "unshare");
+    mount_over_paths();
+}
+
 /* The bytes that a child of a fork has not read are there when it has confined itself, and the peer sees no reset. */
-static void child_does(void (*confine)(void), int starts) {
+static void child_of_does(pid_t (*fork_it)(void), void (*confine)(void), int starts) {
     Pair pair = on_the_ring();
     char bytes[32];
     must(send(pair.near, "0123456789", 10, 0) == 10, "send");
-    pid_t child = fork();
+    pid_t child = fork_it();
     if (child == 0) {
         close(pair.near);
         confine();
@@ -173,6 +185,8 @@ static void child_does(void (*confine)(void), int starts) {
     observe_result("recv", recv(pair.near, bytes, sizeof bytes, 0));
 }
 
+static void child_does(void (*confine)(void), int starts) { child_of_does(fork, confine, starts); }
+
 static void hide(void) { must(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0, "prctl"); }
 
 static void limit_and_filter(void) {
@@ -187,12 +201,19 @@ static void a_child_hides_and_starts_a_program(void) { child_does(hide, 1); }
 static void a_child_changes_its_root(void) { child_does(change_root, 0); }
 static void a_child_hides_paths_and_starts_a_program(void) { child_does(hide_paths, 1); }
 
-/* A fork past the C library, with these flags besides. */
-static pid_t fork_by_number(long number, uint64_t flags) {
-    uint64_t asked[8] = {flags, 0, 0, 0, SIGCHLD};
-    if (number == SYS_clone)
-        return (pid_t)syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
-    return (pid_t)syscall(number, asked, sizeof asked);
+static pid_t fork_with_mounts(void) {
+    pid_t child = fork_by_number(SYS_clone, CLONE_NEWNS);
+    return child >= 0 ? child : fork_by_number(SYS_clone, CLONE_NEWUSER | CLONE_NEWNS);
+}
+
+static pid_t fork3_with_mounts(void) {
+    pid_t child = fork_by_number(SYS_clone3, CLONE_NEWNS);
+    return child >= 0 ? child : fork_by_number(SYS_clone3, CLONE_NEWUSER | CLONE_NEWNS);
+}
+
+static void a_child_by_number_hides_paths_and_starts_a_program(void) {
+    child_of_does(fork_with_mounts, mount_over_paths, 1);
+    child_of_does(fork3_with_mounts, mount_over_paths, 1);
 }
 
 /* A child that no fork handler knows of gives up all system calls but a few, and goes on with a connection, or with something else that it
@@ -308,6 +329,7 @@ int main(int argc, char **argv) {
         CASE(a_child_hides_and_starts_a_program),
         CASE(a_child_changes_its_root),
         CASE(a_child_hides_paths_and_starts_a_program),
+        CASE(a_child_by_number_hides_paths_and_starts_a_program),
         CASE(children_by_number_behind_a_filter),
         CASE(a_child_by_number_with_numbers_of_its_own),
         CASE(the_clock_is_taken_away),

@@ -89,6 +89,9 @@ fn forks(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
         // SAFETY: the program's own arguments.
         unsafe { real::syscall(number, a, b, c, d, e, f) as pid_t }
     });
+    if child == 0 && has(descriptors::HIDES_PATHS) {
+        process::ready_to_be_confined();
+    }
     Some(child.into())
 }
 

@@ -125,7 +125,7 @@ unsafe extern "C-unwind" fn prlimit64(
 }
 
 /// Behind these the agent's socket may have another place, or none, or be somebody else's.
-const HIDES_PATHS: c_int = libc::CLONE_NEWNS | libc::CLONE_NEWUSER;
+pub(super) const HIDES_PATHS: c_int = libc::CLONE_NEWNS | libc::CLONE_NEWUSER;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
