@@ -155,11 +155,69 @@ static void a_handler_sends_between_calls(void) {
     observe("notes come: %d, inside of a message: %d", notes > 0, inside);
 }
 
+/* ---- A signal comes in the middle of a message, and what that leaves. ---- */
+
+enum { LARGE_BYTES = 24 << 20, LARGE_MESSAGES = 60 };
+
+static void do_nothing(int number) { (void)number; }
+
+static void *read_on(void *descriptor) {
+    static char bytes[1 << 18];
+    struct pollfd entry = {*(int *)descriptor, POLLIN, 0};
+    while (poll(&entry, 1, -1) == 1 && recv(entry.fd, bytes, sizeof bytes, 0) > 0)
+        ;
+    return NULL;
+}
+
+/* Who has just got something looks for more for a while. */
+static void wake_reader(double before) {
+    must(send(shared.near, "a byte", 1, 0) == 1, "send");
+    for (double until = seconds() + before; seconds() < until;)
+        ;
+}
+
+/* Where a call that does not wait has sent less than all, the moment comes when there is room again. */
+static void a_short_count_has_an_edge_of_room(void) {
+    struct epoll_event event = {.events = EPOLLOUT | EPOLLET};
+    int set = epoll_create1(0), missed = 0, unsent;
+    shared = on_the_ring();
+    pthread_t reader = start_thread(read_on, &shared.far);
+    epoll_ctl(set, EPOLL_CTL_ADD, shared.near, &event);
+    handle(SIGALRM, do_nothing, SA_RESTART);
+    timer_every_us(300);
+    for (int i = 0; i < LARGE_MESSAGES && missed < 3; i++) {
+        while (ioctl(shared.near, TIOCOUTQ, &unsent) == 0 && unsent > 0)
+            pause_ms(1);
+        pause_ms(1);
+        /* Memory that is not there yet takes its time. */
+        char *message = mmap(NULL, LARGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        must(message != MAP_FAILED, "mmap");
+        wake_reader(2e-6 * i);
+        for (size_t sent = 0; sent < LARGE_BYTES;) {
+            ssize_t part = send(shared.near, message + sent, LARGE_BYTES - sent, MSG_DONTWAIT);
+            must(part > 0 || errno == EAGAIN, "send");
+            sent += part > 0 ? part : 0;
+            double until = seconds() + 1;
+            while (sent < LARGE_BYTES && epoll_wait(set, &event, 1, 1000) <= 0)
+                if (seconds() > until) {
+                    missed++;
+                    break;
+                }
+        }
+        munmap(message, LARGE_BYTES);
+    }
+    timer_every_us(0);
+    shutdown(shared.near, SHUT_WR);
+    pthread_join(reader, NULL);
+    observe("missed %d", missed);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(the_first_long_message_comes_whole),
         CASE(a_thread_that_comes_before_others),
         CASE(a_handler_sends_between_calls),
+        CASE(a_short_count_has_an_edge_of_room),
         {0},
     };
     return run_cases(cases, argc, argv);

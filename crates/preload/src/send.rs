@@ -130,7 +130,7 @@ fn send_joined(
             Step::Unknown(bytes) => course.ask_for(&vectors, bytes),
             Step::Again => {}
             Step::OthersTurn => turn.pass(),
-            Step::Gone | Step::Cut => break,
+            Step::Gone => break,
             Step::Fault => {
                 return if course.sent > 0 {
                     done(socket.row(), course.sent)
@@ -186,8 +186,6 @@ enum Step {
     Fault,
     /// The descriptor is not this connection any more.
     Gone,
-    /// A signal ends the call.
-    Cut,
 }
 
 #[inline]
@@ -202,9 +200,6 @@ fn send_step(
     let Some(locked) = socket.lock_send(call.fd) else {
         return Step::Gone;
     };
-    if course.is_cut() {
-        return Step::Cut;
-    }
     if turn.is_others(&socket.row().send) {
         return Step::OthersTurn;
     }
@@ -214,7 +209,8 @@ fn send_step(
     }
     course.fruitless += 1;
     let now = spin::clock();
-    if CHAOS.strikes(6) || course.message.is_some() && socket.begun.is_awaited(now) {
+    let is_awaited = course.message.is_some() && socket.begun.is_awaited(now);
+    if CHAOS.strikes(6) || is_awaited || course.is_cut() {
         locked.half.leave();
     }
     locked.segment().words(locked.direction).will_write();

@@ -8,7 +8,7 @@ use crate::thread::{self, Busy, Interrupts};
 use crate::user;
 use crate::vectors::Vectors;
 
-/// A message of which so much is sent ends for a signal, though there is room: what the kernel's buffer grows to.
+/// A message of which so much is sent leaves the ring for a signal: what the kernel's buffer grows to.
 const UNCUT_BYTES: usize = 4 << 20;
 
 /// How far a call has come.
@@ -67,7 +67,9 @@ impl Course {
         }
     }
 
-    /// Whether a signal's handler has waited long enough: the kernel's buffer would have been full meanwhile.
+    /// Whether a signal's handler has waited long enough: the kernel's buffer would have been full meanwhile. What that takes of the rest
+    /// goes by the kernel, without a wait: a count that is short says that it is full.
+    #[inline]
     pub(super) fn is_cut(&self) -> bool {
         self.sent >= UNCUT_BYTES && thread::has_waiting()
     }
