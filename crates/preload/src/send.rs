@@ -238,7 +238,8 @@ fn send_step(
                 locked.half.overflow(gate);
             }
             let sent = socket.row().send.ring_bytes.load(Relaxed);
-            if !widens && (gate.window_log2 == SMALL_RING_BYTES.ilog2() || sent > BULK_BYTES) {
+            let is_small = gate.window_log2 == SMALL_RING_BYTES.ilog2() || sent > BULK_BYTES;
+            if !widens && is_small && may_ask_for_more(socket) {
                 ask_for_more(socket);
             }
             Step::Again
@@ -257,16 +258,15 @@ fn send_step(
     }
 }
 
-/// The ring is small for what is sent: asks the agent for a larger one, but not again and again. The half is not locked: whoever holds the
-/// introductions still may wait for its lock.
+/// The ring is small for what is sent: asks the agent for a larger one. The half is not locked: whoever holds the introductions still may
+/// wait for its lock.
 #[cold]
 fn ask_for_more(socket: &Socket) {
-    if may_ask_for_more(socket) {
-        socket.asked_at.store(spin::clock(), Relaxed);
-        client::grow(socket.offer_id.load(Relaxed));
-    }
+    socket.asked_at.store(spin::clock(), Relaxed);
+    client::grow(socket.offer_id.load(Relaxed));
 }
 
+/// Not again and again.
 fn may_ask_for_more(socket: &Socket) -> bool {
     let asked_at = socket.asked_at.load(Relaxed);
     asked_at == 0 || spin::clock().wrapping_sub(asked_at) > cycles(NS_BETWEEN_QUESTIONS)

@@ -105,12 +105,14 @@ impl<'a> SendHalf<'a> {
         self.row.identity.flags.load(Relaxed) & by_kernel != 0
     }
 
-    /// Whether it is for the size of the ring that `want` bytes go by the kernel.
+    /// Whether it is for the size of the ring that `want` bytes go by the kernel, and no larger one is granted, which the receiver has only
+    /// to take into use.
     #[must_use]
     pub fn is_outgrown_by(&self, want: usize) -> bool {
         let gate = self.words.gate.load();
         gate.open
             && gate.window_log2 == SMALL_RING_BYTES.ilog2()
+            && window_log2(self.row.granted_to_send()) == SMALL_RING_BYTES.ilog2()
             && !self.is_pinned()
             && is_beyond(want, SMALL_RING_BYTES)
     }

@@ -253,6 +253,13 @@ fn a_message_that_the_small_ring_cannot_hold_goes_by_the_kernel_whole() {
     assert!(!half.is_outgrown_by(most));
     assert_eq!(half.plan(most + 1), Ok(SendPlan::Kernel));
     assert!(half.is_outgrown_by(most + 1));
+    row.grant(RING.ilog2());
+    assert!(
+        !half.is_outgrown_by(most + 1),
+        "the reader has not taken it into use"
+    );
+    assert_eq!(half.plan(most + 1), Ok(SendPlan::Kernel));
+    row.grant(0);
     half.begin_kernel(most + 1);
     assert!(
         !half.is_outgrown_by(most + 1),
