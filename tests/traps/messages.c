@@ -157,14 +157,16 @@ static void a_handler_sends_between_calls(void) {
 
 /* ---- A signal comes in the middle of a message, and what that leaves. ---- */
 
-enum { LARGE_BYTES = 24 << 20, LARGE_MESSAGES = 60 };
+enum { LARGE_BYTES = 24 << 20, LARGE_MESSAGES = 60, LEFT_BYTES = 1000000, JUMPS = 40 };
 
 static void do_nothing(int number) { (void)number; }
+
+static size_t read_at_once = 1 << 18;
 
 static void *read_on(void *descriptor) {
     static char bytes[1 << 18];
     struct pollfd entry = {*(int *)descriptor, POLLIN, 0};
-    while (poll(&entry, 1, -1) == 1 && recv(entry.fd, bytes, sizeof bytes, 0) > 0)
+    while (poll(&entry, 1, -1) == 1 && recv(entry.fd, bytes, read_at_once, 0) > 0)
         ;
     return NULL;
 }
@@ -212,12 +214,58 @@ static void a_short_count_has_an_edge_of_room(void) {
     observe("missed %d", missed);
 }
 
+static sigjmp_buf out_of_the_message;
+static double close_took;
+
+static void jump_out_of_it(int number) {
+    (void)number;
+    siglongjmp(out_of_the_message, 1);
+}
+
+static void *close_it(void *unused) {
+    double before = seconds();
+    close(shared.near);
+    close_took = seconds() - before;
+    return unused;
+}
+
+/* A message that a jump has left is nobody's any more: who closes the connection does not wait for it. */
+static void a_message_left_by_a_jump_is_over(void) {
+    static const char message[LEFT_BYTES];
+    static int slow, i;
+    read_at_once = 4096;
+    handle(SIGALRM, jump_out_of_it, SA_NODEFER);
+    for (i = 0; i < JUMPS; i++) {
+        shared = on_the_ring();
+        pthread_t reader = start_thread(read_on, &shared.far);
+        /* Until the ring has grown. */
+        for (int j = 0; j < 10; j++) {
+            wake_reader(10e-6);
+            send(shared.near, message, sizeof message, 0);
+        }
+        if (sigsetjmp(out_of_the_message, 1) == 0) {
+            struct itimerval once = {{0, 0}, {0, 100 + i * 5}};
+            setitimer(ITIMER_REAL, &once, NULL);
+            for (;;) {
+                wake_reader(10e-6);
+                send(shared.near, message, sizeof message, 0);
+            }
+        }
+        pthread_join(start_thread(close_it, NULL), NULL);
+        slow += close_took > 0.5;
+        pthread_join(reader, NULL);
+        close(shared.far);
+    }
+    observe("slow closes: %d", slow);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(the_first_long_message_comes_whole),
         CASE(a_thread_that_comes_before_others),
         CASE(a_handler_sends_between_calls),
         CASE(a_short_count_has_an_edge_of_room),
+        CASE(a_message_left_by_a_jump_is_over),
         {0},
     };
     return run_cases(cases, argc, argv);

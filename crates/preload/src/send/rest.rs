@@ -74,6 +74,8 @@ pub(super) fn send_rest(
     }
     account(socket, row, result);
     thread::set_errno(errno);
+    // Handlers, which may leave by a jump, run when the message is over.
+    course.busy = busy;
     result
 }
 
