@@ -106,7 +106,7 @@ static void a_thread_that_comes_before_others(void) {
 
 /* ---- A handler sends on the connection on which its thread is in the middle of a message. ---- */
 
-enum { MESSAGE_BYTES = 60000, NOTE_BYTES = 16, CALLS_MAX = 1 << 20, NOTES_MAX = 1 << 18, TIME_US = 50 };
+enum { MESSAGE_BYTES = 60000, NOTE_BYTES = 16, CALLS_MAX = 1 << 20, NOTES_MAX = 1 << 18, TIME_US = 50, SEVERAL = 6 };
 
 /* How many bytes of the messages had gone by the end of each call, and how many came before each note. */
 static size_t ends[CALLS_MAX], places[NOTES_MAX];
@@ -130,20 +130,32 @@ static void *look_for_notes(void *unused) {
     return unused;
 }
 
-/* In the kernel a handler runs when its thread's call has ended: its note comes behind what the call has sent. */
-static void a_handler_sends_between_calls(void) {
-    static const char message[MESSAGE_BYTES];
-    shared = on_the_ring();
-    pthread_t reader = start_thread(look_for_notes, NULL);
-    size_t sent = 0;
-    int inside = 0;
-    handle(SIGALRM, send_note, SA_RESTART);
-    timer_every_us(TIME_US);
-    for (double until = seconds() + 1.5; seconds() < until && calls < CALLS_MAX;) {
-        ssize_t part = send(shared.near, message, sizeof message, 0);
+/* Sends a message; or several, none of which is longer, with one call. */
+static void send_messages(char *message, int several) {
+    static size_t sent;
+    struct mmsghdr list[SEVERAL];
+    struct iovec vector = {message, several ? MESSAGE_BYTES / SEVERAL : MESSAGE_BYTES};
+    for (int i = 0; i < SEVERAL; i++)
+        list[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &vector, .msg_iovlen = 1}, .msg_len = 0};
+    int count = several ? sendmmsg(shared.near, list, SEVERAL, 0) : 1;
+    must(count > 0, "sendmmsg");
+    for (int i = 0; i < count; i++) {
+        ssize_t part = several ? (ssize_t)list[i].msg_len : send(shared.near, message, MESSAGE_BYTES, 0);
         must(part > 0, "send");
         ends[calls++] = sent += part;
     }
+}
+
+/* In the kernel a handler runs when its thread's call has ended: its note comes behind what the call has sent. */
+static void a_handler_sends(int several) {
+    static char message[MESSAGE_BYTES];
+    shared = on_the_ring();
+    pthread_t reader = start_thread(look_for_notes, NULL);
+    int inside = 0;
+    handle(SIGALRM, send_note, SA_RESTART);
+    timer_every_us(TIME_US);
+    for (double until = seconds() + 1.5; seconds() < until && calls + SEVERAL < CALLS_MAX;)
+        send_messages(message, several);
     timer_every_us(0);
     shutdown(shared.near, SHUT_WR);
     pthread_join(reader, NULL);
@@ -154,6 +166,9 @@ static void a_handler_sends_between_calls(void) {
     }
     observe("notes come: %d, inside of a message: %d", notes > 0, inside);
 }
+
+static void a_handler_sends_between_calls(void) { a_handler_sends(0); }
+static void a_handler_sends_between_messages(void) { a_handler_sends(1); }
 
 /* ---- A signal comes in the middle of a message, and what that leaves. ---- */
 
@@ -264,6 +279,7 @@ int main(int argc, char **argv) {
         CASE(the_first_long_message_comes_whole),
         CASE(a_thread_that_comes_before_others),
         CASE(a_handler_sends_between_calls),
+        CASE(a_handler_sends_between_messages),
         CASE(a_short_count_has_an_edge_of_room),
         CASE(a_message_left_by_a_jump_is_over),
         {0},

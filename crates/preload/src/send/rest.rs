@@ -40,7 +40,7 @@ pub(super) fn send_rest(
     // Nothing where another thread has closed the connection: the number may be anything.
     let mut busy = Some(course.busy.take().unwrap_or_else(Busy::new));
     let mut last = match table::is(call.fd, socket) {
-        true => send_list_at_once(call, vectors),
+        true => thread::told(send_at_once(call.fd, call, vectors, QUIETLY)),
         false => 0,
     };
     end_parts(&row.send);
@@ -222,12 +222,12 @@ fn send_until_interrupted(
     (how, interrupts): (c_int, Interrupts),
 ) -> Option<isize> {
     let errno = thread::errno();
-    let taken = send_list(call, vectors, how | libc::MSG_DONTWAIT);
+    // What handlers send comes behind the message, of which the kernel may take a part here.
     let mut busy = Some(Busy::new());
-    if taken < 0 && thread::errno() != libc::EAGAIN {
-        return Some(taken);
+    let taken = send_at_once(call.fd, call, vectors, how);
+    if taken < 0 && taken != -(libc::EAGAIN as isize) {
+        return Some(thread::told(taken));
     }
-    thread::set_errno(errno);
     let taken = taken.max(0);
     let mut rest = vectors.clone();
     rest.skip(taken.cast_unsigned());
@@ -251,17 +251,12 @@ fn send_until_interrupted(
 /// Errors are for the next call: this one has no signal for them.
 const QUIETLY: c_int = libc::MSG_NOSIGNAL;
 
-/// [`send_list`] without a wait, where no thread may be cancelled.
-fn send_list_at_once(call: &Call<'_>, vectors: &Vectors<'_>) -> isize {
+/// [`send_list`] without a wait, by a descriptor that may be another, where no thread may be cancelled: a count, or a negated error number.
+fn send_at_once(fd: c_int, call: &Call<'_>, vectors: &Vectors<'_>, how: c_int) -> isize {
     let mut list = vectors.list();
     let header = header_of(&mut list);
-    let flags = call.flags | QUIETLY | libc::MSG_DONTWAIT;
-    thread::told(kernel!(
-        libc::SYS_sendmsg,
-        call.fd,
-        &raw const header,
-        flags
-    ))
+    let flags = call.flags | how | libc::MSG_DONTWAIT;
+    kernel!(libc::SYS_sendmsg, fd, &raw const header, flags)
 }
 
 /// The program's call for what is left of its buffers, with further flags.
