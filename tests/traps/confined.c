@@ -313,6 +313,70 @@ static void closes_all_without_ranges(void) {
 #endif
 }
 
+/* The program begins anew where it may not call `ppoll`. */
+static void begin_without_ppoll(const char *name) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ppoll, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    if (getenv("WITHOUT_PPOLL") == NULL) {
+        setenv("WITHOUT_PPOLL", "1", 1);
+        install(filter, sizeof filter / sizeof *filter);
+        execl("/proc/self/exe", "confined", name, NULL);
+        must(0, "exec");
+    }
+}
+
+static atomic_int handled, in_time;
+static pthread_t sleeper;
+static Pair its_pair;
+
+static void note_signal(int number) {
+    (void)number;
+    atomic_store(&handled, 1);
+}
+
+/* Lets a signal come to a thread that sleeps in a call which has a part, and looks whether it is handled before the call ends. */
+static void *interrupt_it(void *sends) {
+    static char bytes[1 << 16];
+    pause_ms(300);
+    pthread_kill(sleeper, SIGUSR1);
+    pause_ms(300);
+    atomic_store(&in_time, atomic_load(&handled));
+    if (sends == NULL)
+        send(its_pair.near, bytes, 4, 0);
+    while (sends != NULL && recv(its_pair.far, bytes, sizeof bytes, 0) > 0)
+        ;
+    return NULL;
+}
+
+static void signals_where_waits_are_refused(void) {
+    enum { COUNT = 1024 };
+    static char bytes[1 << 14];
+    static struct mmsghdr list[COUNT];
+    struct iovec vector = {bytes, sizeof bytes};
+    for (int i = 0; i < COUNT; i++)
+        list[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &vector, .msg_iovlen = 1}};
+    begin_without_ppoll("signals_where_waits_are_refused");
+    handle(SIGUSR1, note_signal, SA_RESTART);
+    sleeper = pthread_self();
+    for (int sends = 0; sends < 2; sends++) {
+        its_pair = connected();
+        for (int i = 0; i < 20; i++, pause_ms(5))
+            talk(its_pair.near, its_pair.far), talk(its_pair.far, its_pair.near);
+        atomic_store(&handled, 0);
+        must(send(its_pair.near, bytes, 4, 0) == 4, "send");
+        pthread_t other = start_thread(interrupt_it, sends ? bytes : NULL);
+        ssize_t part = sends ? sendmmsg(its_pair.near, list, COUNT, 0) : recv(its_pair.far, bytes, 8, MSG_WAITALL);
+        observe("some %s: %d", sends ? "sent" : "received", part > 0);
+        shutdown(its_pair.near, SHUT_WR);
+        pthread_join(other, NULL);
+        observe("handled in time: %d", atomic_load(&in_time));
+    }
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(polls_behind_a_filter),
@@ -335,6 +399,7 @@ int main(int argc, char **argv) {
         CASE(the_clock_is_taken_away),
         CASE(descriptors_that_are_not_the_program_s),
         CASE(closes_all_without_ranges),
+        CASE(signals_where_waits_are_refused),
         {0},
     };
     return run_cases(cases, argc, argv);

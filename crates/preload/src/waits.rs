@@ -242,6 +242,13 @@ impl Waits {
         self.found < 0
     }
 
+    /// Before the kernel's own call sleeps, where waits are refused: handlers, which may leave by a jump, run meanwhile, and the program's
+    /// descriptor is used from now on. False: one has run, or it is another connection's.
+    pub(crate) fn leave_to_kernel(&mut self) -> bool {
+        self.kept = None;
+        !self.are_over() && self.is_still()
+    }
+
     fn left_ns(&self) -> u64 {
         self.until_ns.saturating_sub(kernel::monotonic_ns())
     }

@@ -40,6 +40,9 @@ pub(super) fn gather_rest(
     let mut total = 0;
     let mut waits = Waits::new(socket, call.fd, until_ns, progress.interrupts);
     while rest.remaining() > 0 && await_byte(&mut waits) {
+        if waits.are_refused() && !waits.leave_to_kernel() {
+            break;
+        }
         let taken = match waits.are_refused() {
             true => await_list(waits.fd(), &mut rest.list(), call.flags),
             false => receive_list(waits.fd(), &mut rest.list(), flags),

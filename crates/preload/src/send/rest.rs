@@ -129,17 +129,16 @@ fn send_in_pieces(
             Waited::Again => continue,
             Waited::Over => break,
         }
-        let how = if waits.are_refused() {
+        let part = if waits.are_refused() {
             drop(busy.take());
-            QUIETLY
+            if !waits.leave_to_kernel() {
+                break;
+            }
+            send_asleep(call, &rest)
         } else {
-            QUIETLY | libc::MSG_DONTWAIT
+            // No place for a cancellation, as `waits` has a descriptor of its own.
+            send_at_once(waits.fd(), call, &rest, QUIETLY)
         };
-        let mut list = rest.list();
-        let header = header_of(&mut list);
-        let flags = call.flags | how;
-        // No place for a cancellation, as `waits` has a descriptor of its own.
-        let part = kernel!(libc::SYS_sendmsg, waits.fd(), &raw const header, flags);
         if part >= 0 {
             rest.skip(part.cast_unsigned());
             sent += part;
@@ -250,6 +249,15 @@ fn send_until_interrupted(
 
 /// Errors are for the next call: this one has no signal for them.
 const QUIETLY: c_int = libc::MSG_NOSIGNAL;
+
+/// [`send_list`] that may wait: a count, or a negated error number.
+fn send_asleep(call: &Call<'_>, vectors: &Vectors<'_>) -> isize {
+    let errno = thread::errno();
+    let sent = send_list(call, vectors, QUIETLY);
+    let error = thread::errno();
+    thread::set_errno(errno);
+    if sent < 0 { -(error as isize) } else { sent }
+}
 
 /// [`send_list`] without a wait, by a descriptor that may be another, where no thread may be cancelled: a count, or a negated error number.
 fn send_at_once(fd: c_int, call: &Call<'_>, vectors: &Vectors<'_>, how: c_int) -> isize {
