@@ -26,8 +26,8 @@ pub(super) struct Course {
     pub(super) message: Option<Message>,
     /// So many bytes of the memory of the next step the kernel was asked for.
     pub(super) asked: usize,
-    /// From then on handlers wait until the call ends or sleeps: in the kernel none runs between the parts. Dropped after the message, which
-    /// one that leaves by a jump would leave behind.
+    /// From then on handlers wait until the call ends or sleeps: in the kernel none runs between the parts. It is dropped after the
+    /// message: one that leaves by a jump leaves nothing behind.
     pub(super) busy: Option<Busy>,
 }
 

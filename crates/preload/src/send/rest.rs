@@ -59,7 +59,11 @@ pub(super) fn send_rest(
             }
             None if table::is(call.fd, socket) => {
                 drop((course.message.take(), busy.take()));
-                send_list(call, &rest, QUIETLY)
+                // A signal may have come meanwhile: its handler has run just now.
+                match interrupts.end_call(true) {
+                    true => 0,
+                    false => send_list(call, &rest, QUIETLY),
+                }
             }
             None => 0,
         };
