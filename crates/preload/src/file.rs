@@ -73,7 +73,7 @@ fn send_pieces(
 ) -> Outcome {
     // SAFETY: found writable.
     let start = unsafe { offset.read() };
-    let began = thread::interrupts();
+    let (errno, began) = (thread::errno(), thread::interrupts());
     let mut sent = 0usize;
     while sent < bytes {
         let wanted = (bytes - sent).min(piece.len());
@@ -109,7 +109,10 @@ fn send_pieces(
                 }
             }
             other if sent == 0 => return other,
-            _ => return finish(offset, start, sent),
+            _ => {
+                thread::set_errno(errno);
+                return finish(offset, start, sent);
+            }
         }
     }
     finish(offset, start, sent)
