@@ -452,7 +452,7 @@ fn end_raw(
         // The program may have shut this direction down: then the kernel does not tell of a reset that it does not know of.
         socket.look_for_kill(fd);
     }
-    let error = socket.take_kept_error();
+    let error = socket.take_kept_error(fd);
     if error != 0 && error != libc::EPIPE {
         // The kernel told a receiving call of it, which had bytes to return. EPIPE comes again, with its signal.
         account(socket, row, 0);

@@ -323,10 +323,10 @@ pub(crate) fn keep_error(row: &Row, error: i32) {
 }
 
 /// The error that was kept for a receiving call, or zero. EPIPE is for sends: the stream had ended before.
-pub(crate) fn kept_error(socket: &Socket) -> i32 {
+pub(crate) fn kept_error(socket: &Socket, fd: c_int) -> i32 {
     match socket.error() {
         0 | libc::EPIPE => 0,
-        _ => socket.take_kept_error(),
+        _ => socket.take_kept_error(fd),
     }
 }
 
@@ -361,7 +361,7 @@ pub(crate) fn by_kernel(
 ) -> Outcome {
     let row = socket.row();
     if socket.error() != 0 && kernel::unread(fd) == 0 {
-        let error = kept_error(socket);
+        let error = kept_error(socket, fd);
         if error != 0 {
             return Outcome::Errno(error);
         }

@@ -335,7 +335,7 @@ fn step_locked(
                     // It is for a call that has nothing to return.
                     return Step::Enough;
                 }
-                let error = kept_error(socket);
+                let error = kept_error(socket, call.fd);
                 if error != 0 {
                     return Step::End(-(error as isize));
                 }
@@ -370,7 +370,7 @@ fn step_empty(
         if progress.got > 0 {
             return Step::Enough;
         }
-        let error = kept_error(socket);
+        let error = kept_error(socket, call.fd);
         if error != 0 {
             return Step::End(-(error as isize));
         }

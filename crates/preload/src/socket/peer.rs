@@ -124,9 +124,13 @@ impl Socket {
 
     /// Takes the error that was kept, if there is one.
     #[inline]
-    pub(crate) fn take_kept_error(&self) -> c_int {
+    pub(crate) fn take_kept_error(&self, fd: c_int) -> c_int {
         if self.error() == 0 {
             return 0;
+        }
+        if self.error() == libc::ECONNRESET && self.was_peer_killed() {
+            // The kernel's answer, if it came too late to be the error that is told, is the same error.
+            kernel::take_error(fd);
         }
         let word = &self.row().identity.error;
         word.swap(0, AcqRel).cast_signed()
@@ -150,7 +154,7 @@ impl Socket {
 
     /// As [`Socket::take_kept_error`]; or the kernel's, which tells no receiving call of a reset that came behind a FIN.
     pub(crate) fn take_error_of_end(&self, fd: c_int) -> c_int {
-        match self.take_kept_error() {
+        match self.take_kept_error(fd) {
             0 if self.was_peer_killed() => kernel::take_error(fd),
             error => error,
         }

@@ -39,7 +39,7 @@ pub(in crate::hooks) unsafe extern "C-unwind" fn recvmmsg(
     if unsafe { real::recvmmsg(fd, messages, 0, flags, timeout) } < 0 {
         return -1;
     }
-    let pending = kept_error(socket);
+    let pending = kept_error(socket, fd);
     if pending != 0 {
         thread::set_errno(pending);
         return -1;
