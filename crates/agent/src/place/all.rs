@@ -1,5 +1,5 @@
-//! Every place at which an agent listens, and that they stay: what cleans up in directories of temporary files may take a socket away, which
-//! nobody finds then while the agent lives.
+//! Every place at which an agent listens, and that they stay: what cleans up in directories of temporary files may take a socket away,
+//! which nobody finds then while the agent lives.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
