@@ -103,7 +103,8 @@ impl Socket {
                     return ControlFlow::Break(());
                 };
                 is_over = self.flush_now(fd, &locked.half);
-                if is_over {
+                // Nobody can send anything again on a connection that has been reset.
+                if is_over || kernel::has_hung_up(fd) {
                     ControlFlow::Break(())
                 } else {
                     patience::goes_on(began_ns)
