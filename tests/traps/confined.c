@@ -313,11 +313,12 @@ static void closes_all_without_ranges(void) {
 #endif
 }
 
-/* The program begins anew where it may not call `ppoll`. */
+/* The program begins anew where it may not call `ppoll` and `epoll_pwait`, which it does not by itself. */
 static void begin_without_ppoll(const char *name) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ppoll, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ppoll, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -350,6 +351,27 @@ static void *interrupt_it(void *sends) {
     while (sends != NULL && recv(its_pair.far, bytes, sizeof bytes, 0) > 0)
         ;
     return NULL;
+}
+
+static void waits_by_the_older_calls(void) {
+    begin_without_ppoll("waits_by_the_older_calls");
+    Pair pair = on_the_ring();
+    struct pollfd entry = {.fd = pair.far, .events = POLLIN};
+    struct epoll_event event = {.events = EPOLLIN};
+    int beside[2], set = epoll_create1(0);
+    must(pipe(beside) == 0, "pipe");
+    must(epoll_ctl(set, EPOLL_CTL_ADD, pair.far, &event) == 0, "epoll_ctl");
+    must(epoll_ctl(set, EPOLL_CTL_ADD, beside[0], &event) == 0, "epoll_ctl");
+    for (int i = 0; i < 3; i++) {
+        observe_result("poll", poll(&entry, 1, 0));
+        observe_result("epoll_wait", epoll_wait(set, &event, 1, 0));
+        if (i == 0)
+            must(write(beside[1], "x", 1) == 1, "write");
+        else if (i == 1)
+            must(send(pair.near, "some", 4, 0) == 4 && read(beside[0], &event, 1) == 1, "send");
+    }
+    observe_result("poll", poll(&entry, 1, -1));
+    observe_result("epoll_wait", epoll_wait(set, &event, 1, -1));
 }
 
 static void signals_where_waits_are_refused(void) {
@@ -400,6 +422,7 @@ int main(int argc, char **argv) {
         CASE(descriptors_that_are_not_the_program_s),
         CASE(closes_all_without_ranges),
         CASE(signals_where_waits_are_refused),
+        CASE(waits_by_the_older_calls),
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -36,8 +36,12 @@ macro_rules! kernel {
 }
 pub(crate) use kernel;
 
+mod looks;
 mod other_end;
 mod tcp;
+pub(crate) use looks::{
+    epoll_now, events_now, has_error, has_failed, has_hung_up, is_writable, poll_now,
+};
 pub(crate) use other_end::{OtherEnd, other_end};
 pub(crate) use tcp::{
     acknowledged, has_unacknowledged, is_closed_by_peer_alone, is_established, is_over_by_fin,
@@ -228,11 +232,6 @@ pub(crate) fn provoke_reset(fd: c_int) -> bool {
     true
 }
 
-/// Whether there is an error that the kernel has not told.
-pub(crate) fn has_error(fd: c_int) -> bool {
-    events_now(fd, 0) & libc::POLLERR != 0
-}
-
 /// Has the kernel tell its error, or zero.
 pub(crate) fn take_error(fd: c_int) -> c_int {
     option(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0)
@@ -339,43 +338,6 @@ pub(crate) fn is_at_mark(fd: c_int) -> bool {
     const SIOCATMARK: usize = 0x8905;
     let mut answer: c_int = 0;
     kernel!(libc::SYS_ioctl, fd, SIOCATMARK, &raw mut answer) == 0 && answer != 0
-}
-
-/// Which of `events` `fd` has now, with those that need no asking.
-pub(crate) fn events_now(fd: c_int, events: i16) -> i16 {
-    let mut entry = libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    };
-    let now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    kernel!(
-        libc::SYS_ppoll,
-        &raw mut entry,
-        1usize,
-        &raw const now,
-        0usize,
-        0usize
-    );
-    entry.revents
-}
-
-/// Whether the connection has an error for the next call, or neither direction is left.
-pub(crate) fn has_failed(fd: c_int) -> bool {
-    events_now(fd, 0) != 0
-}
-
-/// Whether neither direction is left.
-pub(crate) fn has_hung_up(fd: c_int) -> bool {
-    events_now(fd, 0) & libc::POLLHUP != 0
-}
-
-/// Whether a write would not wait: there is room, or an error.
-pub(crate) fn is_writable(fd: c_int) -> bool {
-    events_now(fd, libc::POLLOUT) != 0
 }
 
 /// Whether `fd` is a pipe.

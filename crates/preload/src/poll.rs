@@ -10,7 +10,7 @@ use millrace_shm::board::Row;
 use smallvec::SmallVec;
 
 use crate::epoll::EpollSet;
-use crate::kernel::{self, kernel};
+use crate::kernel;
 use crate::socket::Socket;
 use crate::spin::{self, Spin};
 use crate::table::{self, Entry};
@@ -326,16 +326,7 @@ fn show_kills(list: &mut [pollfd]) {
 
 /// What the kernel has to report now, and the rings.
 fn ask_poll(list: &mut [pollfd], mask: *const sigset_t, watch: &Watch) -> c_int {
-    // The kernel writes what is left of it.
-    let mut now = NOW;
-    let result = kernel!(
-        libc::SYS_ppoll,
-        list.as_mut_ptr(),
-        list.len(),
-        &raw mut now,
-        watch.mask(mask),
-        8usize
-    );
+    let result = kernel::poll_now(list, watch.mask(mask));
     if result < 0 {
         return thread::told(result) as c_int;
     }

@@ -7,7 +7,7 @@ use libc::{c_int, epoll_event, sigset_t, timespec};
 use super::kills::Suspects;
 use super::rings::Origin;
 use super::{EpollSet, NS_BEFORE_KERNEL, NS_PER_UNTOLD, SPIN_NS_BEFORE_KERNEL, UNTOLD_MAX};
-use crate::kernel::{self, kernel};
+use crate::kernel;
 use crate::thread::WaitInterrupts;
 use crate::vectors::MEMORY_END;
 use crate::{client, real, spin, table, thread};
@@ -231,15 +231,7 @@ fn gone(call: &Wait, left_ns: Option<u64>) -> c_int {
 
 /// What the kernel reports now.
 fn ask_kernel(call: &Wait, events: &mut [epoll_event]) -> usize {
-    let found = kernel!(
-        libc::SYS_epoll_pwait,
-        call.epoll,
-        events.as_mut_ptr(),
-        events.len(),
-        0usize,
-        call.mask,
-        8usize
-    );
+    let found = kernel::epoll_now(call.epoll, events, call.mask);
     usize::try_from(found).unwrap_or(0).min(events.len())
 }
 
