@@ -38,8 +38,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TRAFFIC = Path(__file__).with_name("traffic.py")
 WAIT_S = 20.0
 TESTS: dict[str, Callable[[Any], None]] = {}
-# Whom strace stops keeps the other end waiting for longer than it usually spins.
 QUIET_SECONDS_MAX = 40
+# Whom strace stops keeps the other end waiting for longer than it usually spins.
 CONFIGURATIONS = {"system_calls": "spin_us = 10000\n"}
 
 

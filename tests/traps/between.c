@@ -417,7 +417,7 @@ static void a_set_is_closed_below_a_wait(void) {
     }
     pthread_join(waiter, NULL);
     observe("most edges were told: %d", told > CLOSES / 2);
-    observe("failed: %d", failed);
+    observe("most went on: %d", failed < CLOSES / 2);
 }
 
 /* ---- A thread shuts down what another sends by: the sender has sent a part, and the connection has no error. ---- */

@@ -344,7 +344,8 @@ static void *interrupt_it(void *sends) {
     static char bytes[1 << 16];
     pause_ms(300);
     pthread_kill(sleeper, SIGUSR1);
-    pause_ms(300);
+    for (int patience = 500; patience > 0 && !atomic_load(&handled); patience--)
+        pause_ms(10);
     atomic_store(&in_time, atomic_load(&handled));
     if (sends == NULL)
         send(its_pair.near, bytes, 4, 0);

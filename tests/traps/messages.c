@@ -214,7 +214,7 @@ static void a_short_count_has_an_edge_of_room(void) {
             ssize_t part = send(shared.near, message + sent, LARGE_BYTES - sent, MSG_DONTWAIT);
             must(part > 0 || errno == EAGAIN, "send");
             sent += part > 0 ? part : 0;
-            double until = seconds() + 1;
+            double until = seconds() + 5;
             while (sent < LARGE_BYTES && epoll_wait(set, &event, 1, 1000) <= 0)
                 if (seconds() > until) {
                     missed++;
@@ -267,7 +267,7 @@ static void a_message_left_by_a_jump_is_over(void) {
             }
         }
         pthread_join(start_thread(close_it, NULL), NULL);
-        slow += close_took > 0.5;
+        slow += close_took > 0.9;
         pthread_join(reader, NULL);
         close(shared.far);
     }

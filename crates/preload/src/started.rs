@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
-    Ordering::{Relaxed, Release},
+    Ordering::{AcqRel, Relaxed, Release},
 };
 
 use libc::{c_int, pid_t, posix_spawn_file_actions_t};
@@ -50,7 +50,10 @@ pub(crate) fn by_child_of_vfork() {
 pub(crate) fn stay_child_of_vfork() {
     let child = kernel::process_id() | STRANGER;
     for (_, socket) in inherited(false) {
-        take_back(socket.row(), child);
+        leave(
+            || socket.row().identity.take_back(child, false),
+            socket.row(),
+        );
     }
 }
 
@@ -106,17 +109,17 @@ pub(crate) fn around<T>(
     }
     let token = process::new_token();
     let errno = thread::errno();
-    // A record stays the connection's while the token counts there. The socket may be another's when the program has ended.
-    let shared: Vec<&Row> = inherited(!actions.is_null())
+    // A record on a board stays the connection's while the token counts there. The socket may be another's when the program has ended.
+    let shared: Vec<(&Row, bool)> = inherited(!actions.is_null())
         .into_iter()
-        .filter_map(|(fd, socket)| share(fd, socket, token))
+        .filter_map(|(fd, socket)| Some((share(fd, socket, token)?, socket.has_board_row())))
         .collect();
     thread::set_errno(errno);
     let (result, program) = start();
-    for row in shared {
+    for (row, stays) in shared {
         match program {
-            Program::NotStarted => take_back(row, token),
-            Program::Ended => free_if(row.identity.leave_to_heirs(token), row),
+            Program::NotStarted => leave(|| row.identity.take_back(token, stays), row),
+            Program::Ended => leave(|| row.identity.leave_to_heirs(token, stays), row),
             Program::Runs(child) => row.identity.name(token, child as u32 | STRANGER),
             Program::RunsUnknown => row.identity.name(token, UNKNOWN),
         }
@@ -173,14 +176,11 @@ fn share(fd: c_int, socket: &'static Socket, with: u32) -> Option<&'static Row> 
     Some(row)
 }
 
-/// What `token` stands for has become no holder.
-fn take_back(row: &Row, token: u32) {
-    free_if(row.identity.take_back(token), row);
-}
-
-/// A record that the last one has left, while a program was being started, is free.
-fn free_if(was_last: bool, row: &Row) {
-    if was_last {
+/// Has a holder of a record go. The record is free if that was the last, while a program was being started.
+fn leave(goes: impl FnOnce() -> bool, row: &Row) {
+    client::LEAVING.fetch_add(1, AcqRel);
+    if goes() {
         row.identity.state.store(state::FREE, Release);
     }
+    client::LEAVING.fetch_sub(1, AcqRel);
 }

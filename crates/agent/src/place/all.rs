@@ -16,6 +16,9 @@ use crate::sys::Inlet;
 /// So long after a socket has gone its place is taken again: whoever removes more there has done so.
 const CLEANING_UP: Duration = Duration::from_secs(1);
 
+/// So long after that was in vain it is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
 /// Every place at which an agent listens, the one that it must have first.
 #[derive(Debug)]
 pub(crate) struct Places {
@@ -70,7 +73,8 @@ impl Places {
             .as_ref()
             .is_some_and(|watch| watch.read_events().is_ok())
         {
-            self.retake_at = Some(Instant::now() + CLEANING_UP);
+            self.retake_at
+                .get_or_insert_with(|| Instant::now() + CLEANING_UP);
         }
     }
 
@@ -91,7 +95,8 @@ impl Places {
                 match place.retake() {
                     Ok(()) => taken.push(index),
                     Err(error) => {
-                        warn!("the socket has been removed, and is not to be had: {error}")
+                        warn!("the socket has been removed, and is not to be had: {error}");
+                        self.retake_at = Some(now + RETRY);
                     }
                 }
             }

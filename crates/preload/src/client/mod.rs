@@ -154,21 +154,32 @@ pub(crate) fn make_room(fd: c_int) {
     }
 }
 
-/// The program is about to put a descriptor of its own on `target`: ours makes way. True: that is what has to be put there now.
-pub(crate) fn move_away(target: c_int) -> bool {
-    if descriptor() == Some(target)
+/// The program is about to put a descriptor of its own on `target`: ours makes way, or goes.
+pub(crate) fn move_away(target: c_int) {
+    if !make_way(target)
+        && descriptor() == Some(target)
         && !process::is_borrowed()
         && let Some(mut guard) = CLIENT.lock()
         && let Some(client) = guard.as_mut()
         && descriptor() == Some(target)
     {
-        if let Some(moved) = kernel::high_copy(target) {
-            DESCRIPTOR.store(moved.as_raw_fd().cast_unsigned(), Relaxed);
-            // The old one is closed by what the program does next.
-            std::mem::forget(client.fd.replace(moved));
-            return true;
-        }
         client.lose_agent();
+    }
+}
+
+/// Our descriptor takes another number than `target`, on which the caller puts another now. False: it is not there, or stays.
+pub(crate) fn make_way(target: c_int) -> bool {
+    if descriptor() == Some(target)
+        && !process::is_borrowed()
+        && let Some(mut guard) = CLIENT.lock()
+        && let Some(client) = guard.as_mut()
+        && descriptor() == Some(target)
+        && let Some(moved) = kernel::high_copy(target)
+    {
+        DESCRIPTOR.store(moved.as_raw_fd().cast_unsigned(), Relaxed);
+        // The old one is closed by what is put there.
+        std::mem::forget(client.fd.replace(moved));
+        return true;
     }
     false
 }

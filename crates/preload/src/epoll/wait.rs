@@ -74,7 +74,10 @@ fn wait_for_events(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
         let slept = match begun_ns {
             None => {
                 begun_ns = Some(kernel::monotonic_ns());
-                sleep_and_wake(set, &call, sleep)
+                sleep_and_wake(set, &call, &mut || match is_gone(set, &call) {
+                    true => gone(&call, call.timeout_ns),
+                    false => sleep(),
+                })
             }
             // It was woken for nothing.
             Some(begun_ns) => sleep_and_wake(set, &call, &mut || sleep_on(set, &call, begun_ns)),
@@ -89,13 +92,26 @@ fn wait_for_events(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
 fn sleep_on(set: &'static EpollSet, call: &Wait, begun_ns: u64) -> c_int {
     let passed_ns = kernel::monotonic_ns().saturating_sub(begun_ns);
     let left_ns = call.timeout_ns.map(|ns| ns.saturating_sub(passed_ns));
-    if !table::is_set(call.epoll, set) && table::exists() {
+    if is_gone(set, call) {
         return gone(call, left_ns);
     }
-    let left_ms = |ns: u64| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
     let left_ms = left_ns.map_or(-1, left_ms);
+    let Wait {
+        epoll,
+        events,
+        count,
+        ..
+    } = *call;
+    // A filter may know only the one that the program makes.
     // SAFETY: the program's own arguments.
-    unsafe { real::epoll_pwait(call.epoll, call.events, call.count, left_ms, call.mask) }
+    match call.mask.is_null() {
+        true => unsafe { real::epoll_wait(epoll, events, count, left_ms) },
+        false => unsafe { real::epoll_pwait(epoll, events, count, left_ms, call.mask) },
+    }
+}
+
+fn left_ms(left_ns: u64) -> c_int {
+    c_int::try_from(left_ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX)
 }
 
 /// For how many events there is memory: the kernel minds only that of those that it reports.
@@ -213,6 +229,11 @@ fn look(
     (count > 0).then_some(count as c_int)
 }
 
+/// Whether another thread has closed the set since the call began.
+fn is_gone(set: &'static EpollSet, call: &Wait) -> bool {
+    !table::is_set(call.epoll, set) && table::exists()
+}
+
 /// Another thread has closed the set since the call began. The number may be another set's by now, whose events are not for this call. In
 /// the kernel it would go on, and so it waits for what is left of its time. A call without end would hear of no member, and fails.
 #[cold]
@@ -221,6 +242,10 @@ fn gone(call: &Wait, left_ns: Option<u64>) -> c_int {
         thread::set_errno(libc::EBADF);
         return -1;
     };
+    if call.mask.is_null() {
+        // SAFETY: no descriptors.
+        return unsafe { real::poll(std::ptr::null_mut(), 0, left_ms(left_ns)) };
+    }
     let left = timespec {
         tv_sec: (left_ns / 1_000_000_000) as i64,
         tv_nsec: (left_ns % 1_000_000_000) as i64,

@@ -34,23 +34,23 @@ pub(crate) enum OtherEnd {
     Unknown,
 }
 
-/// Who has the other end, of a connection of which a FIN has come.
+/// Who has the other end, of a connection of which a FIN has come. Waits a moment where it may be about to close (`patient`).
 #[cold]
-pub(crate) fn other_end(fd: c_int) -> OtherEnd {
+pub(crate) fn other_end(fd: c_int, patient: bool) -> OtherEnd {
     let namespace = option(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE);
     addresses(fd).map_or(OtherEnd::Unknown, |(local, remote)| {
-        end_of(&local, &remote, namespace)
+        end_of(&local, &remote, namespace, patient)
     })
 }
 
 /// The same of the connection from `local` to `remote` in this network namespace; None: the kernel is too old to number them.
-fn end_of(local: &Address, remote: &Address, namespace: Option<u64>) -> OtherEnd {
+fn end_of(local: &Address, remote: &Address, namespace: Option<u64>, patient: bool) -> OtherEnd {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     let netlink = kernel!(libc::SYS_socket, libc::AF_NETLINK, kind, NETLINK_SOCK_DIAG);
     let Ok(netlink @ 0..) = c_int::try_from(netlink) else {
         return OtherEnd::Unknown;
     };
-    let until_ns = monotonic_ns() + NS_OF_CLOSE;
+    let until_ns = monotonic_ns() + if patient { NS_OF_CLOSE } else { 0 };
     let mut turns = 0;
     let known = loop {
         // This thread may have gone to another one (setns(2)).
@@ -165,16 +165,16 @@ mod tests {
     fn an_end_that_somebody_has_is_told_from_one_that_was_closed() {
         for ip in ["127.0.0.1:0", "[::1]:0"] {
             let (_listener, near, far) = pair(ip);
-            assert_eq!(other_end(far.as_raw_fd()), OtherEnd::Lives, "{ip}");
+            assert_eq!(other_end(far.as_raw_fd(), true), OtherEnd::Lives, "{ip}");
             near.shutdown(Shutdown::Write).unwrap();
-            assert_eq!(other_end(far.as_raw_fd()), OtherEnd::Lives, "{ip}");
+            assert_eq!(other_end(far.as_raw_fd(), true), OtherEnd::Lives, "{ip}");
             near.shutdown(Shutdown::Both).unwrap();
-            assert_eq!(other_end(far.as_raw_fd()), OtherEnd::Lives, "{ip}");
+            assert_eq!(other_end(far.as_raw_fd(), true), OtherEnd::Lives, "{ip}");
             let copy = near.try_clone().unwrap();
             drop(near);
-            assert_eq!(other_end(far.as_raw_fd()), OtherEnd::Lives, "{ip}");
+            assert_eq!(other_end(far.as_raw_fd(), true), OtherEnd::Lives, "{ip}");
             drop(copy);
-            assert_eq!(other_end(far.as_raw_fd()), OtherEnd::Gone, "{ip}");
+            assert_eq!(other_end(far.as_raw_fd(), true), OtherEnd::Gone, "{ip}");
         }
     }
 
@@ -186,7 +186,7 @@ mod tests {
         drop(near);
         // The reset takes away what was left of the other end.
         far.write_all(b"x").unwrap();
-        assert_eq!(end_of(&local, &remote, namespace), OtherEnd::Unknown);
+        assert_eq!(end_of(&local, &remote, namespace, true), OtherEnd::Unknown);
     }
 
     #[test]

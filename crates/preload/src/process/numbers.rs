@@ -88,7 +88,7 @@ pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
 /// ours, ours makes way. Returns the copy's number. No copy, less than zero, stays none.
 pub(crate) fn instead_of_ours(command: c_int, first: c_int, copy: c_int) -> c_int {
     let ours = client::descriptor().filter(|ours| (first..copy).contains(ours));
-    let Some(ours) = ours.filter(|ours| client::move_away(*ours)) else {
+    let Some(ours) = ours.filter(|ours| client::make_way(*ours)) else {
         return copy;
     };
     let flags = if command == libc::F_DUPFD_CLOEXEC {
@@ -96,9 +96,12 @@ pub(crate) fn instead_of_ours(command: c_int, first: c_int, copy: c_int) -> c_in
     } else {
         0
     };
-    kernel!(libc::SYS_dup3, copy, ours, flags);
-    kernel!(libc::SYS_close, copy);
-    ours
+    if kernel!(libc::SYS_dup3, copy, ours, flags) == ours as isize {
+        kernel!(libc::SYS_close, copy);
+        return ours;
+    }
+    kernel!(libc::SYS_close, ours);
+    copy
 }
 
 /// A socket gets another descriptor, or goes to another process, before it is connected: of the connection nobody would know both. One that
@@ -116,7 +119,7 @@ pub(crate) fn leave_unconnected(fd: c_int) {
 
 /// A socket that is not connected, `fd`, does not wait, as what it accepts will not: which socket that will be, nobody knows.
 pub(crate) fn be_impatient(fd: c_int) {
-    if table::socket(fd).is_none() {
+    if table::socket(fd).is_none() && kernel::tcp_family(fd).is_some() {
         leave_unconnected(fd);
         ARE_IMPATIENT.store(true, Relaxed);
     }

@@ -52,6 +52,7 @@ impl Socket {
             sent_by_kernel: AtomicBool::new(true),
             descriptors: AtomicU32::new(0),
             has_lost_sets: AtomicBool::new(false),
+            outlives_its_end: AtomicBool::new(false),
             calls: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
             offer_id: AtomicU64::new(0),
@@ -133,6 +134,7 @@ impl Socket {
         socket.shown.reset();
         socket.linger.store(0, Relaxed);
         socket.has_lost_sets.store(false, Relaxed);
+        socket.outlives_its_end.store(false, Relaxed);
         socket.is_deaf.store(false, Relaxed);
         socket.left.store(0, Relaxed);
         socket.is_flushed.store(false, Relaxed);
@@ -324,8 +326,8 @@ impl Socket {
         }
     }
 
-    /// Others keep the connection, and a set of this process goes on to report it, but knows of no ring any more: what comes, and what lies
-    /// unread, is the kernel's to report.
+    /// Others keep the connection, and know of no ring any more, as a set of this process does that goes on to report it: what comes, and
+    /// what lies unread, is the kernel's.
     fn leave_received(&self, fd: c_int) {
         let word = &self.row().identity.flags;
         word.fetch_or(flags::SEND_PINNED | flags::RECEIVE_PINNED, AcqRel);

@@ -119,6 +119,8 @@ pub(crate) struct Socket {
     pub(crate) asked_at: AtomicU64,
     /// The program has shut down the direction that it reads.
     pub(crate) is_deaf: AtomicBool,
+    /// The peer has shut both directions down past the library, and lives.
+    outlives_its_end: AtomicBool,
     /// How far it is left to requests; see `leave.rs`.
     left: AtomicU8,
     /// What was sent by the ring has been flushed for good.

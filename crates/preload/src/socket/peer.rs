@@ -128,7 +128,7 @@ impl Socket {
         if self.error() == 0 {
             return 0;
         }
-        if self.error() == libc::ECONNRESET && self.was_peer_killed() {
+        if self.error() == libc::ECONNRESET && self.was_peer_killed() && self.is_still(fd) {
             // The kernel's answer, if it came too late to be the error that is told, is the same error.
             kernel::take_error(fd);
         }
@@ -215,9 +215,10 @@ impl Socket {
             if !leaves_unread() {
                 return false;
             }
-            let other_end = kernel::other_end(fd);
+            let other_end = kernel::other_end(fd, !self.outlives_its_end.load(Relaxed));
             if other_end == OtherEnd::Lives {
                 // It shut its direction down past the library.
+                self.outlives_its_end.store(true, Relaxed);
                 return false;
             }
             let was_killed =

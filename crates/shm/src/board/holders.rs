@@ -130,17 +130,19 @@ impl Identity {
         self.holders.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// What `token` stands for is no holder any more. True: it was the last. One that found no place counts for ever.
-    pub fn take_back(&self, token: u32) -> bool {
-        self.replace(token, 0) && self.holders.fetch_sub(1, Ordering::AcqRel) == 1
+    /// What `token` stands for is no holder any more. True: it was the last. Where the record may be another end's by now (not `stays`),
+    /// one that found no place counts for ever.
+    pub fn take_back(&self, token: u32, stays: bool) -> bool {
+        let counts = self.replace(token, 0) || stays;
+        counts && self.holders.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// A program that got the end, and that `token` stands for, has ended. True: it was the last that was known.
-    pub fn leave_to_heirs(&self, token: u32) -> bool {
-        if self.is_held_by(token) {
+    pub fn leave_to_heirs(&self, token: u32, stays: bool) -> bool {
+        if stays || self.is_held_by(token) {
             self.flags.fetch_or(flags::HEIRS, Ordering::Release);
         }
-        self.take_back(token)
+        self.take_back(token, stays)
     }
 
     /// Whether no other process holds the end, as far as is known here.
@@ -237,12 +239,16 @@ mod tests {
         let end = Identity::default();
         end.hold_alone(10);
         end.join(token(10, 1));
-        assert!(!end.take_back(token(10, 1)));
+        assert!(!end.take_back(token(10, 1), false));
         assert!(end.is_held_alone(), "it was not started");
-        assert!(!end.take_back(token(10, 1)) && !end.leave_to_heirs(token(10, 1)));
+        let again = token(10, 1);
+        assert!(!end.take_back(again, false) && !end.leave_to_heirs(again, false));
         assert!(end.is_held_alone(), "it is another's record by now");
+        end.join_unnamed();
+        assert!(!end.take_back(again, true));
+        assert!(end.is_held_alone(), "it had found no place");
         end.join(token(10, 2));
-        assert!(!end.leave_to_heirs(token(10, 2)));
+        assert!(!end.leave_to_heirs(token(10, 2), true));
         assert!(!end.is_held_alone());
         assert!(end.leave(10), "its record is nobody's");
     }
