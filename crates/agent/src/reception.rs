@@ -18,7 +18,7 @@ use tracing::{debug, warn};
 use crate::clients::{Cause, Client, Incoming, SendError};
 use crate::offers::ClientId;
 use crate::segments::Refusal;
-use crate::server::{FIRST_CLIENT_WAIT, HELLO_WAIT, Server};
+use crate::server::{FIRST_CLIENT_WAIT, HELLO_WAIT, LISTENER, Server};
 use crate::sys::Inlet;
 
 /// Rows of each client's board: connections of one program that can be listed. Unused rows cost nothing.
@@ -72,6 +72,16 @@ impl Server {
         if self.reserve.is_none() {
             self.reserve = File::open("/dev/null").ok();
         }
+    }
+
+    /// Listens where a socket has been removed.
+    pub(crate) fn retake_places(&mut self, now: Instant) {
+        for listener in self.places.retake(now) {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
+            let _ = self.epoll.add(listener, event);
+        }
+        let paths = self.places.paths();
+        paths.for_each(|path| self.segments.watch_place(path));
     }
 
     fn welcome_connection(&mut self, socket: Inlet, by_containers: bool) {

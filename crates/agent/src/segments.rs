@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use millrace_shm::{board, segment};
 use nix::errno::Errno;
@@ -24,7 +25,7 @@ pub(crate) use channels::LinkMemory;
 /// What a segment costs before its rings grow.
 const SEGMENT_BYTES: u64 = segment::HEADER_BYTES as u64;
 
-/// What a watched memory was for.
+/// What a watched memory was for, or the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Charge {
     Board {
@@ -46,6 +47,8 @@ enum Charge {
         payers: [Payer; 2],
         bytes: u64,
     },
+    /// Nothing: a socket of the agent. It is watched with the rest, as a user may have few descriptors for that.
+    Place,
 }
 
 /// Why there is no memory for somebody.
@@ -78,6 +81,8 @@ pub(crate) struct Segments {
     quota: Quota,
     /// Memory of channels has come back.
     freed_channels: bool,
+    /// A socket of the agent may have gone.
+    lost_place: bool,
     /// Sizes of a ring that has grown, in rising order; the last is that of the whole ring.
     steps: [u32; 2],
 }
@@ -94,6 +99,7 @@ impl Segments {
             growths: HashMap::new(),
             quota: Quota::new(limits, bytes_limit),
             freed_channels: false,
+            lost_place: false,
             steps,
         })
     }
@@ -214,6 +220,20 @@ impl Segments {
         Ok(())
     }
 
+    /// Watches a socket of the agent, until it is told of once.
+    pub(crate) fn watch_place(&mut self, path: &Path) {
+        // The inode stays with the listener, and has one name less.
+        let goes = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF;
+        if let Ok(watch) = self.inotify.add_watch(path, goes) {
+            self.charges.insert(watch, Charge::Place);
+        }
+    }
+
+    /// Whether a socket of the agent may have gone since the last call.
+    pub(crate) fn has_lost_place(&mut self) -> bool {
+        std::mem::take(&mut self.lost_place)
+    }
+
     fn add_watch(&self, fd: BorrowedFd<'_>) -> Result<WatchDescriptor, Refusal> {
         // The memory has no mode bits; a watch needs one for a moment, unless the agent is root.
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -260,6 +280,7 @@ impl Segments {
                 gone.push(connection_id);
             }
             Charge::Pool { .. } | Charge::Link { .. } => self.handle_channel_gone(&charge),
+            Charge::Place => self.lost_place = true,
         }
     }
 

@@ -43,11 +43,10 @@ pub(crate) const FIRST_CLIENT_WAIT: Duration = Duration::from_secs(10);
 const LAST_CLIENT_WAIT: Duration = Duration::from_secs(2);
 
 /// Tokens of the epoll set. Clients, awaited programs and metrics readers have numbers from `FIRST_NUMBER` on, each used once.
-const LISTENER: u64 = 0;
+pub(crate) const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const SEGMENTS: u64 = 2;
 const METRICS: u64 = 3;
-const PLACES: u64 = 4;
 const FIRST_NUMBER: u64 = 16;
 
 /// How to run an agent.
@@ -213,12 +212,13 @@ impl Server {
         } = options;
         let prover = Prover::new()
             .map_err(|error| AgentError::Kernel("to describe sockets (sock_diag)", error))?;
-        let segments = Segments::new(
+        let mut segments = Segments::new(
             config.quota.clone(),
             [config.ring_bytes, config.bulk_ring_bytes],
         )
         .map_err(|error| AgentError::Kernel("to watch memory (inotify)", error))?;
         let places = Places::take(&socket, &others, background).map_err(AgentError::Place)?;
+        places.paths().for_each(|path| segments.watch_place(path));
         let open = |address: &String| {
             Endpoint::open(address).map_err(|error| AgentError::Metrics(address.clone(), error))
         };
@@ -227,8 +227,7 @@ impl Server {
         let endpoint_fd = endpoint.as_ref().map(Endpoint::as_fd);
         let sources = listeners
             .chain([(stop, STOP), (segments.as_fd(), SEGMENTS)])
-            .chain(endpoint_fd.map(|fd| (fd, METRICS)))
-            .chain(places.watch_fd().map(|fd| (fd, PLACES)));
+            .chain(endpoint_fd.map(|fd| (fd, METRICS)));
         let epoll =
             watch(sources).map_err(|errno| AgentError::Kernel("an epoll set", errno.into()))?;
         let now = Instant::now();
@@ -300,7 +299,6 @@ impl Server {
                     LISTENER => self.handle_connecting(),
                     SEGMENTS => self.handle_gone_segments(),
                     METRICS => self.handle_metrics_connecting(),
-                    PLACES => self.places.handle_gone(),
                     number if self.clients.contains_key(&ClientId(number)) => {
                         self.handle_client(ClientId(number), event.events());
                     }
@@ -329,9 +327,8 @@ impl Server {
             self.accept_again = None;
             self.set_listener_interest(EpollFlags::EPOLLIN);
         }
-        for listener in self.places.retake(now) {
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
-            let _ = self.epoll.add(listener, event);
+        if self.places.deadline().is_some_and(|at| at <= now) {
+            self.retake_places(now);
         }
         let metrics = self
             .endpoint
@@ -427,6 +424,9 @@ impl Server {
         }
         if self.segments.has_freed_channels() {
             self.channels.handle_freed();
+        }
+        if self.segments.has_lost_place() {
+            self.places.note_gone(Instant::now());
         }
     }
 

@@ -2,12 +2,11 @@
 //! which nobody finds then while the agent lives.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tracing::{info, warn};
 
 use super::{Place, PlaceError};
@@ -23,8 +22,6 @@ const RETRY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Places {
     places: Vec<Place>,
-    /// Tells of sockets that go. None: the user has no watch left, and nobody looks.
-    watch: Option<Inotify>,
     retake_at: Option<Instant>,
 }
 
@@ -43,39 +40,15 @@ impl Places {
                 Err(error) => warn!("whoever looks there is not served: {error}"),
             }
         }
-        let flags = InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK;
-        let places = Places {
+        Ok(Places {
             places,
-            watch: Inotify::init(flags).ok(),
             retake_at: None,
-        };
-        places.iter().for_each(|place| places.watch(place));
-        Ok(places)
+        })
     }
 
-    fn watch(&self, place: &Place) {
-        // The inode stays with the listener, and has one name less.
-        let goes = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF;
-        if let Some(watch) = &self.watch {
-            let _ = watch.add_watch(&place.path, goes);
-        }
-    }
-
-    /// Readable when a socket has gone.
-    pub(crate) fn watch_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.watch.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Takes note of what has gone.
-    pub(crate) fn handle_gone(&mut self) {
-        while self
-            .watch
-            .as_ref()
-            .is_some_and(|watch| watch.read_events().is_ok())
-        {
-            self.retake_at
-                .get_or_insert_with(|| Instant::now() + CLEANING_UP);
-        }
+    /// One of the sockets may have gone.
+    pub(crate) fn note_gone(&mut self, now: Instant) {
+        self.retake_at.get_or_insert(now + CLEANING_UP);
     }
 
     /// When [`Places::retake`] has something to do.
@@ -103,7 +76,6 @@ impl Places {
         }
         for place in taken.iter().map(|index| &self.places[*index]) {
             info!(socket = %place.path.display(), "the socket has been removed: the agent listens again");
-            self.watch(place);
         }
         taken
             .iter()
@@ -126,9 +98,13 @@ impl Places {
         self.places.iter()
     }
 
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.iter().map(|place| place.path.as_path())
+    }
+
     /// Their paths, for the log.
     pub(crate) fn shown(&self) -> String {
-        let paths = self.iter().map(|place| place.path.display().to_string());
+        let paths = self.paths().map(|path| path.display().to_string());
         paths.collect::<Vec<_>>().join(" ")
     }
 }
@@ -164,10 +140,10 @@ mod tests {
 
     /// What is returned when a cleaner has been, and its second is over.
     fn retaken(places: &mut Places) -> usize {
-        places.handle_gone();
-        assert!(places.retake(Instant::now()).is_empty(), "not yet");
-        let later = places.deadline().unwrap_or_else(Instant::now);
-        places.retake(later).len()
+        let now = Instant::now();
+        places.note_gone(now);
+        assert!(places.retake(now).is_empty(), "not yet");
+        places.retake(places.deadline().unwrap()).len()
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl Segments {
             let allowed = match *charge {
                 Charge::Pool { tenant, bytes } => self.quota.take_channel_bytes(tenant, bytes),
                 Charge::Link { payers, bytes } => self.quota.take_link(payers, bytes),
-                Charge::Board { .. } | Charge::Answer { .. } | Charge::Segment { .. } => false,
+                _ => false,
             };
             if !allowed {
                 for charge in &charges[..index] {
@@ -122,7 +122,7 @@ impl Segments {
         match *charge {
             Charge::Pool { tenant, bytes } => self.quota.give_back_channel_bytes(tenant, bytes),
             Charge::Link { payers, bytes } => self.quota.give_back_link(payers, bytes),
-            Charge::Board { .. } | Charge::Answer { .. } | Charge::Segment { .. } => {}
+            _ => {}
         }
     }
 
