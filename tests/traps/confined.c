@@ -313,12 +313,17 @@ static void closes_all_without_ranges(void) {
 #endif
 }
 
-/* The program begins anew where it may not call `ppoll` and `epoll_pwait`, which it does not by itself. */
+/* The program begins anew where it may not call `ppoll` and `epoll_pwait`, which it does not by itself; but musl's epoll_wait does. */
 static void begin_without_ppoll(const char *name) {
+#ifdef __GLIBC__
+    enum { OF_EPOLL = SYS_epoll_pwait };
+#else
+    enum { OF_EPOLL = SYS_ppoll };
+#endif
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ppoll, 1, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, OF_EPOLL, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
