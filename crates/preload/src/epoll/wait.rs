@@ -102,12 +102,13 @@ fn sleep_on(set: &'static EpollSet, call: &Wait, begun_ns: u64) -> c_int {
         count,
         ..
     } = *call;
-    // A filter may know only the one that the program makes.
-    // SAFETY: the program's own arguments.
-    match call.mask.is_null() {
-        true => unsafe { real::epoll_wait(epoll, events, count, left_ms) },
-        false => unsafe { real::epoll_pwait(epoll, events, count, left_ms, call.mask) },
+    if call.mask.is_null() {
+        // A filter may know only the one that the program makes.
+        // SAFETY: the program's own arguments.
+        return unsafe { real::epoll_wait(epoll, events, count, left_ms) };
     }
+    // SAFETY: as above.
+    unsafe { real::epoll_pwait(epoll, events, count, left_ms, call.mask) }
 }
 
 fn left_ms(left_ns: u64) -> c_int {
