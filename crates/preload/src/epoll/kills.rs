@@ -55,12 +55,13 @@ impl EpollSet {
                 key, fd, socket, ..
             } = *suspect;
             let is_new = socket.look_for_kill(fd);
-            let told = [
-                (is_new || socket.error() != 0, libc::EPOLLERR),
-                (socket.was_peer_killed(), libc::EPOLLHUP),
-            ];
-            let told = told.iter().filter(|(holds, _)| *holds);
-            let told = told.fold(0, |events, (_, event)| events | *event as u32);
+            let mut told = 0;
+            if is_new || socket.error() != 0 {
+                told |= libc::EPOLLERR as u32;
+            }
+            if socket.was_peer_killed() {
+                told |= libc::EPOLLHUP as u32;
+            }
             if told == 0 {
                 continue;
             }
