@@ -42,6 +42,10 @@ const FRUITLESS_STEPS_MAX: u32 = 64;
 const BULK_BYTES: u64 = 8 << 20;
 /// After asking for a larger ring, nanoseconds until the next time.
 const NS_BETWEEN_QUESTIONS: u64 = 10_000_000;
+/// So far ahead of a small message the lines of the ring are asked for, where the reader has been last: a publish waits for them.
+const AHEAD_BYTES: u32 = 256;
+/// A longer message has them come while it is copied.
+const AHEAD_BYTES_MAX: u32 = 4096;
 /// The reader's progress is looked at so often, in nanoseconds, to keep the times of unread messages.
 const NS_BETWEEN_STAMP_LOOKS: u64 = 1_000;
 /// The kernel copies what is sent into pieces of memory of at most this many bytes.
@@ -333,6 +337,12 @@ fn ring_step(
     if (bytes as usize) < vectors.remaining() && !all_chunks(vectors, KERNEL_STEP_BYTES, is_there) {
         return refused;
     }
+    if bytes <= AHEAD_BYTES_MAX {
+        let next = gate.tail.wrapping_add(bytes.max(AHEAD_BYTES));
+        locked
+            .segment()
+            .will_write(locked.direction, next, window, bytes);
+    }
     let mut cursor = vectors.clone();
     let mut copied = 0;
     while copied < bytes {
@@ -356,14 +366,11 @@ fn ring_step(
         cursor.advance(part as usize);
         copied += part;
     }
-    let words = locked.segment().words(locked.direction);
-    let here = spin::processor();
-    if words.sender_cpu.load(Relaxed) != here {
-        words.sender_cpu.store(here, Relaxed);
-    }
+    locked.half.note_processor(spin::processor());
     let tail = gate.tail.wrapping_add(copied);
-    locked.half.stamp(tail, now, kernel::told_at());
+    let stamped = locked.half.stamp(tail, now, kernel::told_at());
     if !locked.half.commit(gate, copied) {
+        locked.half.take_stamp_back(stamped);
         return Step::Again;
     }
     let between = cycles(NS_BETWEEN_STAMP_LOOKS);

@@ -15,7 +15,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64 as Counter;
 
 use crate::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use crate::gate::SeenGate;
 use crate::lock::OwnerLock;
+use crate::segment::Stamps;
 use crate::{Mapping, sys};
 
 pub use grant::Grant;
@@ -150,10 +152,14 @@ pub struct SendState {
     pub looked_at: AtomicU64,
     /// The thread that has sent a part of its message and has not ended it, or zero: others do not come between.
     pub in_parts: AtomicU32,
-    gap: u32,
+    /// As [`crate::segment::DirectionWords::sender_cpu`] was last written.
+    pub told_cpu: AtomicU32,
     /// Agent: bytes that the kernel has sent besides those of the program's calls: what lay in the ring, and what had overtaken that.
     pub resent_bytes: Counter,
-    padding: [u32; 10],
+    /// The gate after the last publish; zero: it is not known.
+    pub seen_gate: SeenGate,
+    /// As the receiver was last told.
+    pub told_stamps: Stamps,
 }
 
 /// The receiving half of an end. Guarded by `lock`, except where said.

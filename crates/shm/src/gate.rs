@@ -166,6 +166,33 @@ impl GateWord {
     }
 }
 
+/// A copy of the word, of the sender's own: to look at the word itself before a publish is to fetch its cache line twice, since the reader
+/// has it, who looks there all the time. Whoever publishes finds out whether it is as it was.
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct SeenGate(AtomicU64);
+
+impl SeenGate {
+    /// The gate as it was, if that is known, and it was open.
+    #[inline]
+    pub fn get(&self) -> Option<Gate> {
+        let gate = Gate::unpack(self.0.load(Ordering::Relaxed));
+        gate.open.then_some(gate)
+    }
+
+    /// It is so now.
+    #[inline]
+    pub fn set(&self, gate: Gate) {
+        self.0.store(gate.pack(), Ordering::Relaxed);
+    }
+
+    /// It may be another.
+    #[inline]
+    pub fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
 impl Default for GateWord {
     fn default() -> Self {
         GateWord::new()

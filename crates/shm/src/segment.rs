@@ -21,7 +21,7 @@ mod stamps;
 
 #[cfg(not(loom))]
 pub use onlooker::{Fetch, Onlooker};
-pub use stamps::Stamps;
+pub use stamps::{Publishes, Stamps};
 
 /// Layout version, negotiated through the control protocol.
 pub const SEGMENT_VERSION: u16 = 1;
@@ -34,6 +34,8 @@ pub const RING_BYTES_MIN: u32 = 4096;
 /// See [`RING_BYTES_MIN`].
 pub const RING_BYTES_MAX: u32 = 1 << 24;
 
+/// Of a cache line, in bytes.
+const LINE_BYTES: usize = 64;
 const DIRECTIONS_OFFSET: usize = 256;
 const SMALL_RINGS_OFFSET: usize = 2048;
 
@@ -76,6 +78,12 @@ const _: () = assert!(
 const _: () = assert!(SMALL_RINGS_OFFSET + 2 * SMALL_RING_BYTES as usize <= HEADER_BYTES);
 
 impl DirectionWords {
+    /// Receiver: asks for the cache line of its head, at which the sender may have looked.
+    #[inline]
+    pub fn will_move_head(&self) {
+        sys::will_write((&raw const self.head).cast());
+    }
+
     /// Sender: asks for its cache line, which the reader has: one transfer is less than two.
     #[inline]
     pub fn will_write(&self) {
@@ -326,6 +334,16 @@ impl Segment {
         if second_bytes != 0 {
             // SAFETY: as above; `first_bytes` are within the source's `bytes`.
             unsafe { std::ptr::copy(source.add(first_bytes), second.as_ptr(), second_bytes) };
+        }
+    }
+
+    /// Sender: asks for the cache lines of `bytes` bytes at `tail`, but perhaps the last one, which the reader has and we will soon write.
+    #[inline]
+    pub fn will_write(&self, direction: usize, tail: u32, window: u32, bytes: u32) {
+        for (place, length) in self.runs(direction, tail, bytes, window) {
+            for offset in (0..length).step_by(LINE_BYTES) {
+                sys::will_write(place.as_ptr().wrapping_add(offset));
+            }
         }
     }
 

@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use millrace_shm::board::{Row, SendState, flags};
 use millrace_shm::gate::Gate;
-use millrace_shm::segment::{DirectionWords, SMALL_RING_BYTES, Segment, is_window, window_log2};
+use millrace_shm::segment::{
+    DirectionWords, Publishes, SMALL_RING_BYTES, Segment, is_window, window_log2,
+};
 
 use crate::{Corrupt, step_of};
 
@@ -34,6 +36,9 @@ pub enum SendPlan {
     /// Send by the kernel.
     Kernel,
 }
+
+/// A message of up to so many bytes is copied to the ring before it is known whether the gate is as it was.
+const TRUSTING_BYTES_MAX: usize = 4096;
 
 /// A view of the sending half; its lock is held while it exists.
 #[derive(Debug)]
@@ -69,14 +74,21 @@ impl<'a> SendHalf<'a> {
         if self.is_pinned() || state.raw.load(Acquire) != 0 {
             return Ok(SendPlan::Kernel);
         }
-        let gate = self.words.gate.load();
-        self.check_tail(gate)?;
+        let trusted = state.seen_gate.get().filter(|_| want <= TRUSTING_BYTES_MAX);
+        let gate = match trusted {
+            Some(gate) => gate,
+            None => {
+                let gate = self.words.gate.load();
+                self.check_tail(gate)?;
+                gate
+            }
+        };
         if !gate.open {
             return Ok(SendPlan::Kernel);
         }
         let window = window_of(gate, self.row.granted_to_send())?;
         if !self.segment.reach(window) || is_beyond(want, window) {
-            return Ok(SendPlan::Kernel);
+            return self.plan_unless(trusted, want, SendPlan::Kernel);
         }
         let mut used = gate.tail.wrapping_sub(state.head_seen.load(Relaxed));
         if used > window || (window - used) as usize <= want {
@@ -87,7 +99,7 @@ impl<'a> SendHalf<'a> {
             }
             if window - used < whole_of(want, window) {
                 let widens = gate.window_log2 < window_log2(self.row.granted_to_send());
-                return Ok(SendPlan::Full { gate, head, widens });
+                return self.plan_unless(trusted, want, SendPlan::Full { gate, head, widens });
             }
         }
         let bytes = want.min((window - used) as usize) as u32;
@@ -98,6 +110,21 @@ impl<'a> SendHalf<'a> {
             window,
             first,
         })
+    }
+
+    /// That plan, unless it rests on a gate that may have changed.
+    #[cold]
+    fn plan_unless(
+        &self,
+        trusted: Option<Gate>,
+        want: usize,
+        plan: SendPlan,
+    ) -> Result<SendPlan, Corrupt> {
+        if trusted.is_none() {
+            return Ok(plan);
+        }
+        self.doubt_gate();
+        self.plan(want)
     }
 
     fn is_pinned(&self) -> bool {
@@ -164,10 +191,13 @@ impl<'a> SendHalf<'a> {
         let state = self.state();
         let tail = gate.tail.wrapping_add(bytes);
         state.pending.store(tail, Relaxed);
-        if self.words.gate.publish(gate, bytes).is_err() {
+        // Who comes after us should we die here looks for itself.
+        state.seen_gate.forget();
+        let Ok(published) = self.words.gate.publish(gate, bytes) else {
             return false;
-        }
+        };
         state.tail.store(tail, Relaxed);
+        state.seen_gate.set(published);
         state
             .ring_bytes
             .store(state.ring_bytes.load(Relaxed) + u64::from(bytes), Relaxed);
@@ -177,18 +207,35 @@ impl<'a> SendHalf<'a> {
     /// Leaves word of when the next publish was made: at `now` of the processor's counter, after which the tail is `tail`; and of when this
     /// process last used the kernel, for whatever connection.
     #[inline]
-    pub fn stamp(&self, tail: u32, now: u64, elsewhere: u64) {
-        let head = self.state().head_seen.load(Relaxed);
-        self.words.stamps.note_publish(tail, head, now, elsewhere);
+    pub fn stamp(&self, tail: u32, now: u64, elsewhere: u64) -> Publishes {
+        let state = self.state();
+        let head = state.head_seen.load(Relaxed);
+        let stamps = &self.words.stamps;
+        stamps.note_publish(&state.told_stamps, tail, head, now, elsewhere)
+    }
+
+    /// There was no publish after [`SendHalf::stamp`].
+    pub fn take_stamp_back(&self, before: Publishes) {
+        let stamps = &self.words.stamps;
+        stamps.take_back(&self.state().told_stamps, before);
+    }
+
+    /// Leaves word of the processor on which this end sends, for a reader that would wait for it on the same one.
+    #[inline]
+    pub fn note_processor(&self, number: u32) {
+        let told = &self.state().told_cpu;
+        if told.load(Relaxed) != number {
+            self.words.sender_cpu.store(number, Relaxed);
+            told.store(number, Relaxed);
+        }
     }
 
     /// After a publish: looks whether the receiver has taken what the stamps tell of, unless that was done less than `between` ago.
     #[inline]
     pub fn look_after_stamps(&self, now: u64, between: u64) {
         let state = self.state();
-        if !self
-            .words
-            .stamps
+        if !state
+            .told_stamps
             .is_oldest_taken(state.head_seen.load(Relaxed))
             && now.wrapping_sub(state.looked_at.load(Relaxed)) > between
         {
@@ -205,8 +252,15 @@ impl<'a> SendHalf<'a> {
         }
     }
 
+    /// The receiver may well have closed the gate meanwhile: the next plan looks at it.
+    #[inline]
+    pub fn doubt_gate(&self) {
+        self.state().seen_gate.forget();
+    }
+
     /// Closes the gate from our side, so that the following bytes go by the kernel.
     pub fn overflow(&self, gate: Gate) {
+        self.doubt_gate();
         // A lost race means that the receiver closed it: the same outcome.
         let _ = self.words.gate.close(gate);
     }
@@ -214,6 +268,7 @@ impl<'a> SendHalf<'a> {
     /// Closes the gate if it is open, whatever its tail.
     #[inline]
     pub fn leave(&self) {
+        self.doubt_gate();
         if self.words.gate.load().open {
             self.words.gate.close_now();
         }

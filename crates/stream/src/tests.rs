@@ -218,6 +218,50 @@ fn a_head_beyond_the_tail_is_noticed() {
     assert_eq!(pipe.send_half().plan(8192), Err(Corrupt));
 }
 
+#[test]
+fn a_message_goes_by_the_last_publish_until_the_gate_has_changed() {
+    let pipe = Pipe::new();
+    let (half, reader) = (pipe.send_half(), pipe.receive_half());
+    assert!(reader.try_open());
+    let planned = || match half.plan(10) {
+        Ok(SendPlan::Ring { gate, bytes, .. }) => (gate, bytes),
+        other => panic!("{other:?}"),
+    };
+    let (gate, bytes) = planned();
+    assert!(half.commit(gate, bytes));
+    reader.leave();
+    let (gate, bytes) = planned();
+    assert!(!half.commit(gate, bytes), "the reader has closed it");
+    assert_eq!(half.plan(10), Ok(SendPlan::Kernel));
+    assert!(reader.commit(0, 10));
+    assert!(reader.try_open());
+    let (gate, bytes) = planned();
+    assert!(half.commit(gate, bytes));
+    half.leave();
+    assert_eq!(half.plan(10), Ok(SendPlan::Kernel), "we have closed it");
+}
+
+/// Another process has the end, too.
+#[test]
+fn who_dies_after_a_publish_leaves_its_bytes_published() {
+    let pipe = Pipe::new();
+    let half = pipe.send_half();
+    assert!(pipe.receive_half().try_open());
+    let Ok(SendPlan::Ring { gate, bytes, .. }) = half.plan(10) else {
+        panic!("not the ring");
+    };
+    assert!(half.commit(gate, bytes));
+    let (state, words) = (&pipe.sender.0.send, pipe.sender.1.words(0));
+    let gate = words.gate.load();
+    state.pending.store(gate.tail + 7, Relaxed);
+    state.seen_gate.forget();
+    words.gate.publish(gate, 7).unwrap();
+    let Ok(SendPlan::Ring { gate, .. }) = half.plan(10) else {
+        panic!("not the ring");
+    };
+    assert_eq!(gate.tail, 17);
+}
+
 /// Another thread's message would come between the parts.
 #[test]
 fn a_short_message_goes_whole_or_waits_for_room() {

@@ -163,6 +163,7 @@ impl Honest {
             let words = self.segment.words(0);
             let tail = words.gate.load().tail;
             self.row.send.tail.store(tail, Relaxed);
+            self.row.send.seen_gate.forget();
             self.row.send.head_seen.store(tail, Relaxed);
             let words = self.segment.words(1);
             let unread = self.chaos.cut(RING_BYTES);

@@ -70,9 +70,9 @@ impl Words {
     }
 
     /// The gate was closed, and the sender has begun a send by the kernel since: it may have written to the ring before that, and
-    /// not published.
+    /// not published. The reader may have opened the gate again, and the sender not yet published after that.
     fn may_have_gone_by_kernel(&self) -> bool {
-        !self.gate.open && self.hint > self.switch
+        self.hint > self.switch
     }
 }
 

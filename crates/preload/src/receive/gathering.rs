@@ -12,7 +12,7 @@ use crate::spin::{clock, cycles};
 /// So many receiving calls without a send between them are a stream's.
 const STREAM_CALLS: u32 = 16;
 /// Between looks at a stream, in nanoseconds.
-const REST_NS: u64 = 500;
+const REST_NS: u64 = 1_000;
 
 /// What a connection's receiving calls have been like.
 #[derive(Debug, Default)]
@@ -35,7 +35,9 @@ impl Gathering {
     #[inline]
     pub(crate) fn note(&self, send: &SendState, took_all: bool) {
         let sent = send.ring_messages.load(Relaxed) + send.kernel_messages.load(Relaxed);
-        if self.sent.swap(sent, Relaxed) != sent {
+        // Not by a swap, which waits for the cache line of the head.
+        if self.sent.load(Relaxed) != sent {
+            self.sent.store(sent, Relaxed);
             self.unanswered.store(0, Relaxed);
             return;
         }

@@ -310,6 +310,7 @@ fn step_locked(
             let may_be_all = !call.has(libc::MSG_WAITALL) && (waits || !call.ends_waits(socket));
             let is_all = open && bytes < LOOK_AGAIN_BYTES && may_be_all;
             let ring = (head, bytes, window);
+            locked.segment().words(locked.direction).will_move_head();
             take_from_ring((socket, call), locked, progress, ring, is_all)
         }
         Ok(ReceivePlan::KernelUpTo { limit }) => {

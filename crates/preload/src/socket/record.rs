@@ -19,12 +19,15 @@ pub(crate) fn reset_row(row: &Row) {
         &send.epoch,
         &send.head_seen,
         &send.in_parts,
+        &send.told_cpu,
     ] {
         word.store(0, Relaxed);
     }
     for word in [&receive.head, &receive.opened_at] {
         word.store(0, Relaxed);
     }
+    send.seen_gate.forget();
+    send.told_stamps.reset();
     send.grant.clear();
     receive.grant.clear();
     for word in [

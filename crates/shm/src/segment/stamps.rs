@@ -24,7 +24,10 @@ fn moment_of(stamp: u32, now: u64) -> u64 {
     now.saturating_sub(u64::from(age) << TICK_LOG2)
 }
 
-/// Four words in the sender's cache line.
+/// The notes of the last publishes.
+pub type Publishes = [u64; 3];
+
+/// Words in the sender's cache line; and its copy of them, in the end record.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Stamps {
@@ -47,20 +50,58 @@ impl Stamps {
     }
 
     /// Sender, before it publishes: at `now` the tail becomes `tail`; the receiver has taken all up to `head`, if not more; the sender's
-    /// process last used the kernel at `elsewhere`. Both times are of the processor's counter.
+    /// process last used the kernel at `elsewhere`. Both times are of the processor's counter. `own` is the sender's copy of these words,
+    /// which alone is read: the reader has their cache line. Returns what is to be [taken back](Self::take_back) if it does not publish.
     #[inline]
-    pub fn note_publish(&self, tail: u32, head: u32, now: u64, elsewhere: u64) {
-        let [newest, second, third] = &self.published;
-        if self.is_oldest_taken(head) {
-            third.store(second.load(Relaxed), Relaxed);
+    pub fn note_publish(
+        &self,
+        own: &Stamps,
+        tail: u32,
+        head: u32,
+        now: u64,
+        elsewhere: u64,
+    ) -> Publishes {
+        let before = own.published.each_ref().map(|entry| entry.load(Relaxed));
+        let [newest, second, third] = before;
+        let oldest = if own.is_oldest_taken(head) {
+            second
+        } else {
+            third
+        };
+        let entry = u64::from(tail) << 32 | u64::from(stamp_of(now));
+        // The oldest first: a reader that looks in between misses none, where stores are seen in their order.
+        for stamps in [self, own] {
+            for (entry, publish) in stamps.published.iter().zip([entry, newest, oldest]).rev() {
+                entry.store(publish, Relaxed);
+            }
         }
-        second.store(newest.load(Relaxed), Relaxed);
-        newest.store(u64::from(tail) << 32 | u64::from(stamp_of(now)), Relaxed);
         let recent = elsewhere != 0 && now.wrapping_sub(elsewhere) < RECENT;
         let elsewhere = if recent { stamp_of(elsewhere) } else { 0 };
-        if self.elsewhere.load(Relaxed) != elsewhere {
+        if own.elsewhere.load(Relaxed) != elsewhere {
+            // The copy last: should we die in between, it is told again.
             self.elsewhere.store(elsewhere, Relaxed);
+            own.elsewhere.store(elsewhere, Relaxed);
         }
+        before
+    }
+
+    /// Sender, that could not publish: the notes are as they were `before`. The newest first, so that none is missing in between.
+    #[cold]
+    pub fn take_back(&self, own: &Stamps, before: Publishes) {
+        for stamps in [self, own] {
+            for (entry, publish) in stamps.published.iter().zip(before) {
+                entry.store(publish, Relaxed);
+            }
+        }
+    }
+
+    /// Sender, of its copy: a new connection.
+    pub fn reset(&self) {
+        for entry in &self.published {
+            entry.store(0, Relaxed);
+        }
+        self.by_kernel.store(0, Relaxed);
+        self.elsewhere.store(0, Relaxed);
     }
 
     /// Sender: at `now` bytes go by the kernel, and there are no older ones.
@@ -118,9 +159,9 @@ mod tests {
     const TICK: u64 = 1 << TICK_LOG2;
 
     fn stamps_of(publishes: &[(u32, u32, u64)]) -> Stamps {
-        let stamps = Stamps::default();
+        let [stamps, own] = [Stamps::default(), Stamps::default()];
         for (tail, head, age) in publishes {
-            stamps.note_publish(*tail, *head, NOW - age * TICK, 0);
+            stamps.note_publish(&own, *tail, *head, NOW - age * TICK, 0);
         }
         stamps
     }
@@ -153,18 +194,23 @@ mod tests {
     }
 
     #[test]
-    fn a_publish_that_failed_and_was_made_again_has_the_later_time() {
-        let stamps = stamps_of(&[(10, 0, 9), (10, 0, 3)]);
-        assert_eq!(stamps.first_publish(0, 10, NOW), Some(NOW - 3 * TICK));
+    fn a_publish_that_failed_was_none() {
+        let [stamps, own] = [Stamps::default(), Stamps::default()];
+        stamps.note_publish(&own, 10, 0, NOW - 9 * TICK, 0);
+        let before = stamps.note_publish(&own, 20, 0, NOW - 5 * TICK, 0);
+        stamps.take_back(&own, before);
+        stamps.note_publish(&own, 30, 0, NOW - 3 * TICK, 0);
+        assert_eq!(stamps.first_publish(0, 30, NOW), Some(NOW - 9 * TICK));
+        assert_eq!(stamps.first_publish(10, 30, NOW), Some(NOW - 3 * TICK));
     }
 
     #[test]
     fn what_the_sender_did_elsewhere_is_told_while_it_is_new() {
-        let stamps = Stamps::default();
-        stamps.note_publish(10, 0, NOW, NOW - 10 * TICK);
+        let [stamps, own] = [Stamps::default(), Stamps::default()];
+        stamps.note_publish(&own, 10, 0, NOW, NOW - 10 * TICK);
         assert!(stamps.used_kernel_after(NOW - 20 * TICK, NOW));
         assert!(!stamps.used_kernel_after(NOW - 5 * TICK, NOW));
-        stamps.note_publish(20, 10, NOW, NOW - RECENT);
+        stamps.note_publish(&own, 20, 10, NOW, NOW - RECENT);
         assert!(!stamps.used_kernel_after(0, NOW));
     }
 

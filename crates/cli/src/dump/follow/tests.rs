@@ -255,6 +255,7 @@ fn a_write_that_was_given_up_for_the_kernel_is_not_taken_for_what_was_there() {
     ends.segment.write_slice(0, 3000, WINDOW, &[2; 3000]);
     ends.close(0);
     ends.segment.words(0).kernel_hint.store(3000, Relaxed);
+    ends.open(0);
     assert!(ends.look(&mut follower).is_empty());
     assert_eq!(follower.untold(), 3000);
 }
