@@ -44,12 +44,12 @@ impl Socket {
     ) {
         let pause = now.wrapping_sub(self.sent_at.load(Relaxed));
         self.sent_at.store(now, Relaxed);
-        let was_idle = pause >= spin::cycles(NS_OF_PAUSE);
-        if was_idle {
-            // A reader that waits has gone to sleep.
+        let pauses = pause >= spin::cycles(NS_OF_PAUSE)
+            && thread::since_noted(now) >= spin::cycles(NS_OF_PAUSE);
+        if pauses {
+            // A reader that waits has gone to sleep. One of many, whose senders are at work on others, is awake.
             locked.half.doubt_gate();
         }
-        let pauses = was_idle && thread::since_noted(now) >= spin::cycles(NS_OF_PAUSE);
         let age = now.wrapping_sub(self.looked_at.load(Relaxed));
         if age >= spin::cycles(NS_BETWEEN_LOOKS) {
             self.looked_at.store(now, Relaxed);

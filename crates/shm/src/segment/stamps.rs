@@ -4,7 +4,8 @@
 //! its sender leaves the time instead. Stamps are hints: a peer that writes nonsense makes its own events early or late, and nothing else.
 //! All accesses are relaxed: the publish that follows releases what was noted before, to the load of the gate that finds its bytes.
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+// Nothing depends on them: no model needs to see them.
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A time is a 32-bit count of so many ticks (2 to this power) of the processor's time stamp counter: some 20 ns.
 const TICK_LOG2: u32 = 6;
