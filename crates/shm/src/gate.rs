@@ -167,7 +167,8 @@ impl GateWord {
 }
 
 /// A copy of the word, of the sender's own: to look at the word itself before a publish is to fetch its cache line twice, since the reader
-/// has it, who looks there all the time. Whoever publishes finds out whether it is as it was.
+/// has it, who looks there all the time. Whoever publishes finds out whether it is as it was: so all accesses are relaxed, and a copy that
+/// is out of date costs one swap in vain.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub struct SeenGate(AtomicU64);

@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicPtr;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::gate::GateWord;
+use crate::link::LINE_BYTES;
 use crate::{Mapping, sys};
 
 #[cfg(not(loom))]
@@ -34,8 +35,6 @@ pub const RING_BYTES_MIN: u32 = 4096;
 /// See [`RING_BYTES_MIN`].
 pub const RING_BYTES_MAX: u32 = 1 << 24;
 
-/// Of a cache line, in bytes.
-const LINE_BYTES: usize = 64;
 const DIRECTIONS_OFFSET: usize = 256;
 const SMALL_RINGS_OFFSET: usize = 2048;
 

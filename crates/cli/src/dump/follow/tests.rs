@@ -247,17 +247,24 @@ fn a_write_under_way_is_seen_by_what_it_changes() {
 
 #[test]
 fn a_write_that_was_given_up_for_the_kernel_is_not_taken_for_what_was_there() {
-    let ends = Ends::new();
-    ends.open(0);
-    let mut follower = ends.follower();
-    ends.send(0, &[1; 3000]);
-    ends.take(0);
-    ends.segment.write_slice(0, 3000, WINDOW, &[2; 3000]);
-    ends.close(0);
-    ends.segment.words(0).kernel_hint.store(3000, Relaxed);
-    ends.open(0);
-    assert!(ends.look(&mut follower).is_empty());
-    assert_eq!(follower.untold(), 3000);
+    for is_opened_again in [false, true] {
+        let ends = Ends::new();
+        ends.open(0);
+        let mut follower = ends.follower();
+        ends.send(0, &[0; 8]);
+        ends.take(0);
+        assert_eq!(only(ends.look(&mut follower)).data, [0; 8]);
+        ends.send(0, &[1; 3000]);
+        ends.take(0);
+        ends.segment.write_slice(0, 3008, WINDOW, &[2; 3000]);
+        ends.close(0);
+        ends.segment.words(0).kernel_hint.store(3000, Relaxed);
+        if is_opened_again {
+            ends.open(0);
+        }
+        assert!(ends.look(&mut follower).is_empty());
+        assert_eq!(follower.untold(), 3000);
+    }
 }
 
 #[test]
