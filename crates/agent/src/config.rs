@@ -93,7 +93,7 @@ impl Default for QuotaConfig {
             ends_per_tenant: 65_536,
             bytes_per_tenant: 2 << 30,
             channel_bytes_per_tenant: 1 << 30,
-            channel_links_per_participant: 1024,
+            channel_links_per_participant: 512,
             bytes_total: None,
         }
     }

@@ -37,7 +37,8 @@ enum millrace_when_full {
     MILLRACE_DROP_NEWEST = 3, /* pass it over */
 };
 
-/* How to take part. Zero in a field means what is said there. `size` is sizeof(struct millrace_options). */
+/* How to take part. Zero in a field means what is said there. `size` is sizeof(struct millrace_options): a later version of this header
+ * may have more fields, which this library takes where they are zero. */
 struct millrace_options {
     size_t size;
     const char *agent;   /* the agent's socket; NULL: MILLRACE_AGENT, or the usual places */
@@ -45,7 +46,7 @@ struct millrace_options {
     uint64_t pool_bytes; /* memory for messages, a multiple of 65536; 0: 8 MiB */
     uint32_t slots;      /* messages outstanding per link, a power of two from 2 to 32768; 0: 1024 */
     uint32_t when_full;  /* enum millrace_when_full */
-    int64_t timeout_ms;  /* how long `loan`, `push`, `send` and `reply`, and a client's and server's `receive` wait; 0: for ever */
+    int64_t timeout_ms;  /* how long `loan`, `push`, `send` and `reply` wait; 0: for ever */
     int64_t patience_ms; /* after which a publisher goes on without a subscriber that gives nothing back; 0: 1000; -1: never */
     uint32_t redeliver;  /* not 0: what a dead member of a group had goes to another one */
     uint32_t reserved;   /* 0 */
@@ -64,7 +65,7 @@ enum millrace_flags {
 };
 
 /* A message, where its publisher wrote it: do not write there. Its publisher could change it at any time; what must stay as it was
- * checked, of a publisher that is not trusted, is copied first. */
+ * checked, of a publisher that is not trusted, is copied first (memcpy). */
 struct millrace_message {
     const void *data;
     size_t bytes;
@@ -91,7 +92,8 @@ const char *millrace_error(void);
 
 /* Publishers. `key`: the member of a group that it belongs to gets the message, in order; NULL: the one with the fewest. `try_loan` and
  * `try_push` never wait, whatever the options say (-EAGAIN). `dropped`: messages that were given up so far, each counted for every
- * subscriber that it was for; `subscribers`: those that are there. */
+ * subscriber that it was for; `subscribers`: those that are there. `fd`: readable when somebody has come or gone, or when there is room
+ * again after -EAGAIN. */
 int millrace_publisher_open(const char *name, const struct millrace_options *options, millrace_publisher **publisher);
 int millrace_publisher_loan(millrace_publisher *publisher, size_t bytes, struct millrace_loan *loan);
 int millrace_publisher_try_loan(millrace_publisher *publisher, size_t bytes, struct millrace_loan *loan);
@@ -118,15 +120,17 @@ int millrace_subscriber_lost(millrace_subscriber *subscriber, uint64_t *count);
 int millrace_subscriber_fd(millrace_subscriber *subscriber);
 void millrace_subscriber_close(millrace_subscriber *subscriber);
 
-/* Clients. A reply has its request's number as `sequence`; -EPIPE: there is none to the request of this number. `pending`: requests that
- * have no answer yet. */
+/* Clients; `try_` as of publishers. A reply has its request's number as `sequence`; -EPIPE: there is none to the request of this number.
+ * `pending`: requests that have no answer yet. */
 int millrace_client_open(const char *name, const struct millrace_options *options, millrace_client **client);
 int millrace_client_loan(millrace_client *client, size_t bytes, struct millrace_loan *loan);
+int millrace_client_try_loan(millrace_client *client, size_t bytes, struct millrace_loan *loan);
 int millrace_client_push(millrace_client *client, struct millrace_loan *loan, const uint64_t *key, uint64_t *request);
+int millrace_client_try_push(millrace_client *client, struct millrace_loan *loan, const uint64_t *key, uint64_t *request);
 int millrace_client_return(millrace_client *client, struct millrace_loan *loan);
 int millrace_client_publish(millrace_client *client);
 int millrace_client_pop(millrace_client *client, struct millrace_message *reply);
-int millrace_client_receive(millrace_client *client, struct millrace_message *reply);
+int millrace_client_receive(millrace_client *client, int64_t timeout_ms, struct millrace_message *reply);
 int millrace_client_release(millrace_client *client, struct millrace_message *reply);
 int millrace_client_wait(millrace_client *client, uint32_t servers, int64_t timeout_ms);
 int millrace_client_pending(millrace_client *client, uint64_t *count);
@@ -138,7 +142,7 @@ void millrace_client_close(millrace_client *client);
  * is one that was used: then the loan can still be returned. `release` gives it back without a reply, and its client learns so. */
 int millrace_server_open(const char *name, const struct millrace_options *options, millrace_server **server);
 int millrace_server_pop(millrace_server *server, struct millrace_message *request);
-int millrace_server_receive(millrace_server *server, struct millrace_message *request);
+int millrace_server_receive(millrace_server *server, int64_t timeout_ms, struct millrace_message *request);
 int millrace_server_loan(millrace_server *server, const struct millrace_message *request, size_t bytes, struct millrace_loan *loan);
 int millrace_server_return(millrace_server *server, struct millrace_loan *loan);
 int millrace_server_reply(millrace_server *server, struct millrace_message *request, struct millrace_loan *loan);

@@ -44,6 +44,10 @@ def _milliseconds(timeout: float) -> c_int64:
     return c_int64(max(0, int(timeout * 1000)))
 
 
+def _wait(timeout: float | None) -> c_int64:
+    return c_int64(-1) if timeout is None else _milliseconds(timeout)
+
+
 def _bytes(message: bytes | bytearray | memoryview) -> bytes:
     return message if isinstance(message, bytes) else bytes(memoryview(message))
 
@@ -185,7 +189,7 @@ class Subscriber(_Handle):
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message, waited for."""
-        return self._copied(self._take("receive", c_int64(-1) if timeout is None else _milliseconds(timeout)))
+        return self._copied(self._take("receive", _wait(timeout)))
 
 
 class Client(_Handle):
@@ -207,9 +211,9 @@ class Client(_Handle):
         self._call("publish")
         return number.value
 
-    def receive(self) -> Message | None:
-        """The next reply, waited for as long as `timeout_ms` says."""
-        message = self._take("receive")
+    def receive(self, timeout: float | None = None) -> Message | None:
+        """The next reply, waited for."""
+        message = self._take("receive", _wait(timeout))
         if message is None:
             return None
         copy = Message._of(message)
@@ -241,9 +245,9 @@ class Server(_Handle):
 
     _kind = "server"
 
-    def receive(self) -> Request | None:
-        """The next request, waited for as long as `timeout_ms` says."""
-        message = self._take("receive")
+    def receive(self, timeout: float | None = None) -> Request | None:
+        """The next request, waited for."""
+        message = self._take("receive", _wait(timeout))
         if message is None:
             return None
         request = Request._of(message)

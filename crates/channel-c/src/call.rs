@@ -214,10 +214,11 @@ pub(crate) unsafe fn channel(
     let Some(options) = (unsafe { options.as_ref() }) else {
         return Ok(channel);
     };
-    if options.size != size_of::<MillraceOptions>() || options.reserved != 0 {
+    // SAFETY: as above; it is as long as it says.
+    if !unsafe { are_known(options) } {
         return Err(Failure::new(
             libc::EINVAL,
-            "the options are of another version of millrace.h",
+            "the options are of another version of millrace.h, and ask for what this library does not know",
         ));
     }
     // SAFETY: as above.
@@ -253,6 +254,25 @@ pub(crate) unsafe fn channel(
         channel = channel.patience(milliseconds(options.patience_ms));
     }
     Ok(channel.redeliver(options.redeliver != 0))
+}
+
+/// Whether nothing is asked for that this library does not know: a later version of the structure is longer, and has zeros there.
+///
+/// # Safety
+/// The structure is as long as it says.
+unsafe fn are_known(options: &MillraceOptions) -> bool {
+    const OURS: usize = size_of::<MillraceOptions>();
+    /// A longer one is none.
+    const LONGEST: usize = 4096;
+    if !(OURS..=LONGEST).contains(&options.size) || options.reserved != 0 {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let rest = unsafe {
+        let rest = std::ptr::from_ref(options).cast::<u8>().add(OURS);
+        std::slice::from_raw_parts(rest, options.size - OURS)
+    };
+    rest.iter().all(|byte| *byte == 0)
 }
 
 /// # Safety

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 
-use millrace_channel::{DetachedLoan, DetachedMessage, Publisher, Subscriber};
+use millrace_channel::{DetachedLoan, DetachedMessage, Loan, Publisher, PushError, Subscriber};
 
 use crate::call::{
     Failure, MillraceLoan, MillraceMessage, MillraceOptions, call, channel, deadline, key,
@@ -30,7 +30,11 @@ sending_handle!(
     PublisherHandle,
     publisher,
     attach,
-    millrace_publisher_loan,
+    (millrace_publisher_loan, millrace_publisher_try_loan),
+    (
+        millrace_publisher_push = push,
+        millrace_publisher_try_push = Publisher::try_push
+    ),
     millrace_publisher_return,
     millrace_publisher_publish
 );
@@ -70,6 +74,17 @@ counts!(
 );
 counts!(SubscriberHandle, subscriber, lost, millrace_subscriber_lost);
 
+fn push<'a>(
+    publisher: &'a Publisher,
+    loan: Loan<'a>,
+    key: Option<u64>,
+) -> Result<u64, PushError<Loan<'a>>> {
+    match key {
+        Some(key) => publisher.push_keyed(loan, key),
+        None => publisher.push(loan),
+    }
+}
+
 /// See `millrace.h`, as of all below.
 ///
 /// # Safety
@@ -97,84 +112,6 @@ pub(crate) unsafe extern "C" fn millrace_publisher_open(
 /// # Safety
 /// The arguments are what the header says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn millrace_publisher_try_loan(
-    publisher: *mut PublisherHandle,
-    bytes: usize,
-    loan: *mut MillraceLoan,
-) -> c_int {
-    call(|| {
-        // SAFETY: as the header demands.
-        let PublisherHandle { publisher, loans } = unsafe { there(publisher) }?;
-        // SAFETY: as above.
-        let place = unsafe { there(loan) }?;
-        let mut lent = publisher.try_loan(bytes)?;
-        *place = MillraceLoan::of(&mut lent);
-        place.number = loans.put(lent.detach());
-        Ok(0)
-    })
-}
-
-/// # Safety
-/// The arguments are what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn millrace_publisher_push(
-    publisher: *mut PublisherHandle,
-    loan: *mut MillraceLoan,
-    key_or_null: *const u64,
-    sequence: *mut u64,
-) -> c_int {
-    // SAFETY: as the header demands.
-    call(|| unsafe { push(publisher, loan, key_or_null, sequence, true) })
-}
-
-/// # Safety
-/// The arguments are what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn millrace_publisher_try_push(
-    publisher: *mut PublisherHandle,
-    loan: *mut MillraceLoan,
-    key_or_null: *const u64,
-    sequence: *mut u64,
-) -> c_int {
-    // SAFETY: as the header demands.
-    call(|| unsafe { push(publisher, loan, key_or_null, sequence, false) })
-}
-
-/// # Safety
-/// The arguments are what the header says.
-unsafe fn push(
-    publisher: *mut PublisherHandle,
-    loan: *mut MillraceLoan,
-    key_or_null: *const u64,
-    sequence: *mut u64,
-    may_wait: bool,
-) -> Result<c_int, Failure> {
-    // SAFETY: as the header demands.
-    let PublisherHandle { publisher, loans } = unsafe { there(publisher) }?;
-    // SAFETY: as above.
-    let place = unsafe { there(loan) }?;
-    let detached = loan_to_send(loans, place)?;
-    let mut lent = publisher.attach(detached);
-    lent.truncate(place.bytes);
-    // SAFETY: as above.
-    let key = unsafe { key(key_or_null) };
-    let pushed = match key {
-        _ if !may_wait => publisher.try_push(lent, key),
-        Some(key) => publisher.push_keyed(lent, key),
-        None => publisher.push(lent),
-    };
-    let number = pushed.map_err(|failed| {
-        loans.put_back(place.number, failed.loan.detach());
-        failed.error
-    })?;
-    // SAFETY: as above.
-    unsafe { store(sequence, number) };
-    Ok(0)
-}
-
-/// # Safety
-/// The arguments are what the header says.
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn millrace_publisher_send(
     publisher: *mut PublisherHandle,
     data: *const c_void,
@@ -193,11 +130,8 @@ pub(crate) unsafe extern "C" fn millrace_publisher_send(
             lent.copy_from_slice(unsafe { std::slice::from_raw_parts(data.cast(), bytes) });
         }
         // SAFETY: as above.
-        match unsafe { key(key_or_null) } {
-            Some(key) => publisher.push_keyed(lent, key),
-            None => publisher.push(lent),
-        }
-        .map_err(|failed| failed.error)?;
+        let pushed = push(publisher, lent, unsafe { key(key_or_null) });
+        pushed.map_err(|failed| failed.error)?;
         publisher.publish();
         Ok(0)
     })

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use millrace_channel::{Answer, Client, DetachedLoan, DetachedMessage, Request, Server};
 
 use crate::call::{
-    Failure, MillraceLoan, MillraceMessage, MillraceOptions, call, channel, key, loan_to_send,
-    patience, store, there,
+    Failure, MillraceLoan, MillraceMessage, MillraceOptions, call, channel, deadline, key,
+    loan_to_send, patience, store, there,
 };
 use crate::slab::Slab;
 use crate::verbs::{any_handle, counts, sending_handle};
@@ -32,7 +32,11 @@ sending_handle!(
     ClientHandle,
     client,
     attach_loan,
-    millrace_client_loan,
+    (millrace_client_loan, millrace_client_try_loan),
+    (
+        millrace_client_push = Client::push,
+        millrace_client_try_push = Client::try_push
+    ),
     millrace_client_return,
     millrace_client_publish
 );
@@ -75,35 +79,6 @@ pub(crate) unsafe extern "C" fn millrace_client_open(
             loans: Slab::default(),
             replies: Slab::default(),
         }));
-        Ok(0)
-    })
-}
-
-/// # Safety
-/// The arguments are what the header says.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn millrace_client_push(
-    client: *mut ClientHandle,
-    loan: *mut MillraceLoan,
-    key_or_null: *const u64,
-    request: *mut u64,
-) -> c_int {
-    call(|| {
-        // SAFETY: as the header demands.
-        let ClientHandle { client, loans, .. } = unsafe { there(client) }?;
-        // SAFETY: as above.
-        let place = unsafe { there(loan) }?;
-        let detached = loan_to_send(loans, place)?;
-        let mut lent = client.attach_loan(detached);
-        lent.truncate(place.bytes);
-        // SAFETY: as above.
-        let pushed = client.push(lent, unsafe { key(key_or_null) });
-        let number = pushed.map_err(|failed| {
-            loans.put_back(place.number, failed.loan.detach());
-            failed.error
-        })?;
-        // SAFETY: as above.
-        unsafe { store(request, number) };
         Ok(0)
     })
 }
@@ -154,6 +129,7 @@ pub(crate) unsafe extern "C" fn millrace_client_pop(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn millrace_client_receive(
     client: *mut ClientHandle,
+    timeout_ms: i64,
     reply: *mut MillraceMessage,
 ) -> c_int {
     call(|| {
@@ -163,7 +139,7 @@ pub(crate) unsafe extern "C" fn millrace_client_receive(
         } = unsafe { there(client) }?;
         // SAFETY: as above.
         let place = unsafe { there(reply) }?;
-        let answer = client.receive()?;
+        let answer = client.receive_until(deadline(timeout_ms))?;
         hand_out(answer, replies, place)
     })
 }
@@ -246,6 +222,7 @@ pub(crate) unsafe extern "C" fn millrace_server_pop(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn millrace_server_receive(
     server: *mut ServerHandle,
+    timeout_ms: i64,
     request: *mut MillraceMessage,
 ) -> c_int {
     call(|| {
@@ -255,7 +232,7 @@ pub(crate) unsafe extern "C" fn millrace_server_receive(
         } = unsafe { there(server) }?;
         // SAFETY: as above.
         let place = unsafe { there(request) }?;
-        let received = server.receive()?;
+        let received = server.receive_until(deadline(timeout_ms))?;
         Ok(take_in(received, requests, place))
     })
 }

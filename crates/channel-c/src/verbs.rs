@@ -39,28 +39,17 @@ macro_rules! any_handle {
     };
 }
 
-/// `loan`, `return` and `publish` of a handle with this participant, which sends.
+/// `loan`, `push`, `return` and `publish` of a handle with this participant, which sends.
 macro_rules! sending_handle {
-    ($handle:ident, $participant:ident, $attach:ident, $loan:ident, $return:ident, $publish:ident) => {
-        /// # Safety
-        /// The arguments are what the header says.
-        #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C" fn $loan(
-            handle: *mut $handle,
-            bytes: usize,
-            loan: *mut MillraceLoan,
-        ) -> c_int {
-            call(|| {
-                // SAFETY: as the header demands.
-                let handle = unsafe { there(handle) }?;
-                // SAFETY: as above.
-                let place = unsafe { there(loan) }?;
-                let mut lent = handle.$participant.loan(bytes)?;
-                *place = MillraceLoan::of(&mut lent);
-                place.number = handle.loans.put(lent.detach());
-                Ok(0)
-            })
-        }
+    (
+        $handle:ident, $participant:ident, $attach:ident,
+        ($loan:ident, $try_loan:ident), ($push:ident = $sent_by:expr, $try_push:ident = $tried_by:expr),
+        $return:ident, $publish:ident
+    ) => {
+        sending_handle!(@loan $handle, $participant, $loan, loan);
+        sending_handle!(@loan $handle, $participant, $try_loan, try_loan);
+        sending_handle!(@push $handle, $participant, $attach, $push, $sent_by);
+        sending_handle!(@push $handle, $participant, $attach, $try_push, $tried_by);
 
         /// # Safety
         /// The arguments are what the header says.
@@ -87,6 +76,56 @@ macro_rules! sending_handle {
             call(|| {
                 // SAFETY: as the header demands.
                 unsafe { there(handle) }?.$participant.publish();
+                Ok(0)
+            })
+        }
+    };    (@loan $handle:ident, $participant:ident, $function:ident, $lend:ident) => {
+        /// # Safety
+        /// The arguments are what the header says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $function(
+            handle: *mut $handle,
+            bytes: usize,
+            loan: *mut MillraceLoan,
+        ) -> c_int {
+            call(|| {
+                // SAFETY: as the header demands.
+                let handle = unsafe { there(handle) }?;
+                // SAFETY: as above.
+                let place = unsafe { there(loan) }?;
+                let mut lent = handle.$participant.$lend(bytes)?;
+                *place = MillraceLoan::of(&mut lent);
+                place.number = handle.loans.put(lent.detach());
+                Ok(0)
+            })
+        }
+    };
+    (@push $handle:ident, $participant:ident, $attach:ident, $function:ident, $send:expr) => {
+        /// # Safety
+        /// The arguments are what the header says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $function(
+            handle: *mut $handle,
+            loan: *mut MillraceLoan,
+            key_or_null: *const u64,
+            number: *mut u64,
+        ) -> c_int {
+            call(|| {
+                // SAFETY: as the header demands.
+                let $handle { $participant: sender, loans, .. } = unsafe { there(handle) }?;
+                // SAFETY: as above.
+                let place = unsafe { there(loan) }?;
+                let detached = loan_to_send(loans, place)?;
+                let mut lent = sender.$attach(detached);
+                lent.truncate(place.bytes);
+                // SAFETY: as above.
+                let pushed = $send(sender, lent, unsafe { key(key_or_null) });
+                let pushed = pushed.map_err(|failed| {
+                    loans.put_back(place.number, failed.loan.detach());
+                    failed.error
+                })?;
+                // SAFETY: as above.
+                unsafe { store(number, pushed) };
                 Ok(0)
             })
         }

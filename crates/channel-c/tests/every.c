@@ -124,7 +124,8 @@ static void requests(void) {
     OK(millrace_client_publish(client));
     OK(millrace_client_pending(client, &count));
     IS(count == 1);
-    OK(millrace_server_receive(server, &request));
+    OK(millrace_server_receive(server, SOON, &request));
+    IS(millrace_server_receive(server, 1, &reply) == -ETIMEDOUT);
     IS(request.bytes == 4 && !memcmp(request.data, "ping", 4));
     OK(millrace_server_loan(server, &request, 1, &loan));
     OK(millrace_server_return(server, &loan));
@@ -139,18 +140,18 @@ static void requests(void) {
     IS(millrace_server_return(server, &loan) == -EINVAL);
     IS(millrace_server_reply(server, &request, &spare) == -EINVAL);
     OK(millrace_server_return(server, &spare));
-    OK(millrace_client_receive(client, &reply));
+    OK(millrace_client_receive(client, SOON, &reply));
     IS(reply.sequence == number && reply.bytes == 4 && !memcmp(reply.data, "pong", 4));
     OK(millrace_client_release(client, &reply));
 
     OK(millrace_client_loan(client, 4, &loan));
     OK(millrace_client_return(client, &loan));
-    OK(millrace_client_loan(client, 0, &loan));
-    OK(millrace_client_push(client, &loan, NULL, &number));
+    OK(millrace_client_try_loan(client, 0, &loan));
+    OK(millrace_client_try_push(client, &loan, NULL, &number));
     OK(millrace_client_publish(client));
-    OK(millrace_server_receive(server, &request));
+    OK(millrace_server_receive(server, -1, &request));
     OK(millrace_server_release(server, &request));
-    IS(millrace_client_receive(client, &reply) == -EPIPE && reply.sequence == number);
+    IS(millrace_client_receive(client, -1, &reply) == -EPIPE && reply.sequence == number);
     IS(millrace_client_fd(client) >= 0 && millrace_server_fd(server) >= 0);
     millrace_client_close(client);
     millrace_server_close(server);
@@ -158,8 +159,17 @@ static void requests(void) {
 
 static void mistakes(void) {
     struct millrace_options options = {.size = 1};
+    struct later {
+        struct millrace_options options;
+        uint64_t more[2];
+    } later = {.options = {.size = sizeof later, .agent = "/nowhere"}};
     millrace_publisher *publisher = NULL;
 
+    IS(millrace_publisher_open("a", &later.options, &publisher) == -ENOENT);
+    later.more[1] = 1;
+    IS(millrace_publisher_open("a", &later.options, &publisher) == -EINVAL);
+    later.options.size = 1 << 20;
+    IS(millrace_publisher_open("a", &later.options, &publisher) == -EINVAL);
     IS(millrace_publisher_open(NULL, NULL, &publisher) == -EINVAL);
     IS(millrace_publisher_open("a", &options, &publisher) == -EINVAL);
     IS(strstr(millrace_error(), "version"));

@@ -26,14 +26,14 @@ with millrace.Client("sums", timeout_ms=20_000) as client, millrace.Server("sums
     client.wait(1, SOON)
 
     def serve() -> None:
-        request = server.receive()
+        request = server.receive(SOON)
         request.reply(str(eval(bytes(request))).encode())  # noqa: S307: the test's own words
         server.receive().drop()
 
     serving = threading.Thread(target=serve)
     serving.start()
     number = client.send(b"1 + 1")
-    reply = client.receive()
+    reply = client.receive(SOON)
     assert reply == b"2" and reply.sequence == number
     number = client.send(b"")
     try:
@@ -42,6 +42,7 @@ with millrace.Client("sums", timeout_ms=20_000) as client, millrace.Server("sums
     except BrokenPipeError as error:
         assert error.request == number
     serving.join()
+    assert client.receive(0.001) is None and server.receive(0.001) is None
 
 # A request that cannot be sent leaves its memory to the next one.
 with millrace.Client("nobody", pool_bytes=1 << 16, timeout_ms=1) as client:

@@ -72,7 +72,7 @@ pub(crate) struct Endpoint {
     guard: ForkGuard,
     /// Rung where there is something already when somebody begins to wait himself.
     own_bell: EventFd,
-    /// Goes off when it is time to look for the agent again, for somebody who waits himself.
+    /// Goes off when something is to be done again, for somebody who waits himself.
     alarm: Alarm,
     links: Vec<Option<Held>>,
     /// Links so far.
@@ -82,7 +82,9 @@ pub(crate) struct Endpoint {
     pub(crate) inbox: Inbox,
     options: OutboxOptions,
     pub(crate) timeout: Option<Duration>,
-    patience: Option<Duration>,
+    /// Those with whom no link could be made here, and when they are asked for another.
+    unlinked: Vec<u64>,
+    ask_at: Option<Instant>,
     spinner: Spinner,
     /// When the kernel was asked for news last, of [`spin::clock`].
     looked_at: u64,
@@ -90,6 +92,8 @@ pub(crate) struct Endpoint {
     is_behind: bool,
     /// Somebody waits on the epoll set himself: whoever finds nothing says that it sleeps.
     is_watched: bool,
+    /// The user was told that there is no room, and has heard nothing since: if he waits himself, he is woken when there is some.
+    is_refused: bool,
 }
 
 impl Endpoint {
@@ -124,11 +128,7 @@ impl Endpoint {
         let named = channel.agent.clone().map(|socket| vec![socket]);
         let sockets = named.unwrap_or_else(agent_sockets);
         let (mut control, opened) = Control::open(sockets, open)?;
-        let options = OutboxOptions {
-            when_full: channel.when_full,
-            redeliver: channel.redeliver,
-            is_answered: role == Role::Client,
-        };
+        let options = OutboxOptions::of(channel, role == Role::Client);
         let outbox = match control.pool() {
             Some(fd) => {
                 let pool = Pool::attach(fd, opened.pool_bytes).map_err(kernel("to map a pool"))?;
@@ -151,11 +151,13 @@ impl Endpoint {
             inbox: Inbox::default(),
             options,
             timeout: channel.timeout,
-            patience: channel.patience,
+            unlinked: Vec::new(),
+            ask_at: None,
             spinner: Spinner::new(),
             looked_at: 0,
             is_behind: false,
             is_watched: false,
+            is_refused: false,
         };
         endpoint
             .watch_control()
@@ -264,6 +266,7 @@ impl Endpoint {
         if self.control.retry(peers) {
             let _ = self.watch_control();
         }
+        self.ask_again();
         self.say_rest();
         self.work_off();
     }
@@ -275,6 +278,8 @@ impl Endpoint {
                 Ok(None) => return,
                 Err(_) => {
                     self.unwatch_control();
+                    // The next one makes all links that are not there.
+                    self.unlinked.clear();
                     return self.control.note_gone();
                 }
             }
@@ -283,10 +288,7 @@ impl Endpoint {
 
     fn handle_message(&mut self, (message, descriptors): Incoming) {
         match message {
-            ToClient::Linked(linked) => {
-                // Where there is no memory for a link, its peer sees that it is over.
-                let _ = self.handle_linked(&linked, descriptors);
-            }
+            ToClient::Linked(linked) => self.handle_linked(&linked, descriptors),
             ToClient::Opened(opened) => {
                 self.control.note_opened(&opened);
                 if self.role.sends() {
@@ -301,7 +303,14 @@ impl Endpoint {
         }
     }
 
-    fn handle_linked(&mut self, linked: &Linked, descriptors: Vec<WithheldFd>) -> io::Result<()> {
+    fn handle_linked(&mut self, linked: &Linked, descriptors: Vec<WithheldFd>) {
+        // Where there is no memory or descriptor for a link, its peer sees that it is over.
+        if self.link_up(linked, descriptors).is_err() {
+            self.note_unlinked(linked.peer);
+        }
+    }
+
+    fn link_up(&mut self, linked: &Linked, descriptors: Vec<WithheldFd>) -> io::Result<()> {
         let incomplete = || io::Error::from(io::ErrorKind::InvalidData);
         let mut descriptors = descriptors.into_iter();
         let memory = descriptors.next().ok_or_else(incomplete)?;
@@ -365,6 +374,7 @@ impl Endpoint {
     fn hold(&mut self, held: Held) -> io::Result<()> {
         let free = self.links.iter().position(Option::is_none);
         let index = free.unwrap_or(self.links.len());
+        let peer = held.peer;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, index as u64);
         let watched = self.epoll.add(held.bell.as_fd(), event);
         if free.is_none() {
@@ -374,7 +384,8 @@ impl Endpoint {
         self.links_ever += 1;
         if watched.is_err() {
             // A link whose end would not be seen is none.
-            self.leave(index);
+            let _ = self.let_go(index);
+            self.inbox.over.retain(|over| *over != peer);
         }
         Ok(watched?)
     }
@@ -385,6 +396,7 @@ impl Endpoint {
         if bell.is_some_and(|held| !sys::hear(&held.bell)) {
             self.leave(index);
         }
+        self.is_refused = false;
     }
 
     /// Where the replies to a client go, that the source of this place and name is.

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_shm::link::{Descriptor, Lie, MESSAGE_BYTES_MAX, PublishEnd, Troubles, flags};
 use millrace_shm::pool::{Buffer, Pool};
@@ -77,6 +77,14 @@ impl Peer {
     }
 }
 
+/// Flights that wait for another member of their group, since the one that had them has died.
+#[derive(Debug, Default)]
+struct Orphans {
+    flights: VecDeque<u32>,
+    /// Since when the group has had no member.
+    alone_since: Option<Instant>,
+}
+
 /// A pool, and who its messages go to.
 #[derive(Debug)]
 pub(crate) struct Outbox {
@@ -85,9 +93,8 @@ pub(crate) struct Outbox {
     peers: Vec<Option<Peer>>,
     /// Places of those without a group.
     singles: Vec<PeerIndex>,
-    /// With flights that wait for another member, since the one that had them has died.
-    groups: Vec<(Group, VecDeque<u32>)>,
-    /// Bytes that subscribers have out, those of each counted.
+    groups: Vec<(Group, Orphans)>,
+    /// Bytes that subscribers have out, or that wait for one, those of each counted.
     out_bytes: u64,
     sequence: u64,
     dropped: u64,
@@ -159,7 +166,9 @@ impl Outbox {
         if peer.group == 0 {
             self.singles.push(index);
         } else {
-            self.group_of(peer.group).0.add(peer.id, index);
+            let (group, orphans) = self.group_of(peer.group);
+            group.add(peer.id, index);
+            orphans.alone_since = None;
         }
         if free.is_some() {
             self.peers[index] = Some(peer);
@@ -169,10 +178,10 @@ impl Outbox {
         index
     }
 
-    fn group_of(&mut self, name: u64) -> &mut (Group, VecDeque<u32>) {
+    fn group_of(&mut self, name: u64) -> &mut (Group, Orphans) {
         let found = self.groups.iter().position(|(group, _)| group.name == name);
         let place = found.unwrap_or_else(|| {
-            self.groups.push((Group::new(name), VecDeque::new()));
+            self.groups.push((Group::new(name), Orphans::default()));
             self.groups.len() - 1
         });
         &mut self.groups[place]
@@ -210,14 +219,18 @@ impl Outbox {
         })
     }
 
-    /// Takes what all subscribers have given back.
-    pub(crate) fn collect_all(&mut self) {
+    /// Takes what all subscribers have given back. False: nothing.
+    pub(crate) fn collect_all(&mut self) -> bool {
+        let before = self.out_bytes;
         for index in 0..self.peers.len() {
             if self.peers[index].is_some() {
                 self.collect(index);
             }
         }
+        let is_back = self.out_bytes != before;
         self.place_orphans();
+        self.forget_groups();
+        is_back
     }
 
     /// Memory for a message.
@@ -236,15 +249,16 @@ impl Outbox {
             // Nobody has to make room for what never has any.
             return Err(Hindrance::Full);
         }
+        // Who does not wait for room does not wait for members either.
+        let patience = match self.must_wait() {
+            true => self.options.patience,
+            false => Some(Duration::ZERO),
+        };
         loop {
             if let Some(buffer) = self.flights.pool.take(bytes) {
                 return Ok(buffer);
             }
-            let peers = self.peers();
-            let greediest = peers.max_by_key(|(_, peer)| peer.tickets.bytes);
-            let greediest = greediest.map(|(index, _)| index);
-            let may_take = self.options.when_full == WhenFull::DropOldest;
-            if !may_take || !greediest.is_some_and(|index| self.take_back(index)) {
+            if !self.give_up_orphans(patience) && !self.take_any_back() {
                 break;
             }
         }
@@ -256,6 +270,21 @@ impl Outbox {
             self.note_full(index);
         }
         Err(Hindrance::Full)
+    }
+
+    /// Takes a message back, where that is wanted, from who has the most memory among those that have one unread. False: there is none.
+    fn take_any_back(&mut self) -> bool {
+        if self.options.when_full != WhenFull::DropOldest {
+            return false;
+        }
+        let peers = self.peers();
+        let mut all: Vec<_> = peers
+            .map(|(index, peer)| (peer.tickets.bytes, index))
+            .collect();
+        all.sort_unstable();
+        all.into_iter()
+            .rev()
+            .any(|(_, index)| self.take_back(index))
     }
 
     /// Takes the oldest message back that this subscriber has not read. False: there is none.
@@ -456,7 +485,7 @@ impl Outbox {
 }
 
 /// A message of a bucket has come back from a peer.
-fn came(groups: &mut [(Group, VecDeque<u32>)], peer: &Peer, bucket: u16) {
+fn came(groups: &mut [(Group, Orphans)], peer: &Peer, bucket: u16) {
     let group = groups
         .iter_mut()
         .find(|(group, _)| group.name == peer.group);

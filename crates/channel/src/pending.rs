@@ -1,11 +1,14 @@
 //! Requests that have no answer yet, and who is to give it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Of a request that is answered, or whose number went to nobody.
 const DONE: u64 = 0;
 /// In the place of a server, of a request that found none.
 pub(crate) const NOBODY: u64 = u64::MAX;
+
+/// So many numbers lie side by side. Of those before, only the ones that wait still are kept.
+const WINDOW: usize = 4096;
 
 /// Numbers of requests, of which each is answered once at most, and by the server that has it.
 #[derive(Debug, Default)]
@@ -14,6 +17,8 @@ pub(crate) struct Pending {
     first: u64,
     /// The server that each request has gone to last; the first is not done.
     servers: VecDeque<u64>,
+    /// Those that have waited for longer than so many that came after them.
+    older: BTreeMap<u64, u64>,
     count: usize,
     /// Of those that wait, what nobody will answer.
     lost: VecDeque<u64>,
@@ -35,9 +40,19 @@ impl Pending {
         self.servers.extend((0..missing).map(|_| DONE));
         self.servers.push_back(server);
         self.count += 1;
+        while self.servers.len() > WINDOW {
+            if let Some(server) = self.servers.pop_front().filter(|server| *server != DONE) {
+                self.older.insert(self.first, server);
+            }
+            self.first += 1;
+        }
+        self.skip_done();
     }
 
     fn holder(&mut self, number: u64) -> Option<&mut u64> {
+        if number < self.first {
+            return self.older.get_mut(&number);
+        }
         let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
         self.servers.get_mut(place)
     }
@@ -57,6 +72,13 @@ impl Pending {
     pub(crate) fn give_up(&mut self, number: u64, server: u64) {
         let holder = self.holder(number);
         if holder.is_some_and(|holder| *holder == server && server != DONE) {
+            self.lost.push_back(number);
+        }
+    }
+
+    /// Whoever had this request, it will not be answered.
+    pub(crate) fn forget(&mut self, number: u64) {
+        if self.holder(number).is_some_and(|holder| *holder != DONE) {
             self.lost.push_back(number);
         }
     }
@@ -83,6 +105,11 @@ impl Pending {
             *holder = DONE;
             self.count -= 1;
         }
+        self.older.remove(&number);
+        self.skip_done();
+    }
+
+    fn skip_done(&mut self) {
         while self.servers.front() == Some(&DONE) {
             self.servers.pop_front();
             self.first += 1;
@@ -97,7 +124,7 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
-    use super::Pending;
+    use super::{Pending, WINDOW};
 
     #[test]
     fn each_request_is_answered_once_in_whatever_order() {
@@ -115,6 +142,22 @@ mod tests {
         assert_eq!((pending.count(), pending.servers.len()), (0, 0));
         pending.went(20, 1);
         assert!(pending.answer(20, 1));
+    }
+
+    #[test]
+    fn one_that_is_never_answered_keeps_no_place_for_those_after_it() {
+        let mut pending = Pending::default();
+        pending.went(0, 1);
+        for number in 1..10 * WINDOW as u64 {
+            pending.went(number, 2);
+            assert!(pending.answer(number, 2));
+        }
+        assert!(pending.servers.len() <= WINDOW && pending.older.len() <= 1);
+        assert_eq!(pending.count(), 1);
+        pending.went(0, 2);
+        assert!(!pending.answer(0, 1) && !pending.answer(1, 2));
+        assert!(pending.answer(0, 2) && !pending.answer(0, 2));
+        assert_eq!((pending.count(), pending.older.len()), (0, 0));
     }
 
     #[test]

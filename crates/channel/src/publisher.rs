@@ -50,7 +50,7 @@ impl Publisher {
     /// [`Error::TooLong`]; [`Error::Full`].
     #[inline]
     pub fn try_loan(&self, bytes: usize) -> Result<Loan<'_>, Error> {
-        let buffer = self.endpoint.borrow_mut().try_loan(None, bytes)?;
+        let buffer = self.endpoint.borrow_mut().try_loan(None, bytes, true)?;
         Ok(Loan::new(&self.endpoint, &self.memory, buffer))
     }
 

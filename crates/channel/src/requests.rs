@@ -57,6 +57,16 @@ impl Client {
         Loan::of_own(&self.endpoint, &self.memory, bytes)
     }
 
+    /// As [`Client::loan`], but never waits.
+    ///
+    /// # Errors
+    /// As [`crate::Publisher::try_loan`].
+    #[inline]
+    pub fn try_loan(&self, bytes: usize) -> Result<Loan<'_>, Error> {
+        let buffer = self.endpoint.borrow_mut().try_loan(None, bytes, true)?;
+        Ok(Loan::new(&self.endpoint, &self.memory, buffer))
+    }
+
     /// Sends a request, to be seen after the next [`Client::publish`]; returns its number, which its reply has too. With a key: to the
     /// server that the key belongs to, else to the one with the fewest requests.
     ///
@@ -69,6 +79,19 @@ impl Client {
         key: Option<u64>,
     ) -> Result<u64, PushError<Loan<'a>>> {
         loan.push(&self.endpoint, key, true)
+    }
+
+    /// As [`Client::push`], but never waits.
+    ///
+    /// # Errors
+    /// As [`crate::Publisher::try_push`].
+    #[inline]
+    pub fn try_push<'a>(
+        &'a self,
+        loan: Loan<'a>,
+        key: Option<u64>,
+    ) -> Result<u64, PushError<Loan<'a>>> {
+        loan.push(&self.endpoint, key, false)
     }
 
     /// Does something with the requests that have no answer yet.
@@ -125,6 +148,14 @@ impl Client {
     /// [`Error::TimedOut`]; [`Error::Forked`].
     pub fn receive(&self) -> Result<Answer<'_>, Error> {
         let deadline = self.endpoint.borrow().deadline();
+        self.receive_until(deadline)
+    }
+
+    /// The next answer to any request, waited for until `deadline`; for ever when there is none.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]; [`Error::Forked`].
+    pub fn receive_until(&self, deadline: Option<Instant>) -> Result<Answer<'_>, Error> {
         loop {
             if let Some(answer) = self.pop() {
                 return Ok(answer);
@@ -161,6 +192,12 @@ impl Client {
     pub fn pending(&self) -> usize {
         let count = self.with_pending(|pending| pending.count());
         count.unwrap_or(0)
+    }
+
+    /// What this client is called by its servers.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.endpoint.borrow().id()
     }
 
     /// Waits until at least `count` servers are there. False: not in time.
@@ -318,10 +355,16 @@ impl Server {
     /// # Errors
     /// [`Error::TimedOut`]; [`Error::Forked`].
     pub fn receive(&self) -> Result<Request<'_>, Error> {
-        let mut endpoint = self.endpoint.borrow_mut();
-        let deadline: Option<Instant> = endpoint.deadline();
-        let taken = endpoint.pop_until(deadline)?;
-        drop(endpoint);
+        let deadline = self.endpoint.borrow().deadline();
+        self.receive_until(deadline)
+    }
+
+    /// The next request, waited for until `deadline`; for ever when there is none.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]; [`Error::Forked`].
+    pub fn receive_until(&self, deadline: Option<Instant>) -> Result<Request<'_>, Error> {
+        let taken = self.endpoint.borrow_mut().pop_until(deadline)?;
         Ok(Request::new(&self.endpoint, taken))
     }
 
@@ -346,6 +389,12 @@ impl Server {
             loan.buffer,
             client,
         ))
+    }
+
+    /// What this server is called by its clients: the publisher of its replies.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.endpoint.borrow().id()
     }
 
     /// Waits until at least `count` clients are there. False: not in time.

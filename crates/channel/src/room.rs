@@ -36,20 +36,33 @@ impl Endpoint {
         }
     }
 
-    /// Memory for a message of `bytes` bytes, if there is some now.
-    pub(crate) fn try_loan(&mut self, client: Client, bytes: usize) -> Result<Buffer, Error> {
+    /// Memory for a message of `bytes` bytes, if there is some now, or when those are left that have kept it for too long. `is_told`: the
+    /// user gets the error, and does not wait.
+    pub(crate) fn try_loan(
+        &mut self,
+        client: Client,
+        bytes: usize,
+        is_told: bool,
+    ) -> Result<Buffer, Error> {
         self.check()?;
-        let outbox = self.outbox_for(client).ok_or(Error::Gone)?;
-        match outbox.loan(bytes) {
-            Ok(buffer) => Ok(buffer),
-            Err(hindrance) => {
-                outbox.count_full();
-                let limit = MESSAGE_BYTES_MAX.min(outbox.pool().longest_bytes());
-                self.look_again();
-                if bytes > limit {
-                    return Err(Error::TooLong { bytes, limit });
-                }
-                Err(hindrance.into())
+        loop {
+            let outbox = self.outbox_for(client).ok_or(Error::Gone)?;
+            let hindrance = match outbox.loan(bytes) {
+                Ok(buffer) => return Ok(buffer),
+                Err(hindrance) => hindrance,
+            };
+            let hindering = outbox.count_full(is_told);
+            let limit = MESSAGE_BYTES_MAX.min(outbox.pool().longest_bytes());
+            if bytes > limit {
+                return Err(Error::TooLong { bytes, limit });
+            }
+            self.look_again();
+            if !is_told || client.is_some() {
+                return Err(hindrance.into());
+            }
+            if !self.part_with_hindering(hindering) {
+                self.note_refused();
+                return Err(hindrance.into());
             }
         }
     }
@@ -79,10 +92,9 @@ impl Endpoint {
         bytes: usize,
         cause: &mut Option<Error>,
     ) -> Option<Buffer> {
-        let found = match self.try_loan(client, bytes) {
-            Err(Error::Full) if self.when_full() == WhenFull::Block => {
-                self.wait_for_memory(client, bytes)
-            }
+        let waits = self.when_full() == WhenFull::Block;
+        let found = match self.try_loan(client, bytes, !waits) {
+            Err(Error::Full) if waits => self.wait_for_memory(client, bytes),
             other => other,
         };
         found.map_err(|error| *cause = Some(error)).ok()
@@ -175,24 +187,32 @@ impl Endpoint {
         if let Err(error) = self.check() {
             return Err((buffer, error));
         }
-        // The client may have gone, and have come again to the same place.
-        let outbox = self.outbox_for(client);
-        let Some(outbox) = outbox.filter(|outbox| outbox.pool().owns(&buffer)) else {
-            return Err((buffer, Error::Gone));
-        };
-        let pushed = outbox.push(buffer, details);
-        if pushed.is_err() {
-            outbox.count_full();
-        }
-        match pushed {
-            Ok(sequence) => Ok(sequence),
-            Err((buffer, _)) if may_wait && self.when_full() == WhenFull::Block => {
-                self.wait_to_push(client, buffer, details)
+        let waits = may_wait && self.when_full() == WhenFull::Block;
+        let mut left = buffer;
+        loop {
+            // The client may have gone, and have come again to the same place.
+            let outbox = self.outbox_for(client);
+            let Some(outbox) = outbox.filter(|outbox| outbox.pool().owns(&left)) else {
+                return Err((left, Error::Gone));
+            };
+            let (buffer, hindrance) = match outbox.push(left, details) {
+                Ok(sequence) => return Ok(sequence),
+                Err(failed) => failed,
+            };
+            let hindering = outbox.count_full(!waits);
+            if waits {
+                return self.wait_to_push(client, buffer, details);
             }
-            Err((buffer, hindrance)) => {
-                self.look_again();
-                Err((buffer, hindrance.into()))
+            self.look_again();
+            if client.is_some() {
+                return Err((buffer, hindrance.into()));
             }
+            if !self.part_with_hindering(hindering) {
+                self.note_refused();
+                return Err((buffer, hindrance.into()));
+            }
+            // Without them there may be room.
+            left = buffer;
         }
     }
 

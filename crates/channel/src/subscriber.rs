@@ -194,7 +194,7 @@ impl Endpoint {
     #[inline(never)]
     fn pop_of_any(&mut self) -> Option<Taken> {
         loop {
-            if let Some(taken) = self.inbox.pop() {
+            if let Some(taken) = self.pop_of_next() {
                 return Some(taken);
             }
             if !self.is_mistaken() {
@@ -203,14 +203,23 @@ impl Endpoint {
         }
     }
 
+    /// A turn is over: takes news, so that those who have come meanwhile have theirs, however much the others send.
+    fn pop_of_next(&mut self) -> Option<Taken> {
+        self.look();
+        self.inbox.pop()
+    }
+
     /// The next message, waited for until `deadline`.
     pub(crate) fn pop_until(&mut self, deadline: Option<Instant>) -> Result<Taken, Error> {
         self.check()?;
         loop {
-            if let Some(taken) = self.inbox.pop() {
+            let taken = self.inbox.pop_in_turn();
+            if let Some(taken) = taken.or_else(|| self.pop_of_next()) {
                 return Ok(taken);
             }
-            if !self.wait_for_message(deadline) || self.has_lost() {
+            // Where something is there and cannot be taken, its publisher takes it back again and again.
+            let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if is_over || !self.wait_for_message(deadline) || self.has_lost() {
                 return Err(Error::TimedOut);
             }
         }

@@ -7,6 +7,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 mod clock;
 #[cfg(miri)]
@@ -405,36 +406,39 @@ pub fn has_ended(thread: u32) -> bool {
 const MEMBARRIER_CMD_GLOBAL_EXPEDITED: usize = 1 << 1;
 const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: usize = 1 << 2;
 
-/// Whether this process's threads get the barriers of [`make_barriers`], whoever makes them; asks for it the first time. Linux 4.16.
+/// Whether barriers are made and got: 0: not asked yet; 1: no; 2: yes.
+static BARRIERS: AtomicU8 = AtomicU8::new(0);
+
+/// Whether this process's threads get the barriers of [`make_barriers`], whoever makes them, and it can make some; asks for it the first
+/// time. Linux 4.16.
 #[inline]
 #[must_use]
 pub fn gets_barriers() -> bool {
-    use std::sync::atomic::{AtomicU8, Ordering};
-    /// 0: not asked yet; 1: no; 2: yes.
-    static STATE: AtomicU8 = AtomicU8::new(0);
     #[cold]
     fn ask() -> bool {
         let command = MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
         // SAFETY: plain arguments.
         let asked = unsafe { call(libc::SYS_membarrier, [command, 0, 0, 0, 0, 0]) };
-        STATE.store(1 + u8::from(asked == 0), Ordering::Relaxed);
+        BARRIERS.store(1 + u8::from(asked == 0), Ordering::Relaxed);
         asked == 0
     }
-    match STATE.load(Ordering::Relaxed) {
+    match BARRIERS.load(Ordering::Relaxed) {
         0 => ask(),
         state => state == 2,
     }
 }
 
-/// A full barrier in all running threads of the processes that asked for it.
-pub fn make_barriers() {
+/// A full barrier in all running threads of the processes that asked for it. False: a filter of system calls refuses it by now, and
+/// [`gets_barriers`] says no from now on.
+#[must_use]
+pub fn make_barriers() -> bool {
+    let arguments = [MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0];
     // SAFETY: plain arguments.
-    unsafe {
-        call(
-            libc::SYS_membarrier,
-            [MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0],
-        )
-    };
+    let is_made = unsafe { call(libc::SYS_membarrier, arguments) } == 0;
+    if !is_made {
+        BARRIERS.store(1, Ordering::Relaxed);
+    }
+    is_made
 }
 
 /// Lets another runnable thread have the processor.

@@ -190,16 +190,22 @@ impl Matching {
         .collect()
     }
 
-    /// Its link with the participant of this id is over, it says. When the other has said so too, the pair is wanted again: returns the
-    /// link that they had, if this agent made it.
-    pub(crate) fn handle_left(&mut self, client: ClientId, peer_id: u64) -> Option<u64> {
+    /// Its link with the participant of this id is over, it says. When the other has said so too, or has not got its end
+    /// (`is_unready` says that of a link), the pair is wanted again: returns the link that they had, if this agent made it.
+    pub(crate) fn handle_left(
+        &mut self,
+        client: ClientId,
+        peer_id: u64,
+        is_unready: impl Fn(u64) -> bool,
+    ) -> Option<u64> {
         let peer = *self.ids.get(&peer_id)?;
         let member = self.members.get_mut(&client)?;
-        if !member.ties.contains_key(&peer) {
-            return None;
-        }
+        let tie = *member.ties.get(&peer)?;
+        // What is not ready, its server alone has.
+        let is_alone = matches!(tie, Tie::Link(link) if !member.sends && is_unready(link));
         member.left.insert(peer);
-        if !self.members.get(&peer)?.left.contains(&client) {
+        let other = self.members.get(&peer)?;
+        if !is_alone && !other.left.contains(&client) {
             return None;
         }
         let mut link = None;

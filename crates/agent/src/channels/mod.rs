@@ -312,7 +312,11 @@ impl Server {
 
     /// A link is over for it. What it says of a link that it does not have is not answered: the other may have gone meanwhile.
     pub(crate) fn handle_left(&mut self, id: ClientId, left: Left) {
-        if let Some(link) = self.channels.matching.handle_left(id, left.peer) {
+        let Channels {
+            matching, unready, ..
+        } = &mut self.channels;
+        let is_unready = |link| unready.contains_key(&link);
+        if let Some(link) = matching.handle_left(id, left.peer, is_unready) {
             self.channels.forget(link);
         }
     }

@@ -163,7 +163,7 @@ fn who_is_never_ready_or_never_reads_keeps_nobody_waiting() {
 fn a_publisher_that_does_not_read_gets_no_more_links_than_its_socket_takes() {
     let agent = Running::start(Config::default());
     let publisher = come(&agent, "news", Role::Publisher);
-    let subscribers: Vec<_> = (0..600)
+    let subscribers: Vec<_> = (0..500)
         .map(|_| come(&agent, "news", Role::Subscriber))
         .collect();
     agent.wait_for(|_| true);

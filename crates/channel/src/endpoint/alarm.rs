@@ -1,23 +1,32 @@
 //! A timer in the epoll set of a participant, made when one is needed.
 
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
+/// A time that is less than this before the one that is set is the same.
+const SLACK: Duration = Duration::from_millis(1);
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
     timer: Option<TimerFd>,
-    is_set: bool,
+    /// When it goes off.
+    at: Option<Instant>,
 }
 
 impl Alarm {
-    /// Goes off once after this time, which is not zero, if it is not set already; `None`: not at all.
+    /// Goes off once after this time, which is not zero, or earlier if it is set already; `None`: not at all.
     pub(super) fn set(&mut self, after: Option<Duration>, epoll: &Epoll) -> nix::Result<()> {
-        if after.is_some() == self.is_set {
+        let at = after.map(|after| Instant::now() + after);
+        let is_set = match (at, self.at) {
+            (Some(at), Some(before)) => before < at + SLACK,
+            (at, before) => at == before,
+        };
+        if is_set {
             return Ok(());
         }
         if self.timer.is_none() {
@@ -38,7 +47,7 @@ impl Alarm {
                 None => timer.unset()?,
             }
         }
-        self.is_set = after.is_some();
+        self.at = at;
         Ok(())
     }
 
@@ -48,6 +57,6 @@ impl Alarm {
             // Not blocking: where somebody has read it before, there is nothing to wait for.
             let _ = timer.wait();
         }
-        self.is_set = false;
+        self.at = None;
     }
 }

@@ -1,5 +1,5 @@
-//! What waits for room while its participant does something else: messages of dead members of a group, and the word to a client that there
-//! is no reply.
+//! What waits for room while its participant does something else: messages of dead members of a group, the word to a client that there is
+//! no reply, and what a user who waits himself could not send.
 
 use std::time::{Duration, Instant};
 
@@ -59,6 +59,7 @@ impl Endpoint {
     pub(super) fn work_off(&mut self) {
         if let Some(outbox) = self.outbox.as_mut().filter(|outbox| outbox.has_orphans()) {
             outbox.collect_all();
+            self.part_with_slow();
         }
         for held in self.links.iter_mut().flatten() {
             while let (Some(replies), Some(request)) = (&mut held.replies, held.owed.front())
@@ -72,7 +73,9 @@ impl Endpoint {
 
     /// Where something waits for room: says to those who are to make it that this end sleeps. False: there may be some.
     pub(super) fn backlog_sleeps(&mut self) -> bool {
-        let waiting = self.outbox.iter_mut().filter(|outbox| outbox.has_orphans());
+        let is_refused = self.is_refused;
+        let waits = |outbox: &&mut Outbox| is_refused || outbox.has_orphans();
+        let waiting = self.outbox.iter_mut().filter(waits);
         let links = self.links.iter_mut().flatten();
         let owing = links.filter(|held| !held.owed.is_empty());
         let mut all = waiting.chain(owing.filter_map(|held| held.replies.as_mut()));
@@ -84,7 +87,9 @@ impl Endpoint {
         let links = self.links.iter_mut().flatten();
         let replies = links.filter_map(|held| held.replies.as_mut());
         let all = self.outbox.iter_mut().chain(replies);
-        all.for_each(Outbox::collect_all);
+        all.for_each(|outbox| {
+            outbox.collect_all();
+        });
     }
 
     pub(super) fn has_orphans(&self) -> bool {
@@ -103,12 +108,21 @@ impl Endpoint {
         self.rearm_backlog();
     }
 
-    /// He is woken, too, when there is room for what waits, and when it is time to look for the agent again.
+    /// His message found no room, as he is told: he is woken when there may be some.
+    pub(crate) fn note_refused(&mut self) {
+        self.is_refused = true;
+        self.rearm();
+    }
+
+    /// He is woken, too, when there is room for what waits, and when something is to be done again.
     pub(super) fn rearm_backlog(&mut self) {
         if !self.backlog_sleeps() {
             self.ring_own();
         }
-        let due = self.control.retry_in(Instant::now());
+        let now = Instant::now();
+        let outbox = self.outbox.as_ref().filter(|outbox| outbox.has_orphans());
+        let slow = outbox.and_then(|outbox| outbox.slow(now, self.options.patience?).1);
+        let due = self.retry_in(now).into_iter().chain(slow).min();
         // Where there is no timer to be had, the next news or call does.
         let _ = self.alarm.set(
             due.map(|due| due.max(Duration::from_millis(1))),

@@ -109,10 +109,7 @@ impl Endpoint {
             None
         };
         let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
-        let timeout = [left, slow, self.control.retry_in(now)]
-            .into_iter()
-            .flatten()
-            .min();
+        let timeout = [left, slow, self.retry_in(now)].into_iter().flatten().min();
         let mut news = [EpollEvent::empty(); NEWS_MAX];
         let count = self.await_news(&mut news, timeout);
         let is_done = done(self);

@@ -1,7 +1,7 @@
 //! Which subscribers get a message, and whether they have room.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_shm::link::flags;
 
@@ -52,7 +52,7 @@ impl Outbox {
             if self.groups[place].0.members.is_empty() {
                 continue;
             }
-            if !self.groups[place].1.is_empty() && self.must_wait() {
+            if !self.groups[place].1.flights.is_empty() && self.must_wait() {
                 return Err(Hindrance::Full);
             }
             let (member, bucket) = self.choose_member(place, key, memory)?;
@@ -74,7 +74,9 @@ impl Outbox {
         bucket: Option<u16>,
         memory: u64,
     ) -> Result<(), Hindrance> {
-        if self.has_room(index, memory) {
+        if self.has_room(index, memory)
+            || self.give_up_orphans(self.options.patience) && self.has_room(index, memory)
+        {
             self.targets.push((index, bucket));
             return Ok(());
         }
@@ -107,7 +109,7 @@ impl Outbox {
     }
 
     /// This subscriber has no room for what is for it. Where somebody waits for that, it holds that up, from now on or since it was first
-    /// said.
+    /// said; where somebody is told so, [`Outbox::count_full`] says that.
     pub(super) fn note_full(&mut self, index: PeerIndex) {
         self.hindered_by = Some(index);
         if self.is_waited() {
@@ -141,15 +143,18 @@ impl Outbox {
         self.waited_since.is_some()
     }
 
-    /// The publisher waits for what could not go just now, or is told so. Onlookers learn of it at once: one whose messages cannot go
-    /// publishes nothing.
-    pub(crate) fn count_full(&mut self) {
-        if let Some(index) = self.hindered_by.take()
-            && let Some(peer) = self.peers[index].as_mut()
-        {
+    /// The publisher waits for what could not go just now, or `is_told` so: then who had no room, which is returned, holds that up from now
+    /// on. Onlookers learn of it at once: one whose messages cannot go publishes nothing.
+    pub(crate) fn count_full(&mut self, is_told: bool) -> Option<PeerIndex> {
+        let index = self.hindered_by.take()?;
+        if let Some(peer) = self.peers[index].as_mut() {
             peer.full += 1;
             peer.end.tell_full(peer.full);
         }
+        if is_told {
+            self.note_held_up(index);
+        }
+        Some(index)
     }
 
     /// Something is to be seen of this subscriber's link with the next publication.
@@ -224,7 +229,7 @@ impl Outbox {
     /// Whether something that dead members of groups had waits for living ones.
     pub(crate) fn has_orphans(&self) -> bool {
         let mut groups = self.groups.iter();
-        groups.any(|(_, orphans)| !orphans.is_empty())
+        groups.any(|(_, orphans)| !orphans.flights.is_empty())
     }
 
     /// Gives what dead members of groups had to living ones, as far as these have room.
@@ -233,7 +238,7 @@ impl Outbox {
             if self.groups[place].0.members.is_empty() {
                 continue;
             }
-            let mut waiting = std::mem::take(&mut self.groups[place].1);
+            let mut waiting = std::mem::take(&mut self.groups[place].1.flights);
             // Keys stay in order; those that wait hold no others up.
             let mut stuck = HashSet::new();
             waiting.retain(|flight| {
@@ -244,7 +249,7 @@ impl Outbox {
                 }
                 waits
             });
-            self.groups[place].1 = waiting;
+            self.groups[place].1.flights = waiting;
         }
         self.publish();
     }
@@ -261,8 +266,18 @@ impl Outbox {
         } else {
             0
         };
-        let sent = Sent::new(buffer, flight.sequence, marks);
-        let chosen = self.choose_member(place, flight.key, sent.memory_bytes);
+        let (sent, key) = (Sent::new(buffer, flight.sequence, marks), flight.key);
+        // What it takes here, it will take there.
+        self.out_bytes -= sent.memory_bytes;
+        let is_placed = self.give_to_member(place, number, key, sent);
+        if !is_placed {
+            self.out_bytes += sent.memory_bytes;
+        }
+        is_placed
+    }
+
+    fn give_to_member(&mut self, place: usize, number: u32, key: Option<u64>, sent: Sent) -> bool {
+        let chosen = self.choose_member(place, key, sent.memory_bytes);
         let Ok((member, bucket)) = chosen else {
             return false;
         };
@@ -273,5 +288,35 @@ impl Outbox {
         }
         self.write(member, number, bucket, sent);
         true
+    }
+
+    /// Where there is no room for something else: gives up what waits for a member of a group that has had none for so long. False: nothing
+    /// does.
+    pub(super) fn give_up_orphans(&mut self, patience: Option<Duration>) -> bool {
+        if !self.has_orphans() {
+            return false;
+        }
+        let now = Instant::now();
+        let mut given_up = Vec::new();
+        for (_, orphans) in &mut self.groups {
+            let age = orphans
+                .alone_since
+                .map(|since| now.saturating_duration_since(since));
+            // None: the group has a member, or there is no end to patience.
+            if age
+                .zip(patience)
+                .is_some_and(|(age, patience)| age >= patience)
+            {
+                given_up.extend(orphans.flights.drain(..));
+            }
+        }
+        for flight in &given_up {
+            self.dropped += 1;
+            if let Some(pending) = &mut self.pending {
+                pending.forget(self.flights.get(*flight).sequence);
+            }
+            self.out_bytes -= self.flights.settle(*flight);
+        }
+        !given_up.is_empty()
     }
 }

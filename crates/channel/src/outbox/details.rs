@@ -1,6 +1,8 @@
 //! What an outbox is told, and says.
 
-use crate::WhenFull;
+use std::time::Duration;
+
+use crate::{Channel, WhenFull};
 
 /// Why a message cannot go now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,11 +48,23 @@ impl Details {
 pub(crate) struct OutboxOptions {
     pub(crate) when_full: WhenFull,
     pub(crate) redeliver: bool,
+    /// How long one that gives nothing back is borne, and what waits for a member of a group that has none is kept where room is needed.
+    /// None: for ever.
+    pub(crate) patience: Option<Duration>,
     /// Each message gets an answer, or is said to get none.
     pub(crate) is_answered: bool,
 }
 
 impl OutboxOptions {
+    pub(crate) fn of(channel: &Channel, is_answered: bool) -> OutboxOptions {
+        OutboxOptions {
+            when_full: channel.when_full,
+            redeliver: channel.redeliver,
+            patience: channel.patience,
+            is_answered,
+        }
+    }
+
     /// Of the replies of a participant with these. What a client waits for is not dropped in silence: it is told that there is none.
     pub(crate) fn of_replies(self) -> OutboxOptions {
         let blocks = self.when_full == WhenFull::Block;
@@ -61,6 +75,7 @@ impl OutboxOptions {
                 WhenFull::Fail
             },
             redeliver: false,
+            patience: self.patience,
             is_answered: false,
         }
     }

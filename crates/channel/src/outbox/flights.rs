@@ -107,6 +107,12 @@ impl Flights {
         self.list.len() as u32 - 1
     }
 
+    /// The bytes of memory that it takes.
+    pub(super) fn bytes(&self, number: u32) -> u64 {
+        let buffer = self.get(number).buffer.as_ref();
+        buffer.map_or(0, Buffer::memory_bytes)
+    }
+
     /// One who had it has it no more; returns the bytes of memory that it takes.
     #[inline]
     pub(super) fn settle(&mut self, number: u32) -> u64 {

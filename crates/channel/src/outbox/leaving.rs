@@ -33,7 +33,7 @@ impl Outbox {
         };
         // It may still read all of it.
         let taken = Ok(peer.end.tail());
-        self.group_of(group).0.remove(id, index);
+        self.leave_group(group, id, index);
         for out in &out {
             self.flights.hold(out.flight);
         }
@@ -63,7 +63,7 @@ impl Outbox {
         self.liars.retain(|liar| *liar != index);
         let is_member = peer.group != 0 && !peer.is_parted;
         if is_member {
-            self.group_of(peer.group).0.remove(peer.id, index);
+            self.leave_group(peer.group, peer.id, index);
         }
         if is_member && self.options.redeliver {
             self.orphan(peer.group, &left, peer.end.taken());
@@ -76,6 +76,7 @@ impl Outbox {
             }
             return;
         }
+        self.forget_groups();
         for out in left {
             self.dropped += 1;
             if let Some(pending) = &mut self.pending {
@@ -83,6 +84,20 @@ impl Outbox {
             }
             self.flights.settle(out.flight);
         }
+    }
+
+    fn leave_group(&mut self, name: u64, id: u64, index: PeerIndex) {
+        let (group, orphans) = self.group_of(name);
+        group.remove(id, index);
+        if group.members.is_empty() {
+            orphans.alone_since = Some(Instant::now());
+        }
+    }
+
+    /// Groups that have no member, and for which nothing waits, are as those that never were.
+    pub(super) fn forget_groups(&mut self) {
+        self.groups
+            .retain(|(group, orphans)| !group.members.is_empty() || !orphans.flights.is_empty());
     }
 
     /// What a member of a group had waits for another one. `taken`: how far it says that it has read.
@@ -95,13 +110,17 @@ impl Outbox {
         let mut orphans: Vec<u32> = out.iter().map(|out| out.flight).collect();
         let flights = &self.flights;
         orphans.sort_by_key(|flight| flights.get(*flight).sequence);
-        let waiting = &mut self.group_of(group).1;
+        let bytes = orphans.iter().map(|flight| flights.bytes(*flight));
+        self.out_bytes += bytes.sum::<u64>();
+        let waiting = &mut self.group_of(group).1.flights;
         orphans.extend(waiting.drain(..));
         waiting.extend(orphans);
         self.place_orphans();
+        self.forget_groups();
     }
 
-    /// Subscribers that have had no room, and given nothing back, for longer than that; and how long it is until the next one will have.
+    /// Subscribers that have had no room, and given nothing back, for longer than that; and how long it is until the next one will have, or
+    /// until what waits for a member of a group that has none is kept no longer.
     pub(crate) fn slow(
         &self,
         now: Instant,
@@ -119,6 +138,12 @@ impl Outbox {
                 Some(left) => next = Some(next.map_or(left, |next| next.min(left))),
             }
         }
-        (slow, next)
+        let waiting = self.groups.iter().map(|(_, orphans)| orphans);
+        let waiting = waiting.filter(|orphans| !orphans.flights.is_empty());
+        let left = waiting.filter_map(|orphans| {
+            let age = now.saturating_duration_since(orphans.alone_since?);
+            patience.checked_sub(age).filter(|left| !left.is_zero())
+        });
+        (slow, next.into_iter().chain(left).min())
     }
 }

@@ -13,6 +13,7 @@ use millrace_shm::withheld::Withheld;
 use super::*;
 use crate::inbox::{Inbox, Source, Taken};
 
+mod deserted;
 mod hostile;
 mod waiting;
 
@@ -32,6 +33,7 @@ impl World {
         let options = OutboxOptions {
             when_full,
             redeliver,
+            patience: None,
             is_answered: true,
         };
         World {
@@ -455,6 +457,30 @@ fn what_waits_for_one_group_does_not_take_the_room_of_a_message_that_goes_to_two
         assert_eq!(got, [0, 1, 3, 4], "2 was the oldest");
     }
     world.assert_all_is_back();
+}
+
+#[test]
+fn memory_is_taken_back_from_whoever_has_some_unread() {
+    let mut world = World::new(WhenFull::DropOldest, false);
+    world.join(1, 7, 16);
+    world.join(2, 7, 16);
+    let bytes = 60_000;
+    let send = |world: &mut World| {
+        let buffer = world.outbox.loan(bytes).unwrap();
+        world.outbox.push(buffer, Details::of_next(None)).unwrap();
+        world.outbox.publish();
+    };
+    (0..10).for_each(|_| send(&mut world));
+    // One has read all that it has, and more than the other.
+    let of_first: Vec<_> = std::iter::from_fn(|| world.pop(1)).collect();
+    let taken = world.pop(2).unwrap().1;
+    world.release(2, &taken);
+    let mut loans = Vec::new();
+    while let Ok(buffer) = world.outbox.loan(bytes) {
+        loans.push(buffer);
+    }
+    assert_eq!((of_first.len(), loans.len()), (5, 16 - 5));
+    assert!(world.pop(2).is_none(), "all of it was taken back");
 }
 
 #[test]

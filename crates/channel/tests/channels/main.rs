@@ -4,6 +4,7 @@ mod agent;
 mod forks;
 mod groups;
 mod requests;
+mod room;
 mod sys;
 mod tasks;
 mod waiting;

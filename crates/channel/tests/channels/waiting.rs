@@ -311,6 +311,16 @@ fn a_link_that_cannot_be_mapped_whole_is_over_for_its_other_end() {
         recv(hand.bell.as_raw_fd(), &mut [0], MsgFlags::empty()),
         Ok(0)
     );
+    // It asks for another one, after a second.
+    let mut said = [0; MAX_BYTES];
+    let bytes = loop {
+        match recv(control, &mut said, MsgFlags::MSG_DONTWAIT) {
+            Ok(bytes) => break bytes,
+            Err(_) => assert!(!server.wait_for_clients(1, A_WHILE)),
+        }
+    };
+    let said = ToAgent::parse(&said[..bytes]);
+    assert!(matches!(said, Ok(ToAgent::Left(left)) if left.peer == 8));
     nix::unistd::close(control).unwrap();
 }
 

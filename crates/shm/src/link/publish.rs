@@ -209,8 +209,7 @@ impl PublishEnd {
     /// Says that the publisher sleeps until a ticket comes back. False: one has, or may have, and it must not.
     pub fn sleep(&mut self) -> bool {
         let words = self.link.words(self.direction);
-        self.sleeper.say_asleep(&words.publisher_asleep);
-        let is_there = self.has_back(1);
+        let is_there = !self.sleeper.say_asleep(&words.publisher_asleep) || self.has_back(1);
         if is_there {
             self.wake();
         }

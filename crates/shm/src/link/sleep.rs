@@ -51,8 +51,9 @@ pub(super) struct Sleeper {
 }
 
 impl Sleeper {
-    /// Before the last look: says that the end sleeps.
-    pub(super) fn say_asleep(&mut self, word: &AtomicU32) {
+    /// Before the last look: says that the end sleeps. False: it must not, this time, since the barrier that the other end was promised
+    /// cannot be made any more, as behind a filter of system calls. It promises no more.
+    pub(super) fn say_asleep(&mut self, word: &AtomicU32) -> bool {
         let before = word.load(Ordering::Relaxed);
         word.store(ASLEEP, Ordering::Relaxed);
         // SeqCst: pairs with that in `must_ring`.
@@ -60,15 +61,17 @@ impl Sleeper {
         #[cfg(not(loom))]
         {
             // Whoever has found the bit has no barrier of its own. After this nobody finds it any more, and only after this is it left out.
-            if before & BARRIER != 0 {
-                sys::make_barriers();
-            }
+            let is_kept = before & BARRIER == 0 || sys::make_barriers();
             let now = spin::clock();
             self.sleeps_often = now.wrapping_sub(self.last) < spin::cycles(OFTEN_NS);
             self.last = now;
+            is_kept
         }
         #[cfg(loom)]
-        let _ = before;
+        {
+            let _ = before;
+            true
+        }
     }
 
     /// Says that the end is awake.

@@ -15,6 +15,9 @@ pub struct Popped {
     pub lost: u32,
 }
 
+/// A publisher that takes the oldest back so often while one is being taken does nothing else: there is nothing then.
+const TRIES: u32 = 1024;
+
 /// Takes descriptors out, and gives tickets back.
 #[derive(Debug)]
 pub struct SubscribeEnd {
@@ -109,7 +112,7 @@ impl SubscribeEnd {
     /// was read is not counted, since its publisher had counted it before.
     fn pop_in_race(&mut self) -> Option<Popped> {
         let taken = &self.link.words(self.direction).taken;
-        loop {
+        for _ in 0..TRIES {
             // Acquire: pairs with the publisher's swap; what it wrote over later is not of this lap.
             let oldest = taken.load(Ordering::Acquire);
             let found = self.look(oldest);
@@ -129,6 +132,7 @@ impl SubscribeEnd {
                 return Some(Popped { descriptor, lost });
             }
         }
+        None
     }
 
     /// Gives a ticket back: its message may be written over. True: the publisher sleeps, and has to be woken.
@@ -178,8 +182,7 @@ impl SubscribeEnd {
     /// Says that the subscriber sleeps until something is published. False: something has been, and it must not.
     pub fn sleep(&mut self) -> bool {
         let words = self.link.words(self.direction);
-        self.sleeper.say_asleep(&words.subscriber_asleep);
-        let is_there = self.has_some();
+        let is_there = !self.sleeper.say_asleep(&words.subscriber_asleep) || self.has_some();
         if is_there {
             self.wake();
         }

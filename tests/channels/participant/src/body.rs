@@ -1,8 +1,16 @@
 //! What a message says: whose it is and its number, and bytes that follow from both, so that one that is torn shows.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 /// Messages of one publisher fall into so many keys.
 pub const KEYS: u64 = 16;
-const LONGEST: u64 = 12_000;
+/// Of the long ones.
+static LONGEST: AtomicU64 = AtomicU64::new(12_000);
+
+/// From now on long ones are so long that one fills a good part of a pool.
+pub fn make_long() {
+    LONGEST.store(3_000_000, Relaxed);
+}
 
 /// Spreads a number over all bits (SplitMix64's finalizer, Steele et al. 2014).
 pub fn mix(number: u64) -> u64 {
@@ -15,7 +23,11 @@ pub fn mix(number: u64) -> u64 {
 /// The length of a message in bytes: mostly short, some long.
 pub fn bytes_of(whose: u64, number: u64) -> usize {
     let roll = mix(whose ^ number);
-    let limit = if roll & 7 == 0 { LONGEST } else { 200 };
+    let limit = if roll & 7 == 0 {
+        LONGEST.load(Relaxed)
+    } else {
+        200
+    };
     16 + (roll >> 8) as usize % limit as usize
 }
 

@@ -146,6 +146,7 @@ pub fn act(order: &Order, role: &str) -> Result<(), Failure> {
         }
         "server" => {
             let server = order.open(|channel| channel.clone().timeout(GLANCE / 20).server())?;
+            ledger::note_hostile(&order.directory, server.id())?;
             while !order.is_stopped() {
                 if let Ok(request) = server.receive() {
                     vandal.scribble()?;

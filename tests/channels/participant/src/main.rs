@@ -1,6 +1,6 @@
 //! Participants of channels that write down what they do, so that those who are killed have said it, and a judge who reads that.
 //!
-//!     participant ROLE DIRECTORY NAME [GROUP|- [redeliver] [keyed] [patient|hasty] [drop-oldest|drop-newest]]
+//!     participant ROLE DIRECTORY NAME [GROUP|- [redeliver] [keyed] [patient|hasty] [long] [beset] [fail|drop-oldest|drop-newest]]
 //!     participant judge DIRECTORY all|drop-oldest|drop-newest|once|once-or-dropped|redeliver|redeliver-keyed MAY_MISS
 //!
 //! `publisher`, `subscriber`, `client` and `server` do their work until SIGTERM, then finish it and end with 0; they end with 1, and say
@@ -41,6 +41,8 @@ pub struct Order {
     pub in_group: bool,
     pub is_keyed: bool,
     pub when_full: WhenFull,
+    /// Servers that mean no good are among those of a client.
+    pub is_beset: bool,
 }
 
 impl Order {
@@ -82,11 +84,16 @@ fn main() -> Result<(), Failure> {
     if rest.contains(&"hasty") {
         channel = channel.patience(Some(Duration::from_millis(50)));
     }
+    if rest.contains(&"long") {
+        body::make_long();
+        channel = channel.pool_bytes(16 << 20);
+    }
     let group = rest.first().filter(|group| **group != "-");
     if let Some(group) = group {
         channel = channel.group(group);
     }
     let when_full = match rest.last() {
+        Some(&"fail") => WhenFull::Fail,
         Some(&"drop-oldest") => WhenFull::DropOldest,
         Some(&"drop-newest") => WhenFull::DropNewest,
         _ => WhenFull::Block,
@@ -103,6 +110,7 @@ fn main() -> Result<(), Failure> {
         in_group: group.is_some(),
         is_keyed: rest.contains(&"keyed"),
         when_full,
+        is_beset: rest.contains(&"beset"),
     };
     match role {
         "publisher" => stream::publish(&order),

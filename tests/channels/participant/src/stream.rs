@@ -47,14 +47,21 @@ pub fn publish(order: &Order) -> Result<(), Failure> {
 
 fn send(publisher: &Publisher, number: u64, order: &Order) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
-    let is_over = |error: &Error| !matches!(error, Error::TimedOut) || Instant::now() > deadline;
-    let drops = order.when_full != WhenFull::Block;
+    let waits = order.when_full == WhenFull::Block;
+    let is_over = |error: &Error| {
+        let comes_to_an_end = match error {
+            Error::TimedOut => true,
+            Error::Full | Error::NoReceiver => order.when_full == WhenFull::Fail,
+            _ => false,
+        };
+        !comes_to_an_end || Instant::now() > deadline
+    };
     let whose = publisher.id();
     let mut loan = loop {
         match publisher.loan(body::bytes_of(whose, number)) {
             Ok(loan) => break loan,
             // A subscriber without room is passed over; a pool without any is not.
-            Err(Error::Full) if drops && Instant::now() < deadline => {
+            Err(Error::Full) if !waits && Instant::now() < deadline => {
                 publisher.publish();
                 std::thread::yield_now();
             }
@@ -79,7 +86,13 @@ fn send(publisher: &Publisher, number: u64, order: &Order) -> Result<(), Failure
             Err(failed) if is_over(&failed.error) => {
                 return Err(format!("no room: {}", failed.error).into());
             }
-            Err(failed) => loan = failed.loan,
+            Err(failed) => {
+                loan = failed.loan;
+                if !waits {
+                    publisher.publish();
+                    std::thread::yield_now();
+                }
+            }
         }
     }
 }
@@ -95,7 +108,7 @@ impl Gaps<'_> {
     /// those that are missing before it.
     fn check(&mut self, number: u64, message: &Message<'_>) -> Result<u64, String> {
         let (publisher, lost) = (message.publisher(), message.lost_before());
-        if self.order.when_full == WhenFull::Block {
+        if matches!(self.order.when_full, WhenFull::Block | WhenFull::Fail) {
             return match lost {
                 0 => Ok(number),
                 _ => Err(format!("{publisher:016x}: {lost} were given up")),

@@ -114,6 +114,10 @@ fn a_link_that_either_end_holds_is_not_made_again() {
     }
 }
 
+fn left(matching: &mut Matching, client: u64, peer: u64) -> Option<u64> {
+    matching.handle_left(ClientId(client), peer, |_| false)
+}
+
 #[test]
 fn a_link_that_is_over_for_both_is_made_again() {
     let mut matching = Matching::default();
@@ -122,29 +126,32 @@ fn a_link_that_is_over_for_both_is_made_again() {
     let ids = [1, 2].map(|number| matching.get(ClientId(number)).unwrap().id);
     assert_eq!(link_all(&mut matching).len(), 1);
     for _ in 0..2 {
-        assert_eq!(matching.handle_left(ClientId(1), ids[1]), None);
+        assert_eq!(left(&mut matching, 1, ids[1]), None);
         assert!(link_all(&mut matching).is_empty(), "one alone says so");
     }
-    assert_eq!(
-        matching.handle_left(ClientId(2), 77),
-        None,
-        "whom it does not know"
-    );
-    assert!(matching.handle_left(ClientId(2), ids[0]).is_some());
+    assert_eq!(left(&mut matching, 2, 77), None, "whom it does not know");
+    assert!(left(&mut matching, 2, ids[0]).is_some());
     assert_eq!(link_all(&mut matching).len(), 1);
-    assert_eq!(
-        matching.handle_left(ClientId(2), ids[0]),
-        None,
-        "the new one"
-    );
+    assert_eq!(left(&mut matching, 2, ids[0]), None, "the new one");
     matching.leave(ClientId(1));
     come(&mut matching, 1, true);
     assert_eq!(link_all(&mut matching).len(), 1);
-    assert_eq!(
-        matching.handle_left(ClientId(1), ids[1]),
-        None,
-        "what was said of the dead is forgotten"
-    );
+    let said = left(&mut matching, 1, ids[1]);
+    assert_eq!(said, None, "what was said of the dead is forgotten");
+}
+
+#[test]
+fn of_a_link_that_only_its_server_has_the_server_s_word_is_enough() {
+    let mut matching = Matching::default();
+    come(&mut matching, 1, true);
+    come(&mut matching, 2, false);
+    let ids = [1, 2].map(|number| matching.get(ClientId(number)).unwrap().id);
+    assert_eq!(link_all(&mut matching).len(), 1);
+    let said = matching.handle_left(ClientId(2), ids[0], |_| true);
+    assert!(said.is_some());
+    assert_eq!(link_all(&mut matching).len(), 1);
+    let said = matching.handle_left(ClientId(1), ids[1], |_| true);
+    assert_eq!(said, None, "the client has no end that could be over");
 }
 
 #[test]

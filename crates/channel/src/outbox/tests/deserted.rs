@@ -1,0 +1,71 @@
+//! Groups whose members have gone.
+
+use std::time::Duration;
+
+use super::{Details, POOL_BYTES, World};
+use crate::WhenFull;
+
+/// Members join groups of their own, get what they may, and leave; one that gets everything reads on.
+fn come_and_go(world: &mut World) {
+    world.join(1, 0, 1024);
+    for group in 10..60 {
+        world.join(group, group, 1024);
+        for _ in 0..200 {
+            if let Ok(buffer) = world.outbox.loan(4000) {
+                let pushed = world.outbox.push(buffer, Details::of_next(None));
+                if let Err((buffer, _)) = pushed {
+                    world.outbox.pool_mut().give_back(buffer);
+                }
+                world.outbox.publish();
+            }
+            world.read_all(1);
+        }
+        world.kill(group);
+    }
+    world.outbox.collect_all();
+}
+
+#[test]
+fn what_members_of_deserted_groups_left_makes_room_when_patience_is_over() {
+    for when_full in [WhenFull::Block, WhenFull::DropNewest] {
+        let mut world = World::new(when_full, true);
+        world.outbox.options.patience = Some(Duration::ZERO);
+        come_and_go(&mut world);
+        let half = POOL_BYTES as usize / 2;
+        let buffer = world.outbox.loan(half).unwrap();
+        world.outbox.pool_mut().give_back(buffer);
+        assert!(world.outbox.dropped() > 0);
+        world.outbox.collect_all();
+        assert_eq!(world.outbox.groups.len(), 0);
+        assert_eq!((world.outbox.out_bytes, world.outbox.in_flight()), (0, 0));
+        assert!(
+            world.outbox.single(64).is_some(),
+            "as if there never was a group"
+        );
+        world.assert_all_is_back();
+    }
+}
+
+#[test]
+fn what_the_last_member_left_waits_for_the_next_one_while_there_is_patience() {
+    let mut world = World::new(WhenFull::Block, true);
+    world.join(1, 0, 64);
+    world.join(2, 7, 64);
+    for number in 0..5 {
+        world.send(number, None).unwrap();
+    }
+    world.kill(2);
+    while world.outbox.loan(4000).is_ok() {}
+    world.join(3, 7, 64);
+    assert_eq!(world.read_all_of(&[3]), [0, 1, 2, 3, 4]);
+    assert_eq!(world.outbox.dropped(), 0);
+}
+
+#[test]
+fn groups_that_have_gone_leave_nothing() {
+    let mut world = World::new(WhenFull::Block, false);
+    come_and_go(&mut world);
+    assert_eq!(world.outbox.groups.len(), 0);
+    assert!(world.outbox.single(64).is_some());
+    world.assert_all_is_back();
+}
