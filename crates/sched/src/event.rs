@@ -84,12 +84,27 @@ pub struct Event {
 
 const _: () = assert!(size_of::<Event>() == 16);
 
+/// Of the first word: stage and priority.
+const QUEUE: u64 = 0xffff << 32;
+
 impl Event {
     /// The same for another stage.
     #[inline]
     #[must_use]
     pub fn to(self, stage: StageId) -> Event {
         Event { stage, ..self }
+    }
+
+    /// Whether all of them are of the first one's stage and priority.
+    #[inline]
+    pub(crate) fn are_of_one_queue(events: &[Event]) -> bool {
+        let Some(first) = events.first() else {
+            return true;
+        };
+        // Without a way out of the loop: they are looked at side by side.
+        let [first, _] = first.pack();
+        let differs = |differs, event: &Event| differs | (event.pack()[0] ^ first);
+        events.iter().fold(0, differs) & QUEUE == 0
     }
 
     /// Whether it is something that workers say to each other.
@@ -124,6 +139,39 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_queue_is_a_stage_and_a_priority() {
+        let event = Event {
+            flow: 1,
+            stage: StageId(3),
+            priority: Priority::High,
+            entry: 0,
+            is_sent_on: false,
+            value: 2,
+        };
+        let other_flow = Event {
+            flow: 9,
+            entry: 1,
+            is_sent_on: true,
+            value: u64::MAX,
+            ..event
+        };
+        let other_stage = event.to(StageId(2));
+        let other_priority = Event {
+            priority: Priority::Low,
+            ..event
+        };
+        assert!(Event::are_of_one_queue(&[]) && Event::are_of_one_queue(&[event]));
+        assert!(Event::are_of_one_queue(&[event, other_flow, event]));
+        for other in [other_stage, other_priority] {
+            for at in 1..6 {
+                let mut events = [event; 6];
+                events[at] = other;
+                assert!(!Event::are_of_one_queue(&events));
+            }
+        }
+    }
 
     #[test]
     fn events_are_two_words() {

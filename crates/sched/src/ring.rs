@@ -13,6 +13,11 @@ pub(crate) const TURN_BIT: u64 = 1 << 63;
 
 type Slot = [AtomicU64; 2];
 
+/// Pairs in a cache line.
+const PAIRS_OF_LINE: u64 = 4;
+/// How many pairs ahead of the one that is taken a line is asked for.
+const AHEAD: u64 = 8 * PAIRS_OF_LINE;
+
 #[derive(Debug)]
 struct Inner {
     slots: Box<[Slot]>,
@@ -61,6 +66,12 @@ impl Inner {
     fn slot(&self, at: u64) -> &Slot {
         // A power of two.
         &self.slots[at as usize & (self.slots.len() - 1)]
+    }
+
+    /// Asks for the line of a place, which will be read.
+    #[inline]
+    fn will_read(&self, at: u64) {
+        millrace_shm::sys::will_read(std::ptr::from_ref(self.slot(at)).cast());
     }
 
     /// The mark of a place, by how many times the ring has been filled.
@@ -175,6 +186,9 @@ impl Consumer {
             let first = slot[0].load(Ordering::Acquire);
             if first & TURN_BIT != self.inner.mark(self.taken) {
                 break;
+            }
+            if self.taken.is_multiple_of(PAIRS_OF_LINE) {
+                self.inner.will_read(self.taken + AHEAD);
             }
             each([first & !TURN_BIT, slot[1].load(Ordering::Relaxed)]);
             self.taken += 1;

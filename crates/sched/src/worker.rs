@@ -257,6 +257,16 @@ impl Worker {
         &self.shared.seen[self.index].0
     }
 
+    /// Whether all events of a stage are done here; no stage: none.
+    #[inline]
+    fn has_every_flow(&self, stage: StageId) -> bool {
+        match self.shared.kinds.get(stage.index()) {
+            Some(Kind::Parallel) => true,
+            Some(_) => self.flows.has_all(stage),
+            None => false,
+        }
+    }
+
     fn receive(&mut self) {
         // All that there is: who sends is never kept waiting by what is done here.
         let mut left = self.input.room();
@@ -275,6 +285,12 @@ impl Worker {
 
     /// Events came: those of one queue that are ours, one after another, at once.
     fn accept_all(&mut self, events: &[Event]) {
+        if let Some(first) = events.first()
+            && self.has_every_flow(first.stage)
+            && Event::are_of_one_queue(events)
+        {
+            return self.queues.extend((first.priority, first.stage), events);
+        }
         let mut rest = events;
         while let Some(first) = rest.first() {
             let queue = (first.priority, first.stage);

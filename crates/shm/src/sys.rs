@@ -72,7 +72,7 @@ pub(crate) fn will_write(place: *const u8) {
 
 /// Asks for a cache line that will be read soon. A hint, as [`will_write`].
 #[inline]
-pub(crate) fn will_read(place: *const u8) {
+pub fn will_read(place: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: it changes nothing and never faults.
     unsafe {

@@ -127,16 +127,13 @@ impl Worker {
         let events = &self.out.events;
         let first = events.first()?;
         let queue = (first.priority, first.stage);
-        let is_of_it = |event: &Event| event.stage == queue.1 && event.priority == queue.0;
-        // Without a way out of the loops: events are looked at side by side.
-        let is_one = match self.shared.kinds.get(queue.1.index()) {
-            Some(Kind::Parallel) => events.iter().fold(true, |one, event| one & is_of_it(event)),
-            Some(_) => events.iter().fold(true, |one, event| {
-                one & is_of_it(event) & self.flows.has(Place::of(queue.1, event.flow))
-            }),
-            None => false,
+        // Without a way out of the loop: events are looked at side by side.
+        let has = |all, event: &Event| all & self.flows.has(Place::of(queue.1, event.flow));
+        let are_ours = || {
+            self.has_every_flow(queue.1)
+                || queue.1.index() < self.shared.kinds.len() && events.iter().fold(true, has)
         };
-        if !is_one {
+        if !(Event::are_of_one_queue(events) && are_ours()) {
             self.hand_on_each(Some(from));
             return None;
         }

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use super::Worker;
 use crate::event::{Event, StageId};
 use crate::graph::Kind;
-use crate::map::{Leave, Pins, Place};
+use crate::map::{BUCKETS, Leave, Pins, Place};
 use crate::outbox::{HANDED_OVER, HANDED_OVER_WITH_STATE, word};
 use crate::seen::ELEPHANTS;
 use crate::shared::Shared;
@@ -46,6 +46,8 @@ struct Leaving {
 pub(super) struct Flows {
     states: Box<[State]>,
     owned: usize,
+    /// Of each stage: how many buckets it does not have. Where that is none, no event has to be looked at.
+    lacks: Box<[usize]>,
     /// How many of those are pinned.
     pinned: usize,
     leaving: Vec<Leaving>,
@@ -64,11 +66,11 @@ impl Flows {
             false => State::Other,
         };
         let states: Box<[State]> = Place::all(stages).map(state).collect();
+        let lacks = |states: &[State]| states.iter().filter(|of| **of != State::Owned).count();
+        let lacks: Box<[usize]> = states.chunks_exact(BUCKETS).map(lacks).collect();
         Flows {
-            owned: states
-                .iter()
-                .filter(|state| **state == State::Owned)
-                .count(),
+            owned: states.len() - lacks.iter().sum::<usize>(),
+            lacks,
             states,
             pinned: shared.pins.values().filter(|of| **of == worker).count(),
             leaving: Vec::new(),
@@ -80,6 +82,20 @@ impl Flows {
     #[inline]
     pub(super) fn has(&self, place: Place) -> bool {
         self.states[place.index()] == State::Owned
+    }
+
+    /// Whether it has every bucket of a stage.
+    #[inline]
+    pub(super) fn has_all(&self, stage: StageId) -> bool {
+        self.lacks[stage.index()] == 0
+    }
+
+    fn set(&mut self, place: Place, state: State) {
+        let (was, is) = (self.has(place), state == State::Owned);
+        self.states[place.index()] = state;
+        self.owned = self.owned + usize::from(is) - usize::from(was);
+        let lacks = &mut self.lacks[place.stage().index()];
+        *lacks = *lacks + usize::from(was) - usize::from(is);
     }
 
     /// Buckets that it has, of all stages.
@@ -154,10 +170,9 @@ impl Worker {
         }
         let mut stages = 0u64;
         for place in &places {
-            self.flows.states[place.index()] = State::Leaving;
+            self.flows.set(*place, State::Leaving);
             stages |= 1 << place.stage().index();
         }
-        self.flows.owned -= places.len();
         while stages != 0 {
             let stage = StageId(stages.trailing_zeros() as u8);
             stages &= stages - 1;
@@ -237,7 +252,7 @@ impl Worker {
             }
             let Leaving { places, to, .. } = self.flows.leaving.swap_remove(at);
             for place in places {
-                self.flows.states[place.index()] = State::Other;
+                self.flows.set(place, State::Other);
                 let what = match self.give_state(place) {
                     true => HANDED_OVER_WITH_STATE,
                     false => HANDED_OVER,
@@ -249,8 +264,7 @@ impl Worker {
 
     /// A bucket has come: its former owner has sent on all that it had. What its handler kept has been taken.
     pub(super) fn take_over(&mut self, place: Place) {
-        self.flows.states[place.index()] = State::Owned;
-        self.flows.owned += 1;
+        self.flows.set(place, State::Owned);
         self.seen().taken.add(1);
         let held = self.flows.held.remove(&place).unwrap_or_default();
         self.flows.held_events -= held.len();
@@ -315,5 +329,28 @@ mod tests {
         }
         assert_eq!(*handled.lock().unwrap(), [(1, 1), (1, 2)]);
         assert_eq!(entries[0].inside(), 0);
+    }
+
+    #[test]
+    fn who_has_got_every_bucket_of_a_stage_has_all_until_one_leaves() {
+        let mut graph = Graph::new();
+        let stage = graph.stage("only", Kind::Atomic, |_| |_: &[Event], _: &mut Out| {});
+        let now = Arc::new(AtomicU64::new(0));
+        let built = build_in_virtual_time(&graph, &Config::new(2), &now);
+        let (mut workers, _entries) = built.unwrap();
+        let all: Vec<Place> = Place::all(1).collect();
+        assert!(!workers[0].flows.has_all(stage));
+        assert!(workers[1].give_away(&all, 0) > 0);
+        while !workers.iter().all(Worker::is_idle) {
+            workers.iter_mut().for_each(|worker| {
+                worker.turn(8);
+            });
+        }
+        let flows = &workers[0].flows;
+        assert!(flows.has_all(stage) && all.iter().all(|place| flows.has(*place)));
+        assert_eq!((flows.owned(), workers[1].flows.owned()), (BUCKETS, 0));
+        assert!(workers[0].give(stage, 5, 1));
+        assert!(!workers[0].flows.has_all(stage));
+        assert_eq!(workers[0].flows.owned(), BUCKETS - 1);
     }
 }
