@@ -226,6 +226,11 @@ def metrics_of_channels(site: Any) -> None:
     for channel, counts in wanted.items():
         assert tuple(of_channel(site, family, channel) for family in families) == counts, channel
         assert of_channel(site, "channel_full_total", channel) is not None, channel
+    depths = {"news": (0, 11, 2), "sums": (5, 0, 0), "drops": (0, 4, 0), "news/alone": (0, 0, 0)}
+    families = ("channel_replies_total", "channel_queued_messages", "channel_held_messages")
+    for channel, counts in depths.items():
+        assert tuple(of_channel(site, family, channel) for family in families) == counts, channel
+    assert sum(series(site, "channel_memory_bytes").values()) == series(site, "channel_bytes")[""]
     pools = 4 << 20
     links = series(site, "channel_bytes")[""] - pools
     assert 0 < links < pools, "three pools of senders, one for replies, and four links"

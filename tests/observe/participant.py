@@ -56,10 +56,10 @@ def obey(end: Any, verb: str, count: int, rest: list[str], held: list[object]) -
             end.drain(PATIENCE_MS / 1000)
         elif verb == "ask":
             number = end.send(bytes(int(rest[0])))
-            reply = end.receive()
+            reply = end.receive(PATIENCE_MS / 1000)
             assert reply is not None and reply.sequence == number, "no answer"
         elif verb == "serve":
-            request = end.receive()
+            request = end.receive(PATIENCE_MS / 1000)
             assert request is not None, "nothing came"
             request.reply(bytes(request))
 

@@ -48,7 +48,7 @@ def speak(name: str) -> None:
 def _exchange(publisher: millrace.Publisher, client: millrace.Client, text: bytes) -> None:
     publisher.send(text)
     asked = client.send(text)
-    reply = client.receive()
+    reply = client.receive(PATIENCE_S)
     assert reply is not None and (reply.sequence, bytes(reply)) == (asked, answer(text)), (text, reply)
 
 
@@ -72,7 +72,7 @@ def listen(name: str) -> None:
 
 def _serve(server: millrace.Server) -> str:
     count = 0
-    while (request := server.receive()) is not None:
+    while (request := server.receive(PATIENCE_S)) is not None:
         request.reply(answer(bytes(request)))
         if request == END:
             return f"{count} requests"

@@ -99,8 +99,8 @@ impl Channels {
                 sys::close_apart(socket);
             }
         }
-        if let (Some(flow), Some(totals)) = (made.flow(0), self.totals.get_mut(&made.key)) {
-            totals.add(&flow);
+        if let Some(totals) = self.totals.get_mut(&made.key) {
+            totals.add_link(&made);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use millrace_wire::Refusal;
 
 use super::Channels;
+use super::linking::Made;
 use super::names::ChannelKey;
 use super::report::FlowReport;
 use crate::metrics::family;
@@ -13,7 +14,7 @@ use crate::metrics::family;
 /// Channels that have series of their own. Of the others there is one sum.
 const SERIES_MAX: usize = 100;
 
-/// What has gone by a channel in its first direction.
+/// What has gone by a channel: in its first direction, and how many replies came back.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Totals {
     pub(super) members: u32,
@@ -22,10 +23,32 @@ pub(super) struct Totals {
     dropped: u64,
     redelivered: u64,
     full: u64,
+    replies: u64,
+    /// What there is now, of links that are there.
+    queued: u64,
+    held: u64,
+    memory: u64,
 }
 
 impl Totals {
-    pub(super) fn add(&mut self, flow: &FlowReport) {
+    /// What has gone by a link that is there still, or not any more.
+    pub(super) fn add_link(&mut self, made: &Made) {
+        if let Some(flow) = made.flow(0) {
+            self.add(&flow);
+        }
+        let replies = made.flow(1).map_or(0, |flow| flow.messages);
+        self.replies = self.replies.saturating_add(replies);
+    }
+
+    fn add_depth(&mut self, made: &Made) {
+        for flow in (0..2).filter_map(|direction| made.flow(direction)) {
+            self.queued += u64::from(flow.queued);
+            self.held += u64::from(flow.held);
+        }
+        self.memory += made.bytes + made.replies_bytes;
+    }
+
+    fn add(&mut self, flow: &FlowReport) {
         self.messages = self.messages.saturating_add(flow.messages);
         self.bytes = self.bytes.saturating_add(flow.bytes);
         self.dropped = self.dropped.saturating_add(flow.dropped);
@@ -105,8 +128,15 @@ impl Channels {
     fn render_channels(&self, text: &mut String) {
         let mut totals = self.totals.clone();
         for made in self.links.values() {
-            if let (Some(flow), Some(totals)) = (made.flow(0), totals.get_mut(&made.key)) {
-                totals.add(&flow);
+            if let Some(totals) = totals.get_mut(&made.key) {
+                totals.add_link(made);
+                totals.add_depth(made);
+            }
+        }
+        for (client, participant) in &self.participants {
+            let key = self.matching.get(*client).map(|member| member.key);
+            if let Some(totals) = key.and_then(|key| totals.get_mut(&key)) {
+                totals.memory += participant.open.pool_bytes;
             }
         }
         let mut channels: Vec<_> = totals.into_iter().collect();
@@ -131,7 +161,7 @@ impl Channels {
             series.push(("channel=\"(others)\"".to_owned(), sum));
         }
         type Value = fn(&Totals) -> u64;
-        let families: [(&str, &str, Value); 5] = [
+        let families: [(&str, &str, Value); 9] = [
             (
                 "channel_messages_total",
                 "Messages that were published on the channel, each for every subscriber that it went to, or requests that were sent.",
@@ -157,9 +187,29 @@ impl Channels {
                 "Times that a message found no room, and its publisher waited or was told so.",
                 |of| of.full,
             ),
+            ("channel_replies_total", "Replies to requests.", |of| {
+                of.replies
+            }),
+            (
+                "channel_queued_messages",
+                "Messages and replies that wait to be taken.",
+                |of| of.queued,
+            ),
+            (
+                "channel_held_messages",
+                "Messages and replies that were taken and are in use.",
+                |of| of.held,
+            ),
+            (
+                "channel_memory_bytes",
+                "Memory of the channel's pools and links.",
+                |of| of.memory,
+            ),
         ];
         for (name, help, value) in families {
-            family(text, name, "counter", help);
+            let is_counter = name.ends_with("_total");
+            let kind = if is_counter { "counter" } else { "gauge" };
+            family(text, name, kind, help);
             for (labels, totals) in &series {
                 let _ = writeln!(text, "millrace_{name}{{{labels}}} {}", value(totals));
             }
@@ -177,6 +227,10 @@ impl Totals {
             full: other.full,
             ..FlowReport::default()
         });
+        self.replies = self.replies.saturating_add(other.replies);
+        self.queued += other.queued;
+        self.held += other.held;
+        self.memory += other.memory;
         self
     }
 }
