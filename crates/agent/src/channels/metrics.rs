@@ -57,6 +57,53 @@ impl Totals {
     }
 }
 
+/// What each channel has series of: counters by their names, and gauges.
+const FAMILIES: [(&str, &str, fn(&Totals) -> u64); 9] = [
+    (
+        "channel_messages_total",
+        "Messages that were published on the channel, each for every subscriber that it went to, or requests that were sent.",
+        |of| of.messages,
+    ),
+    (
+        "channel_sent_bytes_total",
+        "Bytes of these messages.",
+        |of| of.bytes,
+    ),
+    (
+        "channel_dropped_total",
+        "Messages that were given up because a subscriber did not take them.",
+        |of| of.dropped,
+    ),
+    (
+        "channel_redelivered_total",
+        "Messages that were published once more, after the death of who had them.",
+        |of| of.redelivered,
+    ),
+    (
+        "channel_full_total",
+        "Times that a message found no room, and its publisher waited or was told so.",
+        |of| of.full,
+    ),
+    ("channel_replies_total", "Replies to requests.", |of| {
+        of.replies
+    }),
+    (
+        "channel_queued_messages",
+        "Messages and replies that wait to be taken.",
+        |of| of.queued,
+    ),
+    (
+        "channel_held_messages",
+        "Messages and replies that were taken and are in use.",
+        |of| of.held,
+    ),
+    (
+        "channel_memory_bytes",
+        "Memory of the channel's pools and links.",
+        |of| of.memory,
+    ),
+];
+
 impl Channels {
     /// As Prometheus reads it.
     pub(crate) fn render(&self, bytes: u64, text: &mut String) {
@@ -160,53 +207,7 @@ impl Channels {
                 .fold(Totals::default(), |sum, (_, of)| sum.and(of));
             series.push(("channel=\"(others)\"".to_owned(), sum));
         }
-        type Value = fn(&Totals) -> u64;
-        let families: [(&str, &str, Value); 9] = [
-            (
-                "channel_messages_total",
-                "Messages that were published on the channel, each for every subscriber that it went to, or requests that were sent.",
-                |of| of.messages,
-            ),
-            (
-                "channel_sent_bytes_total",
-                "Bytes of these messages.",
-                |of| of.bytes,
-            ),
-            (
-                "channel_dropped_total",
-                "Messages that were given up because a subscriber did not take them.",
-                |of| of.dropped,
-            ),
-            (
-                "channel_redelivered_total",
-                "Messages that were published once more, after the death of who had them.",
-                |of| of.redelivered,
-            ),
-            (
-                "channel_full_total",
-                "Times that a message found no room, and its publisher waited or was told so.",
-                |of| of.full,
-            ),
-            ("channel_replies_total", "Replies to requests.", |of| {
-                of.replies
-            }),
-            (
-                "channel_queued_messages",
-                "Messages and replies that wait to be taken.",
-                |of| of.queued,
-            ),
-            (
-                "channel_held_messages",
-                "Messages and replies that were taken and are in use.",
-                |of| of.held,
-            ),
-            (
-                "channel_memory_bytes",
-                "Memory of the channel's pools and links.",
-                |of| of.memory,
-            ),
-        ];
-        for (name, help, value) in families {
+        for (name, help, value) in FAMILIES {
             let is_counter = name.ends_with("_total");
             let kind = if is_counter { "counter" } else { "gauge" };
             family(text, name, kind, help);
