@@ -419,7 +419,7 @@ impl Endpoint {
     }
 
     /// Has somebody who waits on [`Endpoint::epoll`] himself look again.
-    fn ring_own(&self) {
+    pub(crate) fn ring_own(&self) {
         let _ = self.own_bell.write(1);
     }
 

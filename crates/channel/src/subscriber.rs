@@ -14,6 +14,9 @@ use crate::Error;
 use crate::endpoint::{Endpoint, Shared};
 use crate::inbox::Taken;
 
+/// So often something seems to be there and is not, where its publisher takes it back again and again.
+const TRIES: u32 = 64;
+
 /// Gets the messages of whoever publishes, of each publisher in order and of all in turn. Of one thread at a time.
 #[derive(Debug)]
 pub struct Subscriber {
@@ -193,7 +196,7 @@ impl Endpoint {
 
     #[inline(never)]
     fn pop_of_any(&mut self) -> Option<Taken> {
-        loop {
+        for _ in 0..TRIES {
             if let Some(taken) = self.pop_of_next() {
                 return Some(taken);
             }
@@ -201,6 +204,9 @@ impl Endpoint {
                 return None;
             }
         }
+        // It has not said that it sleeps.
+        self.ring_own();
+        None
     }
 
     /// A turn is over: takes news, so that those who have come meanwhile have theirs, however much the others send.
@@ -212,16 +218,17 @@ impl Endpoint {
     /// The next message, waited for until `deadline`.
     pub(crate) fn pop_until(&mut self, deadline: Option<Instant>) -> Result<Taken, Error> {
         self.check()?;
+        let mut is_over = false;
         loop {
             let taken = self.inbox.pop_in_turn();
             if let Some(taken) = taken.or_else(|| self.pop_of_next()) {
                 return Ok(taken);
             }
-            // Where something is there and cannot be taken, its publisher takes it back again and again.
-            let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             if is_over || !self.wait_for_message(deadline) || self.has_lost() {
                 return Err(Error::TimedOut);
             }
+            // Something is there. Where it cannot be taken, its publisher takes it back again and again.
+            is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
         }
     }
 }

@@ -111,6 +111,13 @@ impl Endpoint {
     /// His message found no room, as he is told: he is woken when there may be some.
     pub(crate) fn note_refused(&mut self) {
         self.is_refused = true;
+        if !self.is_watched {
+            return;
+        }
+        // What others have given back would wake him for nothing, again and again; what came back just now may be the room.
+        if self.outbox.as_mut().is_some_and(Outbox::collect_all) {
+            self.ring_own();
+        }
         self.rearm();
     }
 

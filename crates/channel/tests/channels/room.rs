@@ -171,6 +171,29 @@ fn a_descriptor_tells_of_room_for_what_was_refused() {
 }
 
 #[test]
+fn a_descriptor_does_not_tell_again_and_again_of_room_that_is_another_s() {
+    let agent = Running::start();
+    let channel = channel(&agent, "others").slots(2);
+    let channel = channel.when_full(WhenFull::Fail).patience(None);
+    let publisher = channel.publisher().unwrap();
+    let (stopped, reader) = (channel.subscriber().unwrap(), channel.subscriber().unwrap());
+    assert!(publisher.wait_for_subscribers(2, SOON));
+    let _ = publisher.as_fd();
+    (0..2).for_each(|number| assert!(try_send(&publisher, number, None)));
+    (0..2).for_each(|wanted| assert_eq!(number(&reader), wanted));
+    let mut woken = 0;
+    assert!(!try_send(&publisher, 2, None));
+    while is_readable(&publisher, A_WHILE) {
+        assert!(!try_send(&publisher, 2, None));
+        woken += 1;
+        assert!(woken < 10, "there is no room");
+    }
+    assert_eq!(number(&stopped), 0);
+    assert!(is_readable(&publisher, SOON));
+    assert!(try_send(&publisher, 2, None));
+}
+
+#[test]
 fn a_filter_that_comes_later_keeps_nobody_asleep() {
     let agent = Running::start();
     let channel = channel(&agent, "filtered");
