@@ -53,10 +53,10 @@ impl Endpoint {
             };
             let hindering = outbox.count_full(is_told);
             let limit = MESSAGE_BYTES_MAX.min(outbox.pool().longest_bytes());
+            self.look_again();
             if bytes > limit {
                 return Err(Error::TooLong { bytes, limit });
             }
-            self.look_again();
             if !is_told || client.is_some() {
                 return Err(hindrance.into());
             }

@@ -120,11 +120,12 @@ impl Group {
         self.buckets[usize::from(bucket)].out += 1;
     }
 
-    /// It has come back from the member of this id.
+    /// It has come back from the member of this id, or from one of a group of this name that was forgotten meanwhile.
     #[inline]
     pub(crate) fn came(&mut self, bucket: u16, id: u64) {
-        let bucket = &mut self.buckets[usize::from(bucket)];
-        if bucket.owner == id {
+        if let Some(bucket) = self.buckets.get_mut(usize::from(bucket))
+            && bucket.owner == id
+        {
             bucket.out = bucket.out.saturating_sub(1);
         }
     }

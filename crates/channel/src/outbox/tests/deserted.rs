@@ -62,6 +62,21 @@ fn what_the_last_member_left_waits_for_the_next_one_while_there_is_patience() {
 }
 
 #[test]
+fn one_that_was_left_gives_back_what_it_had_of_a_group_that_was_forgotten() {
+    let mut world = World::new(WhenFull::Block, false);
+    world.join(1, 7, 4);
+    world.send(0, Some(5)).unwrap();
+    world.outbox.part(world.inboxes[&1].0);
+    assert_eq!(world.outbox.groups.len(), 0);
+    world.join(2, 7, 4);
+    assert_eq!(world.read_all(1), [0]);
+    world.outbox.collect_all();
+    world.send(1, Some(5)).unwrap();
+    assert_eq!(world.read_all(2), [1]);
+    world.assert_all_is_back();
+}
+
+#[test]
 fn groups_that_have_gone_leave_nothing() {
     let mut world = World::new(WhenFull::Block, false);
     come_and_go(&mut world);
