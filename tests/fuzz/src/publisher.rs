@@ -344,16 +344,13 @@ impl World {
             // What dead members of the groups had waits for others.
             self.join_honest(GROUPS[2], false);
             self.join_honest(GROUPS[3], false);
-        } else if self
-            .honest
-            .iter()
-            .all(|honest| honest.expected.is_none() || honest.is_parted)
-        {
-            // Somebody is to get what comes next.
-            self.join_honest(0, false);
         }
         self.read_all();
         self.note_parted();
+        if self.deserts {
+            // One that was not left by now gets what comes next.
+            self.join_honest(0, false);
+        }
         let sent = self.log.count();
         self.send(&mut Choices(&[8, 65, 1, 2]));
         assert_eq!(self.log.count(), sent + 1, "there is room");

@@ -57,8 +57,10 @@ impl Totals {
     }
 }
 
+type Value = fn(&Totals) -> u64;
+
 /// What each channel has series of: counters by their names, and gauges.
-const FAMILIES: [(&str, &str, fn(&Totals) -> u64); 9] = [
+const FAMILIES: [(&str, &str, Value); 9] = [
     (
         "channel_messages_total",
         "Messages that were published on the channel, each for every subscriber that it went to, or requests that were sent.",

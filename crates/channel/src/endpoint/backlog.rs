@@ -127,7 +127,9 @@ impl Endpoint {
             self.ring_own();
         }
         let now = Instant::now();
-        let outbox = self.outbox.as_ref().filter(|outbox| outbox.has_orphans());
+        let is_refused = self.is_refused;
+        let waits = |outbox: &&Outbox| is_refused || outbox.has_orphans();
+        let outbox = self.outbox.as_ref().filter(waits);
         let slow = outbox.and_then(|outbox| outbox.slow(now, self.options.patience?).1);
         let due = self.retry_in(now).into_iter().chain(slow).min();
         // Where there is no timer to be had, the next news or call does.

@@ -112,7 +112,7 @@ impl Endpoint {
         // What they have given back has not been looked at for all.
         let is_back = outbox.collect_all();
         let (mut slow, _) = outbox.slow(now, patience);
-        slow.retain(|slow| Some(*slow) == hindering || outbox.has_orphans());
+        slow.retain(|slow| Some(*slow) == hindering || outbox.has_heirs());
         self.part_with(&slow);
         is_back || !slow.is_empty()
     }
@@ -121,7 +121,7 @@ impl Endpoint {
     pub(super) fn part_with_slow(&mut self) -> Option<Duration> {
         let (patience, now) = (self.options.patience?, Instant::now());
         let own = self.outbox.as_ref();
-        let own = own.filter(|outbox| outbox.is_waited() || outbox.has_orphans());
+        let own = own.filter(|outbox| outbox.is_waited() || outbox.has_heirs());
         let own = own.map(|outbox| outbox.slow(now, patience));
         let (slow, next) = own.unwrap_or_default();
         self.part_with(&slow);

@@ -232,6 +232,12 @@ impl Outbox {
         groups.any(|(_, orphans)| !orphans.flights.is_empty())
     }
 
+    /// The same, where there are living ones that could take it.
+    pub(crate) fn has_heirs(&self) -> bool {
+        let mut groups = self.groups.iter();
+        groups.any(|(group, orphans)| !orphans.flights.is_empty() && !group.members.is_empty())
+    }
+
     /// Gives what dead members of groups had to living ones, as far as these have room.
     pub(super) fn place_orphans(&mut self) {
         for place in 0..self.groups.len() {
