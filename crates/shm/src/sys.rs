@@ -70,7 +70,7 @@ pub(crate) fn will_write(place: *const u8) {
     let _ = place;
 }
 
-/// Asks for a cache line that will be read soon. A hint, as [`will_write`].
+/// Asks for a cache line that will be read soon. A hint: any address will do.
 #[inline]
 pub fn will_read(place: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
