@@ -259,6 +259,10 @@ impl Endpoint {
                 index => self.handle_bell(index as usize),
             }
         }
+        let has_heard = news.iter().any(|event| event.data() < RETRY);
+        if has_heard && self.is_watched && std::mem::take(&mut self.is_refused) {
+            self.ring_own();
+        }
         self.handle_liars();
         self.report_over();
         let links = &self.links;
@@ -396,7 +400,6 @@ impl Endpoint {
         if bell.is_some_and(|held| !sys::hear(&held.bell)) {
             self.leave(index);
         }
-        self.is_refused = false;
     }
 
     /// Where the replies to a client go, that the source of this place and name is.

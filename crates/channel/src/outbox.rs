@@ -356,6 +356,7 @@ impl Outbox {
         buffer: Buffer,
         details: Details,
     ) -> Result<u64, (Buffer, Hindrance)> {
+        self.hindered_by = None;
         if let Err(hindrance) = self.choose(buffer.memory_bytes(), details.key) {
             return Err((buffer, hindrance));
         }

@@ -199,6 +199,8 @@ impl Endpoint {
                 Ok(sequence) => return Ok(sequence),
                 Err(failed) => failed,
             };
+            // What is not seen does not come back.
+            outbox.publish();
             let hindering = outbox.count_full(!waits);
             if waits {
                 return self.wait_to_push(client, buffer, details);

@@ -124,6 +124,8 @@ impl Endpoint {
     /// He is woken, too, when there is room for what waits, and when something is to be done again.
     pub(super) fn rearm_backlog(&mut self) {
         if !self.backlog_sleeps() {
+            // Once, until he is refused again.
+            self.is_refused = false;
             self.ring_own();
         }
         let now = Instant::now();

@@ -38,6 +38,12 @@ impl Outbox {
         })
     }
 
+    /// Whether it could be given another message, if there were memory for it.
+    fn lacks_memory(&self, index: PeerIndex) -> bool {
+        let peer = self.peers[index].as_ref();
+        peer.is_some_and(|peer| peer.tickets.has_free())
+    }
+
     /// Finds out who gets a message, into `targets`.
     pub(super) fn choose(&mut self, memory: u64, key: Option<u64>) -> Result<(), Hindrance> {
         self.targets.clear();
@@ -75,7 +81,9 @@ impl Outbox {
         memory: u64,
     ) -> Result<(), Hindrance> {
         if self.has_room(index, memory)
-            || self.give_up_orphans(self.options.patience) && self.has_room(index, memory)
+            || self.lacks_memory(index)
+                && self.give_up_orphans(self.options.patience)
+                && self.has_room(index, memory)
         {
             self.targets.push((index, bucket));
             return Ok(());
