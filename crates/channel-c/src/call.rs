@@ -210,10 +210,9 @@ pub(crate) unsafe fn channel(
     // SAFETY: the caller's promise.
     let name = unsafe { text(name) }?.ok_or_else(Failure::null)?;
     let mut channel = Channel::new(name);
-    // SAFETY: as above.
-    let Some(options) = (unsafe { options.as_ref() }) else {
+    if options.is_null() {
         return Ok(channel);
-    };
+    }
     // SAFETY: as above; it is as long as it says.
     if !unsafe { are_known(options) } {
         return Err(Failure::new(
@@ -221,6 +220,8 @@ pub(crate) unsafe fn channel(
             "the options are of another version of millrace.h, and ask for what this library does not know",
         ));
     }
+    // SAFETY: as above, and not shorter.
+    let options = unsafe { &*options };
     // SAFETY: as above.
     if let Some(agent) = unsafe { text(options.agent) }? {
         channel = channel.agent(agent);
@@ -259,20 +260,25 @@ pub(crate) unsafe fn channel(
 /// Whether nothing is asked for that this library does not know: a later version of the structure is longer, and has zeros there.
 ///
 /// # Safety
-/// The structure is as long as it says.
-unsafe fn are_known(options: &MillraceOptions) -> bool {
+/// It points to such a structure, which is as long as it says.
+unsafe fn are_known(options: *const MillraceOptions) -> bool {
     const OURS: usize = size_of::<MillraceOptions>();
     /// A longer one is none.
     const LONGEST: usize = 4096;
-    if !(OURS..=LONGEST).contains(&options.size) || options.reserved != 0 {
+    // SAFETY: the caller's promise: its size is there in any case.
+    let size = unsafe { (&raw const (*options).size).read() };
+    if !(OURS..=LONGEST).contains(&size) {
         return false;
     }
-    // SAFETY: the caller's promise.
-    let rest = unsafe {
-        let rest = std::ptr::from_ref(options).cast::<u8>().add(OURS);
-        std::slice::from_raw_parts(rest, options.size - OURS)
+    // SAFETY: as above, and so is the rest.
+    let (rest, reserved) = unsafe {
+        let rest = options.cast::<u8>().add(OURS);
+        (
+            std::slice::from_raw_parts(rest, size - OURS),
+            (*options).reserved,
+        )
     };
-    rest.iter().all(|byte| *byte == 0)
+    reserved == 0 && rest.iter().all(|byte| *byte == 0)
 }
 
 /// # Safety

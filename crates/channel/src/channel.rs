@@ -97,9 +97,10 @@ impl Channel {
         self
     }
 
-    /// How long a publisher that waits bears a subscriber that gives nothing back, before it goes on without it: one second when nothing is
-    /// said; `None`: for ever. One that was left can read what it has; then it is brought together with the publisher again, and what it
-    /// missed is lost to it.
+    /// How long a publisher that waits, or is told that there is no room, bears a subscriber that gives nothing back, before it goes on
+    /// without it, and how long it keeps what waits for a member of a group that has none where others need the room: one second when
+    /// nothing is said; `None`: for ever. One that was left can read what it has; then it is brought together with the publisher again, and
+    /// what it missed is lost to it.
     #[must_use]
     pub fn patience(mut self, patience: Option<Duration>) -> Channel {
         self.patience = patience;

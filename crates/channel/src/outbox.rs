@@ -244,6 +244,7 @@ impl Outbox {
 
     #[cold]
     fn loan_scarce(&mut self, bytes: usize) -> Result<Buffer, Hindrance> {
+        self.hindered_by = None;
         self.collect_all();
         if bytes > MESSAGE_BYTES_MAX.min(self.pool().longest_bytes()) {
             // Nobody has to make room for what never has any.

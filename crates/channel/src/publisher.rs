@@ -181,8 +181,8 @@ impl Publisher {
         self.endpoint.borrow().id()
     }
 
-    /// A descriptor that is readable when somebody has come or gone, or when what a dead member of a group had can go to another one. Then
-    /// call any other function.
+    /// A descriptor that is readable when somebody has come or gone, when what a dead member of a group had can go to another one, or when
+    /// there may be room again after [`Error::Full`]. Then push until there is none, or call [`Publisher::attend`].
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.endpoint.borrow_mut().note_watched();

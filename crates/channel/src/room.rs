@@ -51,7 +51,11 @@ impl Endpoint {
                 Ok(buffer) => return Ok(buffer),
                 Err(hindrance) => hindrance,
             };
-            let hindering = outbox.count_full(is_told);
+            if is_told {
+                // What is not seen does not come back.
+                outbox.publish();
+            }
+            outbox.count_full(is_told);
             let limit = MESSAGE_BYTES_MAX.min(outbox.pool().longest_bytes());
             self.look_again();
             if bytes > limit {
@@ -60,7 +64,7 @@ impl Endpoint {
             if !is_told || client.is_some() {
                 return Err(hindrance.into());
             }
-            if !self.part_with_hindering(hindering) {
+            if !self.part_with_hindering() {
                 self.note_refused();
                 return Err(hindrance.into());
             }
@@ -201,7 +205,7 @@ impl Endpoint {
             };
             // What is not seen does not come back.
             outbox.publish();
-            let hindering = outbox.count_full(!waits);
+            outbox.count_full(!waits);
             if waits {
                 return self.wait_to_push(client, buffer, details);
             }
@@ -209,7 +213,7 @@ impl Endpoint {
             if client.is_some() {
                 return Err((buffer, hindrance.into()));
             }
-            if !self.part_with_hindering(hindering) {
+            if !self.part_with_hindering() {
                 self.note_refused();
                 return Err((buffer, hindrance.into()));
             }

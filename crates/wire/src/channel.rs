@@ -191,7 +191,8 @@ pub struct Holds {
     pub peer: u64,
 }
 
-/// "My link with this participant is over." When the other says so too, and both are still there, they get another link.
+/// "My link with this participant is over." When the other says so too, or has not got its end, and both are
+/// still there, they get another link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Left {
     /// The other participant's id.

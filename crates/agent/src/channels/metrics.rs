@@ -86,9 +86,11 @@ const FAMILIES: [(&str, &str, Value); 9] = [
         "Times that a message found no room, and its publisher waited or was told so.",
         |of| of.full,
     ),
-    ("channel_replies_total", "Replies to requests.", |of| {
-        of.replies
-    }),
+    (
+        "channel_replies_total",
+        "Replies to requests, and words that there is none.",
+        |of| of.replies,
+    ),
     (
         "channel_queued_messages",
         "Messages and replies that wait to be taken.",

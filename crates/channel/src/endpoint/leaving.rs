@@ -84,7 +84,7 @@ impl Endpoint {
         for index in 0..self.links.len() {
             if let Some(held) = self.links[index].as_ref().filter(|held| is_over(held)) {
                 sys::hang_up(&held.bell);
-                // Who lies gets no other link.
+                // A subscriber that lies gets no other link.
                 let _ = self.let_go(index);
             }
         }
@@ -101,7 +101,7 @@ impl Endpoint {
 
     /// Goes on without one that hinders what its user was just told cannot go, and those that have no room for what dead members had, if
     /// they have done that for too long. True: without them, or with what has come back, there may be room.
-    pub(crate) fn part_with_hindering(&mut self, hindering: Option<PeerIndex>) -> bool {
+    pub(crate) fn part_with_hindering(&mut self) -> bool {
         let (Some(patience), Some(outbox)) = (self.options.patience, &mut self.outbox) else {
             return false;
         };
@@ -112,7 +112,7 @@ impl Endpoint {
         // What they have given back has not been looked at for all.
         let is_back = outbox.collect_all();
         let (mut slow, _) = outbox.slow(now, patience);
-        slow.retain(|slow| Some(*slow) == hindering || outbox.has_heirs());
+        slow.retain(|slow| outbox.is_hindering(*slow));
         self.part_with(&slow);
         is_back || !slow.is_empty()
     }
@@ -122,7 +122,11 @@ impl Endpoint {
         let (patience, now) = (self.options.patience?, Instant::now());
         let own = self.outbox.as_ref();
         let own = own.filter(|outbox| outbox.is_waited() || outbox.has_heirs());
-        let own = own.map(|outbox| outbox.slow(now, patience));
+        let own = own.map(|outbox| {
+            let (mut slow, next) = outbox.slow(now, patience);
+            slow.retain(|slow| outbox.is_hindering(*slow));
+            (slow, next)
+        });
         let (slow, next) = own.unwrap_or_default();
         self.part_with(&slow);
         // A client that takes no replies can read what it has, and its requests come back to it.

@@ -1,6 +1,6 @@
 //! Which subscribers get a message, and whether they have room.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use millrace_shm::link::flags;
@@ -151,10 +151,12 @@ impl Outbox {
         self.waited_since.is_some()
     }
 
-    /// The publisher waits for what could not go just now, or `is_told` so: then who had no room, which is returned, holds that up from now
-    /// on. Onlookers learn of it at once: one whose messages cannot go publishes nothing.
-    pub(crate) fn count_full(&mut self, is_told: bool) -> Option<PeerIndex> {
-        let index = self.hindered_by.take()?;
+    /// The publisher waits for what could not go just now, or `is_told` so: then who had no room holds that up from now on. Onlookers learn
+    /// of it at once: one whose messages cannot go publishes nothing.
+    pub(crate) fn count_full(&mut self, is_told: bool) {
+        let Some(index) = self.hindered_by else {
+            return;
+        };
         if let Some(peer) = self.peers[index].as_mut() {
             peer.full += 1;
             peer.end.tell_full(peer.full);
@@ -162,7 +164,14 @@ impl Outbox {
         if is_told {
             self.note_held_up(index);
         }
-        Some(index)
+    }
+
+    /// Whether this subscriber is why the last message or loan could not go, or has no room for what a dead member of its group had.
+    pub(crate) fn is_hindering(&self, index: PeerIndex) -> bool {
+        let group = self.peers[index].as_ref().map(|peer| peer.group);
+        let mut groups = self.groups.iter();
+        self.hindered_by == Some(index)
+            || groups.any(|(of, orphans)| Some(of.name) == group && !orphans.flights.is_empty())
     }
 
     /// Something is to be seen of this subscriber's link with the next publication.
@@ -311,6 +320,12 @@ impl Outbox {
             return false;
         }
         let now = Instant::now();
+        // What one has that was left takes its memory in any case.
+        let peers = self.peers.iter().flatten();
+        let out: HashSet<u32> = peers
+            .flat_map(|peer| peer.tickets.all())
+            .map(|out| out.flight)
+            .collect();
         let mut given_up = Vec::new();
         for (_, orphans) in &mut self.groups {
             let age = orphans
@@ -321,7 +336,12 @@ impl Outbox {
                 .zip(patience)
                 .is_some_and(|(age, patience)| age >= patience)
             {
-                given_up.extend(orphans.flights.drain(..));
+                let (kept, over): (VecDeque<u32>, VecDeque<u32>) = orphans
+                    .flights
+                    .drain(..)
+                    .partition(|flight| out.contains(flight));
+                orphans.flights = kept;
+                given_up.extend(over);
             }
         }
         for flight in &given_up {

@@ -61,6 +61,7 @@ impl Outbox {
         self.dirty.retain(|dirty| *dirty != index);
         // Whoever has its place next is another.
         self.liars.retain(|liar| *liar != index);
+        self.hindered_by = self.hindered_by.filter(|hindering| *hindering != index);
         let is_member = peer.group != 0 && !peer.is_parted;
         if is_member {
             self.leave_group(peer.group, peer.id, index);

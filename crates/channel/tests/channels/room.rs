@@ -70,6 +70,10 @@ fn a_newcomer_is_heard_by_one_that_receives_without_end() {
     a_newcomer_is_heard_beside_one_that_never_stops(number);
 }
 
+fn channel_of(agent: &Running, name: &str) -> millrace_channel::Subscriber {
+    channel(agent, name).slots(2).subscriber().unwrap()
+}
+
 fn impatient(agent: &Running, name: &str, when_full: WhenFull) -> Channel {
     let channel = channel(agent, name).slots(2).when_full(when_full);
     channel.patience(Some(A_WHILE))
@@ -121,7 +125,9 @@ fn one_that_reads_now_and_then_is_not_left_by_who_is_told_that_there_is_no_room(
 #[test]
 fn what_a_dead_member_had_holds_others_up_no_longer_than_patience() {
     let agent = Running::start();
-    let channel = impatient(&agent, "heirs", WhenFull::Fail).redeliver(true);
+    let patience = 10 * A_WHILE;
+    let channel = impatient(&agent, "heirs", WhenFull::Fail).patience(Some(patience));
+    let channel = channel.redeliver(true);
     let publisher = channel.publisher().unwrap();
     let group = channel.clone().group("workers");
     let (dying, stopped) = (group.subscriber().unwrap(), group.subscriber().unwrap());
@@ -130,18 +136,18 @@ fn what_a_dead_member_had_holds_others_up_no_longer_than_patience() {
     let reader = channel.subscriber().unwrap();
     assert!(publisher.wait_for_subscribers(3, SOON));
     // Both members are full: what the first had waits.
+    let begin = Instant::now();
     drop(dying);
     while publisher.subscribers() == 3 {
         publisher.attend();
     }
     assert!(!try_send(&publisher, 4, None));
     // Nobody sends or waits by a function: the descriptor tells, when the other is left, too.
-    let begin = Instant::now();
     while publisher.subscribers() == 2 {
         assert!(is_readable(&publisher, SOON) && begin.elapsed() < SOON);
         publisher.attend();
     }
-    assert!(begin.elapsed() >= A_WHILE / 2);
+    assert!(begin.elapsed() >= patience);
     assert!(try_send(&publisher, 5, None), "the group has no member");
     assert_eq!(number(&reader), 5);
     drop(stopped);
@@ -194,28 +200,38 @@ fn a_descriptor_does_not_tell_again_and_again_of_room_that_is_another_s() {
 }
 
 #[test]
-fn a_filter_that_comes_later_keeps_nobody_asleep() {
+fn a_descriptor_tells_of_room_also_to_one_who_has_looked_since_he_was_refused() {
     let agent = Running::start();
-    let channel = channel(&agent, "filtered");
-    let (publisher, back) = (channel.publisher().unwrap(), channel.subscriber().unwrap());
-    let channel = channel.clone();
-    let filtered = std::thread::spawn(move || {
-        let there = channel.subscriber().unwrap();
-        let publisher = channel.publisher().unwrap();
-        assert!(publisher.wait_for_subscribers(2, SOON));
-        // It has said by now that it makes barriers.
-        crate::sys::refuse_barriers();
-        for wanted in 0..2000 {
-            let got = std::iter::from_fn(|| Some(number(&there))).find(|got| got % 2 == 0);
-            assert_eq!(got, Some(2 * wanted));
-            send(&publisher, 2 * wanted + 1);
-        }
-    });
-    assert!(publisher.wait_for_subscribers(2, SOON));
-    for wanted in 0..2000 {
-        send(&publisher, 2 * wanted);
-        let got = std::iter::from_fn(|| Some(number(&back))).find(|got| got % 2 == 1);
-        assert_eq!(got, Some(2 * wanted + 1));
+    let channel = channel(&agent, "looked").slots(2);
+    let publisher = channel.when_full(WhenFull::Fail).publisher().unwrap();
+    let subscriber = channel_of(&agent, "looked");
+    assert!(publisher.wait_for_subscribers(1, SOON));
+    let _ = publisher.as_fd();
+    (0..2).for_each(|number| assert!(try_send(&publisher, number, None)));
+    for wanted in 0..20 {
+        assert!(!try_send(&publisher, wanted + 2, None));
+        assert_eq!(number(&subscriber), wanted);
+        // Longer than news are left alone: it hears the bell.
+        std::thread::sleep(A_WHILE / 10);
+        publisher.publish();
+        assert!(is_readable(&publisher, SOON), "round {wanted}");
+        assert!(try_send(&publisher, wanted + 2, None));
     }
-    filtered.join().unwrap();
+}
+
+#[test]
+fn what_was_pushed_is_seen_when_the_next_is_refused() {
+    let agent = Running::start();
+    let channel = channel(&agent, "shown").slots(2);
+    let publisher = channel.when_full(WhenFull::Fail).publisher().unwrap();
+    let subscriber = channel_of(&agent, "shown");
+    assert!(publisher.wait_for_subscribers(1, SOON));
+    let push = || {
+        publisher
+            .push(publisher.loan(8).unwrap())
+            .map_err(|failed| failed.error)
+    };
+    assert!(push().is_ok() && push().is_ok());
+    assert!(matches!(push(), Err(Error::Full)));
+    assert_eq!(subscriber.receive().unwrap().sequence(), 0);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Details, POOL_BYTES, World};
+use super::{Details, Hindrance, POOL_BYTES, World};
 use crate::WhenFull;
 
 /// Members join groups of their own, get what they may, and leave; one that gets everything reads on.
@@ -74,6 +74,51 @@ fn one_that_was_left_gives_back_what_it_had_of_a_group_that_was_forgotten() {
     world.send(1, Some(5)).unwrap();
     assert_eq!(world.read_all(2), [1]);
     world.assert_all_is_back();
+}
+
+#[test]
+fn what_waits_is_not_given_up_for_one_that_lacks_a_slot_nor_while_one_that_was_left_has_it() {
+    let mut world = World::new(WhenFull::Block, true);
+    world.outbox.options.patience = Some(Duration::ZERO);
+    world.join(1, 0, 2);
+    world.join(2, 7, 4);
+    (0..2).for_each(|number| assert_eq!(world.send(number, None), Ok(number)));
+    world.outbox.part(world.inboxes[&2].0);
+    assert_eq!(world.read_all(1), [0, 1]);
+    let mut loans = Vec::new();
+    while let Ok(buffer) = world.outbox.loan(4000) {
+        loans.push(buffer);
+    }
+    assert_eq!(world.outbox.dropped(), 0, "it would free nothing");
+    for buffer in loans {
+        world.outbox.pool_mut().give_back(buffer);
+    }
+    assert_eq!(world.read_all(2), [0, 1]);
+    world.outbox.collect_all();
+    (2..4).for_each(|number| assert_eq!(world.send(number, None), Ok(number)));
+    assert_eq!(world.send(4, None), Err(Hindrance::Full));
+    assert!(world.outbox.has_orphans() && world.outbox.dropped() == 0);
+    world.join(3, 7, 4);
+    assert_eq!(world.read_all_of(&[1, 3]).len(), 4);
+    world.assert_all_is_back();
+}
+
+#[test]
+fn who_hindered_something_else_before_is_not_blamed() {
+    let mut world = World::new(WhenFull::Fail, true);
+    world.join(1, 0, 4);
+    world.join(2, 7, 2);
+    world.join(3, 7, 2);
+    let [single, dying, full] = [1, 2, 3].map(|id| world.inboxes[&id].0);
+    (0..4).for_each(|number| assert_eq!(world.send(number, None), Ok(number)));
+    assert_eq!(world.send(4, None), Err(Hindrance::Full));
+    world.outbox.count_full(true);
+    assert!(world.outbox.is_hindering(single) && !world.outbox.is_hindering(full));
+    world.read(1).unwrap();
+    world.kill(2);
+    assert_eq!(world.send(4, None), Err(Hindrance::Full));
+    assert!(world.outbox.is_hindering(full) && !world.outbox.is_hindering(single));
+    assert_ne!(dying, full);
 }
 
 #[test]
