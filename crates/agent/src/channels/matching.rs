@@ -9,7 +9,7 @@
 //! | not there | wanted | the later of the two takes part |
 //! | not there | linked | the same, and either has said that it holds a link with the other |
 //! | wanted | linked | there is room, and memory |
-//! | linked | wanted | both have said that it is over for them, or its server, of one that its client has not got |
+//! | linked | wanted | both have said that it is over for them, or its server, of one that its client has not got, or whoever alone held it |
 //! | wanted, linked | not there | one of the two leaves |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -151,6 +151,13 @@ impl Matching {
             if claimed.contains(&true) {
                 member.ties.insert(*peer_id, Tie::Held);
                 peer.ties.insert(client, Tie::Held);
+                // Who does not hold it will not say that it is over.
+                if !claimed[0] {
+                    member.left.insert(*peer_id);
+                }
+                if !claimed[1] {
+                    peer.left.insert(client);
+                }
             } else {
                 member.wanted.insert(*peer_id);
                 peer.wanted.insert(client);

@@ -141,6 +141,30 @@ fn a_link_that_is_over_for_both_is_made_again() {
 }
 
 #[test]
+fn a_link_that_one_alone_held_is_made_again_when_it_is_over_for_that_one() {
+    for holder in [1, 2] {
+        let mut matching = Matching::default();
+        for (number, sends) in [(1, true), (2, false)] {
+            let claims = u32::from(number == holder);
+            let member = Member::new(key(NEWS), sends, number * 100, claims);
+            matching.open(ClientId(number), member);
+            matching.handle_sealed(ClientId(number));
+        }
+        let other = 3 - holder;
+        matching
+            .handle_claim(ClientId(holder), other * 100)
+            .unwrap();
+        assert!(link_all(&mut matching).is_empty());
+        assert_eq!(left(&mut matching, other, 77), None);
+        assert!(link_all(&mut matching).is_empty());
+        assert_eq!(left(&mut matching, holder, other * 100), None, "no number");
+        assert_eq!(link_all(&mut matching), [[1, 2]]);
+        assert_eq!(left(&mut matching, holder, other * 100), None);
+        assert!(link_all(&mut matching).is_empty(), "both have the new one");
+    }
+}
+
+#[test]
 fn of_a_link_that_only_its_server_has_the_server_s_word_is_enough() {
     let mut matching = Matching::default();
     come(&mut matching, 1, true);
