@@ -59,7 +59,7 @@ pub unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
 
 /// Asks for a cache line that will be written soon. A hint: any address will do.
 #[inline]
-pub(crate) fn will_write(place: *const u8) {
+pub fn will_write(place: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: it changes nothing and never faults; processors that do not know it pass it over.
     unsafe {

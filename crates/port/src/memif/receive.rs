@@ -13,7 +13,7 @@ use crate::limits::{BUFFERS_MAX, BUFFERS_PER_CALL, DROP_BUFFERS};
 use crate::memory::{Memory, Place, stride};
 
 /// So many buffers are looked at before the first is used, so that their lines come together and not one after another.
-pub(super) const AHEAD: u16 = 16;
+pub(super) const AHEAD: u16 = 32;
 
 /// Whose buffers a ring's descriptors are.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +60,8 @@ pub(super) struct Receiver {
     cursor: u16,
     /// Up to where descriptors were given back.
     released: u16,
+    /// Up to where packets' lines were asked for.
+    asked: u16,
     chain: Vec<Place>,
     /// Descriptors of chains that were looked at in this call, and what was dropped.
     looks: u32,
@@ -78,6 +80,7 @@ impl Receiver {
             cursor: 0,
             looks: 0,
             released: 0,
+            asked: 0,
             bell,
         };
         receiver.ring.want_interrupt(false);
@@ -214,9 +217,7 @@ impl Receiver {
         self.looks = 0;
         burst.begin(&self.memory);
         let mut available = self.available()?;
-        if let (true, Buffers::Peer) = (available > 0, self.buffers) {
-            self.look_ahead(available);
-        }
+        self.look_ahead(available);
         let mut bytes = 0;
         let mut result = Ok(());
         while !burst.is_full() && self.looks < BUFFERS_PER_CALL {
@@ -248,6 +249,8 @@ impl Receiver {
         if burst.is_private() {
             self.release();
         }
+        // They come while whoever called deals with these.
+        self.look_ahead(available);
         result
     }
 
@@ -258,17 +261,21 @@ impl Receiver {
         self.looks += DROP_BUFFERS;
     }
 
-    /// Asks for the first lines of the packets that come next, so that they come together and not one after another.
+    /// Asks for the first lines of the packets that come next, where it has not done so, so that they come together and not one after
+    /// another.
     #[inline]
-    fn look_ahead(&self, available: u16) {
-        for index in 0..available.min(AHEAD) {
-            let descriptor = self.ring.descriptor(self.cursor.wrapping_add(index));
-            self.memory.will_read(Place {
-                region: descriptor.region,
-                offset: descriptor.offset,
-                length: descriptor.length,
-            });
+    fn look_ahead(&mut self, available: u16) {
+        let asked = self.asked.wrapping_sub(self.cursor);
+        let first = if asked <= AHEAD { asked } else { 0 };
+        let end = available.min(AHEAD).max(first);
+        for index in first..end {
+            let cursor = self.cursor.wrapping_add(index);
+            // One that cannot be is found when it is its turn.
+            if let Ok(place) = self.place(cursor, self.ring.descriptor(cursor)) {
+                self.memory.will_read(place);
+            }
         }
+        self.asked = self.cursor.wrapping_add(end);
     }
 
     /// Gives back the descriptors before the cursor.

@@ -115,7 +115,7 @@ impl Transmitter {
             Ok(room) => room,
             Err(error) => return (0, Err(error)),
         };
-        self.look_ahead(room.min(u16::try_from(burst.len() - first).unwrap_or(u16::MAX)));
+        self.look_ahead(burst.iter().skip(first).take(room.into()));
         let (mut taken, mut sent, mut bytes) = (0, 0, 0);
         let mut result = Ok(());
         for packet in burst.iter().skip(first) {
@@ -148,13 +148,14 @@ impl Transmitter {
         (taken, result)
     }
 
-    /// Asks for the lines that the first of so many packets will begin with.
+    /// Asks for the lines that the first of these packets will have.
     #[inline]
-    fn look_ahead(&self, packets: u16) {
-        for index in 0..packets.min(AHEAD) {
+    fn look_ahead<'a>(&self, packets: impl Iterator<Item = Packet<'a>>) {
+        for (index, packet) in (0..AHEAD).zip(packets) {
             // One that cannot be is found when it is its turn.
             if let Ok(buffer) = self.buffer(self.cursor.wrapping_add(index)) {
-                self.memory.will_write(buffer);
+                let length = buffer.length.min(packet.len() as u32);
+                self.memory.will_write(Place { length, ..buffer });
             }
         }
     }

@@ -16,6 +16,9 @@ use crate::burst::HEAD_BYTES;
 /// Heads up to this length are copied as this many bytes: a copy of fixed size is a few moves, and a line less to wait for.
 const SHORT_BYTES: usize = 64;
 
+/// Processors have memory by lines of so many bytes.
+const LINE_BYTES: usize = 64;
+
 /// A part of a mapping, of at most 4 GiB.
 #[derive(Debug)]
 struct Region {
@@ -205,39 +208,28 @@ impl Memory {
         unsafe { std::ptr::copy(start.as_ptr(), to.as_ptr(), from.length as usize) };
     }
 
-    /// Has the first line of a place brought near: it will be read soon.
+    /// Has a place brought near, as much of it as most packets have: it will be read soon.
     #[inline]
     pub(crate) fn will_read(&self, place: Place) {
-        #[cfg(target_arch = "x86_64")]
-        if self.contains(place) {
-            let start = self.start(place);
-            // SAFETY: a hint, which changes nothing and never faults.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-                    start.as_ptr().cast(),
-                );
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = place;
+        self.first_lines(place)
+            .for_each(millrace_shm::sys::will_read);
     }
 
-    /// The same of what will be written: the line comes to be this processor's alone.
+    /// The same of what will be written: its lines come to be this processor's alone.
     #[inline]
     pub(crate) fn will_write(&self, place: Place) {
-        #[cfg(target_arch = "x86_64")]
-        if self.contains(place) {
-            let start = self.start(place);
-            // SAFETY: a hint, which changes nothing and never faults; processors that do not know it pass it over.
-            unsafe {
-                std::arch::asm!(
-                    "prefetchw [{}]",
-                    in(reg) start.as_ptr(),
-                    options(nostack, preserves_flags, readonly)
-                );
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = place;
+        self.first_lines(place)
+            .for_each(millrace_shm::sys::will_write);
+    }
+
+    /// Addresses in each line that a packet's head lies in which begins where the place does. Without any, if the place cannot be.
+    #[inline]
+    fn first_lines(&self, place: Place) -> impl Iterator<Item = *const u8> {
+        let start = self.contains(place).then(|| self.start(place).as_ptr());
+        let offsets = (0..HEAD_BYTES.min(place.length as usize)).step_by(LINE_BYTES);
+        start.into_iter().flat_map(move |start| {
+            let offsets = offsets.clone();
+            offsets.map(move |offset| start.wrapping_add(offset).cast_const())
+        })
     }
 }

@@ -97,12 +97,19 @@ impl Node {
     /// What a packet is that came by a port.
     #[inline]
     pub(super) fn meet(&self, port: usize, packet: Packet<'_>) -> Result<Met, LinkCause> {
-        if self.has_express
-            && let Some(express) = express::meet(&self.interfaces[port], packet)
-        {
-            return Ok(Met::Express(express));
+        match self.meet_express(port, packet) {
+            Some(express) => Ok(Met::Express(express)),
+            None => self.meet_any(port, packet),
         }
-        self.meet_any(port, packet)
+    }
+
+    /// The same, where it is a message as most are.
+    #[inline]
+    pub(super) fn meet_express(&self, port: usize, packet: Packet<'_>) -> Option<Express> {
+        let interface = &self.interfaces[port];
+        self.has_express
+            .then(|| express::meet(interface, packet))
+            .flatten()
     }
 
     /// The same, as whatever it is.

@@ -97,9 +97,7 @@ impl<R: Ring> Transmitter<R> {
             if let Some(place) = self.queue.guest.place(head.address, head.length)
                 && place.length > header_bytes
             {
-                let memory = self.queue.guest.memory();
-                memory.will_write(place);
-                memory.will_write(place.after(header_bytes));
+                self.queue.guest.memory().will_write(place);
             }
         }
     }

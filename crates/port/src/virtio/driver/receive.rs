@@ -233,11 +233,9 @@ impl<R: Ring> Receiver<R> {
     /// Asks for the lines that the first packets and their headers begin with.
     #[inline]
     fn look_ahead(&self) {
-        let header_bytes = self.queue.header_bytes;
         for (number, _) in self.arrived.iter().take(AHEAD) {
             let place = self.queue.buffers.place(*number);
             self.queue.memory.will_read(place);
-            self.queue.memory.will_read(place.after(header_bytes));
         }
     }
 }
