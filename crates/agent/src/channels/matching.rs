@@ -9,7 +9,7 @@
 //! | not there | wanted | the later of the two takes part |
 //! | not there | linked | the same, and either has said that it holds a link with the other |
 //! | wanted | linked | there is room, and memory |
-//! | linked | wanted | both have said that it is over for them, or its server, of one that its client has not got, or whoever alone held it |
+//! | linked | wanted | both have said that it is over for them, or the one that alone has it, or held it when this agent came |
 //! | wanted, linked | not there | one of the two leaves |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};

@@ -10,6 +10,7 @@ use millrace_port::{Burst, Port, State};
 use super::device::Switches;
 use super::gtpu::{self, Gtpu};
 use super::outcome::Outcome;
+use super::pace::Pace;
 use super::pattern::{BURST_MAX, Made, Pattern};
 use super::place::Place;
 use super::sink::{Checks, RUN_BITS, Sink};
@@ -73,7 +74,8 @@ struct Run {
     sink: Sink,
     clock: Clock,
     number: u32,
-    rate: Option<f64>,
+    /// How far packets are due apart, and how bursts follow each other.
+    due: Option<(f64, Pace)>,
     sent: u64,
     refused: u64,
     late_max_ns: u64,
@@ -314,19 +316,25 @@ impl Generator {
         }
         self.runs += 1;
         let mut made = self.pattern.make(together)?;
-        made.begin(self.packets, options.rate.map(|rate| 1e9 / rate));
+        let interval_ns = options.rate.map(|rate| 1e9 / rate);
+        made.begin(self.packets, interval_ns);
         // Users' packets have no room for the time at which they were sent.
         let is_timed = options.rate.is_some() || self.pattern.gtpu.is_none();
         let latency = (options.latency && is_timed).then(histogram).transpose()?;
         // Not the number alone: packets of another generator are strangers, too.
         let number = std::process::id() << RUN_BITS | self.runs & ((1 << RUN_BITS) - 1);
         let number = made.run(number);
+        // Latencies are of all that was late: the sooner that is caught up with, the fewer packets have it in them.
+        let pace = |interval: f64| match options.latency {
+            true => Pace::AT_ONCE,
+            false => Pace::new(interval * together as f64),
+        };
         Ok(Run {
             sink: Sink::new((number, self.owed), made.flows(), options.checks, latency),
             made,
             clock: Clock::start(),
             number,
-            rate: options.rate,
+            due: interval_ns.map(|interval| (interval, pace(interval))),
             sent: 0,
             refused: 0,
             late_max_ns: 0,
@@ -338,16 +346,15 @@ impl Generator {
     #[inline]
     fn send(&mut self, run: &mut Run, now_ns: u64) {
         let together = run.made.together() as u64;
-        let Some(rate) = run.rate else {
+        let Some((interval_ns, pace)) = &mut run.due else {
             let (burst, first) = run.made.burst(run.sent, run.number, |_| now_ns);
             run.sink.expect(run.sent, together - first as u64);
             run.sent += self.from.transmit(0, burst, first) as u64;
             return;
         };
-        let interval_ns = 1e9 / rate;
-        let due_ns = |number: u64| (number as f64 * interval_ns) as u64;
+        let due_ns = |number: u64| (number as f64 * *interval_ns) as u64;
         // The last of a burst is due before any of it is sent.
-        if due_ns(run.sent + together - 1) > now_ns {
+        if due_ns(run.sent + together - 1) > now_ns || !pace.allows(now_ns) {
             return;
         }
         run.late_max_ns = run

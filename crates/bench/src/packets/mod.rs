@@ -22,6 +22,7 @@ mod echo;
 mod gtpu;
 mod idle;
 mod outcome;
+mod pace;
 mod pattern;
 mod place;
 mod receive;

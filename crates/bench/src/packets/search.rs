@@ -3,8 +3,8 @@
 //! The range between a rate that held and one that did not is halved until it is narrow; what is found is verified by longer runs, and
 //! taken back when one fails. That is the throughput of RFC 2544, section 26.1, where nothing may be lost, and what MLRsearch finds with a
 //! share of half a per cent beside it, which terms it calls the non-drop and the partial-drop rate: what the search for one share has found
-//! out narrows the range for the next. A run in which something else had the processor of the generator, or of the device, says nothing,
-//! and is repeated.
+//! out narrows the range for the next. Where something else had the processor of the generator, or of the device, a run that lost
+//! more than may be lost says nothing, and is repeated; one that lost no more shows that the rate passes all the same.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -237,7 +237,7 @@ pub fn search(
             latency: true,
             ..options.clone()
         };
-        let outcome = search.undisturbed(&options)?;
+        let outcome = search.undisturbed(&options, None)?;
         search.limit.latencies.push(At { share, outcome });
     }
     Ok(search.limit)
@@ -252,7 +252,7 @@ impl Search<'_> {
             seconds: self.options.seconds * times,
             ..self.options.clone()
         };
-        let outcome = self.undisturbed(&options)?;
+        let outcome = self.undisturbed(&options, Some(loss))?;
         let verdict = if outcome.holds(loss) {
             Verdict::Held
         } else {
@@ -269,15 +269,17 @@ impl Search<'_> {
         Ok(&steps[steps.len() - 1])
     }
 
-    /// A run that nothing disturbed, or the last one of several.
-    fn undisturbed(&mut self, options: &Options) -> Result<Outcome> {
+    /// A run that nothing disturbed, or that held all the same where no more than `loss` may be lost, or the last one of several.
+    fn undisturbed(&mut self, options: &Options, loss: Option<f64>) -> Result<Outcome> {
+        let held = |outcome: &Outcome| loss.is_some_and(|loss| outcome.holds(loss));
+        let says_nothing = |outcome: &Outcome| outcome.is_disturbed() && !held(outcome);
         let mut outcome = self.generator.run(options, self.stop)?;
         for _ in 1..REPEATS {
             ensure!(
                 !self.stop.load(Ordering::Relaxed),
                 "ended before the rate was found"
             );
-            if !outcome.is_disturbed() || self.repeats == 0 {
+            if !says_nothing(&outcome) || self.repeats == 0 {
                 break;
             }
             self.repeats -= 1;
@@ -287,7 +289,7 @@ impl Search<'_> {
             outcome.is_sound(),
             "packets did not come as they were sent:\n{outcome}"
         );
-        self.limit.disturbed += u64::from(outcome.is_disturbed());
+        self.limit.disturbed += u64::from(says_nothing(&outcome));
         Ok(outcome)
     }
 }

@@ -144,7 +144,7 @@ fn long(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// What a frame is, if it can go this way.
-#[inline]
+#[inline(always)]
 pub(super) fn meet(interface: &Interface, packet: Packet<'_>) -> Option<Express> {
     let frame = packet.head().first_chunk::<{ ethernet::TAGGED_BYTES }>()?;
     let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
@@ -166,7 +166,7 @@ pub(super) fn meet(interface: &Interface, packet: Packet<'_>) -> Option<Express>
 }
 
 /// The same of a packet of IP that begins with these bytes, at this place in the frame, of which so many came.
-#[inline]
+#[inline(always)]
 fn meet_message(
     interface: &Interface,
     bytes: &[u8; LOOKED_AT],

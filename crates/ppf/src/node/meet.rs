@@ -104,7 +104,7 @@ impl Node {
     }
 
     /// The same, where it is a message as most are.
-    #[inline]
+    #[inline(always)]
     pub(super) fn meet_express(&self, port: usize, packet: Packet<'_>) -> Option<Express> {
         let interface = &self.interfaces[port];
         self.has_express
