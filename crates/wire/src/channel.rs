@@ -191,7 +191,7 @@ pub struct Holds {
     pub peer: u64,
 }
 
-/// "My link with this participant is over." When the other says so too, or has not got its end, and both are
+/// "My link with this participant is over." When the other says so too, has not got its end, or did not say [`Holds`] of it, and both are
 /// still there, they get another link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Left {

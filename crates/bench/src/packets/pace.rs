@@ -4,7 +4,8 @@
 //! them, and overflow the ring of a device that is slower than its generator, at whatever rate is tried: what would be measured is how
 //! often others have the generator's processor.
 
-/// It catches up at this multiple of its rate. Less than a hundredth of the time, which is what it may fall behind, is caught up so.
+/// It catches up at this multiple of its rate. Who is away for more than a hundredth of the time does not keep up with the rate, and a run
+/// of his does not hold.
 const CATCH_UP: f64 = 1.01;
 /// What is late by no more than this, and a burst, is sent at once: turns of the loop are not of one length.
 const AT_ONCE_NS: f64 = 20_000.0;

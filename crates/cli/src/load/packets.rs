@@ -54,7 +54,8 @@ pub(super) struct PacketsArguments {
     /// Before each run, send a packet from where the others go to, so that a switch learns where that is
     #[arg(long, requires = "to")]
     announce: bool,
-    /// A file with the process number of the device under test: with --search a run is repeated, too, in which others had its processor
+    /// A file with the process number of the device under test: with --search a run that lost too much is repeated, too, when others had
+    /// its processor
     #[arg(long, value_name = "FILE", requires = "watches")]
     device: Option<PathBuf>,
     /// Send a few packets and then none, and tell what --device uses of its processor meanwhile
