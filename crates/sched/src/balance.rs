@@ -7,11 +7,13 @@
 //! the difference is a tenth: what real work measures goes up and down, also where nothing is uneven, and a bucket that comes and goes has
 //! its costs.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::event::StageId;
+use crate::fusion::{Fused, group_of};
 use crate::map::Place;
 use crate::seen::ELEPHANTS;
 
@@ -183,13 +185,13 @@ impl Load {
         self.forget(gone);
     }
 
-    /// What to give to a worker of another steady load. `costs` are what an event of each stage costs, `is_apart` says which stages may be
-    /// done by another worker than the one before them, and `may_move` what may be given at all: the rest is load that stays.
+    /// What to give to a worker of another steady load. `costs` are what an event of each stage costs, `stages` says which may be done by
+    /// another worker than the one before them, and `may_move` what may be given at all: the rest is load that stays.
     pub(crate) fn choose(
         &mut self,
         other: u64,
         costs: &[u64],
-        is_apart: &[bool],
+        stages: &[Fused],
         may_move: impl Fn(Place) -> bool,
     ) -> Vec<Move> {
         let (own, least) = (
@@ -201,7 +203,7 @@ impl Load {
             },
         );
         let chosen = match own >= LOADED && other + least <= own {
-            true => self.choose_between(own, other, costs, is_apart, may_move),
+            true => self.choose_between(own, other, costs, stages, may_move),
             false => Vec::new(),
         };
         self.is_giving = !chosen.is_empty();
@@ -213,29 +215,33 @@ impl Load {
         mut own: u64,
         mut other: u64,
         costs: &[u64],
-        is_apart: &[bool],
+        stages: &[Fused],
         may_move: impl Fn(Place) -> bool,
     ) -> Vec<Move> {
         let mut chosen = Vec::new();
         let mut shares = self.shares(costs);
         shares.retain(|(place, _)| may_move(*place));
-        for whole in buckets(&shares) {
+        let from = |first: usize| {
+            let range = first..group_of(stages, first).end;
+            let is_in = |(place, _): &&(Place, u64)| range.contains(&place.stage().index());
+            let part: Vec<_> = shares.iter().filter(is_in).copied().collect();
+            buckets(&part, &range)
+        };
+        let begins = |stage: &usize| group_of(stages, *stage).start == *stage;
+        let mut wholes: Vec<_> = (0..stages.len()).filter(begins).flat_map(from).collect();
+        wholes.sort_by_key(Move::heaviest_first);
+        for whole in wholes {
             if chosen.len() < MOVES && other + whole.load + DIFFERENCE <= own {
-                chosen.push(whole);
                 (own, other) = (own - whole.load.min(own), other + whole.load);
+                chosen.push(whole);
             }
         }
         if !chosen.is_empty() {
             return chosen;
         }
         // Whole buckets are too much: the later stages of one of them.
-        let parts = (1..is_apart.len()).filter(|stage| is_apart[*stage]);
-        let parts = parts.flat_map(|stage| {
-            let is_behind = |(place, _): &&(Place, u64)| place.stage().index() >= stage;
-            let behind: Vec<_> = shares.iter().filter(is_behind).copied().collect();
-            let from = move |part| Move { stage, ..part };
-            buckets(&behind).into_iter().map(from)
-        });
+        let parts = (1..stages.len()).filter(|stage| !stages[*stage].is_fused());
+        let parts = parts.flat_map(from);
         let better = parts.filter(|part| part.load > 0 && other + part.load + DIFFERENCE <= own);
         chosen.extend(better.max_by_key(|part| part.load.min(own - part.load)));
         chosen
@@ -298,33 +304,35 @@ impl Load {
     }
 }
 
-/// What goes to another worker: stages of a bucket, from one on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What goes to another worker: stages of a bucket that stand beside each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) bucket: usize,
-    pub(crate) stage: usize,
+    pub(crate) stages: Range<usize>,
     pub(crate) load: u64,
 }
 
 impl Move {
-    fn has(self, place: Place) -> bool {
-        place.bucket() == self.bucket && place.stage().index() >= self.stage
+    fn has(&self, place: Place) -> bool {
+        place.bucket() == self.bucket && self.stages.contains(&place.stage().index())
+    }
+
+    fn heaviest_first(&self) -> impl Ord + use<> {
+        (std::cmp::Reverse(self.load), self.bucket, self.stages.start)
     }
 }
 
-/// The load of each bucket, the heaviest first.
-fn buckets(shares: &[(Place, u64)]) -> Vec<Move> {
+/// The load of each bucket at these stages.
+fn buckets(shares: &[(Place, u64)], stages: &Range<usize>) -> Vec<Move> {
     let mut shares = shares.to_vec();
     shares.sort_by_key(|(place, _)| place.bucket());
     let sum = |same: &[(Place, u64)]| Move {
         bucket: same[0].0.bucket(),
-        stage: 0,
+        stages: stages.clone(),
         load: same.iter().map(|(_, load)| load).sum(),
     };
     let of_one = shares.chunk_by(|one, two| one.0.bucket() == two.0.bucket());
-    let mut buckets: Vec<_> = of_one.map(sum).collect();
-    buckets.sort_by_key(|whole| (std::cmp::Reverse(whole.load), whole.bucket));
-    buckets
+    of_one.map(sum).collect()
 }
 
 #[cfg(test)]

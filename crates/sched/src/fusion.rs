@@ -1,6 +1,7 @@
 //! Which stages stay together: a flow's later stages are done by another worker only where that takes more off the first one than handing
 //! over costs.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What it costs both workers to hand an event from one to the other, in bursts, in nanoseconds, until it has been measured:
@@ -66,13 +67,35 @@ impl Fusion {
         }
     }
 
-    /// Of each stage, whether it may be apart from the one before it, by what its events cost.
-    pub(crate) fn is_apart(&self, costs_ns: &[u64]) -> Vec<bool> {
+    /// Of each stage, by what its events cost.
+    pub(crate) fn of_each(&self, costs_ns: &[u64]) -> Vec<Fused> {
         let stages = costs_ns.iter().enumerate();
-        let is_apart =
-            |(stage, cost): (usize, &u64)| stage > 0 && !self.of(stage, *cost).is_fused();
-        stages.map(is_apart).collect()
+        stages.map(|(stage, cost)| self.of(stage, *cost)).collect()
     }
+
+    /// The stages of which the given one is, and that move together, unless a flow is cut where it is dear: the user has said that none of
+    /// the others stays with them.
+    pub(crate) fn group(&self, stage: usize) -> Range<usize> {
+        group(self.pins.len(), stage, |at| self.pins[at] == Some(false))
+    }
+
+    /// How many such groups are before that of a stage.
+    pub(crate) fn groups_before(&self, stage: usize) -> usize {
+        let pins = self.pins.iter().take(stage + 1).skip(1);
+        pins.filter(|pin| **pin == Some(false)).count()
+    }
+}
+
+/// The same of stages of which it is known whether they stay with those before them.
+pub(crate) fn group_of(stages: &[Fused], stage: usize) -> Range<usize> {
+    let begins = |at: usize| stages[at] == Fused::Pinned(false);
+    group(stages.len(), stage, begins)
+}
+
+fn group(stages: usize, stage: usize, begins: impl Fn(usize) -> bool) -> Range<usize> {
+    let first = (1..=stage).rev().find(|at| begins(*at)).unwrap_or(0);
+    let end = (stage + 1..stages).find(|at| begins(*at)).unwrap_or(stages);
+    first..end
 }
 
 #[cfg(test)]
@@ -83,15 +106,39 @@ mod tests {
     fn what_costs_less_than_handing_over_stays() {
         let fusion = Fusion::new(vec![None, None, None, Some(true), Some(false)]);
         let costs = [900, 5, 200, 200, 5];
-        assert_eq!(fusion.is_apart(&costs), [false, false, true, false, true]);
+        let first_three = |fusion: &Fusion| fusion.of_each(&costs)[..3].to_vec();
+        assert_eq!(
+            first_three(&fusion),
+            [Fused::First, Fused::Cheap, Fused::Dear]
+        );
         // It is dearer here than was thought.
         fusion.set_cost(0, 150);
         assert_eq!(fusion.hand_over_ns(), HAND_OVER_NS);
         fusion.set_cost(1, 100);
         assert_eq!(fusion.hand_over_ns(), 250);
-        assert_eq!(fusion.is_apart(&costs), [false, false, false, false, true]);
+        assert_eq!(
+            first_three(&fusion),
+            [Fused::First, Fused::Cheap, Fused::Cheap]
+        );
         assert_eq!(fusion.of(2, 200), Fused::Cheap);
         assert_eq!(fusion.of(2, 300), Fused::Dear);
         assert_eq!(fusion.of(4, 300), Fused::Pinned(false));
+    }
+
+    #[test]
+    fn stages_that_the_user_has_cut_off_are_groups() {
+        let fusion = Fusion::new(vec![
+            Some(false),
+            None,
+            Some(false),
+            Some(true),
+            Some(false),
+        ]);
+        let groups: Vec<_> = (0..5).map(|stage| fusion.group(stage)).collect();
+        assert_eq!(groups, [0..2, 0..2, 2..4, 2..4, 4..5]);
+        let before: Vec<_> = (0..5).map(|stage| fusion.groups_before(stage)).collect();
+        assert_eq!(before, [0, 0, 1, 1, 2]);
+        let fused = fusion.of_each(&[0; 5]);
+        assert!((0..5).all(|stage| group_of(&fused, stage) == fusion.group(stage)));
     }
 }

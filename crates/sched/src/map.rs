@@ -72,11 +72,17 @@ pub(crate) type Pins = HashMap<Place, usize>;
 pub(crate) struct Owners(Box<[AtomicU8]>);
 
 impl Owners {
-    /// Buckets go round the workers, but for those that are pinned.
-    pub(crate) fn new(stages: usize, workers: usize, pins: &Pins) -> Owners {
+    /// Buckets go round the workers, but for those that are pinned; those of a stage that is not to stay with the one before it begin at
+    /// another worker than that one's: `shift` says by how many it is another one.
+    pub(crate) fn new(
+        stages: usize,
+        workers: usize,
+        pins: &Pins,
+        shift: impl Fn(usize) -> usize,
+    ) -> Owners {
         let first = |place: Place| match pins.get(&place) {
             Some(worker) => *worker as u8,
-            None => (place.bucket() % workers) as u8,
+            None => ((place.bucket() + shift(place.stage().index())) % workers) as u8,
         };
         Owners(
             Place::all(stages)

@@ -11,7 +11,7 @@ use crate::state::States;
 
 /// A sender sends twice while the owner gives the bucket away: what was sent on, and behind it what came straight, is in order.
 pub fn a_bucket_moves() {
-    let owners = Arc::new(Owners::new(1, 2, &Pins::new()));
+    let owners = Arc::new(Owners::new(1, 2, &Pins::new(), |_| 0));
     let senders: Arc<[Sending]> = Arc::new([Sending::default()]);
     let place = Place::new(StageId(0), 0);
     let (mut to_old, mut old) = ring(2);
@@ -80,7 +80,7 @@ pub fn a_state_goes_with_its_bucket() {
 
 /// Who has a bucket and is clear has no event of it that was sent before: a sender sends one, then says so, while the bucket moves.
 pub fn what_is_done_in_place_overtakes_nothing() {
-    let owners = Arc::new(Owners::new(1, 2, &Pins::new()));
+    let owners = Arc::new(Owners::new(1, 2, &Pins::new(), |_| 0));
     let senders: Arc<[Sending]> = Arc::new([Sending::default(), Sending::default()]);
     let place = Place::new(StageId(0), 0);
     let (mut to_old, mut old) = ring(2);

@@ -126,6 +126,8 @@ pub(crate) struct Seen {
     pub(crate) stood_down: Figure,
     /// How long an event that came has waited at most, as far as can be told by what was there before it.
     pub(crate) wait_max_ns: Figure,
+    /// The same of late: what was is forgotten slowly.
+    pub(crate) late_wait_ns: Figure,
     /// A processor's number, and one.
     pub(crate) processor: Figure,
     /// Flows, with their load in thousandths.
@@ -159,6 +161,7 @@ impl Seen {
             called: figure(),
             stood_down: figure(),
             wait_max_ns: figure(),
+            late_wait_ns: figure(),
             processor: figure(),
             elephants: std::array::from_fn(|_| Figure::default()),
             ill_until_ns: figure(),

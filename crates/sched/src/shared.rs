@@ -88,7 +88,7 @@ impl Shared {
         let stages = &graph.stages;
         let names = stages.iter().map(|stage| stage.name.clone()).collect();
         let kinds: Vec<_> = stages.iter().map(|stage| stage.kind).collect();
-        let fused = stages.iter().map(|stage| stage.fused).collect();
+        let fusion = Fusion::new(stages.iter().map(|stage| stage.fused).collect());
         let place = |pin: &Pin| (pin.place(), pin.worker);
         let pins: Pins = graph.pins.iter().map(place).collect();
         let makers = stages.iter().map(|stage| stage.maker.clone()).collect();
@@ -96,10 +96,12 @@ impl Shared {
         let seen = |_| Apart(Seen::new(stages.len()));
         let entered = |_| Apart(EntrySeen::new(stages.len()));
         Shared {
-            owners: Owners::new(kinds.len(), workers, &pins),
+            owners: Owners::new(kinds.len(), workers, &pins, |stage| {
+                fusion.groups_before(stage)
+            }),
             pins,
             states: States::new(kinds.len()),
-            fusion: Fusion::new(fused),
+            fusion,
             names,
             kinds,
             makers: Makers(makers),

@@ -195,16 +195,19 @@ impl WorkFigures {
 impl WorkerFigures {
     fn of(shared: &Shared, worker: usize, now: u64) -> WorkerFigures {
         let seen: &Seen = &shared.seen[worker].0;
-        let elephants = seen.elephants.iter().map(Figure::get);
+        // Who sleeps does not look for what it has no longer.
+        let is_asleep = shared.loads[worker].0.is_long_asleep(now);
+        let elephants = seen
+            .elephants
+            .iter()
+            .filter(|_| !is_asleep)
+            .map(Figure::get);
         let elephants = elephants.filter_map(Elephant::unpack);
         WorkerFigures {
             is_active: shared.active() >> worker & 1 != 0,
             is_ill: seen.ill_until_ns.get() > now,
             processor: seen.processor.get().checked_sub(1).map(|at| at as usize),
-            load: match shared.loads[worker].0.is_long_asleep(now) {
-                true => 0,
-                false => seen.load.get(),
-            },
+            load: if is_asleep { 0 } else { seen.load.get() },
             buckets: seen.owned.get(),
             buckets_given: seen.given.get(),
             buckets_taken: seen.taken.get(),

@@ -140,6 +140,32 @@ fn who_waits_for_too_long_has_another_worker_called_up() {
     assert_eq!(calls(Duration::from_millis(50)), (1, vec![0, 4096]));
 }
 
+#[test]
+fn crowds_that_one_worker_cannot_serve_in_time_keep_two_active() {
+    // A crowd that takes one worker a little more than the bound, and two of them about half of it, at a load of a few per cent.
+    let mut machine = Machine::new(2, Duration::from_micros(200));
+    machine.run(200, 50);
+    assert_eq!(machine.control.active(), 1);
+    let mut crowds = |count: u32| {
+        let before = machine.changes();
+        for _ in 0..count {
+            for flow in 0..205 {
+                let event = machine.entry.event(machine.stage, flow, 0);
+                assert_eq!(machine.entry.enter(&[event]), 1);
+            }
+            machine.due_ns = u64::MAX;
+            machine.run(5, 1);
+        }
+        let after = machine.changes();
+        (after.0 - before.0, after.1 - before.1)
+    };
+    assert_eq!(crowds(40), (1, 0));
+    assert_eq!(crowds(200), (0, 0), "it does not settle");
+    machine.due_ns = 0;
+    machine.run(400, 50);
+    assert_eq!(machine.control.active(), 1, "the crowds are over");
+}
+
 /// What became of numbers, by flow.
 #[derive(Default)]
 struct Seen {

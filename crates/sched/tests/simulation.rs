@@ -351,3 +351,28 @@ fn uneven_work_is_evened_out_and_then_stays_where_it_is() {
     assert!(work[1] * 10 > work[0] * 5, "{work:?}, {moves:?}");
     assert!(moves[3] - moves[2] <= 4, "it does not settle: {moves:?}");
 }
+
+#[test]
+fn a_stage_that_is_not_to_stay_with_the_one_before_it_begins_at_another_worker() {
+    let crossings = |is_fused: bool| {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let (mut graph, first) = graph(&seen, Kind::Atomic);
+        graph.fuse(first.after(), is_fused);
+        graph.fuse(first.plus(2), true);
+        let now = Arc::new(AtomicU64::new(0));
+        let built = build_in_virtual_time(&graph, &Config::new(2), &now);
+        let (mut workers, mut entries) = built.unwrap();
+        for flow in 0..FLOWS as u32 {
+            let event = entries[0].event(first, flow, 1);
+            assert_eq!(entries[0].enter(&[event]), 1);
+        }
+        while entries[0].inside() > 0 {
+            workers.iter_mut().for_each(|worker| {
+                worker.turn(8);
+            });
+        }
+        let workers = entries[0].control().snapshot().workers;
+        workers.iter().map(|worker| worker.sent).sum::<u64>()
+    };
+    assert_eq!([false, true].map(crossings), [FLOWS, 0]);
+}

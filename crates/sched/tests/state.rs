@@ -303,17 +303,20 @@ impl Play {
             end = end.max(self.now.load(Ordering::Relaxed));
         }
         self.now.store(end, Ordering::Relaxed);
-        let owner =
-            |stage| (self.workers.iter()).position(|worker| worker.has(self.first.plus(stage), 0));
-        let owners = [0, 1, 2].map(owner);
-        let is_apart = owners.iter().all(Option::is_some) && owners != [owners[0]; 3];
-        self.apart += u64::from(is_apart);
+        let is_apart = |flow: &u32| {
+            let owner = |stage| {
+                (self.workers.iter()).position(|worker| worker.has(self.first.plus(stage), *flow))
+            };
+            let owners = [0, 1, 2].map(owner);
+            owners.iter().all(Option::is_some) && owners != [owners[0]; 3]
+        };
+        self.apart += (0..FLOWS as u32).filter(is_apart).count() as u64;
     }
 
     /// Now and then there is little to do for a while.
     fn step(&mut self, at: u64) {
         let worker = self.random.below(self.workers.len() as u64) as usize;
-        let is_calm = at % 350 > 250;
+        let is_calm = at % 700 > 400;
         if is_calm {
             self.now
                 .fetch_add(self.random.below(1_000_000), Ordering::Relaxed);
@@ -389,10 +392,19 @@ fn play(seed: u64, panics: Option<u64>, had: &mut Had) {
     let now = Arc::new(AtomicU64::new(0));
     let second = [Kind::Atomic, Kind::Ordered][seed as usize % 2];
     let (mut graph, first) = graph(&world, &now, second);
-    if random.below(2) == 0 {
+    let is_whole = random.below(3) == 0;
+    if is_whole {
+        graph.fuse(first.after(), true);
+        graph.fuse(first.plus(2), true);
+    } else if random.below(2) == 0 {
         graph.fuse(first.after(), false);
     }
-    for _ in 0..random.below(2) * random.below(12) {
+    let pins = if is_whole {
+        0
+    } else {
+        random.below(2) * random.below(12)
+    };
+    for _ in 0..pins {
         let (stage, flow) = (random.below(3) as u8, random.below(FLOWS) as u32);
         let worker = random.below(workers as u64) as usize;
         graph.pin(first.plus(stage), flow, worker);
@@ -417,7 +429,7 @@ fn play(seed: u64, panics: Option<u64>, had: &mut Had) {
         Err(_) => return,
     };
     let mut play = Play {
-        gives: random.below(2) == 0,
+        gives: !is_whole && random.below(2) == 0,
         random,
         world,
         now,
@@ -428,9 +440,13 @@ fn play(seed: u64, panics: Option<u64>, had: &mut Had) {
         in_place: 0,
         apart: 0,
     };
-    (0..700).for_each(|step| play.step(step));
+    (0..1400).for_each(|step| play.step(step));
     play.drain();
     play.check(seed);
+    assert!(
+        !is_whole || play.apart == 0,
+        "seed {seed}: fused stages were apart"
+    );
     let shown = play.entry.control().snapshot();
     let sum =
         |of: fn(&millrace_sched::WorkerFigures) -> u64| shown.workers.iter().map(of).sum::<u64>();

@@ -1,6 +1,11 @@
 use super::*;
 use crate::event::{Event, Priority};
 
+/// Stages of which these may be apart from the ones before them, for what they cost.
+fn dear<const N: usize>(is_dear: [bool; N]) -> [Fused; N] {
+    is_dear.map(|is_dear| if is_dear { Fused::Dear } else { Fused::Cheap })
+}
+
 /// Events of a stage and a bucket.
 fn load_of(level: u64, events: &[(u8, usize, usize)]) -> Load {
     let mut load = Load::new(0);
@@ -19,7 +24,7 @@ fn choose(level: u64, events: &[(usize, usize)], other: u64) -> Vec<(usize, u64)
         .iter()
         .map(|(bucket, count)| (0, *bucket, *count))
         .collect();
-    let chosen = load_of(level, &events).choose(other, &[10], &[false], |_| true);
+    let chosen = load_of(level, &events).choose(other, &[10], &dear([false]), |_| true);
     chosen
         .iter()
         .map(|chosen| (chosen.bucket, chosen.load))
@@ -45,7 +50,7 @@ fn what_moves_makes_the_more_loaded_one_less_loaded() {
 fn it_begins_for_a_tenth_and_ends_for_less() {
     let even: Vec<_> = (0..100).map(|bucket| (0, bucket, 1)).collect();
     let mut load = load_of(1000, &even);
-    let mut choose = |other| load.choose(other, &[10], &[false], |_| true).len();
+    let mut choose = |other| load.choose(other, &[10], &dear([false]), |_| true).len();
     assert_eq!(choose(910), 0);
     assert_eq!(choose(890), MOVES - 4);
     assert_eq!(choose(950), 1, "it goes on");
@@ -53,7 +58,7 @@ fn it_begins_for_a_tenth_and_ends_for_less() {
     let level = load.steady();
     load.give(&[Move {
         bucket: 1,
-        stage: 0,
+        stages: 0..1,
         load: 100,
     }]);
     assert_eq!(load.steady(), level - 100);
@@ -83,22 +88,44 @@ fn an_elephant_is_cut_where_its_stages_may_be_apart() {
     let part = |stage, load| {
         vec![Move {
             bucket: 7,
-            stage,
+            stages: stage..3,
             load,
         }]
     };
     assert_eq!(
-        elephant.choose(0, &costs, &[false, true, true], |_| true),
+        elephant.choose(0, &costs, &dear([false, true, true]), |_| true),
         part(2, 500)
     );
     assert_eq!(
-        elephant.choose(0, &costs, &[false, true, false], |_| true),
+        elephant.choose(0, &costs, &dear([false, true, false]), |_| true),
         part(1, 750)
     );
-    assert_eq!(elephant.choose(0, &costs, &[false; 3], |_| true), []);
+    assert_eq!(elephant.choose(0, &costs, &dear([false; 3]), |_| true), []);
     assert_eq!(
-        elephant.choose(480, &costs, &[false, true, true], |_| true),
+        elephant.choose(480, &costs, &dear([false, true, true]), |_| true),
         []
+    );
+}
+
+#[test]
+fn what_the_user_has_cut_off_moves_on_its_own() {
+    // Ten buckets of two stages, a twentieth each.
+    let even: Vec<_> = (0..20).map(|at| (at % 2, usize::from(at) / 2, 5)).collect();
+    let stages = [Fused::First, Fused::Pinned(false)];
+    let mut load = load_of(1000, &even);
+    let moved = load.choose(200, &[10, 10], &stages, |_| true);
+    assert!(
+        moved
+            .iter()
+            .all(|one| one.stages.len() == 1 && one.load == 50)
+    );
+    assert_eq!(moved.len(), MOVES, "{moved:?}");
+    let mut load = load_of(1000, &even);
+    let moved = load.choose(200, &[10, 10], &dear([false, true]), |_| true);
+    assert!(
+        moved
+            .iter()
+            .all(|one| one.stages == (0..2) && one.load == 100)
     );
 }
 
@@ -140,13 +167,13 @@ fn what_may_not_move_is_load_that_stays() {
     // Half of all is of a bucket that cannot go.
     let mut load = load_of(1000, &[(0, 7, 50), (0, 1, 25), (0, 2, 25), (1, 7, 0)]);
     let may_move = |place: Place| place.bucket() != 7;
-    let moved = load.choose(0, &[10, 10], &[false, true], may_move);
+    let moved = load.choose(0, &[10, 10], &dear([false, true]), may_move);
     let moved: Vec<_> = moved.iter().map(|one| (one.bucket, one.load)).collect();
     assert_eq!(moved, [(1, 250), (2, 250)]);
     // Of one whose first stage cannot, the second can.
     let mut load = load_of(1000, &[(0, 7, 50), (1, 7, 50)]);
     let may_move = |place: Place| place.stage() != StageId(0);
-    let moved = load.choose(0, &[10, 10], &[false, true], may_move);
+    let moved = load.choose(0, &[10, 10], &dear([false, true]), may_move);
     let moved: Vec<_> = moved.iter().map(|one| (one.bucket, one.load)).collect();
     assert_eq!(moved, [(7, 500)]);
 }

@@ -26,6 +26,10 @@ use crate::map::{BUCKETS, Place};
 const BUSY: u64 = 800;
 /// Who stands down leaves no more than this to each of the others, as if all were even.
 const CALM: u64 = 500;
+/// And lets nobody wait for more than this share of the bound, in hundredths, whose waits are what they have been of late, and its own.
+const CALM_WAIT: u64 = 80;
+/// What has been of late is forgotten by this part of it at each look, so that crowds that come rarely are remembered.
+const FORGET: u64 = 8;
 /// It has to have been so for this many looks at others' loads, of a millisecond each; and for some more for each active worker behind it,
 /// so that it is the last one that stands down first.
 const CALM_LOOKS: u32 = 20;
@@ -83,8 +87,9 @@ pub(super) struct Activity {
     exodus: Option<Exodus>,
     /// For how many looks the others could have done its work.
     calm: u32,
-    /// How long events have waited since the last look, at most.
+    /// How long events have waited since the last look, at most, and of late.
     wait_ns: u64,
+    late_wait_ns: u64,
     /// What an event costs that goes through all stages.
     way_ns: u64,
     called_ns: Option<u64>,
@@ -120,6 +125,9 @@ impl Worker {
         let costs = self.seen().stages.iter().map(|stage| stage.cost_ns.get());
         self.activity.way_ns = costs.sum();
         let wait = std::mem::take(&mut self.activity.wait_ns);
+        let faded = self.activity.late_wait_ns - self.activity.late_wait_ns.div_ceil(FORGET);
+        self.activity.late_wait_ns = wait.max(faded);
+        self.seen().late_wait_ns.set(self.activity.late_wait_ns);
         let active = self.shared.active();
         if active >> self.index & 1 == 0 {
             // Somebody has given it something since it stood down.
@@ -135,7 +143,7 @@ impl Worker {
             self.activity.calm = 0;
             self.call_up(now);
         } else {
-            self.stand_down_if_calm(active, wait <= bound / 2, now);
+            self.stand_down_if_calm(active, bound, now);
         }
     }
 
@@ -170,12 +178,21 @@ impl Worker {
         self.activity.exodus = Some(Exodus::new(true, bit));
     }
 
-    fn stand_down_if_calm(&mut self, active: u64, nobody_waits: bool, now: u64) {
+    fn stand_down_if_calm(&mut self, active: u64, bound: u64, now: u64) {
         let others = u64::from(active.count_ones()) - 1;
         let load = |worker: usize| self.shared.load(worker, now);
         let all = (0..self.shared.workers).filter(|worker| active >> worker & 1 != 0);
-        let sum: u64 = all.map(load).sum();
-        let is_calm = others > 0 && sum <= CALM * others && nobody_waits;
+        let sum: u64 = all.clone().map(load).sum();
+        // What would wait here waits at the others then, beside what waits there.
+        let wait = |worker: usize| match self.shared.loads[worker].0.is_long_asleep(now) {
+            true => 0,
+            false => self.shared.seen[worker].0.late_wait_ns.get(),
+        };
+        let longest = all.filter(|worker| *worker != self.index).map(wait).max();
+        let is_calm = others > 0
+            && sum <= CALM * others
+            && longest.unwrap_or(0) + self.activity.late_wait_ns / others
+                <= bound / 100 * CALM_WAIT;
         self.activity.calm = if is_calm { self.activity.calm + 1 } else { 0 };
         let behind = (active >> self.index >> 1).count_ones();
         if self.activity.calm < CALM_LOOKS + MORE_LOOKS * behind {

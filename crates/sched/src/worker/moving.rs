@@ -159,11 +159,16 @@ impl Worker {
         self.give_away(&[Place::of(stage, flow)], to) > 0
     }
 
-    /// Gives buckets to another worker, but those that are not ours to give, are pinned, or are on their way already. How many are given:
-    /// those of several stages that stand beside each other are one.
+    /// Gives buckets to another worker, but those that are not ours to give, are pinned, are on their way already, or of which something is
+    /// lent. How many are given: those of several stages that stand beside each other are one.
     pub(super) fn give_away(&mut self, places: &[Place], to: usize) -> usize {
-        // What was lent comes back here.
-        let may_go = |place: &&Place| self.may_move(**place) && !self.lending.has(**place);
+        // What was lent comes back here, and what belongs together stays so: the rest of it would never find it again.
+        let is_lent = |place: Place| {
+            let group = self.shared.fusion.group(place.stage().index());
+            let mut stages = group.map(|stage| StageId(stage as u8));
+            stages.any(|stage| self.lending.has(Place::new(stage, place.bucket())))
+        };
+        let may_go = |place: &&Place| self.may_move(**place) && !is_lent(**place);
         let places: Vec<Place> = places.iter().filter(may_go).copied().collect();
         if to == self.index || places.is_empty() {
             return 0;
@@ -211,18 +216,18 @@ impl Worker {
         let Some(least) = others.min_by_key(load) else {
             return;
         };
-        let is_apart = shared.fusion.is_apart(&costs);
+        let stages = shared.fusion.of_each(&costs);
         let (flows, pins) = (&self.flows, &shared.pins);
         let may_move = |place| flows.may_move(place, pins);
-        let chosen = self.load.choose(load(&least), &costs, &is_apart, may_move);
+        let chosen = self.load.choose(load(&least), &costs, &stages, may_move);
         if chosen.is_empty() {
             return;
         }
         let charged: u64 = chosen.iter().map(|chosen| chosen.load).sum();
         shared.loads[least].0.charge(charged);
-        let stages = shared.kinds.len();
         let places = chosen.iter().flat_map(|chosen| {
-            (chosen.stage..stages).map(|stage| Place::new(StageId(stage as u8), chosen.bucket))
+            let stages = chosen.stages.clone();
+            stages.map(|stage| Place::new(StageId(stage as u8), chosen.bucket))
         });
         let places: Vec<Place> = places.collect();
         self.moves += self.give_away(&places, least) as u64;
