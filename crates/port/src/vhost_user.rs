@@ -22,7 +22,8 @@
 //! without a reason, since the front end stays.
 //!
 //! Chains are given back in the order that they came in, so that what a back end had taken when it died is just what the ring has from its
-//! used position on, and the next one goes on there: see `virtio::inflight` for packed rings, whose position is not in the ring.
+//! used position on, and the next one goes on there: see `virtio::inflight` for packed rings, whose position is not in the ring. Of a front
+//! end that has gone without a word, what its rings have is received first.
 //!
 //! In reading order: `config`, `control` (what the front end says), `rings` (what is known of each), `stream` and `sys` (messages on a
 //! socket), `error`; the rings themselves are in [`crate::virtio`].
@@ -63,6 +64,8 @@ const SILENCE_WAIT: Duration = Duration::from_secs(3);
 /// A server that is not there is looked for again after this time, and after twice as long each time, up to the other.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
+/// Packets of a front end that has gone are waited for no longer than this: whoever still has its memory could add some without an end.
+const LEFT_WAIT: Duration = Duration::from_millis(100);
 /// So many messages are dealt with before it is others' turn: a front end can say what it may say without an end.
 const MESSAGES_AT_ONCE: usize = 64;
 
@@ -100,6 +103,8 @@ struct Link {
     session: Session,
     /// Until when it must have said something.
     silent_until: Option<Instant>,
+    /// The front end has gone, and what it has sent is received until then.
+    gone_until: Option<Instant>,
 }
 
 /// A vhost-user port.
@@ -185,6 +190,7 @@ impl VhostUser {
             stream: Stream::new(socket),
             session: Session::new(self.config.clone(), &self.epoll),
             silent_until: Some(now + SILENCE_WAIT),
+            gone_until: None,
         });
         self.is_armed = false;
         Ok(())
@@ -209,8 +215,25 @@ impl VhostUser {
     fn hear(&mut self, now: Instant) {
         match self.listen() {
             Ok(()) => self.review(),
+            Err(Closed::PeerGone) if self.has_left_some(now) => {}
             Err(why) => self.end(why, now),
         }
+    }
+
+    /// Whether rings of a front end that has gone have packets still. There is news of its end as long as the connection is kept.
+    fn has_left_some(&mut self, now: Instant) -> bool {
+        let Some(link) = &mut self.link else {
+            return false;
+        };
+        let until = *link.gone_until.get_or_insert(now + LEFT_WAIT);
+        let has_more = |ring: &mut rings::Vring| ring.active().is_some_and(|end| end.has_more());
+        now < until && self.receiving().any(has_more)
+    }
+
+    /// Whether the front end has gone, and only what it has sent is there.
+    #[inline]
+    fn is_left(&self) -> bool {
+        (self.link.as_ref()).is_some_and(|link| link.gone_until.is_some())
     }
 
     /// Ends the connection.
@@ -329,6 +352,7 @@ impl Port for VhostUser {
             self.hear(now);
         }
         if news.listener
+            && !self.is_left()
             && let Err(why) = self.accept(now)
             && self.link.is_none()
         {
@@ -405,7 +429,7 @@ impl Port for VhostUser {
 
     #[inline]
     fn transmit(&mut self, queue: usize, burst: &Burst, first: usize) -> usize {
-        if self.broken.is_some() || first >= burst.len() {
+        if self.broken.is_some() || first >= burst.len() || self.is_left() {
             return 0;
         }
         let rings = self.link.as_mut().map(|link| &mut link.session.rings);
@@ -428,6 +452,7 @@ impl Port for VhostUser {
 
     fn give_up(&mut self, queue: usize, burst: &Burst, first: usize) {
         let cause = match &self.state {
+            State::Connected if self.is_left() => Cause::NoPeer,
             State::Connected if queue < self.queues.1 => Cause::Full,
             State::Connected => Cause::NoQueue,
             _ => Cause::NoPeer,
