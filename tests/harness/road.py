@@ -86,7 +86,8 @@ def connections(road: Road) -> list[dict[str, Any]]:
 def roads(millrace: Path, environment: dict[str, str], in_use: bool = False) -> list[str]:
     """Of each connection that the environment's agent knows: `ring` where both ends are on it, else the reasons why not. With `in_use` it
     is that only where both ends have got bytes by it, and `none` is said of others."""
-    listing = subprocess.run([millrace, "ps", "--json"], capture_output=True, timeout=10, check=True, env=environment)
+    # Where it fails, its words are to be read.
+    listing = subprocess.run([millrace, "ps", "--json"], stdout=subprocess.PIPE, timeout=30, check=True, env=environment)
     found = []
     for connection in parsed(listing.stdout):
         ends = connection["ends"]

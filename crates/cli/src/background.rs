@@ -21,8 +21,8 @@ use nix::sys::signal::{SigSet, Signal};
 
 use crate::sys;
 
-/// How long a program that is to be run waits for its agent.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a program that is to be run waits for its agent: one that cannot listen says so at once, and a busy machine takes seconds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts an agent at `socket`, and returns when it listens.
 pub(crate) fn start(socket: &Path) -> anyhow::Result<()> {
@@ -52,7 +52,7 @@ fn start_by_another(socket: &Path) -> anyhow::Result<()> {
     command
         .args(["agent", "--background", "--socket"])
         .arg(socket);
-    let mut starter = wait(&mut command)?;
+    let mut starter = wait(&mut command, PATIENCE)?;
     // It ends now, and must not be left for the program to find.
     let _ = starter.wait();
     Ok(())
@@ -75,7 +75,7 @@ pub(crate) fn detach(arguments: &[OsString]) -> anyhow::Result<()> {
         .current_dir("/");
     // What the caller left open without saying so would be held by the agent.
     sys::close_others_on_exec();
-    wait(&mut command).map(drop)
+    wait(&mut command, PATIENCE).map(drop)
 }
 
 fn own_command() -> anyhow::Result<Command> {
@@ -93,9 +93,9 @@ fn own_command() -> anyhow::Result<Command> {
 }
 
 /// Starts the process, and returns it when it has closed its standard error without a word.
-fn wait(command: &mut Command) -> anyhow::Result<Child> {
+fn wait(command: &mut Command, patience: Duration) -> anyhow::Result<Child> {
     let mut child = command.spawn().context("cannot start a process")?;
-    match hear_out(&mut child, Instant::now() + PATIENCE) {
+    match hear_out(&mut child, patience) {
         Ok(text) if text.is_empty() => Ok(child),
         Ok(text) => {
             let _ = child.wait();
@@ -113,7 +113,8 @@ fn wait(command: &mut Command) -> anyhow::Result<Child> {
 }
 
 /// Everything that the child writes to its standard error until it closes it.
-fn hear_out(child: &mut Child, deadline: Instant) -> anyhow::Result<String> {
+fn hear_out(child: &mut Child, patience: Duration) -> anyhow::Result<String> {
+    let deadline = Instant::now() + patience;
     let Some(mut pipe) = child.stderr.take() else {
         bail!("the process has no standard error")
     };
@@ -123,7 +124,7 @@ fn hear_out(child: &mut Child, deadline: Instant) -> anyhow::Result<String> {
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
         let mut descriptors = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
         match poll(&mut descriptors, timeout) {
-            Ok(0) => bail!("it did not listen within {} ms", PATIENCE.as_millis()),
+            Ok(0) => bail!("it did not listen within {} ms", patience.as_millis()),
             Ok(_) => {}
             Err(nix::errno::Errno::EINTR) => continue,
             Err(errno) => return Err(errno).context("cannot wait for the process"),
@@ -144,8 +145,8 @@ mod tests {
     fn who_does_not_come_to_listen_is_ended_and_told_of() {
         let mut command = Command::new("sleep");
         command.arg("600").stderr(Stdio::piped());
-        let error = wait(&mut command).unwrap_err();
-        assert_eq!(error.to_string(), "it did not listen within 1000 ms");
+        let error = wait(&mut command, Duration::from_millis(1)).unwrap_err();
+        assert_eq!(error.to_string(), "it did not listen within 1 ms");
     }
 
     #[test]
@@ -154,6 +155,9 @@ mod tests {
         command
             .args(["-c", "echo millrace: no room >&2"])
             .stderr(Stdio::piped());
-        assert_eq!(wait(&mut command).unwrap_err().to_string(), "no room");
+        assert_eq!(
+            wait(&mut command, PATIENCE).unwrap_err().to_string(),
+            "no room"
+        );
     }
 }

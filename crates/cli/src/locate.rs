@@ -16,7 +16,7 @@ const LIBRARY_NAME: &str = "libmillrace_preload.so";
 /// This program for containers: linked statically.
 const STATIC_NAME: &str = "millrace-static";
 /// How long a program that is to start waits for the answer of an agent that listens.
-const PATIENCE_OF_PROGRAMS: Duration = Duration::from_millis(500);
+pub(crate) const PATIENCE_OF_PROGRAMS: Duration = Duration::from_millis(500);
 /// The same of a user who asks: the machine may be busy.
 pub(crate) const PATIENCE_OF_USERS: Duration = Duration::from_secs(5);
 
@@ -59,8 +59,8 @@ pub(crate) fn agent() -> Result<Found, Vec<(PathBuf, AskError)>> {
 }
 
 /// As [`agent`]; it is asked to stay until this process has ended.
-pub(crate) fn agent_to_stay() -> Result<Found, Vec<(PathBuf, AskError)>> {
-    first_answer(millrace_agent::status_and_stay, PATIENCE_OF_PROGRAMS)
+pub(crate) fn agent_to_stay(patience: Duration) -> Result<Found, Vec<(PathBuf, AskError)>> {
+    first_answer(millrace_agent::status_and_stay, patience)
 }
 
 type Ask = fn(&Path, Duration) -> Result<(StatusReport, Answerer), AskError>;

@@ -106,19 +106,21 @@ fn prepare(arguments: &RunArguments) -> Result<Additions, u8> {
 
 /// The socket of an agent that answers, or of one that is started now. Without one the program runs all the same.
 fn agent_socket() -> Option<PathBuf> {
-    if let Ok(found) = locate::agent_to_stay() {
+    if let Ok(found) = locate::agent_to_stay(locate::PATIENCE_OF_PROGRAMS) {
         return Some(found.socket);
     }
     let socket = locate::named_socket().unwrap_or_else(locate::own_socket);
     match background::start(&socket) {
         Ok(()) => {
             // It would wait ten seconds for the program's first TCP socket otherwise.
-            let _ = locate::agent_to_stay();
+            let _ = locate::agent_to_stay(background::PATIENCE);
             Some(socket)
         }
         Err(error) => {
             // Another program may have started one at the same moment.
-            if locate::agent_to_stay().is_err() && std::io::stderr().is_terminal() {
+            if locate::agent_to_stay(locate::PATIENCE_OF_PROGRAMS).is_err()
+                && std::io::stderr().is_terminal()
+            {
                 complain!(
                     "millrace: connections stay on the kernel's road: no agent could be started: {error:#}"
                 );
