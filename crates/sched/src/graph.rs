@@ -183,9 +183,9 @@ impl Graph {
         StageId(self.stages.len() as u8 - 1)
     }
 
-    /// Has a flow's events of a stage done by the same worker as those of the stage before it; or, if not fused, begin at another worker, if
-    /// there is one, and move by load on their own. Otherwise they are done by the same worker, unless a flow is too much for one worker
-    /// and the stage costs more than handing over does.
+    /// Has a flow's events of a stage done by the same worker as those of the stage before it; or, if not fused, begin at another worker,
+    /// if there is one, and move by load on their own. Otherwise they are done by the same worker, unless a flow is too much for one
+    /// worker and the stage costs more than handing over does.
     pub fn fuse(&mut self, stage: StageId, is_fused: bool) {
         self.stages[stage.index()].fused = Some(is_fused);
     }

@@ -447,26 +447,33 @@ fn play(seed: u64, panics: Option<u64>, had: &mut Had) {
         !is_whole || play.apart == 0,
         "seed {seed}: fused stages were apart"
     );
-    let shown = play.entry.control().snapshot();
-    let sum =
-        |of: fn(&millrace_sched::WorkerFigures) -> u64| shown.workers.iter().map(of).sum::<u64>();
-    let (given, taken) = (sum(|one| one.states_given), sum(|one| one.states_taken));
-    let lost = sum(|one| one.states_lost);
-    // What was given came, or was lost at the receiver; or giving it panicked, and it was lost where it was.
-    let dropped = lock(&play.world).dropped;
-    assert_eq!(given - taken, dropped, "seed {seed}");
-    assert!(lost >= dropped, "seed {seed}");
-    if panics.is_none() {
-        assert_eq!(lost, 0, "seed {seed}");
+    had.add(&play, seed, panics.is_none());
+}
+
+impl Had {
+    fn add(&mut self, play: &Play, seed: u64, nobody_panics: bool) {
+        let shown = play.entry.control().snapshot();
+        let sum = |of: fn(&millrace_sched::WorkerFigures) -> u64| {
+            shown.workers.iter().map(of).sum::<u64>()
+        };
+        let (given, taken) = (sum(|one| one.states_given), sum(|one| one.states_taken));
+        let lost = sum(|one| one.states_lost);
+        // What was given came, or was lost at the receiver; or giving it panicked, and it was lost where it was.
+        let dropped = lock(&play.world).dropped;
+        assert_eq!(given - taken, dropped, "seed {seed}");
+        assert!(lost >= dropped, "seed {seed}");
+        if nobody_panics {
+            assert_eq!(lost, 0, "seed {seed}");
+        }
+        self.moves += sum(|one| one.buckets_given);
+        self.states += taken;
+        self.dropped += dropped;
+        self.lent += sum(|one| one.borrowed);
+        self.in_place += play.in_place;
+        self.apart += if play.gives { 0 } else { play.apart };
+        self.stood_down += sum(|one| one.stood_down);
+        self.panics += sum(|one| one.panics);
     }
-    had.moves += sum(|one| one.buckets_given);
-    had.states += taken;
-    had.dropped += dropped;
-    had.lent += sum(|one| one.borrowed);
-    had.in_place += play.in_place;
-    had.apart += if play.gives { 0 } else { play.apart };
-    had.stood_down += sum(|one| one.stood_down);
-    had.panics += sum(|one| one.panics);
 }
 
 #[test]
