@@ -1,6 +1,6 @@
 //! Random graphs against a sequential model: whatever workers do, each flow leaves as if one had done all of it, one event after another.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,35 +35,50 @@ impl Behaviour {
         [Kind::Atomic, Kind::Ordered][mix(&[self.seed, stage, 1]) as usize % 2]
     }
 
-    /// Where a flow goes from a stage: the next one, or the one behind it; none: out.
-    fn next(self, stage: u64, flow: u32) -> Option<u64> {
-        let next = stage + 1 + mix(&[self.seed, stage, u64::from(flow)]) % 2;
-        (next < self.stages).then_some(next)
+    /// How far an event goes from a stage: to the next one, or the one behind it. In some graphs all of a flow go the same way, in others
+    /// each goes its own.
+    fn steps(self, stage: u64, flow: u32, value: u64) -> u64 {
+        let own = if self.seed % 4 < 2 { 0 } else { value };
+        1 + mix(&[self.seed, stage, u64::from(flow), own]) % 2
     }
 
-    /// What becomes of an event: nothing, itself, or several.
-    fn values(self, stage: u64, flow: u32, value: u64) -> Vec<u64> {
-        match mix(&[self.seed, stage, u64::from(flow), value]) % 12 {
+    /// What becomes of an event: nothing, itself, or several, and how far each goes. The stages that it passes over are in its value.
+    fn values(self, stage: u64, flow: u32, value: u64) -> Vec<(u64, u64)> {
+        let values = match mix(&[self.seed, stage, u64::from(flow), value]) % 12 {
             0 => vec![],
             1 => vec![value, value | 1 << (40 + stage)],
             2 => vec![value | 1 << (48 + stage)],
             _ => vec![value],
-        }
+        };
+        let go = |value: u64| {
+            let steps = self.steps(stage, flow, value);
+            (value | (steps - 1) << (WAY_BIT + stage), steps)
+        };
+        values.into_iter().map(go).collect()
     }
 
-    /// Of a flow whose events came with these values: what leaves, and how many events each stage has had.
-    fn model(self, flow: u32, came: &[u64], handled: &mut [u64]) -> Vec<u64> {
-        let (mut stage, mut values) = (Some(0), came.to_vec());
-        while let Some(at) = stage {
-            handled[at as usize] += values.len() as u64;
-            values = values
-                .iter()
-                .flat_map(|value| self.values(at, flow, *value))
-                .collect();
-            stage = self.next(at, flow);
+    /// What leaves of an event of a flow that comes to a stage, and how many events each stage has had.
+    fn model(self, flow: u32, stage: u64, value: u64, handled: &mut [u64]) -> Vec<u64> {
+        handled[stage.min(self.stages) as usize] += 1;
+        if stage >= self.stages {
+            return vec![value];
         }
-        values
+        let values = self.values(stage, flow, value).into_iter();
+        let leave = |(value, steps)| self.model(flow, stage + steps, value, handled);
+        values.flat_map(leave).collect()
     }
+}
+
+/// From this bit on a value has its way.
+const WAY_BIT: u64 = 56;
+
+/// By the way that they went: of those that went the same one the order is kept.
+fn by_way(values: impl IntoIterator<Item = u64>) -> BTreeMap<u64, Vec<u64>> {
+    let mut ways: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for value in values {
+        ways.entry(value >> WAY_BIT).or_default().push(value);
+    }
+    ways
 }
 
 type Left = Arc<Mutex<HashMap<u32, Vec<u64>>>>;
@@ -77,10 +92,9 @@ fn graph(behaviour: Behaviour, left: &Left) -> (Graph, StageId) {
         let id = graph.stage(&name, behaviour.kind(stage), move |_| {
             move |events: &[Event], out: &mut Out| {
                 for event in events {
-                    let next = behaviour.next(stage, event.flow);
-                    let next = next.unwrap_or(behaviour.stages) - stage;
-                    for value in behaviour.values(stage, event.flow, event.value) {
-                        let mut event = event.to(event.stage.plus(next as u8));
+                    for (value, steps) in behaviour.values(stage, event.flow, event.value) {
+                        let steps = steps.min(behaviour.stages - stage);
+                        let mut event = event.to(event.stage.plus(steps as u8));
                         event.value = value;
                         out.forward(event);
                     }
@@ -262,10 +276,10 @@ fn play(seed: u64, steps: usize) {
     let left = left.lock().unwrap();
     let mut handled = vec![0; behaviour.stages as usize + 1];
     for (flow, came) in &play.came {
-        let expected = behaviour.model(*flow, came, &mut handled);
-        *handled.last_mut().unwrap() += expected.len() as u64;
+        let leave = |value: &u64| behaviour.model(*flow, 0, *value, &mut handled);
+        let expected = by_way(came.iter().flat_map(leave));
         let left = left.get(flow).cloned().unwrap_or_default();
-        assert_eq!(left, expected, "seed {seed}, flow {flow}");
+        assert_eq!(by_way(left), expected, "seed {seed}, flow {flow}");
     }
     assert!(
         play.entries.iter().all(|entry| entry.inside() == 0),
