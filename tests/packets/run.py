@@ -252,7 +252,7 @@ def is_killed(run: Run) -> None:
 
 
 def captures(run: Run, kind: str) -> None:
-    """testpmd reads by libpcap what we have written, and writes what we read."""
+    """testpmd, by libpcap, and tcpdump read what we have written, and testpmd and editcap write what we read."""
     count = 20_000
     written, returned = run.place / f"written.{kind}", run.place / "returned.pcap"
     subprocess.run([CAPTURE, "write", kind, written, str(count)], check=True)
@@ -263,6 +263,12 @@ def captures(run: Run, kind: str) -> None:
     received, sent = run.stop(theirs, "testpmd1")
     check(received == sent == count, f"testpmd received {received} and sent {sent}")
     subprocess.run([CAPTURE, "read", returned, str(count)], check=True)
+    told = subprocess.run(["tcpdump", "-r", written, "-n", "--count"], capture_output=True, text=True, check=True)
+    check(told.stdout.split()[:2] == [str(count), "packets"], f"tcpdump: {told.stdout}{told.stderr}")
+    for theirs_kind in ("pcapng", "nsecpcap"):
+        converted = run.place / theirs_kind
+        subprocess.run(["editcap", "-F", theirs_kind, written, converted], check=True)
+        subprocess.run([CAPTURE, "read", converted, str(count)], check=True)
 
 
 def loads(run: Run, *options: str) -> dict[str, Any]:

@@ -146,3 +146,19 @@ pub struct Work {
     /// What its thread has used of processors.
     pub processor_ns: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_has_every_cause_of_a_drop() {
+        let text = include_str!("../../../docs/switch.md");
+        let of_ports = millrace_port::Cause::ALL.map(|cause| (cause.name(), "port"));
+        let of_switch = Cause::ALL.map(|cause| (cause.name(), "switch"));
+        let missing = of_ports.iter().chain(&of_switch);
+        let missing =
+            missing.filter(|(name, at)| !text.contains(&format!("\n| `{name}` | {at} |")));
+        assert_eq!(missing.collect::<Vec<_>>(), [] as [&(&str, &str); 0]);
+    }
+}
