@@ -25,6 +25,8 @@ LONG = (
     "buckets_are_shared_evenly_and_few_change_hands",
     "every_prefix_is_refused",
     "messages_of_one_key_are_worked_on_in_order_and_none_is_lost",
+    "one_that_is_never_answered_keeps_no_place_for_those_after_it",
+    "what_members_of_deserted_groups_left_makes_room_when_patience_is_over",
     "who_comes_after_those_that_give_nothing_back_finds_room",
 )
 """Tests for the full run: what they do in many steps others do in few, and without Miri they run always."""
