@@ -41,6 +41,8 @@ const EXAMPLES: &str = "Examples:
   millrace load echo unix:/tmp/echo --bytes 64 --blocking --trace echo.gz --json
   millrace load packets memif-client:/run/a.sock memif-client:/run/b.sock --search 0
                                             how many packets a switch between the two brings without loss
+  millrace load packets memif-client:/run/a.sock memif-client:/run/b.sock --capture traffic.pcapng --rate 1000000 --latency
+                                            how long it takes for frames that were captured
   millrace load serve stamp --listen 0.0.0.0:7000      (on another host)
   millrace load echo 10.0.0.2:7000 --one-way           how long a message takes there, and back
 
@@ -126,9 +128,9 @@ enum Command {
     /// Send packets by a port, and check those that come back or by another port
     ///
     /// One thread, which never sleeps: give it a processor of its own (taskset). Packets are UDP in IPv4, numbered, in flows of their own
-    /// addresses and ports. Without --rate as many are sent as the port takes, which tells what can pass at most, not what passes without
-    /// loss: --search finds that, by trials of --time seconds, and verifies it by longer ones. With --rate a packet that the port has no
-    /// room for when it is due is lost, and latencies count from when packets were due.
+    /// addresses and ports, or frames of a capture (--capture). Without --rate as many are sent as the port takes, which tells what can
+    /// pass at most, not what passes without loss: --search finds that, by trials of --time seconds, and verifies it by longer ones. With
+    /// --rate a packet that the port has no room for when it is due is lost, and latencies count from when packets were due.
     ///
     /// With --receive, --send or --echo it is half of that, by one port, for somebody else at the other end.
     ///

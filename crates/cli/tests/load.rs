@@ -115,6 +115,52 @@ fn a_signal_ends_a_run_with_what_was_measured() {
     }
 }
 
+/// A capture with these frames.
+fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
+    let header = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1];
+    let mut file: Vec<u8> = header.into_iter().flat_map(u32::to_le_bytes).collect();
+    for frame in frames {
+        let bytes = frame.len() as u32;
+        file.extend([0, 0, bytes, bytes].into_iter().flat_map(u32::to_le_bytes));
+        file.extend(frame);
+    }
+    file
+}
+
+#[test]
+fn frames_of_a_capture_go_out_by_one_port_and_are_known_at_the_other() {
+    let udp = |port: u8, payload: u8| {
+        let [all, most] = [28 + payload, 8 + payload];
+        let ip = [
+            0x45, 0, 0, all, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ];
+        let header = [0, port, 0, 9, 0, most, 0, 0];
+        let ethernet = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+        [&ethernet[..], &ip, &header, &vec![7; payload.into()]].concat()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (capture, socket) = (file("capture"), file("socket"));
+    std::fs::write(&capture, pcap(&[udp(1, 30), udp(2, 200), udp(1, 3)])).unwrap();
+    let ends = ["server", "client"].map(|role| format!("memif-{role}:{socket}"));
+    let [from, to] = &ends;
+    for more in [&["--rate", "20000", "--latency"][..], &["--whole"]] {
+        let run = ["packets", from, to, "--capture", &capture, "-t", "0.1"];
+        let outcome = Process::start(&[&run, more, &["--json"]].concat()).output();
+        let outcome: Value = serde_json::from_str(&outcome).unwrap();
+        assert!(outcome["received"].as_u64().unwrap() > 0, "{outcome}");
+        assert_eq!(
+            (&outcome["sizes"], &outcome["flows"]),
+            (&"72 to 242".into(), &2.into())
+        );
+        let note = outcome["notes"][0].as_str().unwrap();
+        assert!(
+            note.contains("1 are left out: 1 have no 22 bytes"),
+            "{note}"
+        );
+    }
+}
+
 #[test]
 fn errors_say_what_to_do() {
     for (arguments, expected) in [
@@ -136,6 +182,10 @@ fn errors_say_what_to_do() {
             &["echo", "127.0.0.1:1", "--timeout", "inf"],
             "given up after",
         ),
+        (
+            &["packets", "memif-client:/x", "--capture", "/nowhere/x"],
+            "cannot read /nowhere/x",
+        ),
         (&["events", "--time", "nan"], "up to 3600 seconds"),
         (&["events", "--time=-1"], "up to 3600 seconds"),
     ] {
@@ -144,6 +194,30 @@ fn errors_say_what_to_do() {
         assert!(!output.status.success());
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
+fn what_is_for_packets_that_are_made_is_not_for_those_of_a_capture() {
+    for option in [
+        "--flows=2",
+        "--size=64",
+        "--gtpu=relay",
+        "--send",
+        "--to-mac=02:00:00:00:00:09",
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+        command.args([
+            "load",
+            "packets",
+            "memif-client:/x",
+            "--capture",
+            "x",
+            option,
+        ]);
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("cannot be used with"), "{option}: {text}");
     }
 }
 

@@ -15,8 +15,13 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn start() -> Clock {
+        Clock::at(0)
+    }
+
+    /// One that shows `now_ns` now.
+    pub(crate) fn at(now_ns: u64) -> Clock {
         Clock {
-            origin_ns: sys::monotonic_ns(),
+            origin_ns: sys::monotonic_ns() - now_ns,
         }
     }
 

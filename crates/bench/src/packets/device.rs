@@ -1,10 +1,68 @@
-//! What happens to the device under test while it works: whether somebody else had its processor.
+//! What happens to the generator and the device under test while they work: whether somebody else had their processors.
 
 use std::fs;
 
+use crate::account::Reading;
+use crate::load::{Clock, preempted};
+
+/// Where the hypervisor took more than this share of the time, that is a disturbance.
+const STEAL_MAX: f64 = 0.05;
+
+/// The counts of a moment.
+pub(super) struct Watch {
+    clock: Clock,
+    all: Reading,
+    own: u64,
+    device: Option<u32>,
+    of_device: Switches,
+}
+
+/// What others have taken since then.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Taken {
+    /// How often the processor of the calling thread.
+    pub(super) own: u64,
+    /// How often that of the device.
+    pub(super) device: u64,
+    /// The share of the time that the hypervisor took of all processors.
+    pub(super) stolen: f64,
+}
+
+impl Watch {
+    /// Of the calling thread and of this process, from now on.
+    pub(super) fn new(device: Option<u32>) -> Watch {
+        Watch {
+            all: Reading::now(None),
+            of_device: device.map(Switches::of).unwrap_or_default(),
+            device,
+            clock: Clock::start(),
+            own: preempted(),
+        }
+    }
+
+    /// By the same thread.
+    pub(super) fn taken(&self) -> Taken {
+        let own = preempted() - self.own;
+        let time_s = self.clock.now().max(1) as f64 / 1e9;
+        let of_device = self.device.map(Switches::of).unwrap_or_default();
+        Taken {
+            own,
+            device: of_device.taken_since(self.of_device),
+            stolen: Reading::now(None).since(&self.all).steal_s / time_s,
+        }
+    }
+}
+
+impl Taken {
+    /// Whether that was more than nothing.
+    pub(super) fn is_disturbance(self) -> bool {
+        self.own + self.device > 0 || self.stolen > STEAL_MAX
+    }
+}
+
 /// How often the threads of a process have left their processors, since they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Switches {
+struct Switches {
     /// By themselves, to wait.
     own: u64,
     /// Because somebody else was to run.
@@ -13,7 +71,7 @@ pub(super) struct Switches {
 
 impl Switches {
     /// Of a process as it is now; none where there is no such process.
-    pub(super) fn of(pid: u32) -> Switches {
+    fn of(pid: u32) -> Switches {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
         let texts = threads
             .flatten()
@@ -42,7 +100,7 @@ impl Switches {
 
     /// How often since then a thread gave way to somebody who was none of its own: each time that one of them went to wait it had run, and
     /// may have taken the processor from another one of them. That is the device's own doing, as a switch with many threads does it.
-    pub(super) fn taken_since(self, before: Switches) -> u64 {
+    fn taken_since(self, before: Switches) -> u64 {
         let own = self.own.saturating_sub(before.own);
         self.forced
             .saturating_sub(before.forced)

@@ -7,15 +7,14 @@ use anyhow::{Result, bail, ensure};
 use hdrhistogram::Histogram;
 use millrace_port::{Burst, Port, State};
 
-use super::device::Switches;
+use super::device::Watch;
 use super::gtpu::{self, Gtpu};
 use super::outcome::Outcome;
 use super::pace::Pace;
-use super::pattern::{BURST_MAX, Made, Pattern};
+use super::pattern::{BURST_MAX, Content, Made, Pattern};
 use super::place::Place;
 use super::sink::{Checks, RUN_BITS, Sink};
-use crate::account::Reading;
-use crate::load::{Clock, histogram, preempted};
+use crate::load::{Clock, histogram};
 
 /// Who does not connect until then does not come.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -45,8 +44,19 @@ pub struct Options {
     pub seconds: f64,
     /// What is checked of each.
     pub checks: Checks,
-    /// Whether latencies are kept, which takes time for each packet.
-    pub latency: bool,
+    /// Which latencies are kept: that takes time for each packet.
+    pub latency: Latencies,
+}
+
+/// Which latencies are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Latencies {
+    /// None.
+    None,
+    /// Of all packets.
+    All,
+    /// Of moments in which nobody else had the processors, as far as there are any: `seconds` of such in all.
+    Undisturbed,
 }
 
 /// Ports, and what is sent by them.
@@ -69,16 +79,18 @@ pub struct Generator {
 }
 
 /// A run under way.
-struct Run {
+pub(super) struct Run {
     made: Made,
-    sink: Sink,
-    clock: Clock,
+    pub(super) sink: Sink,
+    pub(super) clock: Clock,
     number: u32,
     /// How far packets are due apart, and how bursts follow each other.
     due: Option<(f64, Pace)>,
     sent: u64,
     refused: u64,
-    late_max_ns: u64,
+    /// Those that no longer are waited for.
+    missing: u64,
+    pub(super) late_max_ns: u64,
     received: Burst,
     turns: u32,
 }
@@ -162,8 +174,7 @@ impl Generator {
     /// From now on users' packets are sent, of these flows. By what numbers a function knows their tunnels it says when it runs, and so
     /// when its ports are connected.
     pub fn carry(&mut self, gtpu: Gtpu) {
-        self.pattern.flows = gtpu.flows();
-        self.pattern.gtpu = Some(gtpu);
+        self.pattern.content = Content::Gtpu(gtpu);
     }
 
     /// Sends, before each run, a packet from where the others go to: a switch that learns finds out so, and need not flood them.
@@ -214,7 +225,7 @@ impl Generator {
             rate: Some(PASS_RATE),
             seconds: PASS_SECONDS,
             checks,
-            latency: false,
+            latency: Latencies::None,
         };
         let begun = Instant::now();
         loop {
@@ -258,8 +269,9 @@ impl Generator {
         }
     }
 
-    fn switches(&self) -> Switches {
-        self.device.map(Switches::of).unwrap_or_default()
+    /// Who has the processors from now on.
+    pub(super) fn watched(&self) -> Watch {
+        Watch::new(self.device)
     }
 
     /// Sends for as long as is asked, and takes what comes until nothing comes any more. Leaves early when `stop` is set.
@@ -270,37 +282,45 @@ impl Generator {
         self.connect(stop)?;
         self.tell_device();
         let mut run = self.begin(options)?;
-        let (before, of_device) = (Reading::now(None), self.switches());
-        let switches = preempted();
+        let watch = self.watched();
         run.clock = Clock::start();
         let end_ns = (options.seconds * 1e9) as u64;
-        let mut now_ns = 0;
-        while now_ns < end_ns && !stop.load(Ordering::Relaxed) {
-            self.send(&mut run, now_ns);
-            self.take(&mut run)?;
-            now_ns = run.clock.now();
-        }
-        let mut last = run.sink.received;
-        let mut last_ns = now_ns;
-        let drained_from_ns = now_ns;
-        while run.sink.received < run.sent - run.refused && run.clock.now() - last_ns < DRAIN_NS {
-            self.take(&mut run)?;
-            if run.sink.received != last {
-                last = run.sink.received;
-                last_ns = run.clock.now();
+        let (ended_ns, taken) = match options.latency {
+            Latencies::Undisturbed if run.sink.latency.is_some() => {
+                self.in_slices(&mut run, end_ns, stop)?
             }
-        }
-        let switches = preempted() - switches;
-        let of_device = self.switches().taken_since(of_device);
+            _ => (self.stretch(&mut run, end_ns, stop)?, watch.taken()),
+        };
         self.packets += run.sent;
-        let stolen = Reading::now(None).since(&before).steal_s / (run.clock.now() as f64 / 1e9);
-        let missing = (run.sent - run.refused).saturating_sub(run.sink.received);
-        self.owed = (self.owed + missing).saturating_sub(run.sink.late);
+        self.owed = (self.owed + run.missing).saturating_sub(run.sink.late);
         let mut outcome = Outcome::new(self, options, &run.sink);
         self.latency = run.sink.latency;
-        outcome.told(drained_from_ns, (run.sent, run.refused), run.late_max_ns);
-        outcome.disturbed([switches, of_device], stolen);
+        outcome.told(ended_ns, (run.sent, run.refused), run.late_max_ns);
+        outcome.disturbed(taken);
         Ok(outcome)
+    }
+
+    /// Sends until the run's clock shows `end_ns`, and takes what comes until nothing comes any more. Returns when it sent last.
+    pub(super) fn stretch(&mut self, run: &mut Run, end_ns: u64, stop: &AtomicBool) -> Result<u64> {
+        let mut now_ns = run.clock.now();
+        while now_ns < end_ns && !stop.load(Ordering::Relaxed) {
+            self.send(run, now_ns);
+            self.take(run)?;
+            now_ns = run.clock.now();
+        }
+        let ended_ns = now_ns;
+        let mut last = run.sink.received;
+        while run.sink.received + run.missing < run.sent - run.refused
+            && run.clock.now() - now_ns < DRAIN_NS
+        {
+            self.take(run)?;
+            if run.sink.received != last {
+                last = run.sink.received;
+                now_ns = run.clock.now();
+            }
+        }
+        run.missing = (run.sent - run.refused).saturating_sub(run.sink.received);
+        Ok(ended_ns)
     }
 
     fn begin(&mut self, options: &Options) -> Result<Run> {
@@ -319,15 +339,16 @@ impl Generator {
         let interval_ns = options.rate.map(|rate| 1e9 / rate);
         made.begin(self.packets, interval_ns);
         // Users' packets have no room for the time at which they were sent.
-        let is_timed = options.rate.is_some() || self.pattern.gtpu.is_none();
-        let latency = (options.latency && is_timed).then(histogram).transpose()?;
+        let is_timed = options.rate.is_some() || !matches!(self.pattern.content, Content::Gtpu(_));
+        let is_timed = is_timed && options.latency != Latencies::None;
+        let latency = is_timed.then(histogram).transpose()?;
         // Not the number alone: packets of another generator are strangers, too.
         let number = std::process::id() << RUN_BITS | self.runs & ((1 << RUN_BITS) - 1);
         let number = made.run(number);
         // Latencies are of all that was late: the sooner that is caught up with, the fewer packets have it in them.
         let pace = |interval: f64| match options.latency {
-            true => Pace::AT_ONCE,
-            false => Pace::new(interval * together as f64),
+            Latencies::None => Pace::new(interval * together as f64),
+            Latencies::All | Latencies::Undisturbed => Pace::AT_ONCE,
         };
         Ok(Run {
             sink: Sink::new((number, self.owed), made.flows(), options.checks, latency),
@@ -337,6 +358,7 @@ impl Generator {
             due: interval_ns.map(|interval| (interval, pace(interval))),
             sent: 0,
             refused: 0,
+            missing: 0,
             late_max_ns: 0,
             received: Burst::new(BURST_MAX),
             turns: 0,

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail, ensure};
 use millrace_port::Burst;
 
+use super::checksum::{complement, sum_of};
 use super::pattern::{BURST_MAX, Pattern};
 use crate::stats::generator::Generator;
 
@@ -314,21 +315,6 @@ fn ipv4(bytes: usize, [from, to]: [Ipv4Addr; 2]) -> [u8; 20] {
 fn udp([from, to]: [u16; 2], bytes: usize) -> Vec<u8> {
     let words = [from, to, bytes as u16, 0].map(u16::to_be_bytes);
     words.concat()
-}
-
-fn sum_of(header: &[u8]) -> u32 {
-    let words = header.chunks_exact(2);
-    words.map(|pair| word(pair[0], pair[1])).sum()
-}
-
-fn word(high: u8, low: u8) -> u32 {
-    u32::from(high) << 8 | u32::from(low)
-}
-
-/// The sum of some words, folded, and its complement.
-fn complement(sum: u32) -> u16 {
-    let sum = (sum & 0xffff) + (sum >> 16);
-    !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 /// The answer to a question of ARP (RFC 826), by the station `own`, which is everybody here.

@@ -11,11 +11,13 @@
 //! Where there is somebody else at the other end, half of it is enough: `receive` only counts what comes, `send` only sends, and `echo`
 //! sends back what comes; `udp` does that by the kernel's own stack, to hold it against.
 //!
-//! In reading order: `place` (where ports are), `pattern` (what is sent), `gtpu` (the same for a packet processing function), `stamp` (what
-//! tells one packet from another), `sink` (what is found of what comes), `device` (who else had its processor), `drive` (the loop),
-//! `outcome` (what is told), `search` (the highest rates), `idle` (what a device uses that has nothing to do), `receive`, `send`, `echo`,
-//! `udp`.
+//! In reading order: `place` (where ports are), `pattern` (what is sent), `checksum`, `gtpu` (what is sent to a packet processing
+//! function), `capture` (frames that were captured), `stamp` (what tells one packet from another), `sink` (what is found of what comes),
+//! `device` (who else had the processors), `drive` (the loop), `slices` (latencies of quiet moments), `outcome` (what is told), `search`
+//! (the highest rates), `idle` (what a device uses that has nothing to do), `receive`, `send`, `echo`, `udp`.
 
+mod capture;
+mod checksum;
 mod device;
 mod drive;
 mod echo;
@@ -29,17 +31,19 @@ mod receive;
 mod search;
 mod send;
 mod sink;
+mod slices;
 mod stamp;
 #[cfg(test)]
 mod tests;
 mod udp;
 
-pub use drive::{Generator, Options};
+pub use capture::Capture;
+pub use drive::{Generator, Latencies, Options};
 pub use echo::{Echoed, echo};
 pub use gtpu::{Gtpu, Way};
 pub use idle::{Quiet, idle};
 pub use outcome::{Faults, Outcome};
-pub use pattern::{Pattern, Sizes};
+pub use pattern::{Content, Pattern, Sizes};
 pub use place::Place;
 pub use receive::{Received, receive};
 pub use search::{At, Found, Goal, Limit, Step, Verdict, search};

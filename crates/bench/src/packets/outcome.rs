@@ -2,15 +2,15 @@
 
 use std::fmt;
 
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::device::Taken;
 use super::drive::{Generator, Options};
 use super::sink::Sink;
 use crate::load::summarize;
 use crate::results::Latency;
 
-/// A run in which the hypervisor took more than this share of the time is disturbed.
-const STEAL_MAX: f64 = 0.05;
 /// A generator that was later than this told its own delays.
 const LATE_NS: u64 = 1_000_000;
 /// And one that sent less than this share of its rate did not keep up.
@@ -34,7 +34,7 @@ pub struct Faults {
 pub struct Outcome {
     /// As `memif-server:/run/a.sock and back`.
     pub ports: String,
-    /// Lengths in bytes without the frame check sequence, or `imix`.
+    /// Lengths in bytes without the frame check sequence, as `64`, `imix`, or `62 to 1518`.
     pub sizes: String,
     /// How many flows there were.
     pub flows: u64,
@@ -79,8 +79,8 @@ impl Outcome {
         let (ports, pattern) = generator.what();
         Outcome {
             ports: ports.to_owned(),
-            sizes: pattern.sizes.to_string(),
-            flows: pattern.flows as u64,
+            sizes: pattern.lengths(),
+            flows: pattern.flows() as u64,
             asked_rate: options.rate,
             seconds: 0.0,
             sent: 0,
@@ -96,7 +96,7 @@ impl Outcome {
             preempted: 0,
             device_preempted: 0,
             stolen: 0.0,
-            notes: Vec::new(),
+            notes: pattern.note().into_iter().collect(),
         }
     }
 
@@ -118,13 +118,16 @@ impl Outcome {
         }
     }
 
-    pub(super) fn disturbed(&mut self, [preempted, of_device]: [u64; 2], stolen: f64) {
-        (self.preempted, self.stolen) = (preempted, stolen);
-        self.device_preempted = of_device;
-        if self.is_disturbed() {
+    pub(super) fn disturbed(&mut self, taken: Taken) {
+        let Taken {
+            own,
+            device,
+            stolen,
+        } = taken;
+        (self.preempted, self.device_preempted, self.stolen) = (own, device, stolen);
+        if taken.is_disturbance() {
             self.notes.push(format!(
-                "disturbed: other programs took the processor {preempted} times, the device's {of_device} times, the hypervisor {:.0} % of \
-                 the time",
+                "disturbed: other programs took the processor {own} times, the device's {device} times, the hypervisor {:.0} % of the time",
                 stolen * 100.0
             ));
         }
@@ -133,7 +136,12 @@ impl Outcome {
     /// Whether something else had the processor of the generator, or of the device.
     #[must_use]
     pub fn is_disturbed(&self) -> bool {
-        self.preempted + self.device_preempted > 0 || self.stolen > STEAL_MAX
+        let taken = Taken {
+            own: self.preempted,
+            device: self.device_preempted,
+            stolen: self.stolen,
+        };
+        taken.is_disturbance()
     }
 
     /// Whether as many packets were sent as the rate says.
@@ -159,6 +167,14 @@ impl Outcome {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.faults == Faults::default()
+    }
+
+    pub(super) fn ensure_sound(&self) -> Result<()> {
+        ensure!(
+            self.is_sound(),
+            "packets did not come as they were sent:\n{self}"
+        );
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is sent: UDP over IPv4 in Ethernet, in many flows and of given lengths.
+//! What is sent: UDP over IPv4 in Ethernet, in many flows and of given lengths, or what `gtpu` and `capture` have.
 //!
 //! Addresses are of the range that is kept for such tests (198.18.0.0/15, RFC 2544, appendix C.2.2): a flow has a source address and port
 //! of its own. UDP has no checksum (RFC 768 allows that in IPv4), since each packet has other bytes.
@@ -7,8 +7,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail, ensure};
-use millrace_port::{Burst, HEAD_BYTES};
+use millrace_port::{Burst, HEAD_BYTES, Packet};
 
+use super::capture::{Capture, Frames};
+use super::checksum::{complement, sum_of};
 use super::gtpu::{Gtpu, Users};
 use super::sink::Checks;
 use super::stamp::{STAMP_BYTES, Stamp};
@@ -18,7 +20,7 @@ const HEADER_BYTES: usize = 14 + 20 + 8;
 /// The shortest packet that has room for a stamp.
 const SHORTEST: usize = HEADER_BYTES + STAMP_BYTES;
 /// The longest: a jumbo frame.
-const LONGEST: usize = 9018;
+pub(super) const LONGEST: usize = 9018;
 /// Packets that are sent and received together, at most.
 pub(super) const BURST_MAX: usize = 32;
 /// More than this is more memory than a generator should need.
@@ -98,8 +100,19 @@ pub struct Pattern {
     pub flows: usize,
     /// Where they come from, and where they go to.
     pub macs: [[u8; 6]; 2],
-    /// They are users' packets, of these flows; lengths are those of frames in a tunnel.
-    pub gtpu: Option<Gtpu>,
+    /// What they are.
+    pub content: Content,
+}
+
+/// What packets are.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// UDP in IPv4.
+    Udp,
+    /// Users' packets, of flows of their own; lengths are those of frames in a tunnel.
+    Gtpu(Gtpu),
+    /// Frames of a capture, with lengths, flows and addresses of their own.
+    Capture(Capture),
 }
 
 /// Packets that were made before the run; to send them, their stamps are written.
@@ -107,13 +120,9 @@ pub(super) struct Made {
     /// Packets in each.
     together: usize,
     bursts: Vec<Burst>,
-    /// Of each packet its first bytes, to compare those with that come back.
-    heads: Vec<[u8; HEAD_BYTES]>,
-    lengths: Vec<usize>,
     flows: usize,
-    /// Users' packets, which have none of those.
-    users: Option<Users>,
-    /// The flow of the first packet of those.
+    kind: Kind,
+    /// The flow of the first packet, of users' packets.
     first_flow: u64,
     /// Packets are due so far apart, if they are.
     interval_ns: f64,
@@ -121,33 +130,88 @@ pub(super) struct Made {
     filling: Vec<u8>,
 }
 
+/// What tells one of them from another.
+enum Kind {
+    Udp(Known),
+    Users(Users),
+    /// These are put into the burst when they are sent.
+    Frames(Frames),
+}
+
+/// How packets of UDP come.
+struct Known {
+    /// Of each its first bytes.
+    heads: Vec<[u8; HEAD_BYTES]>,
+    lengths: Vec<usize>,
+}
+
 impl Pattern {
     /// The same packets, which come as they were sent.
     pub(super) fn unprocessed(&self) -> Pattern {
+        let content = match &self.content {
+            Content::Gtpu(gtpu) => Content::Gtpu(gtpu.unprocessed()),
+            Content::Udp | Content::Capture(_) => self.content.clone(),
+        };
         Pattern {
-            gtpu: self.gtpu.as_ref().map(Gtpu::unprocessed),
+            content,
             ..self.clone()
+        }
+    }
+
+    /// How many flows there are.
+    pub(super) fn flows(&self) -> usize {
+        match &self.content {
+            Content::Udp => self.flows,
+            Content::Gtpu(gtpu) => gtpu.flows(),
+            Content::Capture(capture) => capture.flows(),
+        }
+    }
+
+    /// Lengths, for a person.
+    pub(super) fn lengths(&self) -> String {
+        match &self.content {
+            Content::Udp | Content::Gtpu(_) => self.sizes.to_string(),
+            Content::Capture(capture) => capture.lengths(),
+        }
+    }
+
+    /// What a reader should know of the packets.
+    pub(super) fn note(&self) -> Option<String> {
+        match &self.content {
+            Content::Udp | Content::Gtpu(_) => None,
+            Content::Capture(capture) => capture.note(),
         }
     }
 
     /// Makes all packets, enough that each flow and each length has its turn, in bursts of `together` of them: a power of two, at most
     /// [`BURST_MAX`].
     pub(super) fn make(&self, together: usize) -> Result<Made> {
+        let (kind, bursts) = match &self.content {
+            Content::Udp => {
+                let (known, bursts) = self.make_udp(together)?;
+                (Kind::Udp(known), bursts)
+            }
+            Content::Gtpu(gtpu) => {
+                let (users, bursts) = gtpu.make(self, together)?;
+                (Kind::Users(users), bursts)
+            }
+            Content::Capture(capture) => {
+                (Kind::Frames(capture.frames()), vec![Burst::new(together)])
+            }
+        };
         let filling = (0..LONGEST + usize::from(u8::MAX)).map(|place| place as u8);
-        if let Some(gtpu) = &self.gtpu {
-            let (users, bursts) = gtpu.make(self, together)?;
-            return Ok(Made {
-                together,
-                bursts,
-                heads: Vec::new(),
-                lengths: Vec::new(),
-                flows: users.flows(),
-                users: Some(users),
-                first_flow: 0,
-                interval_ns: 0.0,
-                filling: filling.collect(),
-            });
-        }
+        Ok(Made {
+            together,
+            bursts,
+            flows: self.flows(),
+            kind,
+            first_flow: 0,
+            interval_ns: 0.0,
+            filling: filling.collect(),
+        })
+    }
+
+    fn make_udp(&self, together: usize) -> Result<(Known, Vec<Burst>)> {
         ensure!(
             (1..=FLOWS_MAX).contains(&self.flows),
             "there are 1 to {FLOWS_MAX} flows, not {}",
@@ -157,35 +221,29 @@ impl Pattern {
         // Whole bursts, and whole cycles.
         let step = BURST_MAX * if cycle.len() == 1 { 1 } else { 3 };
         let count = self.flows.next_multiple_of(step);
-        let mut made = Made {
-            together,
-            bursts: Vec::new(),
+        let mut known = Known {
             heads: Vec::with_capacity(count),
             lengths: Vec::with_capacity(count),
-            flows: self.flows,
-            users: None,
-            first_flow: 0,
-            interval_ns: 0.0,
-            filling: filling.collect(),
         };
+        let mut bursts: Vec<Burst> = Vec::new();
         for index in 0..count {
             let bytes = cycle[index % cycle.len()];
             let packet = self.packet(index % self.flows, bytes);
             let mut head = [0; HEAD_BYTES];
             let kept = bytes.min(HEAD_BYTES);
             head[..kept].copy_from_slice(&packet[..kept]);
-            made.heads.push(head);
-            made.lengths.push(bytes);
+            known.heads.push(head);
+            known.lengths.push(bytes);
             if index % together == 0 {
-                made.bursts.push(Burst::new(together));
+                bursts.push(Burst::new(together));
             }
-            let last = made.bursts.last_mut();
+            let last = bursts.last_mut();
             ensure!(
                 last.is_some_and(|burst| burst.push(&packet)),
                 "a packet does not fit"
             );
         }
-        Ok(made)
+        Ok((known, bursts))
     }
 
     /// A packet from where the others go to.
@@ -222,21 +280,18 @@ fn ipv4(flow: usize, bytes: usize) -> [u8; 20] {
     let mut header = [
         0x45, 0, high, low, 0, 0, 0x40, 0, 64, 17, 0, 0, 198, 18, third, fourth, 198, 19, 0, 1,
     ];
-    let words = header
-        .chunks_exact(2)
-        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
-    let mut sum: u32 = words.sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    let sum = complement(sum_of(&header));
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
     header
 }
 
 impl Made {
     /// How many packets there are; packet `number` of a run is the one of that number modulo this.
     pub(super) fn len(&self) -> usize {
-        self.bursts.len() * self.together
+        match &self.kind {
+            Kind::Udp(_) | Kind::Users(_) => self.bursts.len() * self.together,
+            Kind::Frames(frames) => frames.len(),
+        }
     }
 
     /// How many flows.
@@ -247,9 +302,10 @@ impl Made {
     /// The flow that packet `index` is of, when it has this number.
     #[inline]
     pub(super) fn flow(&self, index: usize, number: u64) -> usize {
-        match self.users {
-            None => index % self.flows,
-            Some(_) => ((self.first_flow + number) % self.flows as u64) as usize,
+        match &self.kind {
+            Kind::Udp(_) => index % self.flows,
+            Kind::Users(_) => ((self.first_flow + number) % self.flows as u64) as usize,
+            Kind::Frames(frames) => frames.flow(index),
         }
     }
 
@@ -261,9 +317,9 @@ impl Made {
 
     /// As much of a run's number as packets have room for.
     pub(super) fn run(&self, run: u32) -> u32 {
-        match self.users {
-            None => run,
-            Some(_) => Users::run(run),
+        match self.kind {
+            Kind::Udp(_) | Kind::Frames(_) => run,
+            Kind::Users(_) => Users::run(run),
         }
     }
 
@@ -283,36 +339,45 @@ impl Made {
         let first = (number % self.together as u64) as usize;
         let index = (number / self.together as u64) as usize % self.bursts.len();
         let burst = &mut self.bursts[index];
-        if let Some(users) = &self.users {
-            let mut flow = ((self.first_flow + number) % self.flows as u64) as usize;
-            for (number, place) in (number..).zip(first..self.together) {
-                let packet = index * self.together + place;
-                users.write(packet, flow, run, number, burst.head_mut(place));
-                flow = if flow + 1 == self.flows { 0 } else { flow + 1 };
+        let stamp = |number| Stamp {
+            run,
+            number,
+            time_ns: time_ns(number),
+        };
+        match &self.kind {
+            Kind::Udp(_) => {
+                for (number, place) in (number..).zip(first..self.together) {
+                    stamp(number).write(&mut burst.head_mut(place)[STAMP_AT..]);
+                }
             }
-            return (burst, first);
-        }
-        for (number, place) in (number..).zip(first..self.together) {
-            let time_ns = time_ns(number);
-            let stamp = Stamp {
-                run,
-                number,
-                time_ns,
-            };
-            stamp.write(&mut burst.head_mut(place)[STAMP_AT..]);
+            Kind::Users(users) => {
+                let mut flow = ((self.first_flow + number) % self.flows as u64) as usize;
+                for (number, place) in (number..).zip(first..self.together) {
+                    let packet = index * self.together + place;
+                    users.write(packet, flow, run, number, burst.head_mut(place));
+                    flow = if flow + 1 == self.flows { 0 } else { flow + 1 };
+                }
+            }
+            Kind::Frames(frames) => {
+                frames.fill(burst, (number..).take(self.together).map(stamp));
+                return (burst, 0);
+            }
         }
         (burst, first)
     }
 
     /// Reads which packet this is, of `sent`. None: it is none of these.
     #[inline]
-    pub(super) fn stamp(&self, head: &[u8], sent: u64) -> Option<Stamp> {
-        let Some(users) = &self.users else {
-            return head.get(STAMP_AT..).and_then(Stamp::read);
-        };
-        let mut stamp = users.read(head, sent)?;
-        stamp.time_ns = (stamp.number as f64 * self.interval_ns) as u64;
-        Some(stamp)
+    pub(super) fn stamp(&self, packet: &Packet<'_>, sent: u64) -> Option<Stamp> {
+        match &self.kind {
+            Kind::Udp(_) => packet.head().get(STAMP_AT..).and_then(Stamp::read),
+            Kind::Users(users) => {
+                let mut stamp = users.read(packet.head(), sent)?;
+                stamp.time_ns = (stamp.number as f64 * self.interval_ns) as u64;
+                Some(stamp)
+            }
+            Kind::Frames(_) => Frames::read(packet),
+        }
     }
 
     /// Whether this is how packet `index` of a flow begins, and how long it is. MAC addresses that whoever forwards may write are left out.
@@ -321,13 +386,42 @@ impl Made {
         &self,
         (index, flow): (usize, usize),
         stamp: &Stamp,
-        head: &[u8],
-        bytes: usize,
+        packet: &Packet<'_>,
         checks: Checks,
     ) -> bool {
-        if let Some(users) = &self.users {
-            return users.is_like((index, flow), stamp, head, bytes, checks);
+        let (head, bytes) = (packet.head(), packet.len());
+        match &self.kind {
+            Kind::Udp(known) => known.is_like(index, head, bytes, checks),
+            Kind::Users(users) => users.is_like((index, flow), stamp, head, bytes, checks),
+            Kind::Frames(frames) => frames.is_like(index, stamp, packet, checks),
         }
+    }
+
+    /// Whether what is behind the head of packet `index` is as it was sent.
+    pub(super) fn is_filled(&self, index: usize, packet: &[u8]) -> bool {
+        let Some(rest) = packet.get(HEAD_BYTES..) else {
+            return true;
+        };
+        let from = match &self.kind {
+            Kind::Udp(_) => HEAD_BYTES,
+            Kind::Users(users) => HEAD_BYTES - users.filled_from(),
+            Kind::Frames(frames) => return frames.is_filled(index, packet),
+        };
+        *rest == self.filling[from..from + rest.len()]
+    }
+
+    /// Whether somebody asks for a station, which is here.
+    pub(super) fn is_question(&self, head: &[u8]) -> bool {
+        match &self.kind {
+            Kind::Users(users) => users.is_question(head),
+            Kind::Udp(_) | Kind::Frames(_) => false,
+        }
+    }
+}
+
+impl Known {
+    #[inline]
+    fn is_like(&self, index: usize, head: &[u8], bytes: usize, checks: Checks) -> bool {
         let from = if checks.skips_macs { MACS_END } else { 0 };
         let known = &self.heads[index];
         let end = bytes.min(HEAD_BYTES);
@@ -339,24 +433,6 @@ impl Made {
             false => head[from..STAMP_AT] == known[from..STAMP_AT],
         };
         begins && head[STAMP_AT + STAMP_BYTES..] == known[STAMP_AT + STAMP_BYTES..end]
-    }
-}
-
-impl Made {
-    /// Whether what is behind a packet's head is as it was sent.
-    pub(super) fn is_filled(&self, packet: &[u8]) -> bool {
-        let Some(rest) = packet.get(HEAD_BYTES..) else {
-            return true;
-        };
-        let from = HEAD_BYTES - self.users.as_ref().map_or(0, Users::filled_from);
-        *rest == self.filling[from..from + rest.len()]
-    }
-
-    /// Whether somebody asks for a station, which is here.
-    pub(super) fn is_question(&self, head: &[u8]) -> bool {
-        self.users
-            .as_ref()
-            .is_some_and(|users| users.is_question(head))
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::drive::{Generator, Options};
+use super::drive::{Generator, Latencies, Options};
 use super::outcome::Outcome;
 use super::place::Place;
 use super::sink::Checks;
@@ -234,10 +234,12 @@ pub fn search(
     for &share in shares {
         let options = Options {
             rate: Some(share * rate),
-            latency: true,
+            latency: Latencies::Undisturbed,
             ..options.clone()
         };
-        let outcome = search.undisturbed(&options, None)?;
+        let outcome = search.generator.run(&options, stop)?;
+        search.limit.disturbed += u64::from(outcome.is_disturbed());
+        outcome.ensure_sound()?;
         search.limit.latencies.push(At { share, outcome });
     }
     Ok(search.limit)
@@ -252,7 +254,7 @@ impl Search<'_> {
             seconds: self.options.seconds * times,
             ..self.options.clone()
         };
-        let outcome = self.undisturbed(&options, Some(loss))?;
+        let outcome = self.undisturbed(&options, loss)?;
         let verdict = if outcome.holds(loss) {
             Verdict::Held
         } else {
@@ -270,9 +272,8 @@ impl Search<'_> {
     }
 
     /// A run that nothing disturbed, or that held all the same where no more than `loss` may be lost, or the last one of several.
-    fn undisturbed(&mut self, options: &Options, loss: Option<f64>) -> Result<Outcome> {
-        let held = |outcome: &Outcome| loss.is_some_and(|loss| outcome.holds(loss));
-        let says_nothing = |outcome: &Outcome| outcome.is_disturbed() && !held(outcome);
+    fn undisturbed(&mut self, options: &Options, loss: f64) -> Result<Outcome> {
+        let says_nothing = |outcome: &Outcome| outcome.is_disturbed() && !outcome.holds(loss);
         let mut outcome = self.generator.run(options, self.stop)?;
         for _ in 1..REPEATS {
             ensure!(
@@ -285,10 +286,7 @@ impl Search<'_> {
             self.repeats -= 1;
             outcome = self.generator.run(options, self.stop)?;
         }
-        ensure!(
-            outcome.is_sound(),
-            "packets did not come as they were sent:\n{outcome}"
-        );
+        outcome.ensure_sound()?;
         self.limit.disturbed += u64::from(says_nothing(&outcome));
         Ok(outcome)
     }

@@ -10,9 +10,11 @@ use millrace_port::{Burst, HEAD_BYTES, Port, Tally};
 use serde::{Deserialize, Serialize};
 
 use super::drive::TURNS_BETWEEN_POLLS;
-use super::pattern::{BURST_MAX, Made, Pattern, Sizes};
+use super::pattern::{BURST_MAX, Content, Made, Pattern, Sizes};
 use super::place::Place;
 
+/// What is written of a packet in place.
+const LINE_BYTES: usize = 64;
 /// Who has nobody to send to looks for somebody so often.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -25,7 +27,7 @@ pub struct Sent {
     pub packets: u64,
     /// Their bytes, without the frame check sequence.
     pub bytes: u64,
-    /// Whether they were written where the peer reads them, and not copied there.
+    /// Whether their first lines were written where the peer reads them, and nothing was copied there.
     pub in_place: bool,
 }
 
@@ -39,15 +41,18 @@ impl fmt::Display for Sent {
     }
 }
 
-/// Sends until `stop` is set, to whoever connects. By a ring, packets that are longer than their private head are written in its memory.
+/// Sends until `stop` is set, to whoever connects. By a ring, packets that are longer than their private head are not copied: their first
+/// line is written in the ring's memory, as by a function that changes headers, and the rest is as it was.
 ///
 /// # Errors
 /// What the port says; packets that cannot be.
 pub fn send(place: &Place, pattern: &Pattern, stop: &AtomicBool) -> Result<Sent> {
     let made = pattern.make(BURST_MAX)?;
-    let lent = match pattern.sizes {
-        Sizes::Fixed(bytes) if bytes > HEAD_BYTES => place.open_ring()?.zip(Some(bytes)),
-        Sizes::Fixed(_) | Sizes::Imix | Sizes::Mix => None,
+    let lent = match (&pattern.content, &pattern.sizes) {
+        (Content::Udp, Sizes::Fixed(bytes)) if *bytes > HEAD_BYTES => {
+            place.open_ring()?.zip(Some(*bytes))
+        }
+        _ => None,
     };
     let in_place = lent.is_some();
     let Tally { packets, bytes, .. } = match lent {
@@ -72,14 +77,15 @@ fn send_made(mut port: Box<dyn Port>, mut made: Made, stop: &AtomicBool) -> Tall
     port.counters().transmitted
 }
 
-/// Packets as this one, numbered behind its headers as others are.
+/// Packets that are as long as this one, and begin as it does.
 fn send_in_place(mut ring: Ring, packet: &[u8], stop: &AtomicBool) -> Tally {
+    let line = &packet[..LINE_BYTES];
     let mut burst = Burst::new(BURST_MAX);
     let mut turns = 0;
     while is_to_go_on(&mut ring, &mut turns, stop) {
         let lent = ring.lend(&mut burst, packet.len());
         for place in 0..lent {
-            burst.write(place, 0, packet);
+            burst.write(place, 0, line);
         }
         let mut sent = 0;
         while sent < lent && is_to_go_on(&mut ring, &mut turns, stop) {

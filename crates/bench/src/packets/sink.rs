@@ -40,6 +40,8 @@ pub(super) struct Sink {
     pub(super) bytes: u64,
     pub(super) faults: Faults,
     pub(super) latency: Option<Histogram<u64>>,
+    /// Of packets that were due before that, no latency is kept.
+    pub(super) timed_from_ns: u64,
     /// Who has asked for a station.
     pub(super) questions: Vec<Vec<u8>>,
     /// Room for a packet that is looked at as a whole.
@@ -64,6 +66,7 @@ impl Sink {
             bytes: 0,
             faults: Faults::default(),
             latency,
+            timed_from_ns: 0,
             questions: Vec::new(),
             room: Vec::new(),
         }
@@ -81,16 +84,15 @@ impl Sink {
     /// A packet has come, after `sent` were sent.
     #[inline]
     pub(super) fn take(&mut self, made: &Made, packet: Packet<'_>, sent: u64, now_ns: u64) {
-        let head = packet.head();
-        let stamp = made.stamp(head, sent);
+        let stamp = made.stamp(&packet, sent);
         let Some(stamp) = stamp.filter(|stamp| stamp.run == self.run && stamp.number < sent) else {
-            self.take_other(made, head, stamp);
+            self.take_other(made, packet.head(), stamp);
             return;
         };
         let index = (stamp.number % made.len() as u64) as usize;
         let flow = made.flow(index, stamp.number);
-        let is_like = made.is_like((index, flow), &stamp, head, packet.len(), self.checks);
-        if !is_like || self.checks.whole && !self.is_whole(made, packet) {
+        let is_like = made.is_like((index, flow), &stamp, &packet, self.checks);
+        if !is_like || self.checks.whole && !self.is_whole(made, index, packet) {
             self.faults.changed += 1;
             return;
         }
@@ -108,7 +110,9 @@ impl Sink {
         } else {
             *next = stamp.number + 1;
         }
-        if let Some(latency) = &mut self.latency {
+        if let Some(latency) = &mut self.latency
+            && stamp.time_ns >= self.timed_from_ns
+        {
             latency.saturating_record(now_ns.saturating_sub(stamp.time_ns).max(1));
         }
     }
@@ -133,10 +137,10 @@ impl Sink {
     }
 
     /// Whether all bytes behind the head are as they were sent.
-    fn is_whole(&mut self, made: &Made, packet: Packet<'_>) -> bool {
+    fn is_whole(&mut self, made: &Made, index: usize, packet: Packet<'_>) -> bool {
         self.room.clear();
         packet.append_to(&mut self.room);
-        made.is_filled(&self.room)
+        made.is_filled(index, &self.room)
     }
 }
 

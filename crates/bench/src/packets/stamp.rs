@@ -23,6 +23,14 @@ impl Stamp {
         place[12..STAMP_BYTES].copy_from_slice(&self.time_ns.to_ne_bytes());
     }
 
+    /// The sum of its words of 16 bits in the machine's byte order, folded once.
+    #[inline]
+    pub(super) fn sum(self) -> u32 {
+        let halves = |word: u64| (word & 0xffff_ffff) + (word >> 32);
+        let sum = u64::from(self.run) + halves(self.number) + halves(self.time_ns);
+        ((sum & 0xffff) + (sum >> 16)) as u32
+    }
+
     /// Reads it from the first bytes of `place`. None: it is too short.
     #[inline]
     pub(super) fn read(place: &[u8]) -> Option<Stamp> {

@@ -11,16 +11,16 @@ use millrace_port::{Burst, Port};
 use super::*;
 
 /// What becomes of packet `number` of those that come: these are sent instead.
-type Deed = fn(number: u64, packet: Vec<u8>, kept: &mut Vec<Vec<u8>>) -> Vec<Vec<u8>>;
+pub(super) type Deed = fn(number: u64, packet: Vec<u8>, kept: &mut Vec<Vec<u8>>) -> Vec<Vec<u8>>;
 
-struct Returner {
+pub(super) struct Returner {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     directory: tempfile::TempDir,
 }
 
 impl Returner {
-    fn new(deed: Deed) -> Returner {
+    pub(super) fn new(deed: Deed) -> Returner {
         let directory = tempfile::tempdir().unwrap();
         let over = Arc::new(AtomicBool::new(false));
         let mut port =
@@ -55,28 +55,32 @@ impl Returner {
     }
 
     fn ask(&self, sizes: Sizes, flows: usize, rate: Option<f64>, whole: bool) -> Outcome {
-        let path = self.directory.path().join("port");
-        let place: Place = format!("memif-client:{}", path.display()).parse().unwrap();
-        let stop = AtomicBool::new(false);
-        let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-        let pattern = Pattern {
-            sizes,
-            flows,
-            macs,
-            gtpu: None,
-        };
-        let mut generator = Generator::open(&place, None, pattern, &stop).unwrap();
-        let checks = Checks {
-            whole,
-            ..Checks::default()
-        };
         let options = Options {
             rate,
             seconds: 0.2,
-            checks,
-            latency: true,
+            checks: Checks {
+                whole,
+                ..Checks::default()
+            },
+            latency: Latencies::All,
         };
-        some(&mut generator, &options)
+        self.run(sizes, flows, &options)
+    }
+
+    fn run(&self, sizes: Sizes, flows: usize, options: &Options) -> Outcome {
+        let pattern = Pattern {
+            flows,
+            ..plain_of(sizes)
+        };
+        self.send(pattern, options)
+    }
+
+    pub(super) fn send(&self, pattern: Pattern, options: &Options) -> Outcome {
+        let path = self.directory.path().join("port");
+        let place: Place = format!("memif-client:{}", path.display()).parse().unwrap();
+        let stop = AtomicBool::new(false);
+        let mut generator = Generator::open(&place, None, pattern, &stop).unwrap();
+        some(&mut generator, options)
     }
 }
 
@@ -98,7 +102,7 @@ impl Drop for Returner {
 }
 
 /// So few that nobody is short of room.
-const SLOWLY: Option<f64> = Some(20_000.0);
+pub(super) const SLOWLY: Option<f64> = Some(20_000.0);
 
 #[test]
 fn what_comes_back_as_it_was_is_received_once() {
@@ -111,6 +115,24 @@ fn what_comes_back_as_it_was_is_received_once() {
     }
     let most = returner.ask(Sizes::Fixed(64), 33, None, false);
     assert!(most.is_sound() && most.received > 0, "{most}");
+}
+
+#[test]
+fn latencies_of_slices_are_of_so_much_time_and_not_of_their_beginnings() {
+    let returner = Returner::new(|_, packet, _| vec![packet]);
+    let options = Options {
+        rate: SLOWLY,
+        seconds: 0.05,
+        checks: Checks::default(),
+        latency: Latencies::Undisturbed,
+    };
+    let outcome = returner.run(Sizes::Fixed(64), 3, &options);
+    assert!(outcome.is_sound() && outcome.received > 0, "{outcome}");
+    assert_eq!(outcome.received + outcome.lost, outcome.sent, "{outcome}");
+    // Five slices of 10 ms at least, and a millisecond before each.
+    assert!(outcome.seconds >= 0.055, "{outcome}");
+    let count = outcome.latency.count;
+    assert!(count > 0 && count < outcome.received, "{outcome}");
 }
 
 #[test]
@@ -182,7 +204,7 @@ fn what_comes_in_a_later_run_was_lost_before_and_is_no_stranger() {
         sizes: Sizes::Fixed(64),
         flows: 1,
         macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
-        gtpu: None,
+        content: Content::Udp,
     };
     let stop = AtomicBool::new(false);
     let mut generator = Generator::open(&place, None, pattern, &stop).unwrap();
@@ -190,7 +212,7 @@ fn what_comes_in_a_later_run_was_lost_before_and_is_no_stranger() {
         rate: SLOWLY,
         seconds: 0.2,
         checks: Checks::default(),
-        latency: false,
+        latency: Latencies::None,
     };
     let first = generator.run(&options, &stop).unwrap();
     assert!(first.is_sound() && first.lost > 0, "{first}");
@@ -237,7 +259,7 @@ fn the_generator_sends_to_itself_by_a_port_of_the_same_kind() {
             sizes: Sizes::Imix,
             flows: 3,
             macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
-            gtpu: None,
+            content: Content::Udp,
         };
         let generator = Generator::of_itself(&place, pattern, &stop).unwrap();
         let mut generator = generator.unwrap();
@@ -249,7 +271,7 @@ fn the_generator_sends_to_itself_by_a_port_of_the_same_kind() {
             rate: None,
             seconds: 0.05,
             checks: Checks::default(),
-            latency: false,
+            latency: Latencies::None,
         };
         let outcome = some(&mut generator, &options);
         assert!(outcome.is_sound() && outcome.received > 0, "{outcome}");
@@ -267,11 +289,15 @@ fn ends(directory: &tempfile::TempDir, name: &str) -> [Place; 2] {
 }
 
 fn plain(bytes: usize) -> Pattern {
+    plain_of(Sizes::Fixed(bytes))
+}
+
+pub(super) fn plain_of(sizes: Sizes) -> Pattern {
     Pattern {
-        sizes: Sizes::Fixed(bytes),
+        sizes,
         flows: 3,
         macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
-        gtpu: None,
+        content: Content::Udp,
     }
 }
 
@@ -313,7 +339,7 @@ fn an_echo_is_recognised_by_its_headers_and_idles_when_nothing_comes() {
             is_turned,
             ..Checks::default()
         },
-        latency: false,
+        latency: Latencies::None,
     };
     let turned = some(&mut generator, &options(true));
     assert!(turned.is_sound() && turned.received > 0, "{turned}");
@@ -372,7 +398,7 @@ fn where_the_destination_is_is_announced_before_each_run() {
         sizes: Sizes::Fixed(64),
         flows: 1,
         macs,
-        gtpu: None,
+        content: Content::Udp,
     };
     let stop = AtomicBool::new(false);
     let mut generator = Generator::open(&from, Some(&to), pattern, &stop).unwrap();
@@ -381,7 +407,7 @@ fn where_the_destination_is_is_announced_before_each_run() {
         rate: SLOWLY,
         seconds: 0.05,
         checks: Checks::default(),
-        latency: false,
+        latency: Latencies::None,
     };
     for _ in 0..2 {
         assert!(generator.run(&options, &stop).unwrap().is_sound());

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use millrace_bench::load::{self, write_histogram};
 use millrace_bench::packets::{
-    self, Checks, Generator, Goal, Limit, Options, Pattern, Place, Sizes, Step, Verdict,
+    self, Capture, Checks, Content, Generator, Goal, Latencies, Limit, Options, Pattern, Place,
+    Sizes, Step, Verdict,
 };
 
 use super::gtpu::GtpuArguments;
@@ -32,6 +33,14 @@ pub(super) struct PacketsArguments {
     /// How many flows there are
     #[arg(long, value_name = "N", default_value_t = 1)]
     flows: usize,
+    /// Send the frames of a capture (pcap or pcapng) in turn, round and round. A frame is sent as it was captured, with its addresses and
+    /// flows, but for the last 22 bytes of its payload: they tell it from others, and are chosen so that checksums stay right. Those of
+    /// IPv4, UDP and TCP are made right where the capture has them wrong; UDP without one stays so. What is behind a packet (padding) is
+    /// not sent. Frames that are not IPv4 or IPv6, have no 22 bytes behind their UDP or TCP header, were captured in part or have more than
+    /// 9018 bytes are left out, and a note says how many. A flow is what has the same tags, IP addresses, protocol and ports: in each,
+    /// frames have to come in their order
+    #[arg(long, value_name = "FILE", conflicts_with_all = TEMPLATE)]
+    capture: Option<PathBuf>,
     #[command(flatten)]
     gtpu: GtpuArguments,
     /// Packets a second
@@ -102,6 +111,11 @@ pub(super) struct PacketsArguments {
 /// What is for those who send and take.
 const WHOLE: [&str; 6] = ["to", "rate", "search", "idle", "latency", "turned"];
 
+/// What is for packets that are made here.
+const TEMPLATE: [&str; 8] = [
+    "size", "flows", "gtpu", "to_mac", "from_mac", "announce", "turned", "half",
+];
+
 /// Six bytes in hexadecimal.
 fn mac(text: &str) -> Result<[u8; 6], String> {
     let wrong = || format!("{text:?} is no MAC address such as 02:00:00:00:00:01");
@@ -144,11 +158,12 @@ impl PacketsArguments {
             self.time
         );
         let file = self.histogram.as_deref().map(super::create).transpose()?;
+        let capture = self.capture.as_deref().map(Capture::read).transpose()?;
         let pattern = Pattern {
             sizes: self.size.clone(),
             flows: self.flows,
             macs: [self.from_mac, self.to_mac],
-            gtpu: None,
+            content: capture.map_or(Content::Udp, Content::Capture),
         };
         let options = Options {
             rate: self.rate,
@@ -158,7 +173,11 @@ impl PacketsArguments {
                 whole: self.whole,
                 is_turned: self.turned,
             },
-            latency: self.latency,
+            latency: if self.latency {
+                Latencies::All
+            } else {
+                Latencies::None
+            },
         };
         if self.receive || self.send || self.echo {
             return self.half(&pattern, &stop);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use millrace_port::Port;
 use millrace_port::memif::{Config, Memif, Role};
 
-use super::super::{Checks, Generator, Options, Outcome, Place, Sizes};
+use super::super::{Checks, Content, Generator, Latencies, Options, Outcome, Place, Sizes};
 use super::*;
 
 /// What is wrong with a frame that was processed.
@@ -128,7 +128,7 @@ impl Function {
             sizes: sizes.parse::<Sizes>().unwrap(),
             flows: 1,
             macs: MACS,
-            gtpu: None,
+            content: Content::Udp,
         };
         let stop = AtomicBool::new(false);
         let mut generator = Generator::open(&from, Some(&to), pattern, &stop).unwrap();
@@ -138,7 +138,7 @@ impl Function {
             rate: Some(20_000.0),
             seconds: 0.05,
             checks,
-            latency: true,
+            latency: Latencies::All,
         };
         // On a busy machine the function may have no processor for as long as a run is.
         let mut outcome = generator.run(&options, &stop).unwrap();
@@ -295,7 +295,7 @@ fn a_number_is_known_by_its_end() {
         sizes: Sizes::Fixed(90),
         flows: 2,
         macs: MACS,
-        gtpu: None,
+        content: Content::Udp,
     };
     let (users, bursts) = gtpu.make(&pattern, 1).unwrap();
     let mut head = bursts[0].get(0).unwrap().head().to_vec();
@@ -347,7 +347,7 @@ fn bearers_take_turns_and_each_has_one() {
         sizes: Sizes::Fixed(85),
         flows: 1,
         macs: MACS,
-        gtpu: None,
+        content: Content::Udp,
     };
     let made = Gtpu::kept(Way::Relay, 1, 1).unwrap().make(&short, 32);
     assert!(made.is_err());

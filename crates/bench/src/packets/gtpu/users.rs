@@ -2,12 +2,12 @@
 
 use millrace_port::HEAD_BYTES;
 
+use super::super::checksum::{complement, sum_of, word};
 use super::super::sink::Checks;
 use super::super::stamp::Stamp;
 use super::{
     ARP, DESTINATION_AT, ETHERNET_QUESTION, Flow, Gtpu, IN_TUNNEL_AT, IPV4, NUMBER_AT, OUTER_AT,
-    PORT_AT, QUESTION_BYTES, RUN_AT, SOURCE_AT, SUM_AT, TEID_AT, TYPE_AT, USER_BYTES, complement,
-    sum_of, word,
+    PORT_AT, QUESTION_BYTES, RUN_AT, SOURCE_AT, SUM_AT, TEID_AT, TYPE_AT, USER_BYTES,
 };
 
 /// Where things are in a frame.
@@ -57,10 +57,6 @@ pub(in super::super) struct Users {
 }
 
 impl Users {
-    pub(in super::super) fn flows(&self) -> usize {
-        self.gtpu.flows()
-    }
-
     /// Where what fills a packet begins to count its bytes, in a frame that comes.
     pub(in super::super) fn filled_from(&self) -> usize {
         self.came.user_at
