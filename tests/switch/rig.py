@@ -173,10 +173,13 @@ class Ours:
         """What it says of itself."""
         return json.loads(self._ask("report")[0])
 
+    def port(self, name: str) -> Any:
+        """What it says of a port."""
+        return next(one for one in self.report()["ports"] if one["name"] == name)
+
     def drops(self, port: str) -> dict[str, int]:
         """Packets that were dropped, by cause."""
-        found = next(one for one in self.report()["ports"] if one["name"] == port)
-        return {drop["cause"]: drop["packets"] for drop in found["counters"]["drops"]}
+        return {drop["cause"]: drop["packets"] for drop in self.port(port)["counters"]["drops"]}
 
     @staticmethod
     def _frames(lines: list[str]) -> list[tuple[str, bytes]]:

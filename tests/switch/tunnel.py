@@ -170,7 +170,8 @@ def networks(stack: ExitStack, place: Path) -> None:
 
 
 def too_long(stack: ExitStack, place: Path, workers: str) -> None:
-    """What does not fit: who must be told is told, with the length that fits; what may be cut is dropped; and both are counted."""
+    """What does not fit: who must be told is told, with the length that fits; what may be cut is dropped; and both are counted. A path's
+    width changes."""
     hosts = Hosts(stack, place, "IPv4", workers=workers)
     hosts.ours.exchange(question(0), is_answer)
     found = hosts.ours.send("a", question(1, 1450 - 28 + 1))
@@ -186,3 +187,12 @@ def too_long(stack: ExitStack, place: Path, workers: str) -> None:
     hosts.ours.wait(20)
     told = hosts.ours.send("a", question(4, 1400))
     check(len(told) == 1 and told[0][1][40:42] == struct.pack("!H", 1350), f"{told} {hosts.ours.drops('tunnel')}")
+    check(hosts.ours.port("tunnel")["mtu"] == 1350, f"{hosts.ours.port('tunnel')}")
+    # It becomes as wide again as it was: so does the tunnel, and what was too long passes.
+    ip("link", "set", "under", "mtu", "1500", inside=OURS)
+    for _ in range(100):
+        hosts.ours.wait(100)
+        if hosts.ours.port("tunnel")["mtu"] == 1450:
+            break
+    check(hosts.ours.port("tunnel")["mtu"] == 1450, f"{hosts.ours.port('tunnel')}")
+    hosts.ours.exchange(question(5, 1400), is_answer)

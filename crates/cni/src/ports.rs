@@ -93,6 +93,7 @@ fn settings(config: &Config, attachment: &Attachment) -> Result<String, Error> {
         own.insert("socket_mode".to_owned(), json!(mode));
     }
     all.insert("name".to_owned(), json!(attachment.port));
+    all.entry("container").or_insert(json!(true));
     if let Some(vlan) = config.vlan {
         all.insert("vlan".to_owned(), json!({ "access": vlan }));
     }

@@ -297,12 +297,15 @@ impl Port for AfXdp {
         self.epoll.0.as_fd()
     }
 
-    /// With what the kernel dropped because the port did not receive fast enough, or because it was too long, as [`Cause::Full`].
+    /// With what the kernel dropped because the port did not receive fast enough ([`Cause::Full`]), or because it was longer than a buffer
+    /// ([`Cause::TooLong`]).
     fn counters(&self) -> Counters {
         let mut counters = self.counters;
-        let dropped = self.queues.iter().map(|queue| sys::dropped(queue.as_fd()));
-        let dropped = dropped.map(|dropped| dropped.unwrap_or(0));
-        counters.received.drop(Cause::Full, dropped.sum());
+        for queue in &self.queues {
+            let (full, too_long) = sys::dropped(queue.as_fd()).unwrap_or_default();
+            counters.received.drop(Cause::Full, full);
+            counters.received.drop(Cause::TooLong, too_long);
+        }
         counters
     }
 }

@@ -314,6 +314,7 @@ impl PortConfig {
             worker: None,
             vlan: None,
             mtu: None,
+            container: false,
             mac_limit: None,
             horizon: None,
             storm: millrace_switch::StormConfig::default(),

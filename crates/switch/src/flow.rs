@@ -5,10 +5,9 @@
 //! their flows has: a search ends where no later one can be higher.
 
 use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 
 use crate::parse::{self, Frame, Packet};
-use crate::table::Mix;
+use crate::table::Seed;
 
 /// In a key, the tag's bit that says drop-eligible says instead that there is a tag.
 const TAGGED: u16 = 0x1000;
@@ -158,7 +157,7 @@ impl Match {
 struct Group {
     mask: Key,
     highest: u32,
-    flows: HashMap<Key, Found, BuildHasherDefault<Mix>>,
+    flows: HashMap<Key, Found, Seed>,
 }
 
 /// A flow.
@@ -184,7 +183,7 @@ impl Table {
                 groups.push(Group {
                     mask: wanted.mask,
                     highest: 0,
-                    flows: HashMap::default(),
+                    flows: HashMap::with_hasher(Seed::FIXED),
                 });
                 groups.len() - 1
             });

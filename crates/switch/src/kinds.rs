@@ -39,9 +39,10 @@ pub(crate) fn open(config: &PortConfig, handed: Vec<OwnedFd>) -> Result<Option<M
             config.name
         ));
     }
+    let most = config.memory_bytes_max();
     let made = match kind {
-        Kind::Memif(one) => memif(&config.name, one).map(|port| Some(made(port, false))),
-        Kind::VhostUser(one) => vhost_user(one).map(|port| Some(made(port, false))),
+        Kind::Memif(one) => memif(&config.name, one, most).map(|port| Some(made(port, false))),
+        Kind::VhostUser(one) => vhost_user(one, most).map(|port| Some(made(port, false))),
         Kind::VirtioUser(one) => virtio_user(one).map(|port| Some(made(port, false))),
         Kind::Ring(one) => ring(one).map(|port| Some(made(port, false))),
         Kind::Tap(one) => tap(one, handed).map(|port| Some(made(port, false))),
@@ -75,7 +76,7 @@ fn made(port: impl Port + Send + 'static, is_file: bool) -> Made {
     }
 }
 
-fn memif(name: &str, config: &MemifConfig) -> io::Result<Memif> {
+fn memif(name: &str, config: &MemifConfig, most: Option<u64>) -> io::Result<Memif> {
     let role = match config.role {
         Role::Server => memif::Role::Server,
         Role::Client => memif::Role::Client,
@@ -98,6 +99,7 @@ fn memif(name: &str, config: &MemifConfig) -> io::Result<Memif> {
     if let Some(mode) = config.socket_mode {
         memif.socket_mode = mode;
     }
+    memif.memory_bytes_max = most.unwrap_or(memif.memory_bytes_max);
     memif.accept_unsealed = config.accept_unsealed;
     Memif::new(memif).map_err(|error| at(&config.path, &error))
 }
@@ -109,11 +111,12 @@ fn listens(role: Role) -> vhost_user::Role {
     }
 }
 
-fn vhost_user(config: &VhostUserConfig) -> io::Result<VhostUser> {
+fn vhost_user(config: &VhostUserConfig, most: Option<u64>) -> io::Result<VhostUser> {
     let mut back = vhost_user::Config::new(listens(config.role), &config.path);
     back.queue_pairs = config.queues.unwrap_or(back.queue_pairs);
     back.offloads = config.offloads;
     back.socket_mode = config.socket_mode.unwrap_or(back.socket_mode);
+    back.memory_bytes_max = most.unwrap_or(back.memory_bytes_max);
     back.accept_unsealed = config.accept_unsealed;
     VhostUser::new(back).map_err(|error| at(&config.path, &error))
 }
@@ -213,4 +216,41 @@ pub(crate) fn mirror(config: &MirrorConfig) -> Result<Made, String> {
 
 fn at(path: &std::path::Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn who_brings_more_memory_than_it_may_is_told_so() {
+        let place = tempfile::tempdir().unwrap();
+        for (name, own) in [("vhost_user", "a"), ("memif", "b")] {
+            let path = place.path().join(own);
+            let text = format!(
+                "[[port]]\nname = \"a\"\n{name} = {{ path = {path:?}, memory_bytes_max = 65536 }}"
+            );
+            let config = Config::parse(&text).unwrap();
+            let mut port = open(&config.port[0], Vec::new()).unwrap().unwrap().port;
+            let mut peer: Box<dyn Port + Send> = match name {
+                "memif" => {
+                    Box::new(Memif::new(memif::Config::new(memif::Role::Client, &path)).unwrap())
+                }
+                _ => {
+                    let front = virtio_user::Config::new(virtio_user::Role::Client, &path);
+                    Box::new(VirtioUser::new(front).unwrap())
+                }
+            };
+            let until = Instant::now() + Duration::from_secs(10);
+            loop {
+                let state = port.poll(Instant::now()).to_string();
+                if state.contains("more memory than memory_bytes_max, 65536") {
+                    break;
+                }
+                assert!(Instant::now() < until, "{name}: {state}");
+                peer.poll(Instant::now());
+            }
+        }
+    }
 }

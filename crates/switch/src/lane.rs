@@ -36,7 +36,7 @@ pub(crate) enum Mail {
     /// Stations at a port are to be forgotten.
     Forget(u16),
     /// A port takes packets of so many bytes at most from now on.
-    Narrower(u16, usize),
+    Mtu(u16, usize),
 }
 
 impl Mail {
@@ -44,7 +44,7 @@ impl Mail {
     fn into_burst(self) -> Option<Burst> {
         match self {
             Mail::Packets(_, burst) => Some(burst),
-            Mail::Learnt(..) | Mail::Forget(_) | Mail::Narrower(..) => None,
+            Mail::Learnt(..) | Mail::Forget(_) | Mail::Mtu(..) => None,
         }
     }
 }

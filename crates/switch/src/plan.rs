@@ -15,6 +15,8 @@ pub(crate) struct PortPlan {
     /// None: copies of mirrors go there, and nothing else.
     pub(crate) membership: Option<Membership>,
     pub(crate) mtu: Option<u16>,
+    /// A tunnel's MTU changes with its path, up to this.
+    pub(crate) mtu_max: Option<u16>,
     pub(crate) mac_limit: u32,
     pub(crate) horizon: Option<u16>,
     pub(crate) tunnel: Option<VxlanConfig>,

@@ -4,7 +4,7 @@
 //! start for as many stations as there may be.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::address::Mac;
 
@@ -41,13 +41,54 @@ struct Place {
     seen_ns: u64,
 }
 
-/// Mixes one word; addresses are chosen by whoever sends, but a table of bounded size that fills by collisions is slow, not wrong.
-#[derive(Debug, Default)]
-pub(crate) struct Mix(u64);
+/// What hashes follow from. Addresses are chosen by whoever sends: one who knew the seed could choose such that all are in one place of
+/// the table, and each look-up there, anybody's, would take as long as there are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seed {
+    word: u64,
+    /// Of an unknown number, since differences of words that collide follow from it.
+    factor: u64,
+}
+
+impl Seed {
+    /// For what no peer fills.
+    pub(crate) const FIXED: Seed = Seed {
+        word: 0x9e37_79b9_7f4a_7c15,
+        factor: 0xd6e8_feb8_6659_fd93,
+    };
+
+    /// One that nobody knows: what the operating system gave this thread for all its tables, and each table another one.
+    pub(crate) fn random() -> Seed {
+        let random = RandomState::new();
+        Seed {
+            word: random.hash_one(0),
+            factor: random.hash_one(1) | 1,
+        }
+    }
+}
+
+impl BuildHasher for Seed {
+    type Hasher = Mix;
+
+    #[inline]
+    fn build_hasher(&self) -> Mix {
+        Mix {
+            state: self.word,
+            factor: self.factor,
+        }
+    }
+}
+
+/// Mixes words: by a product of twice the length, of which both halves count.
+#[derive(Debug)]
+pub(crate) struct Mix {
+    state: u64,
+    factor: u64,
+}
 
 impl Hasher for Mix {
     fn finish(&self) -> u64 {
-        self.0
+        self.state
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -58,9 +99,8 @@ impl Hasher for Mix {
 
     #[inline]
     fn write_u64(&mut self, word: u64) {
-        let product = u128::from(self.0 ^ word ^ 0x9e37_79b9_7f4a_7c15)
-            * u128::from(0xd6e8_feb8_6659_fd93u64);
-        self.0 = product as u64 ^ (product >> 64) as u64;
+        let product = u128::from(self.state ^ word) * u128::from(self.factor);
+        self.state = product as u64 ^ (product >> 64) as u64;
     }
 }
 
@@ -87,7 +127,7 @@ pub(crate) struct Limits {
 /// The table.
 #[derive(Debug)]
 pub(crate) struct Table {
-    places: HashMap<Station, Place, BuildHasherDefault<Mix>>,
+    places: HashMap<Station, Place, Seed>,
     /// Stations of each port, with those that are too old.
     counts: Vec<u32>,
     limits: Limits,
@@ -99,7 +139,7 @@ impl Table {
         Table {
             places: HashMap::with_capacity_and_hasher(
                 limits.entries + limits.entries / 4,
-                BuildHasherDefault::default(),
+                Seed::random(),
             ),
             counts: Vec::new(),
             limits,
@@ -219,7 +259,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
 
@@ -284,6 +324,22 @@ mod tests {
         assert_eq!(table.learn(station(50), 1, 100, late), Learnt::News);
         assert_eq!((table.count(0), table.count(1)), (0, 1));
         assert_eq!(table.list(late).len(), 1);
+    }
+
+    #[test]
+    fn who_knows_the_program_cannot_choose_stations_of_one_place() {
+        let place = |seed: &Seed, number| seed.hash_one(station(number)) & 0xfff;
+        let chosen = (0..).filter(|number| place(&Seed::FIXED, *number) == 0);
+        let chosen: Vec<u64> = chosen.take(256).collect();
+        let places = |table: &Table| -> Vec<u64> {
+            let places = chosen.iter().map(|one| place(table.places.hasher(), *one));
+            places.collect()
+        };
+        let (one, other) = (places(&table(16)), places(&table(16)));
+        let different: BTreeSet<&u64> = one.iter().collect();
+        // 248 of 256, by chance.
+        assert!(different.len() > 192, "{} places", different.len());
+        assert_ne!(one, other, "two tables have one seed");
     }
 
     #[test]

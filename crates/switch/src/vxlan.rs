@@ -12,10 +12,11 @@
 //! In reading order: `header`, `ecn`, `sys` (bursts of datagrams), and here an endpoint.
 
 use std::collections::HashMap;
-use std::hash::Hasher;
+use std::hash::BuildHasher;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use millrace_port::{Burst, Cause as PortCause, Counters};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -24,7 +25,7 @@ use crate::config::VxlanConfig;
 use crate::counters::Cause;
 use crate::flow::Key;
 use crate::parse::{Frame, TAG_AT, TAG_BYTES, TYPE_VLAN, VLAN_MASK};
-use crate::table::Mix;
+use crate::table::Seed;
 pub(crate) use header::overhead;
 use sys::{BATCH, Batch};
 
@@ -34,6 +35,9 @@ mod sys;
 
 /// The kernel keeps so many bytes of datagrams until they are taken, if it may.
 const SOCKET_BYTES: usize = 4 << 20;
+/// How often it is asked how long a packet may be on the way to a host. What the kernel has learnt of a narrow path it forgets (after ten
+/// minutes by default), and nobody tells.
+pub(crate) const ASK_PATH: Duration = Duration::from_secs(5);
 
 /// Where datagrams go to and come from.
 #[derive(Debug)]
@@ -47,6 +51,8 @@ struct Tunnel {
     counters: Counters,
     /// The path has become narrower.
     is_too_long: bool,
+    /// When the path was asked for last.
+    asked_at: Option<Instant>,
 }
 
 /// What the sockets of an endpoint are at.
@@ -68,6 +74,8 @@ pub(crate) struct Endpoint {
     place: Place,
     receiver: UdpSocket,
     senders: Vec<UdpSocket>,
+    /// Datagrams that the kernel has dropped, as far as they are counted; its own number begins anew after 2^32.
+    overflown: u32,
     tunnels: Vec<Tunnel>,
     /// A tunnel's place, and the VLAN that its frames get a tag of.
     by_source: HashMap<(IpAddr, u32), (usize, Option<u16>)>,
@@ -117,6 +125,7 @@ impl Endpoint {
             place: config.place(),
             receiver,
             senders: senders.collect::<io::Result<_>>()?,
+            overflown: 0,
             tunnels: Vec::new(),
             by_source: HashMap::new(),
             received: Batch::new(),
@@ -150,6 +159,7 @@ impl Endpoint {
                 ..Counters::default()
             },
             is_too_long: false,
+            asked_at: None,
         });
         self.index();
     }
@@ -175,6 +185,19 @@ impl Endpoint {
         }
     }
 
+    /// Counts what the kernel had no room for in the receiving socket since this was asked last: whose it was is not known, and it is the
+    /// first tunnel's.
+    pub(crate) fn count_overflow(&mut self) {
+        let Ok(overflown) = sys::overflown(self.receiver.as_fd()) else {
+            return;
+        };
+        if let Some(first) = self.tunnels.first_mut() {
+            let more = overflown.wrapping_sub(self.overflown);
+            first.counters.received.drop(PortCause::Full, more.into());
+            self.overflown = overflown;
+        }
+    }
+
     pub(crate) fn counters(&self, port: u16) -> Option<Counters> {
         let tunnel = self.tunnels.iter().find(|tunnel| tunnel.port == port)?;
         Some(tunnel.counters)
@@ -184,6 +207,19 @@ impl Endpoint {
     pub(crate) fn take_narrower(&mut self) -> impl Iterator<Item = u16> {
         let narrower = self.tunnels.iter_mut();
         narrower.filter_map(|tunnel| std::mem::take(&mut tunnel.is_too_long).then_some(tunnel.port))
+    }
+
+    /// A port whose path was not asked for for a while, if there is one. It is asked for now.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<u16> {
+        self.tunnels.iter_mut().find_map(|tunnel| {
+            // Whoever added the tunnel has asked.
+            let asked_at = tunnel.asked_at.get_or_insert(now);
+            let is_due = now.saturating_duration_since(*asked_at) >= ASK_PATH;
+            is_due.then(|| {
+                *asked_at = now;
+                tunnel.port
+            })
+        })
     }
 
     /// Puts frames of one tunnel into an empty burst. Others that came with them are next. What is none of a tunnel is said by `refuse`,
@@ -364,8 +400,6 @@ impl Batch {
         let rest = packet.len() - skip;
         packet.copy_to(skip, &mut bytes[end..end + rest]);
         self.address(slot, tunnel.remote, ecn::outer(head), end + rest);
-        let mut mix = Mix::default();
-        std::hash::Hash::hash(&Key::of(head, &frame), &mut mix);
-        Ok(mix.finish())
+        Ok(Seed::FIXED.hash_one(Key::of(head, &frame)))
     }
 }

@@ -24,6 +24,7 @@ use crate::vxlan::{Endpoint, Received};
 
 mod mail;
 mod obey;
+mod path;
 #[cfg(test)]
 mod tests;
 
@@ -79,6 +80,8 @@ pub(crate) enum Command {
 pub(crate) struct Report {
     /// Of its own ports: what passed, and how they are.
     pub(crate) ports: Vec<(u16, Counters, String)>,
+    /// Of its own tunnels: what fits now.
+    pub(crate) mtus: Vec<(u16, u16)>,
     /// By number of port, of what this worker did.
     pub(crate) tallies: Vec<Tally>,
     pub(crate) hits: Vec<Hits>,
@@ -93,6 +96,8 @@ pub(crate) struct PortState {
     pub(crate) answers: Bucket,
     /// Bytes of a packet of the Internet that leave by it, at most.
     pub(crate) mtu: usize,
+    /// All other workers were told it.
+    is_mtu_told: bool,
     version: Option<u64>,
 }
 
@@ -345,7 +350,7 @@ impl Worker {
                 self.poll_port(number, now);
             }
         }
-        self.narrow();
+        self.ask_paths(now);
     }
 
     fn poll_port(&mut self, number: u16, now: Instant) {
@@ -375,36 +380,6 @@ impl Worker {
         }
         let between = [&mut self.burst, &mut self.scratch];
         between.into_iter().flatten().for_each(Burst::forget);
-    }
-
-    /// Tunnels whose path has become narrower have another MTU from now on.
-    fn narrow(&mut self) {
-        let mut narrower = Vec::new();
-        for endpoint in self.endpoints.iter_mut().flatten() {
-            narrower.extend(endpoint.take_narrower());
-        }
-        for port in narrower {
-            let plan = self.plan.as_ref().and_then(|plan| plan.port(port));
-            let config = plan.and_then(|one| one.tunnel.as_ref());
-            if let Some(mtu) = config.and_then(|config| config.path_mtu().ok()) {
-                self.tell_narrower(port, mtu.into());
-            }
-        }
-    }
-
-    /// What is too long is dropped, and its sender told, by the worker that it came to.
-    fn tell_narrower(&mut self, port: u16, mtu: usize) {
-        self.set_narrower(port, mtu);
-        for lane in self.lanes.iter_mut().flatten() {
-            // What does not fit is told again when the next packet is too long.
-            let _ = lane.send(Mail::Narrower(port, mtu));
-        }
-    }
-
-    fn set_narrower(&mut self, port: u16, mtu: usize) {
-        if let Some(state) = self.states.get_mut(usize::from(port)) {
-            state.mtu = state.mtu.min(mtu);
-        }
     }
 
     /// Waits until there is something to do.

@@ -423,6 +423,32 @@ fn datagrams_of_nobody_are_refused_a_batch_in_a_turn() {
 }
 
 #[test]
+fn datagrams_that_find_no_room_are_counted() {
+    let mut hosts = hosts(24_794, "vni = 7", "");
+    let socket = std::net::UdpSocket::bind("127.77.0.1:0").unwrap();
+    // More than the socket may keep, if the machine lets it have all it wants.
+    let datagram = [
+        &[8, 0, 0, 0, 0, 0, 7, 0][..],
+        &frame(255, 1, None, 1),
+        &[0; 8000],
+    ]
+    .concat();
+    for _ in 0..4000 {
+        socket.send_to(&datagram, "127.77.0.2:24794").unwrap();
+    }
+    let [_, host] = &mut hosts;
+    while host.switch.turn(host.now) {}
+    let report = host.switch.report().unwrap();
+    let tunnel = report.ports.iter().find(|port| port.name == "tunnel");
+    let received = tunnel.unwrap().counters.received_packets;
+    let full = host.dropped("tunnel", "full");
+    assert!(full > 0);
+    assert_eq!(received + full, 4000);
+    // Once.
+    assert_eq!(host.dropped("tunnel", "full"), full);
+}
+
+#[test]
 fn tunnels_of_one_network_to_one_host_cannot_be_two() {
     let mut hosts = hosts(24_792, "vni = 7", "");
     let more = |vni: u32, remote: u8| {

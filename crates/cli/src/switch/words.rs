@@ -6,8 +6,9 @@ use anyhow::{Context, bail};
 use millrace_switch::KINDS;
 
 /// Keys of all ports, whatever their kind.
-const OF_PORTS: [&str; 7] = [
+const OF_PORTS: [&str; 8] = [
     "worker",
+    "container",
     "vlan",
     "mtu",
     "mac_limit",

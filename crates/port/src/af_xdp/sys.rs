@@ -123,11 +123,13 @@ pub(super) fn is_zero_copy(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
 }
 
-/// Packets that were for the socket and did not reach its ring, since it was bound.
-pub(super) fn dropped(fd: BorrowedFd<'_>) -> io::Result<u64> {
-    // `struct xdp_statistics`: dropped, two of bad descriptors, the ring was full.
-    let [dropped, _, _, full, _, _] = get::<6>(fd, libc::XDP_STATISTICS)?;
-    Ok(dropped + full)
+/// Packets that were for the socket and did not reach its ring, since it was bound: for want of room, and since they were too long.
+pub(super) fn dropped(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    // `struct xdp_statistics`: dropped, two of bad descriptors, the ring was full, there was nothing to receive into.
+    let [dropped, _, _, full, empty, _] = get::<6>(fd, libc::XDP_STATISTICS)?;
+    // What found nothing to be received into is counted in both; all else that is dropped was longer than a buffer.
+    let without = empty.min(dropped);
+    Ok((full + without, dropped - without))
 }
 
 /// Has the kernel send what is in the ring, or fill what is in the other one.

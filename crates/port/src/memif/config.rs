@@ -47,7 +47,7 @@ pub struct Config {
     pub buffer_bytes: u32,
     /// Server: the permissions of the socket's path.
     pub socket_mode: u32,
-    /// Server: bytes of a client's memory, at most.
+    /// Server: bytes of a client's memory, at most. What this process touches and the client did not is charged to this process.
     pub memory_bytes_max: u64,
     /// Server: take memory that the client could shrink, which ends this process when it does. For clients that are trusted: DPDK's with
     /// `zero-copy=yes` has no other memory.

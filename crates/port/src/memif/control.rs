@@ -135,8 +135,14 @@ impl Server {
             return Err(ControlError::RegionIndex(region.index));
         }
         let left = config.memory_bytes_max - self.mapped_bytes;
-        if region.bytes == 0 || region.bytes > left {
-            return Err(ControlError::RegionBytes(region.bytes));
+        if region.bytes > left {
+            return Err(ControlError::Memory {
+                bytes: region.bytes,
+                most: config.memory_bytes_max,
+            });
+        }
+        if region.bytes == 0 {
+            return Err(ControlError::RegionBytes(0));
         }
         self.regions
             .push(map(fd, region.bytes, config.accept_unsealed)?);

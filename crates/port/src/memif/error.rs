@@ -89,8 +89,15 @@ pub enum ControlError {
     RegionIndex(u16),
     /// A message came without the descriptor that it needs.
     NoDescriptor(&'static str),
-    /// A region's memory is smaller than it says, or the regions are larger than is allowed.
+    /// A region's memory is smaller than it says, or there is none.
     RegionBytes(u64),
+    /// Regions have more bytes together than is allowed.
+    Memory {
+        /// Of the one that is too much.
+        bytes: u64,
+        /// Of all, at most.
+        most: u64,
+    },
     /// A region's memory could be taken away while it is read: its size is not sealed.
     NotSealed,
     /// A region cannot be mapped.
@@ -127,8 +134,12 @@ impl fmt::Display for ControlError {
             ControlError::RegionIndex(index) => write!(f, "region {index} is not the next"),
             ControlError::NoDescriptor(name) => write!(f, "{name} came without a descriptor"),
             ControlError::RegionBytes(bytes) => {
-                write!(f, "a region of {bytes} bytes is not backed, or too large")
+                write!(f, "a region of {bytes} bytes is not backed")
             }
+            ControlError::Memory { bytes, most } => write!(
+                f,
+                "with a region of {bytes} bytes there is more memory than memory_bytes_max, {most}"
+            ),
             ControlError::NotSealed => {
                 write!(f, "a region's memory is not sealed against shrinking")
             }

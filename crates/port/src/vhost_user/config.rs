@@ -41,7 +41,7 @@ pub struct Config {
     pub packed: bool,
     /// Server: the permissions of the socket's path.
     pub socket_mode: u32,
-    /// Bytes of the peer's memory, at most.
+    /// Bytes of the peer's memory, at most. What this process touches and the peer did not is charged to this process.
     pub memory_bytes_max: u64,
     /// Take memory that the peer could shrink, which ends this process when it does. For peers that are trusted: DPDK's memory is never
     /// sealed, and QEMU's is with `memory-backend-memfd` of ordinary pages.

@@ -249,15 +249,16 @@ impl Session {
             })
         };
         let total: u64 = self.regions.iter().map(|region| region.bytes).sum();
-        let most = self.config.memory_bytes_max.saturating_sub(total);
+        let most = self.config.memory_bytes_max;
+        if bytes > most.saturating_sub(total) {
+            return Err(ControlError::Memory { bytes, most });
+        }
         if bytes == 0
-            || bytes > most
             || !has_room(guest, |region| region.guest)
             || !has_room(user, |region| region.user)
         {
             return Err(wrong);
         }
-        let most = self.config.memory_bytes_max;
         let others: u64 = self
             .regions
             .iter()
@@ -322,7 +323,7 @@ impl Session {
         }
         let end = inflight.offset.checked_add(inflight.bytes);
         let end = end
-            .filter(|end| *end <= u64::from(u32::MAX))
+            .filter(|end| *end <= self.config.memory_bytes_max.min(u32::MAX.into()))
             .ok_or(ControlError::InFlight)?;
         for fd in gifts.iter() {
             let mapping = map(fd, end, self.config.accept_unsealed, ControlError::InFlight)?;

@@ -26,12 +26,19 @@ pub enum ControlError {
     Queue(u32),
     /// A ring cannot have this size.
     Size(u32),
-    /// A region's memory is smaller than it says, or the regions are larger than is allowed, or their addresses cannot be.
+    /// A region's memory is smaller than it says, or too much of it is not used, or its addresses cannot be.
     Region {
         /// Where the driver has it.
         guest: u64,
         /// In bytes.
         bytes: u64,
+    },
+    /// Regions have more bytes together than is allowed.
+    Memory {
+        /// Of the one that is too much.
+        bytes: u64,
+        /// Of all, at most.
+        most: u64,
     },
     /// A region's memory could be taken away while it is read: its size is not sealed.
     NotSealed,
@@ -70,6 +77,10 @@ impl fmt::Display for ControlError {
             ControlError::Region { guest, bytes } => write!(
                 f,
                 "a region of {bytes} bytes at {guest:#x} is not backed, too large, or in another's place"
+            ),
+            ControlError::Memory { bytes, most } => write!(
+                f,
+                "with a region of {bytes} bytes there is more memory than memory_bytes_max, {most}"
             ),
             ControlError::NotSealed => {
                 write!(f, "a region's memory is not sealed against shrinking")

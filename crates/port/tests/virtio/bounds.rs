@@ -185,6 +185,28 @@ fn messages_without_an_end_are_heard_a_few_at_a_time() {
 }
 
 #[test]
+fn a_peer_brings_as_much_memory_as_it_may() {
+    let place = tempfile::tempdir().unwrap();
+    let mut config = Config::new(Role::Server, place.path().join("vhost.sock"));
+    config.memory_bytes_max = 3 * 4096;
+    let mut port = VhostUser::new(config.clone()).unwrap();
+    let raw = Raw::silent(&config.path, false);
+    raw.say_features(0);
+    let region = |number: u64| Region {
+        guest: GUEST + number * 8192,
+        user: USER + number * 8192,
+        bytes: 8192,
+        offset: 0,
+    };
+    let fds = vec![raw.memory.as_fd(); 2];
+    let regions = Table::new(&[region(0), region(1)]).unwrap();
+    raw.say(&Request::SetMemTable(regions), &fds);
+    until(&mut port, |port| {
+        why(port) == "with a region of 8192 bytes there is more memory than memory_bytes_max, 12288"
+    });
+}
+
+#[test]
 fn regions_take_addresses_for_twice_the_memory_at_most() {
     let place = tempfile::tempdir().unwrap();
     let mut config = Config::new(Role::Server, place.path().join("vhost.sock"));

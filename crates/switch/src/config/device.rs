@@ -60,6 +60,7 @@ impl TryFrom<Table> for DeviceConfig {
         let mode = Value::Integer(SOCKET_MODE.into());
         own.entry("socket_mode").or_insert(mode);
         table.insert("name".to_owned(), Value::String("device".to_owned()));
+        table.entry("container").or_insert(Value::Boolean(true));
         let port = table.try_into::<PortConfig>();
         let port = port.map_err(|error| named(error.to_string().trim_end().to_owned()))?;
         port.check().map_err(named)?;

@@ -44,6 +44,8 @@ pub struct MemifConfig {
     pub buffer_bytes: Option<u32>,
     /// Server: permissions of the socket.
     pub socket_mode: Option<u32>,
+    /// Server: Bytes of the client's memory, at most.
+    pub memory_bytes_max: Option<u64>,
     /// Server: take memory that the client could take away. For clients that are trusted.
     #[serde(default)]
     pub accept_unsealed: bool,
@@ -118,6 +120,8 @@ pub struct VhostUserConfig {
     pub offloads: bool,
     /// Permissions of the socket.
     pub socket_mode: Option<u32>,
+    /// Bytes of the peer's memory, at most.
+    pub memory_bytes_max: Option<u64>,
     /// Take memory that the peer could take away. For peers that are trusted: DPDK and most QEMUs have no other.
     #[serde(default)]
     pub accept_unsealed: bool,
@@ -230,7 +234,7 @@ impl Kind<'_> {
     pub(super) fn check(&self) -> Result<(), String> {
         match self {
             Kind::Memif(one) => one.check(),
-            Kind::VhostUser(one) => absolute("vhost_user", &one.path),
+            Kind::VhostUser(one) => one.check(),
             Kind::VirtioUser(one) => one.check(),
             Kind::Ring(one) => one.check(),
             Kind::Tap(one) => interface("tap", &one.interface),
@@ -271,7 +275,15 @@ impl MemifConfig {
         if self.ring_size.is_some_and(|size| !size.is_power_of_two()) {
             return Err("memif.ring_size must be a power of two".to_owned());
         }
+        some_memory("memif", self.memory_bytes_max)?;
         absolute("memif", &self.path)
+    }
+}
+
+impl VhostUserConfig {
+    fn check(&self) -> Result<(), String> {
+        some_memory("vhost_user", self.memory_bytes_max)?;
+        absolute("vhost_user", &self.path)
     }
 }
 
@@ -403,6 +415,13 @@ fn take(text: &str) -> Result<Take, String> {
         "vni" if number <= VNI_MAX => Ok(Take::Vni(number)),
         _ => Err(wrong()),
     }
+}
+
+fn some_memory(kind: &str, most: Option<u64>) -> Result<(), String> {
+    if most == Some(0) {
+        return Err(format!("{kind}.memory_bytes_max is at least 1"));
+    }
+    Ok(())
 }
 
 fn absolute(kind: &str, path: &Path) -> Result<(), String> {

@@ -12,6 +12,15 @@ use super::kinds::{
 use crate::bucket::{BURST_MAX, Rate};
 use crate::vlan::Membership;
 
+/// Stations at a container's port, at most, unless its configuration says otherwise: one of its own, and those of what runs in it (macvlan
+/// interfaces, a bridge, virtual routers). It takes 1024 containers together to fill a table of the default size.
+const CONTAINER_STATIONS_MAX: u32 = 64;
+
+/// Memory that peers bring, at most, unless the configuration says otherwise: what they have not touched and the switch touches is charged
+/// to it. 16 queues each way, with rings of 2048 buffers of 2 KiB, need half of a container's.
+const CONTAINER_MEMORY_BYTES_MAX: u64 = 256 << 20;
+const MEMIF_MEMORY_BYTES_MAX: u64 = 1 << 30;
+
 /// A port: what it is of, and how it is treated. Exactly one of the kinds is given.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,6 +49,9 @@ pub struct PortConfig {
     pub vlan: Option<VlanConfig>,
     /// Bytes of a packet of the Internet, at most. Otherwise as many as the port takes.
     pub mtu: Option<u16>,
+    /// Whoever is at the other end is a container, and not trusted: what it may have is less unless it is said.
+    #[serde(default)]
+    pub container: bool,
     /// Stations that are learnt at it, at most. 0: none is learnt, and what is for them goes everywhere.
     pub mac_limit: Option<u32>,
     /// Ports of one group do not forward to each other: a split horizon.
@@ -173,6 +185,33 @@ impl PortConfig {
             }
         }
         Ok(())
+    }
+
+    /// Stations that are learnt at it, at most.
+    pub(crate) fn stations_max(&self) -> u32 {
+        let otherwise = if self.container {
+            CONTAINER_STATIONS_MAX
+        } else {
+            u32::MAX
+        };
+        self.mac_limit.unwrap_or(otherwise)
+    }
+
+    /// Bytes of its peer's memory, at most. None: as many as its kind takes, as who may bring memory that is not sealed is trusted, and a
+    /// guest is as large as it is.
+    pub(crate) fn memory_bytes_max(&self) -> Option<u64> {
+        let memif = self.memif.as_ref();
+        let memif = memif.map(|one| (one.memory_bytes_max, one.accept_unsealed));
+        let vhost_user = self.vhost_user.as_ref();
+        let vhost_user = vhost_user.map(|one| (one.memory_bytes_max, one.accept_unsealed));
+        let (said, is_trusted) = memif.or(vhost_user)?;
+        let otherwise = match (self.container, memif) {
+            _ if is_trusted => None,
+            (true, _) => Some(CONTAINER_MEMORY_BYTES_MAX),
+            (false, Some(_)) => Some(MEMIF_MEMORY_BYTES_MAX),
+            (false, None) => None,
+        };
+        said.or(otherwise)
     }
 
     /// Its VLANs.

@@ -57,6 +57,7 @@ fn nonsense_is_refused_with_the_field_s_name() {
         (port("police.bytes_burst = 9"), "police.bytes"),
         (port("storm.broadcast = 0"), "storm"),
         (port("memif.ring_size = 1000"), "ring_size"),
+        (port("memif.memory_bytes_max = 0"), "memory_bytes_max"),
         (port("colour = 1"), "colour"),
         (
             "[[port]]\nname = \"a\"\ntap.interface = \"0123456789abcdef\"".to_owned(),
@@ -116,9 +117,45 @@ fn a_container_s_port_is_as_its_device_says() {
     let device = &config.device[0];
     assert_eq!((device.ports, device.containers), (2, None));
     let port = device.port("cdi/x/fast/0".to_owned(), "/run/x/0.sock".into());
-    let text = "[[port]]\nname = \"cdi/x/fast/0\"\nvlan.access = 10\n\
+    let text = "[[port]]\nname = \"cdi/x/fast/0\"\nvlan.access = 10\ncontainer = true\n\
                 memif = { path = \"/run/x/0.sock\", id = 3, socket_mode = 0o666 }";
     assert_eq!(port, Config::parse(text).unwrap().port[0]);
+    let most = |own: &str| {
+        let text = format!("[[device]]\nname = \"fast\"\nmemif = {{}}\n{own}");
+        Config::parse(&text).unwrap().device[0].port("a".to_owned(), "/a".into())
+    };
+    assert_eq!(most("").stations_max(), 64);
+    assert_eq!(most("mac_limit = 70000").stations_max(), 70_000);
+    assert_eq!(most("container = false").stations_max(), u32::MAX);
+}
+
+#[test]
+fn containers_bring_less_memory_than_guests() {
+    let cases = [
+        ("port", "memif.path = \"/a\"", Some(1 << 30)),
+        ("port", "vhost_user.path = \"/a\"", None),
+        (
+            "port",
+            "container = true\nvhost_user.path = \"/a\"",
+            Some(256 << 20),
+        ),
+        (
+            "port",
+            "vhost_user = { path = \"/a\", memory_bytes_max = 5 }",
+            Some(5),
+        ),
+        ("device", "memif = {}", Some(256 << 20)),
+        ("device", "vhost_user = {}", Some(256 << 20)),
+        ("device", "vhost_user.accept_unsealed = true", None),
+        ("device", "memif.memory_bytes_max = 5", Some(5)),
+    ];
+    for (what, own, most) in cases {
+        let config = Config::parse(&format!("[[{what}]]\nname = \"a\"\n{own}")).unwrap();
+        let device = config.device.first();
+        let port = device.map(|device| device.port("a".to_owned(), "/a".into()));
+        let port = port.unwrap_or_else(|| config.port[0].clone());
+        assert_eq!(port.memory_bytes_max(), most, "[[{what}]] {own}");
+    }
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Switch {
                 worker: record.plan.worker,
                 state,
                 vlan: vlan(&record.config),
-                mtu: record.plan.mtu,
+                mtu: in_force(&reports, number).or(record.plan.mtu),
                 stations: at.get(record.config.name.as_str()).copied().unwrap_or(0),
                 counters,
             })
@@ -160,6 +160,12 @@ fn counted(reports: &[Report], number: u16) -> (String, CountersReport) {
         }
     }
     (state, CountersReport::new(&counters, &tally))
+}
+
+/// What fits by a tunnel now.
+fn in_force(reports: &[Report], number: u16) -> Option<u16> {
+    let mut mtus = reports.iter().flat_map(|report| &report.mtus);
+    mtus.find(|mtu| mtu.0 == number).map(|mtu| mtu.1)
 }
 
 fn vlan(config: &PortConfig) -> String {

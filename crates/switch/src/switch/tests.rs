@@ -1,6 +1,7 @@
 //! Changes while a worker is held up.
 
 use super::*;
+use crate::vxlan::ASK_PATH;
 
 #[path = "../../tests/rig/mod.rs"]
 mod rig;
@@ -109,4 +110,33 @@ fn workers_behind_one_that_does_not_answer_go_by_the_change() {
     assert!(rig.ways("b", &frame(255, 2, None, 1)).is_empty());
     rig.switch.remove_flow("f").unwrap_err();
     assert_eq!(rig.ways("b", &frame(255, 2, None, 2)), ["d"]);
+}
+
+#[test]
+fn a_tunnel_is_as_wide_again_as_its_path_and_reports_say_so() {
+    for (own, wide) in [("", 65_485), ("mtu = 2000\n", 2000)] {
+        let mut rig = rig(&format!(
+            "[[port]]\nname = \"tunnel\"\n{own}vxlan = {{ local = \"127.77.1.1\", remote = \"127.77.1.2\", port = 24795, vni = 7 }}\n"
+        ));
+        let number = rig.switch.port_number("tunnel").unwrap();
+        let mtu = |rig: &mut Rig| {
+            let ports = rig.switch.report().unwrap().ports;
+            let port = ports.into_iter().find(|port| port.name == "tunnel");
+            port.unwrap().mtu
+        };
+        rig.switch.turn(rig.now);
+        assert_eq!(mtu(&mut rig), Some(wide));
+        let worker = rig.switch.ports[usize::from(number)]
+            .as_ref()
+            .unwrap()
+            .plan
+            .worker;
+        // As when the kernel has learnt that the path is narrower.
+        let own = rig.switch.workers[worker].inline.as_mut().unwrap();
+        own.tell_mtu(number, 1400);
+        rig.switch.turn(rig.now + ASK_PATH / 2);
+        assert_eq!(mtu(&mut rig), Some(1400));
+        rig.switch.turn(rig.now + ASK_PATH);
+        assert_eq!(mtu(&mut rig), Some(wide));
+    }
 }

@@ -273,6 +273,27 @@ fn set(socket: &UdpSocket, level: i32, option: i32, value: i32) -> io::Result<()
     }
 }
 
+/// Datagrams that came to a socket, and that the kernel dropped, since there was no room for them: modulo 2^32.
+pub(super) fn overflown(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    // `SK_MEMINFO_VARS` of Linux are nine, of which `SK_MEMINFO_DROPS` is the last.
+    let mut values = [0u32; 9];
+    let mut length = size_of::<[u32; 9]>() as libc::socklen_t;
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes no more than `length` bytes, and the length.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            (&raw mut values).cast(),
+            &raw mut length,
+        )
+    };
+    match result {
+        0 => Ok(values[8]),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Has the traffic class come with each datagram.
 pub(super) fn want_class(socket: &UdpSocket, is_ipv4: bool) -> io::Result<()> {
     match is_ipv4 {

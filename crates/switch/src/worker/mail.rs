@@ -42,7 +42,7 @@ impl Worker {
                 self.table.learn(station, port, u32::MAX, self.now_ns);
             }
             Mail::Forget(port) => self.table.forget_port(port),
-            Mail::Narrower(port, mtu) => self.set_narrower(port, mtu),
+            Mail::Mtu(port, mtu) => self.set_mtu(port, mtu),
         }
     }
 

@@ -185,7 +185,9 @@ impl Worker {
         self.forget_memory();
     }
 
-    fn report(&self) -> Report {
+    fn report(&mut self) -> Report {
+        let endpoints = self.endpoints.iter_mut().flatten();
+        endpoints.for_each(Endpoint::count_overflow);
         let numbered = (0..).zip(&self.ports);
         let ports = numbered.filter_map(|(number, attached)| match attached.as_ref()? {
             Attached::Port { port, .. } => {
@@ -198,6 +200,7 @@ impl Worker {
         });
         Report {
             ports: ports.collect(),
+            mtus: self.mtus(),
             tallies: self.tallies.clone(),
             hits: self.hits.clone(),
             work: Work {
@@ -215,6 +218,7 @@ impl PortState {
             storm: [None; 3],
             answers: Bucket::new(ANSWERS, now_ns),
             mtu: usize::MAX,
+            is_mtu_told: true,
             version: None,
         }
     }
@@ -226,7 +230,9 @@ impl PortState {
         let bucket = |rate: Option<Rate>| rate.map(|rate| Bucket::new(rate, now_ns));
         self.police = plan.police.map(bucket);
         self.storm = plan.storm.map(bucket);
+        // So have the others, or will.
         self.mtu = plan.mtu.map_or(usize::MAX, usize::from);
+        self.is_mtu_told = true;
         self.version = Some(plan.rates_version);
     }
 }

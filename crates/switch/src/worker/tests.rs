@@ -36,6 +36,7 @@ fn plan(ports: usize) -> Arc<Plan> {
         worker: 0,
         membership: None,
         mtu: Some(9000),
+        mtu_max: None,
         mac_limit: 0,
         horizon: None,
         tunnel: None,
@@ -66,14 +67,16 @@ fn a_station_at_a_port_that_is_not_in_the_plan_is_not_learnt() {
 }
 
 #[test]
-fn a_path_that_becomes_narrower_is_known_to_all() {
+fn a_path_of_another_width_is_known_to_all() {
     let mut workers = workers(3, 2);
-    workers[0].tell_narrower(1, 1400);
-    workers.iter_mut().for_each(|worker| {
-        worker.turn(Instant::now());
-    });
-    for worker in &workers {
-        let mtus: Vec<usize> = worker.states.iter().map(|state| state.mtu).collect();
-        assert_eq!(mtus, [9000, 1400]);
+    for mtu in [1400, 1500] {
+        workers[0].tell_mtu(1, mtu);
+        workers.iter_mut().for_each(|worker| {
+            worker.turn(Instant::now());
+        });
+        for worker in &workers {
+            let mtus: Vec<usize> = worker.states.iter().map(|state| state.mtu).collect();
+            assert_eq!(mtus, [9000, mtu]);
+        }
     }
 }
