@@ -18,8 +18,9 @@ from site_ppf import CORE, RADIO, Api, Function, Peer, far, message, teid_and_bo
 BATCH = 2000
 
 
-def _line(number: int) -> str:
-    return json.dumps({"core": {"address": far(CORE), "teid": number}, "radio": {"address": far(RADIO), "teid": number}})
+def _line(number: int, id: int | None = None) -> str:
+    known = {} if id is None else {"id": id}
+    return json.dumps(known | {"core": {"address": far(CORE), "teid": number}, "radio": {"address": far(RADIO), "teid": number}})
 
 
 WAKES = 20
@@ -81,7 +82,7 @@ class Load:
 
 
 def changed(stack: ExitStack, place: Path, count: int) -> None:
-    """Bearers are added by a file and by the API, listed, changed and removed while packets pass: none of these is lost."""
+    """Bearers are added and changed by files, added by the API, listed and removed while packets pass: none of these is lost."""
     function = Function(stack, place)
     bearer = function.add(core=f"{far(CORE)}/4711", radio=f"{far(RADIO)}/815")
     load = Load(stack, bearer["teids"]["radio"])
@@ -99,8 +100,17 @@ def changed(stack: ExitStack, place: Path, count: int) -> None:
         api = Api(function.socket)
         seen = len(_all(function))
         check(seen == count + 1, f"{seen} bearers of {count + 1}")
-        began = time.monotonic()
         ids = loaded["ids"]
+        file.write_text("".join(f"{_line(number, id)}\n" for number, id in enumerate(ids, count + 1)))
+        began = time.monotonic()
+        changes = function.ask("bearer", "load", "--change", str(file))
+        took = time.monotonic() - began
+        print(f"figure: {count} bearers were changed in {took:.2f} s, {count / took:.0f} a second", flush=True)
+        done = (changes["changed"], changes["added"], changes["ids"])
+        check(done == (count, 0, ids), f"{done[:2]} {changes['refusals']}")
+        found = {one["id"]: one["spec"]["radio"]["teid"] for one in _all(function) if one["id"] != bearer["id"]}
+        check(found == {id: number for number, id in enumerate(ids, count + 1)}, "each is as it was changed")
+        began = time.monotonic()
         for at in range(0, count, BATCH):
             status, gone = api.ask("POST", "/v1/bearers/remove", {"ids": ids[at : at + BATCH]})
             check((status, len(gone["bearers"])) == (200, len(ids[at : at + BATCH])), f"{status}")

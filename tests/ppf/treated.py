@@ -51,6 +51,12 @@ def treated(stack: ExitStack, place: Path) -> None:
         check(flow_of(received)[0] == 9, f"what came is {received.hex()}")
         marks = [data[0] for level, kind, data in control if (level, kind) == (socket.IPPROTO_IP, socket.IP_TOS)]
         check(marks == [46 << 2], f"the outer header has {marks}")
+    have("to_radio.flow=9", "to_radio.rqi=true", "to_radio.ppi=5")
+    peers[CORE].send(message(teid, b"said"))
+    received = peers[RADIO].receive()
+    # Reflective, with a paging policy, and filled up to four bytes more (TS 38.415, 5.5.2.1).
+    wanted = bytes([PDU_SESSION, 2, DOWNLINK << 4, 0x80 | 0x40 | 9, 5 << 5, 0, 0, 0, 0])
+    check(received is not None and (received[11:20], received[20:]) == (wanted, b"said"), f"what came is {received!r}")
     have("to_radio.flow.5=63")
     for flow, wanted in ((5, 63), (6, None)):
         peers[CORE].send(contained(flow, b"mapped", teid))

@@ -213,6 +213,32 @@ fn a_file_has_many_bearers_and_its_wrong_lines_are_told() {
         String::from_utf8(output.stdout).unwrap(),
         "300 bearers added\n"
     );
+    let changes: Vec<String> = (1..=301)
+        .map(|number| {
+            let id = loaded["ids"][number - 1].as_u64();
+            let id = id.map(|id| id.to_string()).unwrap_or_default();
+            format!(
+                "{id},10.1.{}.{},192.0.2.7,{number}",
+                number / 250,
+                number % 250 + 1
+            )
+        })
+        .collect();
+    let csv = format!(
+        "id,core.user,radio.address,radio.teid\n{}\n",
+        changes.join("\n")
+    );
+    fs::write(room.path("changes.csv"), csv).unwrap();
+    let changes = ["bearer", "load", "--change", &room.shown("changes.csv")];
+    let output = room.output(&changes);
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        "300 bearers changed, 1 added\n"
+    );
+    let gone = room.json(&["bearer", "list", "--limit", "601"])["bearers"][600]["id"].to_string();
+    room.json(&["bearer", "remove", &gone]);
+    let shown = room.json(&["bearer", "show", &loaded["ids"][7].to_string()]);
+    assert_eq!(shown["spec"]["core"]["user"], json!("10.1.0.9"));
     assert_eq!(room.json(&["show"])["bearers"], json!(600));
     let page = room.json(&["bearer", "list", "--limit", "599"]);
     assert!(page["next"].is_number());

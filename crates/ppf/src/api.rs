@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::bearer::BearerId;
 use crate::http::{Answer, JSON, JSON_LINES, Question, Said, TEXT};
@@ -91,6 +92,7 @@ impl Api {
             ("GET", ["graph"]) => self.graph(question),
             ("GET", ["bearers"]) => self.list(question),
             ("POST", ["bearers"]) => self.add(question),
+            ("PUT", ["bearers"]) => self.put(question),
             ("POST", ["bearers", "remove"]) => self.remove(question),
             ("GET", ["bearers", id]) => {
                 let bearer = self.running.bearer(id_of(id)?);
@@ -99,7 +101,7 @@ impl Api {
             ("PUT", ["bearers", id]) => self.change(id_of(id)?, question),
             ("DELETE", ["bearers", id]) => {
                 let gone = self.running.remove(&[id_of(id)?]);
-                let gone = gone.map_err(|error| Answer::error(507, &error.to_string()))?;
+                let gone = gone.map_err(|error| not_done(&error))?;
                 json(200, gone.first().ok_or_else(unknown)?)
             }
             (_, ["ues"] | ["ues", _]) => self.ues(question, &words[1..]),
@@ -107,7 +109,7 @@ impl Api {
                 _,
                 ["status" | "neighbours" | "events" | "paths" | "graph"] | ["bearers", _, "trace"],
             ) => Err(otherwise("GET")),
-            (_, ["bearers"]) => Err(otherwise("GET, POST")),
+            (_, ["bearers"]) => Err(otherwise("GET, POST, PUT")),
             (_, ["bearers", "remove"]) => Err(otherwise("POST")),
             (_, ["bearers", _]) => Err(otherwise("GET, PUT, DELETE")),
             ("GET", _) => self.document(&question.path),
@@ -138,18 +140,18 @@ impl Api {
             }
             ("POST", 0) => json(
                 201,
-                &running.add_ue(spec()?).map_err(|error| refused(&error))?,
+                &running.add_ue(spec()?).map_err(|error| not_done(&error))?,
             ),
             ("GET", 1) => json(200, &running.ue(ue()?).ok_or_else(unknown)?),
             ("PUT", 1) => json(
                 200,
                 &running
                     .change_ue(ue()?, spec()?)
-                    .map_err(|error| refused(&error))?,
+                    .map_err(|error| not_done(&error))?,
             ),
             ("DELETE", 1) => json(
                 200,
-                &running.remove_ue(ue()?).map_err(|error| refused(&error))?,
+                &running.remove_ue(ue()?).map_err(|error| not_done(&error))?,
             ),
             (_, 0) => Err(otherwise("GET, POST")),
             _ => Err(otherwise("GET, PUT, DELETE")),
@@ -177,7 +179,7 @@ impl Api {
             Media::One => {
                 let spec = spec_of(&question.body)?;
                 let added = self.running.add(&[spec]);
-                let added = added.map_err(|error| Answer::error(507, &error.to_string()))?;
+                let added = added.map_err(|error| not_done(&error))?;
                 let id = match added.first() {
                     Some(Ok(id)) => *id,
                     Some(Err(why)) => return Err(Answer::error(409, why)),
@@ -186,43 +188,54 @@ impl Api {
                 let bearer = self.running.bearer(id);
                 json(201, &bearer.ok_or_else(unknown)?)
             }
-            Media::Lines => self.add_lines(&question.body),
+            Media::Lines => self.put_lines(&question.body, 0, unnumbered),
         }
     }
 
-    fn add_lines(&self, body: &[u8]) -> Answered {
+    /// Has bearers be so that have a number, and adds the others, each a line.
+    fn put(&self, question: &Question) -> Answered {
+        if matches!(media(question)?, Media::One) {
+            let why =
+                format!("the Content-Type is {JSON_LINES}, or a bearer is asked for by its number");
+            return Err(Answer::error(415, &why));
+        }
+        let markers = number_of(question, "end_markers", 0..=END_MARKERS_MAX)?.unwrap_or(0);
+        self.put_lines(&question.body, markers, numbered)
+    }
+
+    fn put_lines(&self, body: &[u8], markers: u32, parse: Parse) -> Answered {
         let lines = (1..).zip(body.split(|byte| *byte == b'\n'));
         let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
-        let (mut specs, mut parsed, mut refused) = (Vec::new(), Vec::new(), 0);
+        let (mut wanted, mut parsed, mut refused) = (Vec::new(), Vec::new(), 0);
         for (number, line) in lines {
             if parsed.len() == LINES_MAX {
                 let why = format!("there are more than {LINES_MAX} lines: give them in pieces");
                 return Err(Answer::error(413, &why));
             }
-            let outcome = BearerSpec::parse(line).map(|spec| specs.push(spec));
+            let outcome = parse(line).map(|one| wanted.push(one));
             refused += usize::from(outcome.is_err());
             // What nobody is told is not kept.
             let is_told = refused <= REFUSALS_MAX;
             parsed.push((number, outcome.map_err(|why| is_told.then_some(why))));
         }
-        let added = self.running.add(&specs);
-        let added = added.map_err(|error| Answer::error(507, &error.to_string()))?;
-        let mut added = added.into_iter();
+        let wanted: Vec<_> = wanted.iter().map(|(id, spec)| (*id, spec)).collect();
+        let put = self.running.put(&wanted, markers);
+        let mut put = put.map_err(|error| not_done(&error))?.into_iter();
         let mut answer = Added {
-            added: 0,
-            refused: 0,
             ids: Vec::with_capacity(parsed.len()),
-            refusals: Vec::new(),
+            ..Added::default()
         };
         for (line, parsed) in parsed {
             let outcome = match parsed {
-                Ok(()) => added.next(),
+                Ok(()) => put.next().map(|put| put.map_err(|error| error.to_string())),
                 Err(why) => Some(Err(why.unwrap_or_default())),
             };
             match outcome {
-                Some(Ok(id)) => {
-                    answer.added += 1;
-                    answer.ids.push(Some(id.number()));
+                Some(Ok(put)) => {
+                    let is_new = put.before.is_none();
+                    answer.added += u64::from(is_new);
+                    answer.changed += u64::from(!is_new);
+                    answer.ids.push(Some(put.id.number()));
                 }
                 refused => {
                     answer.refused += 1;
@@ -244,7 +257,7 @@ impl Api {
         let ids = removal.ids.into_iter().filter_map(BearerId::checked);
         let ids: Vec<BearerId> = ids.collect();
         let gone = self.running.remove(&ids);
-        let bearers = gone.map_err(|error| Answer::error(507, &error.to_string()))?;
+        let bearers = gone.map_err(|error| not_done(&error))?;
         let next = None;
         json(200, &BearerList { bearers, next })
     }
@@ -254,7 +267,7 @@ impl Api {
         let spec = spec_of(&question.body)?;
         let markers = number_of(question, "end_markers", 0..=END_MARKERS_MAX)?.unwrap_or(0);
         let changed = self.running.change(id, &spec, markers);
-        json(200, &changed.map_err(|error| refused(&error))?)
+        json(200, &changed.map_err(|error| not_done(&error))?)
     }
 }
 
@@ -267,11 +280,12 @@ fn otherwise(allow: &'static str) -> Answer {
 }
 
 /// Why a change was not made.
-fn refused(error: &ChangeError) -> Answer {
+fn not_done(error: &ChangeError) -> Answer {
     let status = match error {
         ChangeError::Unknown => 404,
         ChangeError::Refused(_) => 409,
         ChangeError::Store(_) => 507,
+        ChangeError::Busy => 503,
     };
     Answer::error(status, &error.to_string())
 }
@@ -344,6 +358,30 @@ fn number_of<N: FromStr + PartialOrd + Display>(
 fn id_of(word: &str) -> Result<BearerId, Answer> {
     let number = word.parse().ok();
     number.and_then(BearerId::checked).ok_or_else(unknown)
+}
+
+/// How a line says a bearer, and its number.
+type Parse = fn(&[u8]) -> Result<(Option<BearerId>, BearerSpec), String>;
+
+fn unnumbered(line: &[u8]) -> Result<(Option<BearerId>, BearerSpec), String> {
+    Ok((None, BearerSpec::parse(line)?))
+}
+
+/// The number is beside what the bearer is to be; without one it is to be added.
+fn numbered(line: &[u8]) -> Result<(Option<BearerId>, BearerSpec), String> {
+    let mut said: Map<String, Value> =
+        serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let number = said.remove("id");
+    let spec: BearerSpec =
+        serde_json::from_value(Value::Object(said)).map_err(|error| error.to_string())?;
+    spec.check()?;
+    let Some(number) = number else {
+        return Ok((None, spec));
+    };
+    let id = number.as_u64().and_then(|number| number.try_into().ok());
+    let id = id.and_then(BearerId::checked);
+    let id = id.ok_or_else(|| format!("{number} is no bearer's number"))?;
+    Ok((Some(id), spec))
 }
 
 fn spec_of(body: &[u8]) -> Result<BearerSpec, Answer> {

@@ -152,6 +152,10 @@ pub struct Bearer {
     pub paused: [bool; 2],
     /// Of which QoS flow packets are.
     pub flows: [Flows; 2],
+    /// Users are to answer with the same QoS: containers towards the radio network that are written for [`Flows::Set`] say so (RQI).
+    pub reflective: bool,
+    /// These say this paging policy, 0 to 7 (PPI).
+    pub paging_policy: Option<u8>,
     /// Which DSCP outer headers have.
     pub marking: [Marking; 2],
     /// How much may pass.
@@ -179,6 +183,8 @@ impl Bearer {
             active_s: 0,
             paused: [false; 2],
             flows: [Flows::Kept, Flows::Kept],
+            reflective: false,
+            paging_policy: None,
             marking: [Marking::default(); 2],
             limits: [Limit::default(); 2],
             user: None,

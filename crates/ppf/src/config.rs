@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use millrace_switch::{
@@ -20,7 +21,9 @@ mod settings;
 
 /// Longest time that a worker may look for packets before it sleeps.
 const SPIN_US_MAX: u32 = 10_000;
-/// Workers are told of each other by a lane each way.
+/// How long packets may wait, in microseconds.
+const LATENCY_US: RangeInclusive<u32> = 10..=1_000_000;
+/// Each worker has parcels for packets that it hands over to others, and knows all users and peers.
 const WORKERS_MAX: usize = 16;
 const PORTS_MAX: usize = 64;
 /// Addresses of a port, and networks behind it: each is looked at for packets whose way is not known yet.
@@ -38,6 +41,8 @@ pub struct Config {
     pub processors: Vec<usize>,
     /// How long a worker looks for packets before it sleeps, in microseconds.
     pub spin_us: u32,
+    /// How long packets may wait for a worker, in microseconds: as many are active as the load and this need. None: all are.
+    pub latency_us: Option<u32>,
     /// The control socket.
     pub control: Option<PathBuf>,
     /// `ADDRESS:PORT` of the loopback interface, where it is asked as by the control socket.
@@ -65,6 +70,7 @@ impl Default for Config {
         Config {
             processors: Vec::new(),
             spin_us: 50,
+            latency_us: None,
             control: None,
             http: None,
             store: None,
@@ -205,6 +211,13 @@ impl Config {
             let spin = self.spin_us;
             return Err(format!(
                 "spin_us is {spin}; it must be at most {SPIN_US_MAX}"
+            ));
+        }
+        if let Some(latency) = self.latency_us.filter(|us| !LATENCY_US.contains(us)) {
+            return Err(format!(
+                "latency_us is {latency}; it must be from {} to {}",
+                LATENCY_US.start(),
+                LATENCY_US.end()
             ));
         }
         if let Some(http) = self.http.filter(|http| !http.ip().is_loopback()) {

@@ -19,6 +19,8 @@ pub struct Delivery {
     next: Option<u32>,
     /// First and last numbers of what did not come, in order.
     lost: Vec<(u32, u32)>,
+    /// How often what is missing was said.
+    said: u64,
     /// What the far end said last.
     pub told: Told,
 }
@@ -121,8 +123,27 @@ impl Delivery {
         &self.lost
     }
 
-    /// Forgets what is missing, once it was said.
-    pub fn forget_lost(&mut self) {
+    /// How many numbers these are.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        self.lost.iter().copied().map(count_of).sum()
+    }
+
+    /// The sequence number that comes next, once one came.
+    #[must_use]
+    pub fn next(&self) -> Option<u32> {
+        self.next
+    }
+
+    /// How many statuses were sent.
+    #[must_use]
+    pub fn said(&self) -> u64 {
+        self.said
+    }
+
+    /// A status was sent: what is missing is said once (TS 38.425, 5.4.2.1).
+    pub fn handle_said(&mut self) {
+        self.said += 1;
         self.lost.clear();
     }
 
@@ -151,10 +172,18 @@ impl Delivery {
         told.transmitted = status.transmitted.or(told.transmitted);
         told.delivered = status.delivered.or(told.delivered);
         told.is_final = status.is_final;
-        for (first, last) in status.lost.iter().flat_map(Ranges::iter) {
-            told.lost += u64::from(last.wrapping_sub(first) % SEQUENCES) + 1;
-        }
+        told.lost += status
+            .lost
+            .iter()
+            .flat_map(Ranges::iter)
+            .map(count_of)
+            .sum::<u64>();
     }
+}
+
+/// How many numbers there are from the first to the last.
+fn count_of((first, last): (u32, u32)) -> u64 {
+    u64::from(last.wrapping_sub(first) % SEQUENCES) + 1
 }
 
 fn after(sequence: u32) -> u32 {
@@ -216,8 +245,10 @@ mod tests {
         let mut other = Delivery::default();
         other.handle_status(&status);
         assert_eq!((other.told.lost, other.told.delivered), (5, Some(5)));
-        delivery.forget_lost();
+        assert_eq!((delivery.missing(), delivery.said()), (5, 0));
+        delivery.handle_said();
         assert_eq!(delivery.status(&state, &mut ranges).lost, None);
+        assert_eq!((delivery.missing(), delivery.said()), (0, 1));
     }
 
     #[test]

@@ -317,13 +317,17 @@ impl Function {
         let way = match carry::carry(&self.bearers, (id, hot), came, &mut room) {
             Ok(way) => way,
             Err(Cause::Comprehension) => return self.tell_known(outer, now_ns),
+            // A frame without a packet is for whoever follows it, where no tunnel leads on.
+            Err(Cause::Empty) if has_extra && self.follow(id, side, message) => {
+                return Verdict::Done;
+            }
             Err(cause) => return self.drop(outer.side, cause),
         };
         if self.is_too_big(&way) && Inner::parse(message.body).is_some_and(|one| one.is_told_of) {
             return self.tell_too_big(id, side, Some(message), message.body, &way, now_ns);
         }
         if has_extra {
-            self.follow(id, message);
+            self.follow(id, side, message);
         }
         if message.kind == END_MARKER {
             self.bearers.events.push(Event::EndMarker(id, side));
@@ -469,17 +473,20 @@ impl Function {
         }
     }
 
-    fn send(&mut self, sending: Sending) {
-        push(&mut self.sendings, &mut self.unsent, sending);
+    fn send(&mut self, sending: Sending) -> bool {
+        push(&mut self.sendings, &mut self.unsent, sending)
     }
 }
 
-fn push(sendings: &mut VecDeque<Sending>, unsent: &mut u64, sending: Sending) {
-    if sendings.len() < SENDINGS_MAX {
+/// Whether there was room.
+fn push(sendings: &mut VecDeque<Sending>, unsent: &mut u64, sending: Sending) -> bool {
+    let has_room = sendings.len() < SENDINGS_MAX;
+    if has_room {
         sendings.push_back(sending);
     } else {
         *unsent += 1;
     }
+    has_room
 }
 
 const _: () =

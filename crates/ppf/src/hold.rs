@@ -334,6 +334,11 @@ impl Pool {
         Some(record.held)
     }
 
+    /// How many bytes more a queue may have.
+    pub(crate) fn room_of(&self, queue: &Queue) -> u32 {
+        self.limits.bytes_per_bearer.saturating_sub(queue.bytes)
+    }
+
     /// Whose first packet is too old; it is the oldest of all.
     pub(crate) fn too_old(&self, now_ns: u64) -> Option<Held> {
         let oldest = self.records.get(self.oldest as usize)?;

@@ -10,7 +10,7 @@
 //!
 //! Then `ethernet`, `ip`, `arp`, `icmp`, `checksum` (what is around messages), `link` (why a frame is dropped), `neighbour` and `route`
 //! (where things go), `node` (a packet's way through all of it). The shell: `config`, `spec` (a bearer as it is asked for), `store` (what
-//! outlives the process), `registry` (which bearers there are), `lane` and `worker` (threads with ports), `told` (events of all of them),
+//! outlives the process), `registry` (which bearers there are), `post` and `worker` (threads with ports), `told` (events of all of them),
 //! `trace` (a bearer's frames), `running` (all of it), `report`, `observed` and `metrics`, `api` and `http` (how it is asked), `serve`.
 
 #![forbid(unsafe_code)]
@@ -80,10 +80,11 @@ pub use observed::{
 };
 pub use paths::{PathId, PathState, Supervision};
 pub use reassembly::{Outcome, Reassembler, ReassemblyLimits};
-pub use registry::{ChangeError, Registry};
+pub use registry::{ChangeError, Put, Registry};
 pub use report::{
-    Added, BearerList, BearerReport, CountReport, DropReport, NeighbourReport, PortReport, Refusal,
-    StageReport, StatusReport, TeidReport, UeList, UeReport, UsageReport, WorkerReport,
+    Added, BearerList, BearerReport, CountReport, DeliveryReport, DropReport, NeighbourReport,
+    PortReport, Refusal, StageReport, StatusReport, TeidReport, UeList, UeReport, UsageReport,
+    WorkerReport,
 };
 pub use route::Prefix;
 pub use running::Running;

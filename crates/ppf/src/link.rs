@@ -49,11 +49,15 @@ pub enum LinkCause {
     Headers,
     /// No room in a burst.
     NoRoom,
+    /// For another worker, and all parcels that it could be in are under way.
+    Parcels,
+    /// For another worker, and the scheduler lets no more of this one's in: the limit on new events.
+    NewEvents,
 }
 
 impl LinkCause {
     /// All of them.
-    pub const ALL: [LinkCause; 23] = [
+    pub const ALL: [LinkCause; 25] = [
         LinkCause::Truncated,
         LinkCause::Station,
         LinkCause::Vlan,
@@ -77,6 +81,8 @@ impl LinkCause {
         LinkCause::TooLong,
         LinkCause::Headers,
         LinkCause::NoRoom,
+        LinkCause::Parcels,
+        LinkCause::NewEvents,
     ];
 
     /// What it is called in metrics.
@@ -106,6 +112,8 @@ impl LinkCause {
             LinkCause::TooLong => "too_long",
             LinkCause::Headers => "headers",
             LinkCause::NoRoom => "no_room",
+            LinkCause::Parcels => "parcels",
+            LinkCause::NewEvents => "new_events",
         }
     }
 }

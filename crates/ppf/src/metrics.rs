@@ -65,6 +65,12 @@ fn render_scheduler(text: &mut Exposition, report: &StatusReport) {
     for (number, worker) in workers() {
         text.sample("worker_shards", &[("worker", number)], worker.shards);
     }
+    let help = "Whether a worker has a part of the bearers.";
+    text.family("worker_active", "gauge", help);
+    for (number, worker) in workers() {
+        let is_active = u64::from(worker.is_active);
+        text.sample("worker_active", &[("worker", number)], is_active);
+    }
     let help = "The share of a worker's time that packets take, of late.";
     text.family("worker_load_ratio", "gauge", help);
     for (number, worker) in workers() {
@@ -229,6 +235,7 @@ mod tests {
                 sleeps: 1,
                 processor_ns: 1_500_000_000,
                 load: 250,
+                is_active: true,
                 shards: 1024,
                 shards_given: 1,
                 shards_taken: 2,
@@ -256,6 +263,7 @@ mod tests {
             "millrace_ppf_worker_processor_seconds_total{worker=\"0\"} 1.5",
             "millrace_ppf_worker_shards_taken_total{worker=\"0\"} 2",
             "millrace_ppf_worker_load_ratio{worker=\"0\"} 0.25",
+            "millrace_ppf_worker_active{worker=\"0\"} 1",
             "millrace_ppf_stage_events_total{stage=\"bearer\"} 5",
             "millrace_ppf_stage_cost_seconds{stage=\"bearer\"} 0.00000025",
         ] {

@@ -344,9 +344,9 @@ impl Node {
         &self.interfaces
     }
 
-    /// Counts packets that a port did not take.
-    pub fn lose(&mut self, port: u16, packets: u64) {
-        self.counts[usize::from(port)].drop_many(LinkCause::NoRoom, packets);
+    /// Counts a packet of a port that was not handed over.
+    pub fn lose(&mut self, port: u16, cause: LinkCause) {
+        self.counts[usize::from(port)].drop(cause);
     }
 
     /// Tells the time, from any beginning.

@@ -70,6 +70,12 @@ impl Post {
         None
     }
 
+    /// Takes back what was just put, and is not sent: its parcel is the next one.
+    pub(crate) fn take_back(&mut self, found: u64) {
+        self.take(found, &mut Vec::new());
+        self.next = found as u32 as usize;
+    }
+
     /// Takes what is in a parcel in exchange for this memory, whose contents are forgotten; returns the packet's port. None: there is no
     /// such parcel, or it is empty.
     pub(crate) fn take(&self, found: u64, packet: &mut Vec<u8>) -> Option<u16> {

@@ -20,6 +20,8 @@ pub enum ChangeError {
     Refused(String),
     /// It could not be written down.
     Store(StoreError),
+    /// Workers have no room to be told of it.
+    Busy,
 }
 
 impl fmt::Display for ChangeError {
@@ -28,6 +30,10 @@ impl fmt::Display for ChangeError {
             ChangeError::Unknown => write!(f, "there is no such one"),
             ChangeError::Refused(why) => write!(f, "{why}"),
             ChangeError::Store(error) => write!(f, "{error}"),
+            ChangeError::Busy => write!(
+                f,
+                "workers are so busy that there is no room for changes: nothing was changed; try again"
+            ),
         }
     }
 }
@@ -38,6 +44,15 @@ impl From<StoreError> for ChangeError {
     fn from(error: StoreError) -> ChangeError {
         ChangeError::Store(error)
     }
+}
+
+/// A bearer that is as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Put {
+    /// Its number.
+    pub id: BearerId,
+    /// How it was before; none: it was added.
+    pub before: Option<Bearer>,
 }
 
 /// All bearers, as they were asked for.
@@ -130,30 +145,62 @@ impl Registry {
         &mut self,
         specs: &[BearerSpec],
     ) -> Result<Vec<Result<BearerId, String>>, StoreError> {
-        let added: Vec<_> = specs.iter().map(|spec| self.admit(spec)).collect();
-        let written = added.iter().zip(specs);
-        let written = written.filter_map(|(id, spec)| Some((*id.as_ref().ok()?, spec)));
+        let wanted: Vec<_> = specs.iter().map(|spec| (None, spec)).collect();
+        let put = self.put(&wanted)?.into_iter();
+        let added = put.map(|put| put.map(|put| put.id).map_err(|error| error.to_string()));
+        Ok(added.collect())
+    }
+
+    /// Has bearers be so that have a number, and adds those that have none, one after another and each if it can be. What was put is
+    /// written down, at once.
+    ///
+    /// # Errors
+    /// When it cannot be written: then nothing has changed.
+    pub fn put(
+        &mut self,
+        wanted: &[(Option<BearerId>, &BearerSpec)],
+    ) -> Result<Vec<Result<Put, ChangeError>>, StoreError> {
+        let put = wanted.iter().map(|(id, spec)| match id {
+            Some(id) => self.alter(*id, spec),
+            None => self.admit(spec).map_err(ChangeError::Refused),
+        });
+        let put: Vec<Result<Put, ChangeError>> = put.collect();
+        let written = put.iter().zip(wanted);
+        let written = written.filter_map(|(put, (_, spec))| Some((put.as_ref().ok()?.id, *spec)));
         let written = match &mut self.store {
             Some(store) => store.append(written),
             None => Ok(()),
         };
         if let Err(error) = written {
-            for id in added.into_iter().flatten() {
-                self.table.remove(id);
+            // What was put last is undone first: a user may have been another's before.
+            for put in put.into_iter().rev().flatten() {
+                self.undo(put);
             }
             return Err(error);
         }
         self.compact();
-        Ok(added)
+        Ok(put)
     }
 
-    fn admit(&mut self, spec: &BearerSpec) -> Result<BearerId, String> {
+    fn undo(&mut self, put: Put) {
+        match put.before {
+            None => drop(self.table.remove(put.id)),
+            Some(before) => {
+                if let Some(mut place) = self.table.get_mut(put.id) {
+                    *place = before;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, spec: &BearerSpec) -> Result<Put, String> {
         spec.check()?;
         let bearer = spec.bearer();
         self.check_users(spec, None)?;
         let shard = self.shard(spec.ue)?;
         let added = self.table.add_in(bearer, shard);
-        added.ok_or_else(|| match spec.ue {
+        let put = added.map(|id| Put { id, before: None });
+        put.ok_or_else(|| match spec.ue {
             Some(ue) if self.table.len() < BEARERS_MAX => {
                 format!("where the bearers of ue {ue} are is no place for one more")
             }
@@ -179,6 +226,13 @@ impl Registry {
     /// # Errors
     /// When there is none, it cannot be so, or it cannot be written down: nothing has changed then.
     pub fn change(&mut self, id: BearerId, spec: &BearerSpec) -> Result<Bearer, ChangeError> {
+        let put = self.put(&[(Some(id), spec)])?.pop();
+        put.ok_or(ChangeError::Unknown)??
+            .before
+            .ok_or(ChangeError::Unknown)
+    }
+
+    fn alter(&mut self, id: BearerId, spec: &BearerSpec) -> Result<Put, ChangeError> {
         spec.check().map_err(ChangeError::Refused)?;
         let before = self.table.get(id).ok_or(ChangeError::Unknown)?;
         self.check_users(spec, Some(id))
@@ -191,14 +245,11 @@ impl Registry {
             let why = "the bearers of this ue are elsewhere: add the bearer anew, as one of them";
             return Err(ChangeError::Refused(why.to_owned()));
         }
-        if let Some(store) = &mut self.store {
-            store.append([(id, spec)]).map_err(ChangeError::Store)?;
-        }
         if let Some(mut place) = self.table.get_mut(id) {
             *place = spec.bearer();
         }
-        self.compact();
-        Ok(before)
+        let before = Some(before);
+        Ok(Put { id, before })
     }
 
     /// Takes bearers away; returns those that there were.

@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::bearer::{Bearer, BearerId, Side, Usage};
 use crate::cause::Cause;
+use crate::delivery::Delivery;
 use crate::link::{LinkCause, LinkCounts};
 use crate::observed::{EventCounts, HeldReport, PathCounts};
 use crate::spec::{BearerSpec, UeSpec};
+use crate::table::Table;
 
 /// A function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,6 +148,9 @@ pub struct WorkerReport {
     pub processor_ns: u64,
     /// The share of time that packets take, in thousandths, of late.
     pub load: u64,
+    /// Whether it has a part of the bearers: where a latency is given, as many workers do as are needed.
+    #[serde(default)]
+    pub is_active: bool,
     /// Shards of bearers that it has: of 1024, each with the bearers whose places are equal modulo that.
     pub shards: u64,
     /// Shards that it gave to other workers, to even out what they have to do.
@@ -182,6 +187,53 @@ pub struct BearerReport {
     pub teids: TeidReport,
     /// What passed towards either side, since this process began.
     pub usage: UsageReport,
+    /// What became of packets on the radio, where that is followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<DeliveryReport>,
+}
+
+/// What became of packets on the radio (TS 38.425), as far as this process has met it: by their numbers here, and by what the node that has
+/// the radio said. Numbers of PDCP are the last that were said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeliveryReport {
+    /// The number that the next packet has; none came yet, if there is none.
+    pub next: Option<u32>,
+    /// How many before it did not come, of those that are remembered, and were not said to be missing yet.
+    pub missing: u64,
+    /// Statuses that were sent.
+    pub statuses_sent: u64,
+    /// Statuses that came.
+    pub statuses: u64,
+    /// So many bytes are wanted.
+    pub desired_bytes: u32,
+    /// So many in a second.
+    pub desired_rate: Option<u32>,
+    /// The highest PDCP number that was transmitted.
+    pub transmitted: Option<u32>,
+    /// The highest that was delivered in sequence.
+    pub delivered: Option<u32>,
+    /// How many packets were said to be lost, in all.
+    pub lost: u64,
+    /// There will be no more statuses.
+    pub is_final: bool,
+}
+
+impl DeliveryReport {
+    fn new(delivery: &Delivery) -> DeliveryReport {
+        let told = &delivery.told;
+        DeliveryReport {
+            next: delivery.next(),
+            missing: delivery.missing(),
+            statuses_sent: delivery.said(),
+            statuses: told.statuses,
+            desired_bytes: told.desired_bytes,
+            desired_rate: told.desired_rate,
+            transmitted: told.transmitted,
+            delivered: told.delivered,
+            lost: told.lost,
+            is_final: told.is_final,
+        }
+    }
 }
 
 /// A tunnel's number on either side; none where there is no tunnel.
@@ -237,11 +289,14 @@ pub struct UeList {
     pub next: Option<u32>,
 }
 
-/// What became of several that were to be added.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What became of several that were to be added, or changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Added {
-    /// How many were.
+    /// How many were added.
     pub added: u64,
+    /// How many were there, and are otherwise now.
+    #[serde(default)]
+    pub changed: u64,
     /// How many were not.
     pub refused: u64,
     /// The number of each, in the order that they came in; none for those that were refused.
@@ -264,14 +319,18 @@ pub struct Refusal {
 pub(crate) struct Passed {
     pub(crate) usage: [Usage; 2],
     pub(crate) active_s: u32,
+    pub(crate) delivery: Option<DeliveryReport>,
 }
 
 impl Passed {
-    pub(crate) fn of(bearer: &Bearer) -> Passed {
-        Passed {
-            usage: bearer.usage,
-            active_s: bearer.active_s,
-        }
+    /// None: the bearer is not here.
+    pub(crate) fn of(bearers: &Table, id: BearerId) -> Option<Passed> {
+        let hot = bearers.hot(id)?;
+        Some(Passed {
+            usage: hot.usage,
+            active_s: hot.active_s,
+            delivery: bearers.delivery(id).map(DeliveryReport::new),
+        })
     }
 }
 
@@ -294,6 +353,7 @@ impl BearerReport {
                 radio_bytes: radio.bytes,
                 active_s: passed.active_s,
             },
+            delivery: passed.delivery,
         }
     }
 }

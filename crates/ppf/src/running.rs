@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use millrace_sched::{Control, Entry, StageId};
+use millrace_sched::Control;
 use millrace_switch::Bell;
 
 use crate::bearer::{Bearer, BearerId, MeterId};
 use crate::config::Config;
-use crate::registry::{ChangeError, Registry};
+use crate::registry::{ChangeError, Put, Registry};
 use crate::report::{BearerList, BearerReport, Passed, PortReport, UeList, UeReport};
 use crate::spec::{BearerSpec, UeSpec};
 use crate::store::StoreError;
 use crate::told::EventLog;
 use crate::worker::Command;
-use crate::worker::errand::{Errand, Errands, by_shard};
+use crate::worker::errand::{Busy, Errand, Errands, Way, by_shard};
 
 mod begin;
 mod observe;
@@ -58,8 +58,7 @@ pub struct Running {
     /// The scheduler of the workers, and how errands get there.
     control: Control,
     errands: Arc<Errands>,
-    entry: Mutex<Entry>,
-    bearer_stage: StageId,
+    way: Mutex<Way>,
     events: Arc<EventLog>,
     /// How many look at bearers now.
     traces: Arc<AtomicUsize>,
@@ -95,26 +94,56 @@ impl Running {
     /// Adds bearers, each if it can be.
     ///
     /// # Errors
-    /// When they cannot be kept: then none was added.
-    pub fn add(&self, specs: &[BearerSpec]) -> Result<Vec<Result<BearerId, String>>, StoreError> {
-        let added = {
+    /// When they cannot be kept, or workers have no room to be told of them: then none was added.
+    pub fn add(&self, specs: &[BearerSpec]) -> Result<Vec<Result<BearerId, String>>, ChangeError> {
+        let wanted: Vec<_> = specs.iter().map(|spec| (None, spec)).collect();
+        let put = self.put(&wanted, 0)?.into_iter();
+        let added = put.map(|put| put.map(|put| put.id).map_err(|error| error.to_string()));
+        Ok(added.collect())
+    }
+
+    /// Has bearers be so that have a number, with so many end markers to where their tunnels led until now, and adds those that have none;
+    /// one after another, and each if it can be.
+    ///
+    /// # Errors
+    /// When they cannot be kept, or workers have no room to be told of them: then nothing has changed.
+    pub fn put(
+        &self,
+        wanted: &[(Option<BearerId>, &BearerSpec)],
+        markers: u32,
+    ) -> Result<Vec<Result<Put, ChangeError>>, ChangeError> {
+        let done = {
             // Workers are told in the order of changes.
             let mut registry = self.registry();
-            let added = registry.add(specs)?;
-            let bearers = added.iter().zip(specs);
-            let bearers =
-                bearers.filter_map(|(id, spec)| Some((*id.as_ref().ok()?, spec.bearer())));
-            let bearers: Vec<(BearerId, Bearer)> = bearers.collect();
-            self.tell_all(&bearers, Command::Know);
-            let shards = by_shard(bearers, |(id, _)| *id).into_iter();
-            self.run(shards.map(|(shard, bearers)| (shard, Errand::Put(bearers))));
-            added
+            let mut way = self.way_for(wanted.len())?;
+            let done = registry.put(wanted)?;
+            let (mut added, mut changed) = (Vec::new(), Vec::new());
+            for (put, (_, spec)) in done.iter().zip(wanted) {
+                match put {
+                    Ok(Put { id, before: None }) => added.push((*id, spec.bearer())),
+                    Ok(Put {
+                        id,
+                        before: Some(before),
+                    }) => changed.push((*id, Box::new((before.clone(), spec.bearer())))),
+                    Err(_) => {}
+                }
+            }
+            self.tell_all(&added, Command::Know);
+            for piece in changed.chunks(PIECE) {
+                for worker in &self.workers {
+                    worker.tell(Command::Change(piece.to_vec()));
+                }
+            }
+            let added = by_shard(added, |(id, _)| *id).into_iter();
+            way.send(added.map(|(shard, bearers)| (shard, Errand::Put(bearers))));
+            let changed = by_shard(changed, |(id, _)| *id).into_iter();
+            way.send(changed.map(|(shard, changed)| (shard, Errand::Change(changed, markers))));
+            done
         };
         // Peers that are told of their tunnels may send at once: workers have them by then, and know whose each user is.
-        let ids = added.iter().filter_map(|id| id.as_ref().ok().copied());
-        self.usage(ids);
+        self.usage(done.iter().flatten().map(|put| put.id));
         self.wait_for_all();
-        Ok(added)
+        Ok(done)
     }
 
     /// Has a bearer be otherwise, and sends so many end markers to where its tunnels led until now.
@@ -127,20 +156,9 @@ impl Running {
         spec: &BearerSpec,
         markers: u32,
     ) -> Result<BearerReport, ChangeError> {
-        let after = {
-            let mut registry = self.registry();
-            let before = registry.change(id, spec)?;
-            let change = Box::new((before, spec.bearer()));
-            for worker in &self.workers {
-                worker.tell(Command::Change(id, change.clone()));
-            }
-            self.run([(id.shard(), Errand::Change(id, change, markers))]);
-            registry.get(id)
-        };
-        self.wait_for_all();
-        let after = after.ok_or(ChangeError::Unknown)?;
-        let report = self.reports(vec![(id, after)]).pop();
-        report.ok_or(ChangeError::Unknown)
+        let put = self.put(&[(Some(id), spec)], markers)?.pop();
+        put.ok_or(ChangeError::Unknown)??;
+        self.bearer(id).ok_or(ChangeError::Unknown)
     }
 
     /// Adds a user equipment, with what limits all its bearers together.
@@ -214,17 +232,18 @@ impl Running {
     /// Takes bearers away; returns those that there were, with what passed by them.
     ///
     /// # Errors
-    /// When that cannot be kept: none is away then.
-    pub fn remove(&self, ids: &[BearerId]) -> Result<Vec<BearerReport>, StoreError> {
+    /// When that cannot be kept, or workers have no room to be told of it: none is away then.
+    pub fn remove(&self, ids: &[BearerId]) -> Result<Vec<BearerReport>, ChangeError> {
         let (answer, answers) = channel();
         let (gone, pieces) = {
             let mut registry = self.registry();
+            let mut way = self.way_for(ids.len())?;
             let gone = registry.remove(ids)?;
             self.tell_all(&gone, Command::Forget);
             let shards = by_shard(gone.iter().map(|(id, _)| *id), |id| *id);
             let pieces = shards.len();
             let remove = |(shard, ids)| (shard, Errand::Remove(ids, answer.clone()));
-            self.run(shards.into_iter().map(remove));
+            way.send(shards.into_iter().map(remove));
             (gone, pieces)
         };
         drop(answer);
@@ -262,11 +281,11 @@ impl Running {
         gather(&answers, self.workers.len());
     }
 
-    /// Has things be done at bearers, by whoever has their shards, in the order of these calls.
-    fn run(&self, errands: impl IntoIterator<Item = (u32, Errand)>) {
-        let entry = self.entry.lock();
-        let mut entry = entry.unwrap_or_else(PoisonError::into_inner);
-        self.errands.send(&mut entry, self.bearer_stage, errands);
+    /// Has things be done at bearers, by whoever has their shards, in the order of these calls: there is room for so many.
+    fn way_for(&self, errands: usize) -> Result<MutexGuard<'_, Way>, ChangeError> {
+        let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
+        way.reserve(errands).map_err(|Busy| ChangeError::Busy)?;
+        Ok(way)
     }
 
     /// A bearer, with what passed by it.
@@ -301,16 +320,23 @@ impl Running {
         let shards = by_shard(ids, |id| *id);
         let pieces = shards.len();
         let ask = |(shard, ids)| (shard, Errand::Usage(ids, answer.clone()));
-        self.run(shards.into_iter().map(ask));
+        // Whoever only asks is not answered where there is no room.
+        if let Ok(mut way) = self.way_for(pieces) {
+            way.send(shards.into_iter().map(ask));
+        }
         drop(answer);
         gather(&answers, pieces)
     }
 
-    /// Sees to it that what was written survives the machine as well.
+    /// Sees to it that what was written survives the machine as well, and that workers learn what they had no room for.
     ///
     /// # Errors
     /// When the store cannot be synchronised.
     pub fn sync(&self) -> Result<(), StoreError> {
+        // Whoever has it does the same.
+        if let Ok(mut way) = self.way.try_lock() {
+            way.flush();
+        }
         self.registry().sync()
     }
 

@@ -8,6 +8,8 @@ use crate::bearer::{Bearer, Flows, MeterId, Peer, Side, Thresholds};
 use crate::mark::Marking;
 use crate::meter::Limit;
 
+#[cfg(test)]
+mod tests;
 mod written;
 
 /// A bearer's far end on one side.
@@ -114,6 +116,9 @@ impl Default for Gates {
     }
 }
 
+/// A paging policy has three bits.
+pub(crate) const PPI_MAX: u8 = 7;
+
 /// What is done with what goes towards a side.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -124,12 +129,33 @@ pub struct Treatment {
     /// Of which QoS flow packets are.
     #[serde(with = "written::flows", skip_serializing_if = "is_default")]
     pub flow: Flows,
+    /// Containers that are written for that flow have users answer with the same QoS (TS 38.415, RQI); towards the radio network only.
+    #[serde(skip_serializing_if = "is_default")]
+    pub rqi: bool,
+    /// They say this paging policy, 0 to 7 (TS 38.415, PPI); towards the radio network only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ppi: Option<u8>,
     /// Which DSCP outer headers have.
     #[serde(with = "written::marking", skip_serializing_if = "is_default")]
     pub dscp: Marking,
     /// How much may pass.
     #[serde(with = "written::limit", skip_serializing_if = "is_default")]
     pub limit: Limit,
+}
+
+impl Treatment {
+    /// What a container says beside its flow is of those that are written here.
+    fn check(&self) -> Result<(), String> {
+        if self.ppi.is_some_and(|policy| policy > PPI_MAX) {
+            return Err(format!("ppi is from 0 to {PPI_MAX}"));
+        }
+        let is_said = self.rqi || self.ppi.is_some();
+        match self.flow {
+            Flows::Set(_) => Ok(()),
+            _ if is_said => Err("rqi and ppi are of a flow from 0 to 63, which is missing".into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -257,6 +283,12 @@ impl BearerSpec {
             (FarEnd::User(user), _) | (_, FarEnd::User(user)) => user.is_ipv4(),
             _ => false,
         };
+        if let Some(treatment) = &self.to_core
+            && (treatment.rqi || treatment.ppi.is_some())
+        {
+            return Err("rqi and ppi are said towards the radio network only".to_owned());
+        }
+        self.to_radio.as_deref().map_or(Ok(()), Treatment::check)?;
         match self.user_v6 {
             Some(_) if !v4_user => {
                 Err("user_v6 is a second address, of a user with one of IPv4".to_owned())
@@ -281,6 +313,10 @@ impl BearerSpec {
                 bearer.limits[at] = treatment.limit;
             }
         }
+        if let Some(treatment) = &self.to_radio {
+            bearer.reflective = treatment.rqi;
+            bearer.paging_policy = treatment.ppi;
+        }
         bearer.thresholds = self.report.as_deref().copied().unwrap_or_default();
         bearer.forwards_numbers = self.forwards_numbers;
         bearer.follows_delivery = self.follows_delivery;
@@ -293,9 +329,12 @@ impl BearerSpec {
     pub fn of(bearer: &Bearer) -> BearerSpec {
         let treatment = |side: Side| {
             let at = side as usize;
+            let is_radio = side == Side::Radio;
             unless_default(Treatment {
                 paused: bearer.paused[at],
                 flow: bearer.flows[at].clone(),
+                rqi: is_radio && bearer.reflective,
+                ppi: bearer.paging_policy.filter(|_| is_radio),
                 dscp: bearer.marking[at],
                 limit: bearer.limits[at],
             })
@@ -331,120 +370,5 @@ impl BearerSpec {
                 .flatten()
                 .map(move |user| (side, user))
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn spec(text: &str) -> Result<BearerSpec, String> {
-        BearerSpec::parse(text.as_bytes())
-    }
-
-    const RELAY: &str =
-        r#"{"core":{"address":"192.0.2.1","teid":7},"radio":{"address":"2001:db8::1","teid":8}}"#;
-
-    #[test]
-    fn a_bearer_is_read_as_it_is_written() {
-        let plain = r#"{"core":{"user":"10.0.0.1"},"radio":{"address":"192.0.2.9","teid":9},"gates":{"core":false}}"#;
-        let all = concat!(
-            r#"{"core":{"user":"10.0.0.1"},"radio":{"address":"192.0.2.9","teid":9},"user_v6":"2001:db8::","gates":{"core":true,"radio":false},"#,
-            r#""to_core":{"paused":true,"flow":"removed","dscp":"copied","limit":{"kbit_per_second":8000,"burst_bytes":20000,"#,
-            r#""packets_per_second":100,"burst_packets":10}},"to_radio":{"flow":{"1":9,"63":0},"dscp":46},"#,
-            r#""report":{"packets":7,"bytes":8,"seconds":9},"forwards_numbers":true,"follows_delivery":true,"ue":7}"#,
-        );
-        let least = concat!(
-            r#"{"core":{"user":"10.0.0.1"},"radio":{"address":"192.0.2.9","teid":9},"#,
-            r#""to_radio":{"flow":0,"limit":{"kbit_per_second":1}}}"#
-        );
-        for text in [RELAY, plain, all, least] {
-            let read = spec(text).unwrap();
-            let written = serde_json::to_string(&read).unwrap();
-            assert_eq!(spec(&written).as_ref(), Ok(&read), "{written}");
-            assert_eq!(BearerSpec::of(&read.bearer()), read);
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_is_said() {
-        let end = r#"{"address":"192.0.2.1","teid":7}"#;
-        for (core, why) in [
-            (r#"{"address":"192.0.2.1","teid":0}"#, "from 1 to"),
-            (r#"{"address":"192.0.2.1"}"#, "an address and a teid"),
-            (r#"{"user":"10.0.0.1","teid":7}"#, "an address and a teid"),
-            (r#"{"user":"0.0.0.0"}"#, "nobody's"),
-            (r#"{"user":"ff02::1"}"#, "nobody's"),
-            (r#"{"user":"10.0.0.1","colour":7}"#, "colour"),
-        ] {
-            let error = spec(&format!(r#"{{"core":{core},"radio":{end}}}"#)).unwrap_err();
-            assert!(error.contains(why), "{core}: {error}");
-        }
-        let user = r#"{"user":"10.0.0.1"}"#;
-        let error = spec(&format!(r#"{{"core":{user},"radio":{user}}}"#)).unwrap_err();
-        assert!(error.contains("one side"), "{error}");
-    }
-
-    #[test]
-    fn what_is_usual_takes_no_room() {
-        let spec = spec(&RELAY.replace("}}", r#"},"to_core":{"paused":false,"flow":"kept","dscp":0,"limit":{}},"report":{"bytes":0}}"#));
-        let spec = spec.unwrap();
-        assert!(spec.to_core.is_none() && spec.report.is_none());
-        assert_eq!(
-            serde_json::to_string(&spec).unwrap(),
-            RELAY.replace("}}", r#"},"gates":{"core":true,"radio":true}}"#)
-        );
-    }
-
-    #[test]
-    fn rates_are_of_kilobits() {
-        let limited = |limit: &str| {
-            let text = format!(r#"{{"limit":{limit}}}"#);
-            serde_json::from_str::<Treatment>(&text).map(|treatment| treatment.limit)
-        };
-        let limit = limited(r#"{"kbit_per_second":10000}"#).unwrap();
-        assert_eq!(limit, Limit::bytes(1_250_000));
-        let limit = limited(r#"{"packets_per_second":1000,"burst_packets":3}"#).unwrap();
-        assert_eq!(
-            (
-                limit.packets_per_second,
-                limit.burst_packets,
-                limit.bytes_per_second
-            ),
-            (1000, 3, 0)
-        );
-        for (text, why) in [
-            (r#"{"kbit_per_second":0}"#, "at least 1"),
-            (r#"{"burst_bytes":9}"#, "kbit_per_second, which is missing"),
-            (r#"{"kbit_per_second":1,"burst_bytes":0}"#, "at least 1"),
-            (
-                r#"{"burst_packets":9}"#,
-                "packets_per_second, which is missing",
-            ),
-            (r#"{"kbit_per_second":18446744073709551615}"#, "too high"),
-        ] {
-            let error = limited(text).unwrap_err().to_string();
-            assert!(error.contains(why), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn treatments_that_cannot_be_are_said() {
-        for (treatment, why) in [
-            (r#"{"flow":64}"#, "no QoS flow"),
-            (r#"{"flow":"best"}"#, "\"kept\""),
-            (r#"{"flow":{"1":64}}"#, "no QoS flow"),
-            (r#"{"flow":{"x":6}}"#, "no number"),
-            (r#"{"flow":[1]}"#, "flow is"),
-            (r#"{"dscp":64}"#, "0 to 63"),
-            (r#"{"dscp":"high"}"#, "\"copied\""),
-            (r#"{"colour":7}"#, "colour"),
-        ] {
-            let error = spec(&RELAY.replace("}}", &format!(r#"}},"to_core":{treatment}}}"#)));
-            let error = error.unwrap_err();
-            assert!(error.contains(why), "{treatment}: {error}");
-        }
-        let error = spec(&RELAY.replace("}}", r#"},"user_v6":"2001:db8::1"}"#)).unwrap_err();
-        assert!(error.contains("second address"), "{error}");
     }
 }

@@ -324,6 +324,11 @@ impl Table {
             .map_or(0, |extra| extra.queues[to as usize].packets)
     }
 
+    /// How many bytes more may be held for a bearer, towards a side, where it has more than its line.
+    pub(crate) fn room_to_hold(&self, id: BearerId, to: Side) -> Option<u32> {
+        Some(self.pool.room_of(&self.extra(id)?.queues[to as usize]))
+    }
+
     /// What is held of all bearers, and was.
     #[must_use]
     pub fn held_counts(&self) -> HeldCounts {
@@ -359,6 +364,11 @@ impl Table {
         let hot = self.slots.get_mut(id.slot())?;
         let is_it = hot.is_there() && u32::from(hot.generation) == id.generation();
         is_it.then_some((hot, &self.paths))
+    }
+
+    /// The paging policy that containers say which are written for a bearer, if any.
+    pub(crate) fn paging_policy(&self, hot: &Hot) -> Option<u8> {
+        self.extras.get(hot.extra)?.paging_policy
     }
 
     pub(crate) fn extra(&self, id: BearerId) -> Option<&Extra> {

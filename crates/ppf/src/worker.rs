@@ -32,7 +32,7 @@ use crate::paths::PathState;
 use crate::report::NeighbourReport;
 use crate::told::EventLog;
 use crate::trace::Tap;
-use errand::Errands;
+use errand::{Changed, Errands};
 use serving::Serving;
 use stages::{Desk, Part, Stages};
 
@@ -57,8 +57,8 @@ const BELL: u64 = u64::MAX;
 pub(crate) enum Command {
     /// Know these bearers' users and peers.
     Know(Vec<(BearerId, Bearer)>),
-    /// Know other ones of a bearer.
-    Change(BearerId, Box<(Bearer, Bearer)>),
+    /// Know other ones of bearers.
+    Change(Vec<Changed>),
     /// Know them no more.
     Forget(Vec<(BearerId, Bearer)>),
     /// Limit all bearers of a user equipment together, or no more.

@@ -13,9 +13,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueHint};
-use millrace_ppf::{
-    BearerReport, Client, Config, NeighbourReport, Options, Server, StatusReport, own_socket,
-};
+use millrace_ppf::{Client, Config, NeighbourReport, Options, Server, StatusReport, own_socket};
 use serde_json::Value;
 
 use crate::agent::LogLevel;
@@ -55,7 +53,12 @@ Environment:
   MILLRACE_PPF        the control socket, when --control is not given
 
 Exit status: 0; 1 when no function answers, or it does not do what it is asked to. Nothing has changed then, but for what `bearer load` and
-`bearer remove` say that they have added and removed.";
+`bearer remove` say that they have done.";
+
+const DELIVERY: &str =
+    "Where delivery is followed (follows_delivery, TS 38.425): NEXT is the number that the next packet has, MISSING how many before
+it did not come, SENT and CAME are delivery statuses. What came last says how many bytes are WANTED, with what RATE in a second, and which
+PDCP numbers were TRANSMITTED and DELIVERED; LOST are all that were said to be.";
 
 const SERVICE: Service = Service {
     variable: "MILLRACE_PPF",
@@ -137,13 +140,14 @@ enum BearerCommand {
     /// Have a bearer be otherwise from now on: all of it, as if it was added. Its number and its tunnels' numbers stay.
     #[command(after_help = words::KEYS)]
     Set(SetArguments),
-    /// Show a bearer, and what passed by it.
+    /// Show a bearer, what passed by it, and, where that is followed, what became of its packets on the radio.
+    #[command(after_help = DELIVERY)]
     Show(OneArguments),
     /// List bearers, and what passed by each.
     List(ListArguments),
     /// Remove bearers, and show what passed by each.
     Remove(RemoveArguments),
-    /// Add as many bearers as a file has.
+    /// Add as many bearers as a file has, or change those that are there.
     #[command(after_help = bulk::FORMATS)]
     Load(LoadArguments),
 }
@@ -210,7 +214,10 @@ struct LoadArguments {
     /// JSON lines, or CSV when its name ends in .csv; - is standard input.
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     file: PathBuf,
-    /// How many were added and refused, and their numbers, for programs.
+    /// Lines that have an id change that bearer, as `set` does; the others are added.
+    #[arg(long)]
+    change: bool,
+    /// How many were added, changed and refused, and their numbers, for programs.
     #[arg(long)]
     json: bool,
 }
@@ -255,23 +262,21 @@ pub(crate) fn run(arguments: &PpfArguments) -> anyhow::Result<u8> {
 }
 
 fn bearers(control: Option<&Path>, command: &BearerCommand) -> anyhow::Result<u8> {
-    let one =
-        |report: &BearerReport, terminal| show::bearers(std::slice::from_ref(report), terminal);
     match command {
         BearerCommand::Add(add) => {
             let spec = serde_json::to_vec(&words::bearer(&add.words)?)?;
             let said = client(control)?.ask("POST", "/v1/bearers", JSON, &spec)?;
-            tell(&said, add.json, one)?;
+            tell(&said, add.json, show::bearer)?;
         }
         BearerCommand::Set(set) => {
             let spec = serde_json::to_vec(&words::bearer(&set.words)?)?;
             let target = format!("/v1/bearers/{}?end_markers={}", set.id, set.end_markers);
             let said = client(control)?.ask("PUT", &target, JSON, &spec)?;
-            tell(&said, set.json, one)?;
+            tell(&said, set.json, show::bearer)?;
         }
         BearerCommand::Show(show) => {
             let said = get(control, &format!("/v1/bearers/{}", show.id))?;
-            tell(&said, show.json, one)?;
+            tell(&said, show.json, show::bearer)?;
         }
         BearerCommand::List(list) => {
             let target = format!("/v1/bearers?from={}&limit={}", list.from, list.limit);
@@ -289,7 +294,7 @@ fn bearers(control: Option<&Path>, command: &BearerCommand) -> anyhow::Result<u8
                 remove.ids.len()
             );
         }
-        BearerCommand::Load(load) => return bulk::load(control, &load.file, load.json),
+        BearerCommand::Load(load) => return bulk::load(control, load),
     }
     Ok(0)
 }

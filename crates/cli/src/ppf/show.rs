@@ -149,6 +149,12 @@ fn more(spec: &BearerSpec) -> String {
             Flows::Set(flow) => more.push(format!("{side}.flow={flow}")),
             Flows::Mapped(_) => more.push(format!("{side}.flow=mapped")),
         }
+        if treatment.rqi {
+            more.push(format!("{side}.rqi"));
+        }
+        if let Some(policy) = treatment.ppi {
+            more.push(format!("{side}.ppi={policy}"));
+        }
         match treatment.dscp {
             Marking::Fixed(0) => {}
             Marking::Fixed(dscp) => more.push(format!("{side}.dscp={dscp}")),
@@ -192,6 +198,45 @@ pub(super) fn bearers(bearers: &[BearerReport], terminal: bool) -> String {
         ]);
     }
     table.render(terminal)
+}
+
+/// One, and what became of its packets on the radio.
+pub(super) fn bearer(report: &BearerReport, terminal: bool) -> String {
+    let mut text = bearers(std::slice::from_ref(report), terminal);
+    let Some(delivery) = &report.delivery else {
+        return text;
+    };
+    let said = |number: Option<u32>| number.map_or("-".to_owned(), |number| number.to_string());
+    let heading = [
+        "DELIVERY",
+        "NEXT",
+        "MISSING",
+        "SENT",
+        "CAME",
+        "WANTED",
+        "RATE",
+        "TRANSMITTED",
+        "DELIVERED",
+        "LOST",
+        "FINAL",
+    ];
+    let mut table = Table::new(&heading, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    table.push(vec![
+        report.id.to_string(),
+        said(delivery.next),
+        number(delivery.missing, terminal),
+        number(delivery.statuses_sent, terminal),
+        number(delivery.statuses, terminal),
+        number(delivery.desired_bytes.into(), terminal),
+        said(delivery.desired_rate),
+        said(delivery.transmitted),
+        said(delivery.delivered),
+        number(delivery.lost, terminal),
+        delivery.is_final.to_string(),
+    ]);
+    text.push('\n');
+    text.push_str(&table.render(terminal));
+    text
 }
 
 /// A page of them.

@@ -13,6 +13,7 @@ pub(super) const KEYS: &str = "Keys:
 What is done with what goes towards the radio network; to_core has the same towards the core network:
   to_radio.paused         true: packets are held
   to_radio.flow           QoS flow: kept, removed, or 0 to 63; to_radio.flow.N=M: M for those that come with N
+  to_radio.rqi, .ppi      true, and 0 to 7: what containers of that flow say as well that are written here; not in to_core
   to_radio.dscp           of outer headers: 0 to 63, or copied from the user's packet
   to_radio.limit.KEY      kbit_per_second and burst_bytes, packets_per_second and burst_packets
 
@@ -142,6 +143,10 @@ mod tests {
              to_radio.flow.2=5 to_radio.limit.kbit_per_second=8 report.bytes=1000 follows_delivery=true",
         )
         .unwrap();
+        let said =
+            "core=192.0.2.1/1 radio=192.0.2.2/2 to_radio.flow=9 to_radio.rqi=true to_radio.ppi=5";
+        let treatment = words(said).unwrap().to_radio.unwrap();
+        assert_eq!((treatment.rqi, treatment.ppi), (true, Some(5)));
         let (up, down) = (spec.to_core.unwrap(), spec.to_radio.unwrap());
         assert!(up.paused && up.dscp == Marking::Copied && spec.follows_delivery);
         let Flows::Mapped(map) = down.flow else {

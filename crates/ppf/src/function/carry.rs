@@ -13,7 +13,7 @@ use crate::inner::Inner;
 use crate::mark;
 use crate::paths::PathId;
 use crate::table::Table;
-use crate::table::hot::{Flow, Hot, NUMBERS};
+use crate::table::hot::{Flow, Hot, NUMBERS, REFLECTIVE};
 use crate::table::users::User;
 
 /// Where a header is written. It is no part of a [`Way`], so that it is copied once, to the verdict.
@@ -118,7 +118,7 @@ pub(super) fn carry<'a>(
         return unwrap(bearers, id, hot, came, room);
     }
     let parts = if came.message.extensions == Extensions::default() {
-        without_extensions(hot, to, came, room)?
+        without_extensions(bearers, hot, to, came, room)?
     } else {
         rewrite(bearers, id, hot, came, room)?
     };
@@ -146,7 +146,8 @@ pub(super) fn wrap<'a>(
     let count = match hot.flow(to) {
         Flow::Set(flow) => {
             header.extension = EXTENSION_PDU_SESSION;
-            let extension = put_container(to, flow, &mut room[LONG_HEADER_BYTES..])?;
+            let policy = bearers.paging_policy(hot);
+            let extension = put_container(to, flow, policy, &mut room[LONG_HEADER_BYTES..])?;
             LONG_HEADER_BYTES + extension
         }
         Flow::Mapped => return Err(Cause::Flow),
@@ -203,6 +204,7 @@ fn numbers(hot: &Hot, message: &Message<'_>) -> (Option<u16>, Option<u8>) {
 
 #[inline]
 fn without_extensions<'a>(
+    bearers: &Table,
     hot: &Hot,
     to: Side,
     came: &Came<'a, '_>,
@@ -216,7 +218,8 @@ fn without_extensions<'a>(
     match hot.flow(to) {
         Flow::Set(flow) if message.kind == G_PDU => {
             header.extension = EXTENSION_PDU_SESSION;
-            count = put_container(to, flow, &mut room[LONG_HEADER_BYTES..])?;
+            let policy = bearers.paging_policy(hot);
+            count = put_container(to, flow, policy, &mut room[LONG_HEADER_BYTES..])?;
         }
         Flow::Mapped if message.kind == G_PDU => return Err(Cause::Flow),
         _ => {}
@@ -228,7 +231,7 @@ fn without_extensions<'a>(
     Ok((written + count, body))
 }
 
-/// The QoS flow that a message goes on as, if any, by that which its container says.
+/// The QoS flow that a message goes on as, if any, by that which its container says; one that is set is so with [`REFLECTIVE`], or without.
 fn flow_after(
     bearers: &Table,
     id: BearerId,
@@ -306,7 +309,7 @@ fn rewrite<'a>(
     if let Some(flow) = flow.filter(|_| !has_container) {
         // It is to be the first (TS 29.281, 5.2.1, note).
         chain.link(EXTENSION_PDU_SESSION);
-        let count = put_container(to, flow, chain.room()?)?;
+        let count = put_container(to, flow, bearers.paging_policy(hot), chain.room()?)?;
         chain.grow(count);
     }
     let mut at = LONG_HEADER_BYTES;
@@ -385,23 +388,28 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// Makes a PDU session container's QoS flow another: the second byte of what is behind the length.
+/// Makes a PDU session container's QoS flow another: the second byte of what is behind the length. What else it says stays.
 #[inline]
 pub(crate) fn change_flow(container: &mut [u8; 4], flow: u8) {
     container[2] = container[2] & !0x3f | flow & 0x3f;
 }
 
-/// Writes a PDU Session Container of a QoS flow.
+/// Writes a PDU Session Container of a QoS flow, with [`REFLECTIVE`] or without. Towards the core network it says the flow alone.
 #[inline]
-pub(crate) fn put_container(to: Side, flow: u8, room: &mut [u8]) -> Result<usize, Cause> {
+pub(crate) fn put_container(
+    to: Side,
+    flow: u8,
+    paging_policy: Option<u8>,
+    room: &mut [u8],
+) -> Result<usize, Cause> {
     let frame = Frame {
         direction: match to {
             Side::Core => Direction::Uplink,
             Side::Radio => Direction::Downlink,
         },
         qfi: flow,
-        reflective: false,
-        paging_policy: None,
+        reflective: flow & REFLECTIVE != 0,
+        paging_policy,
     };
     let (bytes, count) = frame.emit();
     emit_extension(&bytes[..count], 0, room).ok_or(Cause::Extension)

@@ -14,8 +14,13 @@ use millrace_wire::gtpu::{
 use super::{Function, Outer, REPLY_BYTES_MAX, Reply, Verdict, carry};
 use crate::bearer::{BearerId, Side};
 use crate::cause::Cause;
+use crate::delivery::State;
 use crate::event::{Event, Sending};
 use crate::mark;
+use crate::table::hot::Hot;
+
+/// Bytes of a delivery status, with as many ranges as are remembered.
+const STATUS_BYTES_MAX: usize = 256;
 
 /// Asks a peer whether it lives.
 pub(super) fn echo_request(side: Side, to: IpAddr, sequence: u16) -> Sending {
@@ -145,11 +150,12 @@ impl Function {
         Verdict::Reply(reply)
     }
 
-    /// Follows what becomes of a bearer's packets, if that is wanted.
-    pub(super) fn follow(&mut self, id: BearerId, message: &Message<'_>) {
+    /// Follows what becomes of a bearer's packets, if that is wanted; whether a message says something of it.
+    pub(super) fn follow(&mut self, id: BearerId, side: Side, message: &Message<'_>) -> bool {
         let Some(delivery) = self.bearers.delivery_mut(id) else {
-            return;
+            return false;
         };
+        let (mut is_of_it, mut polls) = (false, false);
         let containers = message
             .extensions
             .filter(|one| one.kind == EXTENSION_NR_RAN);
@@ -157,37 +163,53 @@ impl Function {
             match nr_ran::Frame::parse(container.content) {
                 Some(nr_ran::Frame::UserData(frame)) => {
                     delivery.handle_user_data(&frame);
+                    polls |= frame.polls;
                 }
                 Some(nr_ran::Frame::Delivery(status)) => delivery.handle_status(&status),
-                Some(nr_ran::Frame::Assistance(_)) | None => {}
+                Some(nr_ran::Frame::Assistance(_)) | None => continue,
             }
+            is_of_it = true;
+        }
+        if polls && side == Side::Core {
+            self.tell_delivery(id);
+        }
+        is_of_it
+    }
+
+    /// Tells who sends what became of it, if this is where the radio is: no tunnel leads on to another node, which would say so (TS 38.425,
+    /// 5.4.2). What is wanted is what may be held for the bearer: packets that need not wait leave at once.
+    fn tell_delivery(&mut self, id: BearerId) {
+        let hot = self.bearers.hot(id).copied();
+        let Some(hot) = hot.filter(|hot| hot.is_plain(Side::Radio)) else {
+            return;
+        };
+        let state = State {
+            desired_bytes: self.bearers.room_to_hold(id, Side::Radio).unwrap_or(0),
+            ..State::default()
+        };
+        let Some(delivery) = self.bearers.delivery(id) else {
+            return;
+        };
+        let (mut content, mut extension) = ([0; STATUS_BYTES_MAX], [0; STATUS_BYTES_MAX + 4]);
+        let mut ranges = Vec::new();
+        let frame = nr_ran::Frame::Delivery(delivery.status(&state, &mut ranges));
+        let count = frame.emit(&mut content);
+        let count = count.and_then(|count| emit_extension(&content[..count], 0, &mut extension));
+        let header = (G_PDU, EXTENSION_NR_RAN, &extension[..count.unwrap_or(0)]);
+        if self.send_tunnelled(&hot, Side::Core, header, &[])
+            && let Some(delivery) = self.bearers.delivery_mut(id)
+        {
+            delivery.handle_said();
         }
     }
 
     /// Sends an end marker to a tunnel's far end: nothing more comes by this path (TS 29.281, 7.3.2). Whether there is such a tunnel.
     pub fn end_marker(&mut self, id: BearerId, side: Side) -> bool {
-        let Some(hot) = self.bearers.hot(id).filter(|hot| !hot.is_plain(side)) else {
+        let hot = self.bearers.hot(id).copied();
+        let Some(hot) = hot.filter(|hot| !hot.is_plain(side)) else {
             return false;
         };
-        let Some(to) = self.bearers.paths.address(hot.path(side)) else {
-            return false;
-        };
-        let header = Header {
-            kind: END_MARKER,
-            teid: hot.teid(side),
-            sequence: None,
-            extension: 0,
-        };
-        let mut bytes = vec![0; header.bytes()];
-        let _ = header.emit(0, &mut bytes);
-        let class = mark::encapsulated(hot.marking[side as usize], None);
-        self.send(Sending::Datagram {
-            side,
-            from: None,
-            to,
-            class,
-            bytes,
-        });
+        self.send_tunnelled(&hot, side, (END_MARKER, 0, &[]), &[]);
         true
     }
 
@@ -200,45 +222,62 @@ impl Function {
         packet: Vec<u8>,
     ) {
         let Some(message) = message else {
-            return self.send(Sending::Plain {
+            self.send(Sending::Plain {
                 side,
                 bytes: packet,
             });
-        };
-        let Some(hot) = self.bearers.hot(id).copied() else {
             return;
         };
-        let Some(to) = self.bearers.paths.address(hot.path(side)) else {
+        let Some(hot) = self.bearers.hot(id).copied() else {
             return;
         };
         let mut extensions = message.extensions;
         let container = extensions.find(|one| one.kind == EXTENSION_PDU_SESSION);
         let frame = container.and_then(|container| Frame::parse(container.content));
         let mut extension = [0; 8];
-        let count = match frame.map(|frame| carry::put_container(side, frame.qfi, &mut extension)) {
-            Some(Ok(count)) => count,
-            _ => 0,
+        let put = |frame: Frame| carry::put_container(side, frame.qfi, None, &mut extension).ok();
+        let count = frame.and_then(put).unwrap_or(0);
+        let header = (G_PDU, EXTENSION_PDU_SESSION, &extension[..count]);
+        self.send_tunnelled(&hot, side, header, &packet);
+    }
+
+    /// Sends a message of a kind, with an extension header of a kind, if that has any bytes, to a tunnel's far end. Whether there is room.
+    fn send_tunnelled(
+        &mut self,
+        hot: &Hot,
+        side: Side,
+        (kind, extension_kind, extension): (u8, u8, &[u8]),
+        packet: &[u8],
+    ) -> bool {
+        let Some(to) = self.bearers.paths.address(hot.path(side)) else {
+            return false;
         };
         let header = Header {
-            kind: G_PDU,
+            kind,
             teid: hot.teid(side),
             sequence: None,
-            extension: if count > 0 { EXTENSION_PDU_SESSION } else { 0 },
+            extension: match extension {
+                [] => 0,
+                _ => extension_kind,
+            },
         };
         let mut bytes = vec![0; header.bytes()];
-        if header.emit(count + packet.len(), &mut bytes).is_none() {
-            return;
+        if header
+            .emit(extension.len() + packet.len(), &mut bytes)
+            .is_none()
+        {
+            return false;
         }
-        bytes.extend_from_slice(&extension[..count]);
-        bytes.extend_from_slice(&packet);
-        let class = mark::encapsulated(hot.marking[side as usize], mark::class_of(&packet));
+        bytes.extend_from_slice(extension);
+        bytes.extend_from_slice(packet);
+        let class = mark::encapsulated(hot.marking[side as usize], mark::class_of(packet));
         self.send(Sending::Datagram {
             side,
             from: None,
             to,
             class,
             bytes,
-        });
+        })
     }
 }
 

@@ -109,11 +109,11 @@ enum Container {
     New([u8; CONTAINER_BYTES]),
 }
 
-/// A new one of a QoS flow.
+/// A new one of a QoS flow. Who has a paging policy has more than a line.
 #[inline]
 fn container(to: Side, flow: u8) -> Option<Container> {
     let mut bytes = [0; CONTAINER_BYTES];
-    let count = put_container(to, flow, &mut bytes).ok()?;
+    let count = put_container(to, flow, None, &mut bytes).ok()?;
     (count == bytes.len()).then_some(Container::New(bytes))
 }
 

@@ -14,6 +14,7 @@ use crate::node::{Interface, Node};
 use crate::registry::Registry;
 use crate::report::{CountReport, PortReport};
 use crate::store::{Loaded, Store};
+use crate::worker::errand::{Errands, Way};
 use crate::worker::stages::{self, EndsAll};
 use crate::worker::{Attached, Parts, Worker};
 
@@ -36,17 +37,21 @@ impl Running {
         let workers = config.workers();
         let (attached, owners) = attach(config)?;
         let built = stages::build(workers, &owners);
-        let (parts, errands_entry, stages) = built.map_err(|error| error.to_string())?;
+        let (parts, entry, stages) = built.map_err(|error| error.to_string())?;
+        let errands = Arc::<Errands>::default();
+        let way = Way::new(entry, stages.bearer, errands.clone());
+        let control = way.control();
+        let latency = config.latency_us.map(|us| Duration::from_micros(us.into()));
+        control.set_latency(latency);
         let mut running = Running {
             began: Instant::now(),
             config: config.clone(),
             ports: Vec::new(),
             workers: Vec::new(),
             registry: Mutex::default(),
-            control: errands_entry.control(),
-            errands: Arc::default(),
-            entry: Mutex::new(errands_entry),
-            bearer_stage: stages.bearer,
+            control,
+            errands,
+            way: Mutex::new(way),
             events: Arc::default(),
             traces: Arc::default(),
         };
@@ -56,7 +61,9 @@ impl Running {
         }
         let interfaces: Vec<_> = config.port.iter().map(|port| port.interface()).collect();
         for (number, (part, ports)) in parts.into_iter().zip(attached).enumerate() {
-            let node = running.node(number, interfaces.clone(), &part.scheduled, loaded);
+            let node = running.node(number, interfaces.clone(), loaded, |shard| {
+                part.scheduled.has(stages.bearer, shard)
+            });
             let bell = Arc::new(Bell::new().map_err(kernel)?);
             let (commands, received) = channel();
             let parts = Parts {
@@ -91,14 +98,13 @@ impl Running {
         &self,
         number: usize,
         interfaces: Vec<Interface>,
-        scheduled: &millrace_sched::Worker,
         loaded: &Loaded,
+        is_here: impl Fn(u32) -> bool,
     ) -> Node {
         let settings = self.config.settings();
         let node = Node::with_settings(interfaces, settings, number, self.config.workers());
         let mut node = node.with_reassembly(self.config.reassembly.limits());
-        let is_here = |shard| scheduled.has(self.bearer_stage, shard);
-        node.deal_with(is_here);
+        node.deal_with(&is_here);
         for (ue, spec) in &loaded.ues {
             node.put_ue(MeterId(*ue), Some(spec.limits()));
         }

@@ -115,6 +115,7 @@ impl Running {
                 sleeps: work.sleeps,
                 processor_ns: work.processor_ns,
                 load: figures.workers[number].load,
+                is_active: figures.workers[number].is_active,
                 shards: work.shards,
                 shards_given: work.given,
                 shards_taken: work.taken,

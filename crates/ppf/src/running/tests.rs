@@ -1,9 +1,17 @@
 //! What whoever asks may rely on.
 
 use super::*;
+use crate::api::Api;
+use crate::http::Question;
 use crate::spec::FarEnd;
+use crate::worker::errand::{ERRAND, ROOM};
+use crate::worker::stages;
 
 fn two_workers() -> Running {
+    two_workers_with("")
+}
+
+fn two_workers_with(settings: &str) -> Running {
     let config = r#"
         [[port]]
         name = "n3"
@@ -17,6 +25,7 @@ fn two_workers() -> Running {
         addresses = ["203.0.113.1/24"]
     "#;
     let place = tempfile::tempdir().unwrap();
+    let config = format!("{settings}{config}");
     let config = config.replace('@', &format!("{}/", place.path().display()));
     let mut config = Config::parse(&config).unwrap();
     let allowed = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
@@ -40,4 +49,65 @@ fn all_workers_know_a_user_when_its_bearer_is_added() {
     let added = running.add(&[spec]).unwrap();
     assert_eq!(added[0].as_ref().map(|id| id.shard()), Ok(0));
     assert_eq!(answers.try_iter().count(), QUESTIONS);
+}
+
+fn relay(teid: u32) -> BearerSpec {
+    let far = |last| FarEnd::Tunnel([192, 0, 2, last].into(), teid);
+    BearerSpec::new(far(8), far(9))
+}
+
+/// Neither by the registry, nor by the store, nor by any worker.
+#[test]
+fn what_workers_have_no_room_to_be_told_of_is_not_changed() {
+    let running = two_workers();
+    let added = running.add(&[relay(1)]).unwrap();
+    let id = *added[0].as_ref().unwrap();
+    let before = running.bearer(id);
+    // Into another graph, in which nobody does anything.
+    let (_parts, mut entry, stages) = stages::build(2, &[0, 1]).unwrap();
+    let event = entry.event(stages.bearer, 0, ERRAND);
+    assert_eq!(entry.enter(&vec![event; ROOM]), ROOM);
+    let mut way = Way::new(entry, stages.bearer, running.errands.clone());
+    way.wait_for(Duration::ZERO);
+    let own = std::mem::replace(&mut *running.way.lock().unwrap(), way);
+    let api = Api::new(running);
+    let one = serde_json::to_string(&relay(2)).unwrap();
+    let (json, lines) = ("application/json", "application/x-ndjson");
+    let path = format!("/v1/bearers/{id}");
+    let ids = format!(r#"{{"ids":[{id}]}}"#);
+    let ask = |method: &str, target: &str, kind: &str, body: &str| {
+        let question = Question::new(method, target, kind, body.into());
+        api.answer(&question)
+    };
+    for (method, target, kind, body) in [
+        ("POST", "/v1/bearers", json, &one),
+        ("POST", "/v1/bearers", lines, &one),
+        ("PUT", &path, json, &one),
+        ("DELETE", &path, "", &String::new()),
+        ("POST", "/v1/bearers/remove", json, &ids),
+    ] {
+        let answer = ask(method, target, kind, body);
+        let why = String::from_utf8(answer.body).unwrap();
+        assert_eq!(answer.status, 503, "{method} {target}: {why}");
+        assert!(why.contains("nothing was changed"), "{why}");
+    }
+    *api.running().way.lock().unwrap() = own;
+    assert_eq!(api.running().count(), 1);
+    assert_eq!(api.running().bearer(id), before);
+    assert_eq!(ask("PUT", &path, json, &one).status, 200);
+}
+
+#[test]
+fn with_a_latency_as_many_workers_are_active_as_are_needed() {
+    let active = |running: &Running| {
+        let workers = running.status().workers;
+        workers.iter().filter(|worker| worker.is_active).count()
+    };
+    let all = two_workers();
+    assert!((0..200).all(|_| active(&all) == 2));
+    let few = two_workers_with("latency_us = 1000");
+    let begun = Instant::now();
+    while active(&few) != 1 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "both stay");
+    }
 }

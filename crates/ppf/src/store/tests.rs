@@ -27,9 +27,12 @@ fn spec(number: u32) -> BearerSpec {
             flow: Flows::Mapped(map),
             dscp: Marking::Copied,
             limit: Limit::bytes(1_000_000),
+            ..Treatment::default()
         }));
         spec.to_radio = Some(Box::new(Treatment {
             flow: Flows::Set(63),
+            rqi: number.is_multiple_of(8),
+            ppi: number.is_multiple_of(16).then_some(5),
             dscp: Marking::Fixed(46),
             limit: Limit::packets(7),
             ..Treatment::default()
@@ -190,4 +193,29 @@ fn what_a_killed_one_has_begun_is_removed() {
         Store::open(place.path()),
         Err(StoreError::Unknown(_))
     ));
+}
+
+#[test]
+fn what_cannot_be_written_has_not_changed() {
+    let place = tempfile::tempdir().unwrap();
+    let specs: Vec<_> = (0..30).map(spec).collect();
+    let added = open(place.path()).add(&specs).unwrap();
+    let ids: Vec<_> = added.into_iter().map(Result::unwrap).collect();
+    let mut store = Store::open(place.path()).unwrap();
+    // Which nothing can be written to.
+    store.journal = File::open(journal(place.path())).unwrap();
+    let mut registry = Registry::restored(store);
+    let before = seen(&registry);
+    // A user goes from one bearer to another, and that one's to a new one.
+    let (third, new) = (spec(300), spec(301));
+    let wanted = [
+        (Some(ids[0]), &third),
+        (Some(ids[3]), &specs[0]),
+        (None, &specs[3]),
+        (None, &new),
+    ];
+    assert!(registry.put(&wanted).is_err());
+    assert_eq!(seen(&registry), before);
+    drop(registry);
+    assert_eq!(seen(&open(place.path())), before);
 }

@@ -1,22 +1,25 @@
 //! Of a record: what is done with what goes towards a side.
 //!
 //! ```text
-//!   bits u8            1 paused, 2 a flow, 4 a marking, 8 a limit
+//!   bits u8            1 paused, 2 a flow, 4 a marking, 8 a limit, 16 reflective, 32 a paging policy
 //!   flow u8            64: removed; 65: by those that packets come with: 64 bytes follow, 255 for none
 //!   marking u8         a DSCP; 255: the user's packet's
 //!   limit              bytes u64 | burst u64 | packets u32 | burst u32, each second's first
+//!   paging policy u8   0 to 7
 //! ```
 
 use crate::bearer::Flows;
 use crate::mark::Marking;
 use crate::meter::Limit;
-use crate::spec::Treatment;
+use crate::spec::{PPI_MAX, Treatment};
 
 const PAUSED: u8 = 1;
 const FLOW: u8 = 2;
 const MARKING: u8 = 4;
 const LIMIT: u8 = 8;
-const ALL: u8 = PAUSED | FLOW | MARKING | LIMIT;
+const REFLECTIVE: u8 = 16;
+const POLICY: u8 = 32;
+const ALL: u8 = PAUSED | FLOW | MARKING | LIMIT | REFLECTIVE | POLICY;
 const REMOVED: u8 = 64;
 const MAPPED: u8 = 65;
 const NO_FLOW: u8 = 255;
@@ -42,7 +45,9 @@ pub(super) fn emit(treatment: &Treatment, to: &mut Vec<u8>) {
         bit(PAUSED, treatment.paused)
             | bit(FLOW, treatment.flow != usual.flow)
             | bit(MARKING, treatment.dscp != usual.dscp)
-            | bit(LIMIT, treatment.limit != usual.limit),
+            | bit(LIMIT, treatment.limit != usual.limit)
+            | bit(REFLECTIVE, treatment.rqi)
+            | bit(POLICY, treatment.ppi.is_some()),
     );
     match &treatment.flow {
         Flows::Kept => {}
@@ -59,6 +64,7 @@ pub(super) fn emit(treatment: &Treatment, to: &mut Vec<u8>) {
     if treatment.limit != usual.limit {
         emit_limit(&treatment.limit, to);
     }
+    to.extend(treatment.ppi);
 }
 
 pub(super) fn emit_limit(limit: &Limit, to: &mut Vec<u8>) {
@@ -75,6 +81,7 @@ pub(super) fn parse(bytes: &mut &[u8]) -> Option<Treatment> {
     }
     let mut treatment = Treatment {
         paused: bits & PAUSED != 0,
+        rqi: bits & REFLECTIVE != 0,
         ..Treatment::default()
     };
     if bits & FLOW != 0 {
@@ -94,6 +101,10 @@ pub(super) fn parse(bytes: &mut &[u8]) -> Option<Treatment> {
     if bits & LIMIT != 0 {
         treatment.limit = limit(bytes)?;
     }
+    if bits & POLICY != 0 {
+        treatment.ppi = Some(byte(bytes)?).filter(|policy| *policy <= PPI_MAX);
+        treatment.ppi?;
+    }
     Some(treatment)
 }
 
@@ -104,4 +115,25 @@ pub(super) fn limit(bytes: &mut &[u8]) -> Option<Limit> {
         packets_per_second: u32::from_le_bytes(*chunk(bytes)?),
         burst_packets: u32::from_le_bytes(*chunk(bytes)?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_older_version_wrote_is_read() {
+        let older = [PAUSED | FLOW | MARKING, 63, 46];
+        let mut written = Vec::new();
+        let treatment = parse(&mut &older[..]).unwrap();
+        assert_eq!((treatment.rqi, treatment.ppi), (false, None));
+        assert_eq!(treatment.flow, Flows::Set(63));
+        emit(&treatment, &mut written);
+        assert_eq!(written, older);
+        let newer =
+            |policy: &[u8]| parse(&mut &[&[FLOW | REFLECTIVE | POLICY, 9], policy].concat()[..]);
+        let treatment = newer(&[7]).unwrap();
+        assert_eq!((treatment.rqi, treatment.ppi), (true, Some(7)));
+        assert_eq!((newer(&[8]), newer(&[])), (None, None));
+    }
 }

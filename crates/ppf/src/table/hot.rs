@@ -30,6 +30,9 @@ const PATH_BITS: u32 = 24;
 const FLOW_KEPT: u8 = 0xff;
 const FLOW_REMOVED: u8 = 0xfe;
 const FLOW_MAPPED: u8 = 0xfd;
+const FLOW_MASK: u8 = 0x3f;
+/// Of a QoS flow that is set: its container has the reflective QoS indicator.
+pub(crate) const REFLECTIVE: u8 = 0x40;
 /// No rest.
 pub(crate) const NO_EXTRA: u32 = u32::MAX;
 /// No slot.
@@ -195,12 +198,13 @@ impl Hot {
         }
     }
 
-    pub(crate) fn set_flow(&mut self, to: Side, flows: &Flows) {
+    pub(crate) fn set_flow(&mut self, to: Side, flows: &Flows, is_reflective: bool) {
         let byte = match flows {
             Flows::Kept => FLOW_KEPT,
             Flows::Removed => FLOW_REMOVED,
             Flows::Mapped(_) => FLOW_MAPPED,
-            Flows::Set(flow) => flow & 0x3f,
+            Flows::Set(flow) if is_reflective => flow & FLOW_MASK | REFLECTIVE,
+            Flows::Set(flow) => flow & FLOW_MASK,
         };
         let road = &mut self.road[to as usize];
         *road = *road & ((1 << PATH_BITS) - 1) | u32::from(byte) << PATH_BITS;
@@ -225,6 +229,7 @@ impl Hot {
 pub(crate) enum Flow {
     Kept,
     Removed,
+    /// With [`REFLECTIVE`], or without.
     Set(u8),
     Mapped,
 }
@@ -241,6 +246,8 @@ pub(crate) struct Extra {
     pub(crate) reported: [Usage; 2],
     pub(crate) reported_s: u32,
     pub(crate) maps: [Option<Map>; 2],
+    /// Of a QoS flow that is set towards the radio network.
+    pub(crate) paging_policy: Option<u8>,
     pub(crate) paused: [bool; 2],
     pub(crate) queues: [Queue; 2],
     pub(crate) delivery: Option<Box<Delivery>>,

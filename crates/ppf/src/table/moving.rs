@@ -114,7 +114,11 @@ impl Table {
             debug_assert!(is_put, "a shard is in one table");
         }
         self.hold_moved(shard.held);
-        self.releasing.extend(shard.releasing);
+        for (id, side) in shard.releasing {
+            self.releasing.push_back((id, side));
+            // There may have been no room for what it holds.
+            self.settle(id);
+        }
     }
 
     /// Takes what is in a slot away, if a bearer is, and adds what it holds to `held`.

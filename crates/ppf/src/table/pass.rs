@@ -5,7 +5,7 @@ use super::hot::{Extra, NO_EXTRA};
 use crate::bearer::{BearerId, Side, Usage};
 use crate::cause::Cause;
 use crate::event::{Due, Event, Report};
-use crate::hold::Held;
+use crate::hold::{Held, Queue};
 
 /// Whether a packet passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +145,7 @@ impl Table {
                 && let Some(held) = self.pool.pop(&mut extra.queues[side as usize], to)
             {
                 self.pool.counts.released += 1;
+                self.settle(id);
                 return Some(held);
             }
             self.releasing.pop_front();
@@ -168,6 +169,17 @@ impl Table {
                 return;
             }
             self.drops[old.to.other() as usize].add(Cause::HeldAge);
+            self.settle(old.bearer);
+        }
+    }
+
+    /// Takes what a bearer has beside its line away, if that was only packets which wait no more: those that come take the short way again.
+    pub(super) fn settle(&mut self, id: BearerId) {
+        let is_empty = |extra: &Extra| extra.queues.iter().all(Queue::is_empty);
+        if self.extra(id).is_some_and(is_empty)
+            && let Some(bearer) = self.get(id)
+        {
+            self.store_extra(id, &bearer);
         }
     }
 }

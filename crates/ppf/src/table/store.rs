@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Table;
-use super::hot::{Extra, Flow, Hot, NO_EXTRA, NUMBERS};
+use super::hot::{Extra, Flow, Hot, NO_EXTRA, NUMBERS, REFLECTIVE};
 use super::users::User;
 use crate::bearer::{Bearer, BearerId, Flows, MeterId, Peer, Side};
 use crate::cause::Cause;
@@ -46,7 +46,7 @@ impl Table {
         let flows = |side: Side| match hot.flow(side) {
             Flow::Kept => Flows::Kept,
             Flow::Removed => Flows::Removed,
-            Flow::Set(flow) => Flows::Set(flow),
+            Flow::Set(flow) => Flows::Set(flow & !REFLECTIVE),
             Flow::Mapped => {
                 let map = extra.and_then(|extra| extra.maps[side as usize].clone());
                 map.map_or(Flows::Kept, Flows::Mapped)
@@ -60,6 +60,8 @@ impl Table {
         bearer.usage = hot.usage;
         bearer.active_s = hot.active_s;
         bearer.flows = Side::BOTH.map(flows);
+        bearer.reflective =
+            matches!(hot.flow(Side::Radio), Flow::Set(flow) if flow & REFLECTIVE != 0);
         bearer.marking = hot.marking.map(Marking::of_byte);
         bearer.forwards_numbers = hot.flags & NUMBERS != 0;
         if let Some(extra) = extra {
@@ -67,6 +69,7 @@ impl Table {
             bearer.limits = extra.buckets.map(|bucket| bucket.limit());
             bearer.user = extra.user;
             bearer.thresholds = extra.thresholds;
+            bearer.paging_policy = extra.paging_policy;
             bearer.follows_delivery = extra.delivery.is_some();
         }
         bearer
@@ -83,7 +86,8 @@ impl Table {
         };
         for side in Side::BOTH {
             hot.set_open(side, bearer.gates[side as usize]);
-            hot.set_flow(side, &bearer.flows[side as usize]);
+            let is_reflective = bearer.reflective && side == Side::Radio;
+            hot.set_flow(side, &bearer.flows[side as usize], is_reflective);
         }
         hot.marking = bearer.marking.map(Marking::to_byte);
         hot.usage = bearer.usage;
@@ -186,6 +190,7 @@ impl Table {
             || bearer.user.is_some()
             || !bearer.thresholds.is_none()
             || is_mapped
+            || bearer.paging_policy.is_some()
             || bearer.paused != [false; 2]
             || bearer.follows_delivery;
         let waits = |extra: &Extra| extra.queues.iter().any(|queue| !queue.is_empty());
@@ -214,6 +219,7 @@ impl Table {
             return;
         };
         extra.user = user;
+        extra.paging_policy = bearer.paging_policy;
         for side in Side::BOTH {
             let at = side as usize;
             if extra.buckets[at].limit() != bearer.limits[at] {

@@ -105,6 +105,11 @@ fn random_bearer(random: &mut Random, meters: &[MeterId]) -> Bearer {
             Flows::Set(random.below(64) as u8),
             Flows::Mapped(Box::new(map)),
         ];
+        if random.below(2) == 0 {
+            made.flows[1] = Flows::Set(random.below(64) as u8);
+            made.reflective = random.below(2) == 0;
+            made.paging_policy = (random.below(2) == 0).then(|| random.below(8) as u8);
+        }
         made.limits[0] = Limit::bytes(random.next());
         made.thresholds = Thresholds {
             bytes: random.next(),

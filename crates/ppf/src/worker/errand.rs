@@ -3,28 +3,34 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_sched::{Entry, StageId};
+use millrace_sched::{Control, Entry, Event, StageId};
 
-use crate::bearer::{Bearer, BearerId};
+use crate::bearer::{Bearer, BearerId, SHARDS};
 use crate::report::Passed;
 
 /// Of an event's value: it is an errand, and no packet.
 pub(crate) const ERRAND: u64 = 1 << 63;
-/// Errands that may be under way.
+/// Errands that may be under way: more than what is done at once has, which is two for each shard at most.
 pub(crate) const ROOM: usize = 4096;
-/// So long is waited for room.
+const AT_ONCE: usize = 2 * SHARDS;
+const _: () = assert!(AT_ONCE <= ROOM);
+/// So long is waited for room, and as long between two looks.
 const PATIENCE: Duration = Duration::from_secs(10);
+const MOMENT: Duration = Duration::from_micros(50);
+
+/// A bearer that changes: how it was, and how it is to be.
+pub(crate) type Changed = (BearerId, Box<(Bearer, Bearer)>);
 
 /// What is to be done at bearers of one shard.
 pub(crate) enum Errand {
     /// Have these, or have them be so.
     Put(Vec<(BearerId, Bearer)>),
-    /// Have one be otherwise than it was, and send so many end markers to where its tunnels led.
-    Change(BearerId, Box<(Bearer, Bearer)>, u32),
+    /// Have these be otherwise than they were, and send so many end markers to where their tunnels led.
+    Change(Vec<Changed>, u32),
     /// Have these no more, and say what passed by them.
     Remove(Vec<BearerId>, Sender<Vec<(BearerId, Passed)>>),
     /// Say what passed by these.
@@ -92,35 +98,123 @@ impl Errands {
     fn is_over(&self) -> bool {
         self.lock().is_over
     }
+}
 
-    /// Has errands be done, by shard, behind those before. There is room unless workers are busy, and then it is waited for; what none is
-    /// found for is given up, and nobody gets an answer.
-    pub(crate) fn send(
-        &self,
-        entry: &mut Entry,
-        stage: StageId,
-        errands: impl IntoIterator<Item = (u32, Errand)>,
-    ) {
-        let errands = errands.into_iter();
-        let events = errands.map(|(shard, errand)| entry.event(stage, shard, self.add(errand)));
-        let events: Vec<_> = events.collect();
-        let (mut sent, until) = (0, Instant::now() + PATIENCE);
-        while sent < events.len() && Instant::now() < until && !self.is_over() {
+/// Workers stand still, or are very busy: there is no room for more errands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Busy;
+
+/// The way of errands into the graph, in their order.
+#[derive(Debug)]
+pub(crate) struct Way {
+    entry: Entry,
+    stage: StageId,
+    errands: Arc<Errands>,
+    patience: Duration,
+    /// What found no room although there was to be some: it goes before all others.
+    waiting: Vec<Event>,
+}
+
+impl Way {
+    /// To a stage, by its entry point.
+    pub(crate) fn new(entry: Entry, stage: StageId, errands: Arc<Errands>) -> Way {
+        Way {
+            entry,
+            stage,
+            errands,
+            patience: PATIENCE,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// What looks at the graph.
+    pub(crate) fn control(&self) -> Control {
+        self.entry.control()
+    }
+
+    /// Waits for room for so many errands, or for all that a change can have. Whoever changes something does so first: where there is no
+    /// room nothing has changed, and what has changed workers learn.
+    pub(crate) fn reserve(&mut self, errands: usize) -> Result<(), Busy> {
+        let wanted = errands.min(AT_ONCE) as u64;
+        let until = Instant::now() + self.patience;
+        while !self.flush() || self.entry.inside() + wanted > ROOM as u64 {
+            if self.errands.is_over() {
+                break;
+            }
+            if Instant::now() >= until {
+                tracing::error!("workers have no room for {wanted} errands more");
+                return Err(Busy);
+            }
+            thread::sleep(MOMENT);
+        }
+        Ok(())
+    }
+
+    /// Has errands be done, by shard, behind those before, for which there is room. Should others have taken it meanwhile they wait here,
+    /// and are never given up.
+    pub(crate) fn send(&mut self, errands: impl IntoIterator<Item = (u32, Errand)>) {
+        if self.errands.is_over() {
+            return;
+        }
+        for (shard, errand) in errands {
+            let value = self.errands.add(errand);
+            self.waiting
+                .push(self.entry.event(self.stage, shard, value));
+        }
+        let until = Instant::now() + self.patience;
+        while !self.flush() && !self.errands.is_over() && Instant::now() < until {
+            thread::sleep(MOMENT);
+        }
+    }
+
+    /// Lets in what waits; whether nothing does any more.
+    pub(crate) fn flush(&mut self) -> bool {
+        while !self.waiting.is_empty() {
             // More than the limit are never let in at once.
-            let most = events.len().min(sent + ROOM);
-            match entry.enter(&events[sent..most]) {
-                0 => thread::sleep(Duration::from_micros(50)),
-                entered => sent += entered,
+            let most = self.waiting.len().min(ROOM);
+            match self.entry.enter(&self.waiting[..most]) {
+                0 => return false,
+                entered => drop(self.waiting.drain(..entered)),
             }
         }
-        if sent < events.len() && !self.is_over() {
-            let left = events.len() - sent;
-            tracing::error!(
-                "workers stand still: {left} errands were given up, and bearers may not be as they were asked for"
-            );
-        }
-        for event in &events[sent..] {
-            self.take(event.value);
-        }
+        true
+    }
+
+    /// Waits less, where a test has nobody who would make room.
+    #[cfg(test)]
+    pub(crate) fn wait_for(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::stages;
+
+    #[test]
+    fn what_found_no_room_goes_before_all_others() {
+        // Nobody takes anything out.
+        let (_parts, entry, stages) = stages::build(2, &[0, 1]).unwrap();
+        let errands = Arc::<Errands>::default();
+        let mut way = Way::new(entry, stages.bearer, errands.clone());
+        way.wait_for(Duration::ZERO);
+        let put = |shards: std::ops::Range<u32>| shards.map(|shard| (shard, Errand::Put(vec![])));
+        assert_eq!(way.reserve(5), Ok(()));
+        assert!(way.control().set_limit(2, 3));
+        way.send(put(0..5));
+        assert_eq!((way.waiting.len(), way.entry.inside()), (2, 3));
+        assert_eq!(way.reserve(1), Err(Busy));
+        way.send(put(5..6));
+        let shards: Vec<u32> = way.waiting.iter().map(|event| event.flow).collect();
+        assert_eq!(shards, [3, 4, 5]);
+        assert!(way.control().set_limit(2, ROOM));
+        assert_eq!((way.reserve(1), way.entry.inside()), (Ok(()), 6));
+        assert_eq!(errands.lock().errands.len(), 6, "none is given up");
+        assert_eq!(way.reserve(usize::MAX), Ok(()));
+        way.send(put(0..1024).chain(put(0..1024)).chain(put(0..1024)));
+        assert_eq!(way.reserve(usize::MAX), Err(Busy));
+        errands.end();
+        assert_eq!(way.reserve(usize::MAX), Ok(()), "nobody waits for the dead");
     }
 }

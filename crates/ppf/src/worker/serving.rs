@@ -13,6 +13,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollTimeout};
 use super::errand::{ERRAND, Errand, Errands};
 use super::stages::Stages;
 use super::{Attached, BELL, Command, Parts, TICK, Work};
+use crate::link::LinkCause;
 use crate::node::{BURST, Node, Outs, Whose};
 use crate::post::Post;
 use crate::report::Passed;
@@ -186,7 +187,7 @@ impl Serving {
                 }
                 came_by = Some(port);
                 if !self.work.push(&self.packet) {
-                    self.node.lose(port, 1);
+                    self.node.lose(port, LinkCause::NoRoom);
                 }
             }
         }
@@ -218,7 +219,7 @@ impl Serving {
             }
             leaves_by = Some(port);
             if !self.work.push(&self.packet) {
-                self.node.lose(port, 1);
+                self.node.lose(port, LinkCause::NoRoom);
             }
         }
         self.transmit_work(leaves_by);
@@ -267,29 +268,25 @@ impl Serving {
 
     /// Has whoever has the port send what leaves by it.
     fn send_on(&mut self, port: u16, via: &mut Via<'_>) {
-        let (mut handed, mut lost) = (0, 0);
         for packet in self.outs.ports[usize::from(port)].iter() {
             let post = (&mut self.post, &mut self.entry);
             let flow = (self.stages.port, port.into());
             match send(post, flow, (port, packet), via) {
-                true => handed += 1,
-                false => lost += 1,
+                Ok(()) => self.counted.handed_over += 1,
+                Err(cause) => self.node.lose(port, cause),
             }
         }
-        self.counted.handed_over += handed;
-        self.node.lose(port, lost);
     }
 
     /// Hands packets to those whose they are.
     fn hand_over(&mut self, from: u16, via: &mut Via<'_>) {
-        let (mut handed, mut lost) = (0, 0);
         let stages = self.stages;
         for (packet, whose) in self.outs.works.iter().zip(&self.outs.whose) {
             let mut hand = |stage: StageId, flow: u32| {
                 let post = (&mut self.post, &mut self.entry);
                 match send(post, (stage, flow), (from, packet), via) {
-                    true => handed += 1,
-                    false => lost += 1,
+                    Ok(()) => self.counted.handed_over += 1,
+                    Err(cause) => self.node.lose(from, cause),
                 }
             };
             match *whose {
@@ -301,8 +298,6 @@ impl Serving {
                 }
             }
         }
-        self.counted.handed_over += handed;
-        self.node.lose(from, lost);
         self.outs.clear_works();
     }
 
@@ -319,11 +314,13 @@ impl Serving {
                     node.know(*id, bearer);
                 }
             }
-            Command::Change(id, change) => {
-                for tap in &mut self.taps {
-                    tap.follow(id, &change.1);
+            Command::Change(changed) => {
+                for (id, change) in &changed {
+                    for tap in &mut self.taps {
+                        tap.follow(*id, &change.1);
+                    }
+                    node.know_instead(*id, &change.0, &change.1);
                 }
-                node.know_instead(id, &change.0, &change.1);
             }
             Command::Forget(bearers) => {
                 for (id, bearer) in &bearers {
@@ -363,19 +360,24 @@ impl Serving {
                     node.put(id, bearer);
                 }
             }
-            Errand::Change(id, change, markers) => {
-                let (before, after) = *change;
-                node.change(id, &before, after, markers);
+            Errand::Change(changed, markers) => {
+                for (id, change) in changed {
+                    let (before, after) = *change;
+                    node.change(id, &before, after, markers);
+                }
             }
             Errand::Remove(ids, answer) => {
-                let gone = ids.into_iter();
-                let gone = gone.filter_map(|id| Some((id, Passed::of(&node.remove(id)?))));
+                let gone = ids.into_iter().filter_map(|id| {
+                    let passed = Passed::of(&node.function.bearers, id);
+                    node.remove(id);
+                    Some((id, passed?))
+                });
                 let _ = answer.send(gone.collect());
             }
             Errand::Usage(ids, answer) => {
                 let bearers = &node.function.bearers;
                 let usage = ids.into_iter();
-                let usage = usage.filter_map(|id| Some((id, Passed::of(&bearers.get(id)?))));
+                let usage = usage.filter_map(|id| Some((id, Passed::of(bearers, id)?)));
                 let _ = answer.send(usage.collect());
             }
         }
@@ -444,31 +446,28 @@ impl Serving {
     }
 }
 
-/// Puts a packet into a parcel, and says so to whoever has the flow at that stage. False: there is no room.
+/// Puts a packet into a parcel, and says so to whoever has the flow at that stage. Otherwise there was no room, for which of both is said.
 fn send(
     (post, entry): (&mut Post, &mut Entry),
     (stage, flow): (StageId, u32),
     (port, packet): (u16, millrace_port::Packet<'_>),
     via: &mut Via<'_>,
-) -> bool {
-    let Some(value) = post.put(port, packet) else {
-        return false;
-    };
+) -> Result<(), LinkCause> {
+    let value = post.put(port, packet).ok_or(LinkCause::Parcels)?;
     match via {
         Via::Entry(_) => {
-            let is_in = entry.gather(&[entry.event(stage, flow, value)]) == 1;
-            if !is_in {
-                post.take(value, &mut Vec::new());
+            if entry.gather(&[entry.event(stage, flow, value)]) == 0 {
+                post.take_back(value);
+                return Err(LinkCause::NewEvents);
             }
-            is_in
         }
         Via::Stage(out, event) => {
             let mut event = event.to(stage);
             (event.flow, event.value) = (flow, value);
             out.forward(event);
-            true
         }
     }
+    Ok(())
 }
 
 /// Sends a burst by a port; what the port does not take is dropped, and counted by it.

@@ -9,10 +9,12 @@ use millrace_port::{Burst, Counters, Port, State};
 use nix::sys::eventfd::EventFd;
 use std::os::fd::AsFd;
 
-use super::errand::{Errand, by_shard};
+use super::errand::{Errand, Way, by_shard};
 use super::*;
 use crate::bearer::Side;
+use crate::link::LinkCause;
 use crate::node::tests::{CORE, RADIO, datagram, g_pdu, interfaces, meet_stations, opened, tunnel};
+use crate::post;
 use crate::random::Random;
 use crate::report::Passed;
 
@@ -90,7 +92,7 @@ struct World {
     commands: Vec<Sender<Command>>,
     bells: Vec<Arc<Bell>>,
     errands: Arc<Errands>,
-    entry: millrace_sched::Entry,
+    way: Way,
     stages: Stages,
 }
 
@@ -101,13 +103,14 @@ impl World {
         let (parts, entry, stages) = stages::build(workers, &owners).unwrap();
         // So that much waits, and not all of it is dealt with in a turn.
         entry.control().set_burst(2);
+        let errands = Arc::<Errands>::default();
         let mut world = World {
             workers: Vec::new(),
             wires: [Arc::default(), Arc::default()],
             commands: Vec::new(),
             bells: Vec::new(),
-            errands: Arc::default(),
-            entry,
+            way: Way::new(entry, stages.bearer, errands.clone()),
+            errands,
             stages,
         };
         for (number, part) in parts.into_iter().enumerate() {
@@ -155,8 +158,7 @@ impl World {
     }
 
     fn run(&mut self, errands: impl IntoIterator<Item = (u32, Errand)>) {
-        self.errands
-            .send(&mut self.entry, self.stages.bearer, errands);
+        self.way.send(errands);
     }
 
     fn put(&mut self, bearers: &[(BearerId, Bearer)]) {
@@ -313,6 +315,37 @@ fn ports_are_closed_with_their_workers() {
     assert!(world.wires.iter().all(|wire| Arc::strong_count(wire) == 1));
 }
 
+/// Of a worker that has no turn: neither is a burst that is full.
+#[test]
+fn what_another_worker_has_no_time_for_is_dropped_by_cause() {
+    for (limit, cause, passes) in [
+        (post::PARCELS, LinkCause::Parcels, post::PARCELS),
+        (1, LinkCause::NewEvents, 129), // One is let in, and 128 wait.
+    ] {
+        let mut world = World::new(2);
+        let (id, bearer) = relay(3);
+        world.put(&[(id, bearer)]);
+        world.settle();
+        world.give(id.shard(), 1);
+        world.settle();
+        assert!(world.way.control().set_limit(0, limit));
+        let frames = (0..5_000).map(|_| message(id, RADIO, 0));
+        world.wires[0].lock().unwrap().came.extend(frames);
+        while !world.wires[0].lock().unwrap().came.is_empty() {
+            world.turn(0);
+        }
+        let counts = world.workers[0].desk.with(|serving| {
+            let counts = serving.node.counts()[usize::from(RADIO)];
+            let all = LinkCause::ALL.map(|any| counts.dropped(any));
+            (counts.dropped(cause), all.iter().sum())
+        });
+        let dropped = 5_000 - passes as u64;
+        assert_eq!(counts, Some((dropped, dropped)), "{cause:?}");
+        world.settle();
+        assert_eq!(world.left(CORE).len(), passes, "what was handed over");
+    }
+}
+
 /// Where one worker does everything, and where one only receives, for another.
 #[test]
 fn what_ports_take_is_load() {
@@ -383,8 +416,8 @@ fn what_is_asked_of_a_bearer_is_done_once_wherever_it_is() {
         given += usize::from(world.give(id.shard(), round % 3));
         for after in [&shut, &bearer] {
             let change = Box::new((bearer.clone(), after.clone()));
-            world.tell(|| Command::Change(id, change.clone()));
-            world.run([(id.shard(), Errand::Change(id, change.clone(), 0))]);
+            world.tell(|| Command::Change(vec![(id, change.clone())]));
+            world.run([(id.shard(), Errand::Change(vec![(id, change.clone())], 0))]);
             let frame = message(id, RADIO, 0);
             world.wires[0].lock().unwrap().came.push_back(frame);
             if round % 2 == 0 {
@@ -420,7 +453,7 @@ fn threads_share_bearers_and_keep_their_order() {
     let bearers: Vec<_> = numbers.iter().map(|number| relay(*number)).collect();
     world.put(&bearers);
     world.settle();
-    let control = world.entry.control();
+    let control = world.way.control();
     let threads: Vec<_> = std::mem::take(&mut world.workers)
         .into_iter()
         .map(|worker| std::thread::spawn(move || worker.run()))

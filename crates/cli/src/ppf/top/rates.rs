@@ -47,6 +47,7 @@ pub(super) struct ShareRow {
     pub(super) worker: usize,
     /// Thousandths of its time.
     pub(super) load: u64,
+    pub(super) is_active: bool,
     pub(super) shards: u64,
     /// Since the function began.
     pub(super) given: u64,
@@ -171,6 +172,7 @@ fn shares(now: &StatusReport, then: &StatusReport, passed_ns: u64) -> Vec<ShareR
     let row = |(worker, (now, then)): (usize, (&WorkerReport, &WorkerReport))| ShareRow {
         worker,
         load: now.load,
+        is_active: now.is_active,
         shards: now.shards,
         given: now.shards_given,
         taken: now.shards_taken,
@@ -318,6 +320,7 @@ pub(super) mod tests {
             let mut report = report(at_s, packets);
             let second = WorkerReport {
                 load: 250,
+                is_active: true,
                 shards: 24,
                 shards_given: 7,
                 shards_taken: packets / 1000,
@@ -331,6 +334,7 @@ pub(super) mod tests {
         let wanted = ShareRow {
             worker: 1,
             load: 250,
+            is_active: true,
             shards: 24,
             given: 7,
             taken: 5,

@@ -65,9 +65,10 @@ fn function_cells(view: &View, number: fn(u64) -> String) -> Vec<String> {
     figures.map(number).into()
 }
 
-const SHARES: [Column; 6] = [
+const SHARES: [Column; 7] = [
     ("WORKER", 6, true),
     ("LOAD", 6, true),
+    ("ACTIVE", 6, false),
     ("SHARDS", 6, true),
     ("GIVEN", 6, true),
     ("TAKEN", 6, true),
@@ -85,6 +86,7 @@ fn share_cells(share: &ShareRow, number: fn(u64) -> String) -> Vec<String> {
     vec![
         share.worker.to_string(),
         format!("{}.{}%", share.load / 10, share.load % 10),
+        if share.is_active { "yes" } else { "no" }.to_owned(),
         number(share.shards),
         number(share.given),
         number(share.taken),

@@ -1,5 +1,7 @@
 //! How packets go on.
 
+use millrace_wire::gtpu::pdu_session::{Direction, Frame};
+
 use super::*;
 
 #[test]
@@ -106,6 +108,64 @@ fn flows_are_kept_removed_set_and_mapped() {
         let came = message(G_PDU, id.teid(Side::Core), &came, b"packet");
         let verdict = function.handle(&from(Side::Core), &came, 0);
         assert_eq!(verdict, Verdict::Drop(Cause::Flow));
+    }
+}
+
+/// What a container that came says is who wrote it's; one that is written says it as the bearer has it (TS 38.415, 5.5.2.1).
+#[test]
+fn containers_that_are_written_have_the_reflective_indicator_and_the_paging_policy() {
+    let came: (u8, &[u8]) = (EXTENSION_PDU_SESSION, &[0, 0x80 | 9, 6 << 5, 0, 0, 0]);
+    for (reflective, policy) in [
+        (false, None),
+        (true, None),
+        (false, Some(0)),
+        (true, Some(7)),
+    ] {
+        let mut made = bearer();
+        made.flows = [Flows::Set(5), Flows::Set(63)];
+        (made.reflective, made.paging_policy) = (reflective, policy);
+        let mut user = plain();
+        (user.reflective, user.paging_policy) = (reflective, policy);
+        let (mut function, id) = with(made);
+        function.bearers.add(user).unwrap();
+        let said = |sent: &[u8]| {
+            let found = extensions(&Message::parse(sent).unwrap());
+            let container = found
+                .into_iter()
+                .find(|(kind, _)| *kind == EXTENSION_PDU_SESSION);
+            Frame::parse(&container.unwrap().1).unwrap()
+        };
+        let wanted = |qfi| Frame {
+            direction: Direction::Downlink,
+            qfi,
+            reflective,
+            paging_policy: policy,
+        };
+        for extensions in [&[][..], &[(0x20, &[1, 2][..])]] {
+            let came = message(G_PDU, id.teid(Side::Core), extensions, b"packet");
+            let sent = relayed(function.handle(&from(Side::Core), &came, 0)).3;
+            assert_eq!(said(&sent), wanted(63));
+            assert_eq!(Message::parse(&sent).unwrap().body, b"packet");
+        }
+        let packet = v4_packet(SERVER, USER, 0, b"hello");
+        let sent = relayed(function.handle_plain(Side::Core, &packet, 0)).3;
+        assert_eq!(said(&sent), wanted(9));
+        assert_eq!(Message::parse(&sent).unwrap().body, packet);
+        // Upwards there is neither.
+        let up = message(G_PDU, id.teid(Side::Radio), &[], b"packet");
+        let sent = relayed(function.handle(&from(Side::Radio), &up, 0)).3;
+        assert_eq!(
+            extensions(&Message::parse(&sent).unwrap()),
+            [(0x85, vec![0x10, 5])]
+        );
+        let down = message(G_PDU, id.teid(Side::Core), &[came], b"packet");
+        let sent = relayed(function.handle(&from(Side::Core), &down, 0)).3;
+        let kept = Frame {
+            reflective: false,
+            paging_policy: Some(6),
+            ..wanted(63)
+        };
+        assert_eq!(said(&sent), kept);
     }
 }
 

@@ -57,6 +57,41 @@ fn packets_wait_while_a_bearer_is_paused_and_come_in_order() {
     assert_eq!(function.bearers.get(id).unwrap().usage[1].packets, 5);
 }
 
+/// One that has more than its line takes the long way, whatever that is.
+#[test]
+fn a_bearer_that_was_paused_has_its_line_only_once_nothing_waits() {
+    let (mut function, id) = with(bearer());
+    let sides = [Side::Core, Side::Radio];
+    for limit in [Limit::default(), Limit::packets(1_000)] {
+        function.bearers.get_mut(id).unwrap().paused = [true; 2];
+        function.bearers.get_mut(id).unwrap().limits[0] = limit;
+        for side in sides.into_iter().cycle().take(5) {
+            let came = message(G_PDU, id.teid(side), &[], b"packet");
+            assert_eq!(function.handle(&from(side), &came, 0), Verdict::Held);
+        }
+        function.bearers.get_mut(id).unwrap().paused = [false; 2];
+        for left in (0..5).rev() {
+            assert!(matches!(
+                function.poll_released(0),
+                Some(Verdict::Relay { .. })
+            ));
+            let is_kept = left > 0 || !limit.is_none();
+            assert_eq!(function.bearers.extra_bytes().0, usize::from(is_kept));
+        }
+        assert_eq!(function.poll_released(0), None);
+    }
+    // What is too old when the pause ends leaves nothing behind either.
+    function.bearers.get_mut(id).unwrap().limits[0] = Limit::default();
+    function.bearers.get_mut(id).unwrap().paused = [true; 2];
+    let came = message(G_PDU, id.teid(Side::Core), &[], b"packet");
+    let verdict = function.handle_at(&from(Side::Core), 0, &came, 0);
+    assert_eq!(verdict, Verdict::Held);
+    function.bearers.get_mut(id).unwrap().paused = [false; 2];
+    function.handle_timeout(11 * SECOND);
+    assert_eq!(function.drops(Side::Core).of(Cause::HeldAge), 1);
+    assert_eq!(function.bearers.extra_bytes().0, 0);
+}
+
 #[test]
 fn what_waits_does_not_pass_a_gate_that_is_shut_meanwhile() {
     let mut made = bearer();
@@ -223,6 +258,65 @@ fn thresholds_are_reported() {
         assert!(reports.len() > 2, "{due:?}: {reports:?}");
         assert_eq!(function.bearers.get(id).unwrap().active_s, 15);
     }
+}
+
+/// By who has the radio: not by who stands between, for whom somebody else does.
+#[test]
+fn what_became_of_packets_is_told_to_who_asks() {
+    let mut made = Bearer::new(peer(10, 0xc0), Peer::plain(Ipv4Addr::from(USER).into()));
+    made.follows_delivery = true;
+    let (mut function, id) = with(made.clone());
+    made.radio = peer(11, 0xa0);
+    let between = function.bearers.add(made).unwrap();
+    let packet = v4_packet(SERVER, USER, 0, b"hello");
+    let mut say = |id: BearerId, sequence: u32, polls: bool, packet: &[u8]| {
+        let mut content = [0; 64];
+        let frame = nr_ran::Frame::UserData(UserData {
+            sequence,
+            polls,
+            ..UserData::default()
+        });
+        let count = frame.emit(&mut content).unwrap();
+        let container: (u8, &[u8]) = (EXTENSION_NR_RAN, &content[..count]);
+        let came = message(G_PDU, id.teid(Side::Core), &[container], packet);
+        let is_done = function.handle(&from(Side::Core), &came, 0) == Verdict::Done;
+        (is_done, function.poll_sending())
+    };
+    assert_eq!(say(id, 3, false, &packet), (false, None));
+    assert_eq!(say(between, 3, true, &packet), (false, None));
+    for (sequence, body, lost) in [
+        (7, &packet[..], Some([(4, 6)])),
+        // A question alone is no packet that was dropped.
+        (9, &[], Some([(8, 8)])),
+        (10, &[], None),
+    ] {
+        let (is_done, sent) = say(id, sequence, true, body);
+        assert_eq!(is_done, body.is_empty());
+        let Some(Sending::Datagram {
+            side, to, bytes, ..
+        }) = sent
+        else {
+            panic!("{sequence}: nothing was sent");
+        };
+        assert_eq!((side, to), (Side::Core, address(10)));
+        let status = Message::parse(&bytes).unwrap();
+        assert_eq!(
+            (status.kind, status.teid, status.body),
+            (G_PDU, 0xc0, &[][..])
+        );
+        let (kind, content) = extensions(&status)[0].clone();
+        assert_eq!(kind, EXTENSION_NR_RAN);
+        let Some(nr_ran::Frame::Delivery(status)) = nr_ran::Frame::parse(&content) else {
+            panic!("{content:?}");
+        };
+        let ranges = status.lost.map(|lost| lost.iter().collect::<Vec<_>>());
+        assert_eq!(ranges.as_deref(), lost.as_ref().map(|lost| &lost[..]));
+        assert_eq!(status.desired_bytes, HoldLimits::default().bytes_per_bearer);
+    }
+    let delivery = function.bearers.delivery(id).unwrap();
+    assert_eq!((delivery.said(), delivery.missing()), (3, 0));
+    assert_eq!(function.drops(Side::Core).total(), 0);
+    assert_eq!(function.bearers.delivery(between).unwrap().said(), 0);
 }
 
 #[test]

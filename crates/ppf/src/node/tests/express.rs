@@ -36,6 +36,10 @@ fn kinds() -> Vec<Bearer> {
     let far = Bearer::new(Peer::plain(address("10.0.0.2")), tunnel("192.0.2.77", 5));
     let mut plain_set = Bearer::new(Peer::plain(address("10.0.0.4")), tunnel("192.0.2.9", 98));
     plain_set.flows = [Flows::Set(6), Flows::Set(7)];
+    let (mut reflective, mut paged) = (set.clone(), plain_set.clone());
+    (reflective.reflective, paged.reflective) = (true, true);
+    paged.paging_policy = Some(3);
+    paged.core = Peer::plain(address("10.0.0.5"));
     vec![
         relay(),
         plain(),
@@ -48,6 +52,8 @@ fn kinds() -> Vec<Bearer> {
         far,
         mapped,
         plain_set,
+        reflective,
+        paged,
     ]
 }
 
@@ -82,9 +88,9 @@ fn frame(ids: &[BearerId], random: &mut Random) -> (u16, Vec<u8>) {
         _ => (RADIO, Side::Radio),
     };
     if port == CORE && random.next(2) == 0 {
-        let user = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"][random.next(4) as usize];
+        let user = format!("10.0.0.{}", 1 + random.next(5));
         let bytes = [0, 20, 70, 90, 300, 1480][random.next(6) as usize];
-        return (port, framed(port, IPV4, &inner("8.8.8.8", user, bytes)));
+        return (port, framed(port, IPV4, &inner("8.8.8.8", &user, bytes)));
     }
     let id = ids[random.next(ids.len() as u64) as usize];
     let sizes = [0, 1, 20, 60, 100, 400, 1452];

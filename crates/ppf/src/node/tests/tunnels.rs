@@ -312,3 +312,42 @@ fn a_user_that_is_another_bearer_s_by_now_stays_that_one_s() {
     let usage = world.node.function.bearers.get(second).unwrap().usage;
     assert_eq!(usage[Side::Radio as usize].packets, 2);
 }
+
+/// To who asks for it, by the port that it asked by (TS 38.425, 5.4.2).
+#[test]
+fn a_delivery_status_leaves_where_no_tunnel_leads_on() {
+    let mut world = World::new();
+    world.meet(CORE, "198.51.100.9");
+    world.meet(RADIO, "192.0.2.77");
+    let (id, _) = BearerId::of(0x402);
+    let mut made = Bearer::new(
+        tunnel("198.51.100.9", 77),
+        Peer::plain(address("192.0.2.77")),
+    );
+    made.follows_delivery = true;
+    put(&mut world.node, id, made);
+    let user = inner("8.8.8.8", "192.0.2.77", 60);
+    let mut left = Vec::new();
+    for (sequence, polls) in [(1, 0), (4, 1)] {
+        // DL USER DATA: its kind, flags, and a sequence number of 24 bits.
+        let container = [0, 0, 0, 0x84, 2, polls, 0, 0, 0, sequence, 0, 0];
+        let body = [&container[..], &user].concat();
+        let mut message = g_pdu(id.teid(Side::Core), &body);
+        message[0] = 0x34;
+        let frame = datagram(CORE, "198.51.100.9", "198.51.100.1", &message);
+        left.extend(world.come(CORE, &frame));
+        left.extend(world.poll());
+    }
+    let ports: Vec<u16> = left.iter().map(|(port, _)| *port).collect();
+    assert_eq!(ports, [RADIO, RADIO, CORE], "both packets, and a status");
+    let (ethernet, ip, _, message) = opened(CORE, &left[2].1);
+    assert_eq!(ethernet.destination, station(CORE));
+    assert_eq!(ip.destination, address("198.51.100.9"));
+    let message = Message::parse(message).unwrap();
+    assert_eq!((message.teid, message.body), (77, &[][..]));
+    let mut extensions = message.extensions;
+    let content = extensions.next().unwrap().content;
+    // Numbers 2 and 3 are lost, and 512 KiB are wanted: what may be held.
+    assert_eq!(content[..13], [0x11, 0, 0, 8, 0, 0, 1, 0, 0, 2, 0, 0, 3]);
+    assert_eq!(world.node.function.drops(Side::Core).total(), 0);
+}

@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+mod several;
+
 use millrace_ppf::{Answer, Api, Config, OPENAPI, Question, Running, Store};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
@@ -187,7 +189,26 @@ fn every_answer_is_as_the_document_says() {
             }
         }
     }
-    assert_eq!(asked_ways, 19, "the document has other ways");
+    assert_eq!(asked_ways, 20, "the document has other ways");
+}
+
+#[test]
+fn what_became_of_packets_is_said_of_who_follows_it() {
+    let place = tempfile::tempdir().unwrap();
+    let (api, document) = (api(place.path()), document());
+    let kind = "application/json";
+    for follows in [false, true] {
+        let far = |teid: u32| json!({ "address": "192.0.2.9", "teid": teid });
+        let spec = json!({ "core": far(1), "radio": far(2), "follows_delivery": follows });
+        let added = said(&asked(&api, "POST", "/v1/bearers", kind, &spec));
+        let target = format!("/v1/bearers/{}", added["id"]);
+        for method in ["GET", "DELETE"] {
+            let bearer = said(&asked(&api, method, &target, "", &Value::Null));
+            let schema = &document["components"]["schemas"]["Bearer"];
+            check(&document, schema, &bearer, &target);
+            assert_eq!(bearer["delivery"]["statuses"] == json!(0), follows);
+        }
+    }
 }
 
 #[test]
@@ -240,93 +261,6 @@ fn a_ue_has_bearers_and_goes_after_them() {
         asked(&second, "DELETE", "/v1/ues/0", "", &Value::Null).status,
         200
     );
-}
-
-#[test]
-fn several_are_added_each_if_it_can_be() {
-    let place = tempfile::tempdir().unwrap();
-    let api = api(place.path());
-    let line = |user: u32, teid: u32| {
-        let user = std::net::Ipv4Addr::from_bits(0x0a00_0000 + user);
-        format!(r#"{{"core":{{"user":"{user}"}},"radio":{{"address":"192.0.2.8","teid":{teid}}}}}"#)
-    };
-    let mut lines: Vec<String> = (1..=1000).map(|number| line(number, number)).collect();
-    lines[10] = "nonsense".to_owned();
-    lines[20] = line(1, 7);
-    lines.push(String::new());
-    let kind = "application/x-ndjson";
-    let answer = asked(&api, "POST", "/v1/bearers", kind, &json!(lines.join("\n")));
-    let answer = said(&answer);
-    assert_eq!(
-        (&answer["added"], &answer["refused"]),
-        (&json!(998), &json!(2))
-    );
-    assert_eq!(answer["ids"].as_array().unwrap().len(), 1000);
-    let refusals = answer["refusals"].as_array().unwrap();
-    assert_eq!(
-        (&refusals[0]["line"], &refusals[1]["line"]),
-        (&json!(11), &json!(21))
-    );
-    // All of them, page by page.
-    let (mut from, mut seen) = (json!(0), std::collections::HashSet::new());
-    while !from.is_null() {
-        let page = asked(
-            &api,
-            "GET",
-            &format!("/v1/bearers?limit=77&from={from}"),
-            "",
-            &Value::Null,
-        );
-        let page = said(&page);
-        for bearer in page["bearers"].as_array().unwrap() {
-            assert!(seen.insert(bearer["id"].to_string()));
-        }
-        from = page["next"].clone();
-    }
-    assert_eq!(seen.len(), 998);
-    let some = json!({ "ids": answer["ids"].as_array().unwrap()[..5] });
-    let gone = asked(
-        &api,
-        "POST",
-        "/v1/bearers/remove",
-        "application/json",
-        &some,
-    );
-    assert_eq!(said(&gone)["bearers"].as_array().unwrap().len(), 5);
-    let again = asked(
-        &api,
-        "POST",
-        "/v1/bearers/remove",
-        "application/json",
-        &some,
-    );
-    assert_eq!(said(&again)["bearers"].as_array().unwrap().len(), 0);
-}
-
-#[test]
-fn lines_without_an_end_are_refused() {
-    let place = tempfile::tempdir().unwrap();
-    let api = api(place.path());
-    let kind = "application/x-ndjson";
-    let add = |count: usize| {
-        asked(
-            &api,
-            "POST",
-            "/v1/bearers",
-            kind,
-            &json!("1\n".repeat(count)),
-        )
-    };
-    let answer = add((1 << 20) + 1);
-    assert_eq!(answer.status, 413);
-    assert!(said(&answer)["error"].is_string());
-    let answer = said(&add(1000));
-    assert_eq!(
-        (&answer["added"], &answer["refused"]),
-        (&json!(0), &json!(1000))
-    );
-    assert_eq!(answer["refusals"].as_array().unwrap().len(), 100);
-    assert!(answer["refusals"].to_string().contains("invalid type"));
 }
 
 #[test]
