@@ -302,7 +302,8 @@ impl Port for AfXdp {
     fn counters(&self) -> Counters {
         let mut counters = self.counters;
         for queue in &self.queues {
-            let (full, too_long) = sys::dropped(queue.as_fd()).unwrap_or_default();
+            let dropped = sys::dropped(queue.as_fd(), self.is_zero_copy);
+            let (full, too_long) = dropped.unwrap_or_default();
             counters.received.drop(Cause::Full, full);
             counters.received.drop(Cause::TooLong, too_long);
         }

@@ -215,7 +215,13 @@ impl VhostUser {
     fn hear(&mut self, now: Instant) {
         match self.listen() {
             Ok(()) => self.review(),
-            Err(Closed::PeerGone) if self.has_left_some(now) => {}
+            Err(Closed::PeerGone) => {
+                // It may have enabled rings just before.
+                self.review();
+                if !self.has_left_some(now) {
+                    self.end(Closed::PeerGone, now);
+                }
+            }
             Err(why) => self.end(why, now),
         }
     }

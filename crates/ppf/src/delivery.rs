@@ -11,6 +11,8 @@ const HALF: u32 = SEQUENCES / 2;
 /// Ranges that are remembered, at most: with more, the oldest are reported no more.
 const LOST_MAX: usize = 32;
 const RANGE_BYTES: usize = 6;
+/// Between two statuses, at least.
+const APART_NS: u64 = 100_000;
 
 /// What is known of a bearer's packets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,8 +21,9 @@ pub struct Delivery {
     next: Option<u32>,
     /// First and last numbers of what did not come, in order.
     lost: Vec<(u32, u32)>,
-    /// How often what is missing was said.
+    /// How often what is missing was said, and when it was last, in nanoseconds.
     said: u64,
+    said_ns: Option<u64>,
     /// What the far end said last.
     pub told: Told,
 }
@@ -141,9 +144,17 @@ impl Delivery {
         self.said
     }
 
+    /// Whether enough time has passed since the last status: who sends may poll in each packet.
+    #[must_use]
+    pub fn may_say(&self, now_ns: u64) -> bool {
+        self.said_ns
+            .is_none_or(|said_ns| now_ns.saturating_sub(said_ns) >= APART_NS)
+    }
+
     /// A status was sent: what is missing is said once (TS 38.425, 5.4.2.1).
-    pub fn handle_said(&mut self) {
+    pub fn handle_said(&mut self, now_ns: u64) {
         self.said += 1;
+        self.said_ns = Some(now_ns);
         self.lost.clear();
     }
 
@@ -246,7 +257,9 @@ mod tests {
         other.handle_status(&status);
         assert_eq!((other.told.lost, other.told.delivered), (5, Some(5)));
         assert_eq!((delivery.missing(), delivery.said()), (5, 0));
-        delivery.handle_said();
+        assert!(delivery.may_say(0));
+        delivery.handle_said(5);
+        assert!(!delivery.may_say(4 + APART_NS) && delivery.may_say(5 + APART_NS));
         assert_eq!(delivery.status(&state, &mut ranges).lost, None);
         assert_eq!((delivery.missing(), delivery.said()), (0, 1));
     }

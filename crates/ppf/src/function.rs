@@ -318,7 +318,7 @@ impl Function {
             Ok(way) => way,
             Err(Cause::Comprehension) => return self.tell_known(outer, now_ns),
             // A frame without a packet is for whoever follows it, where no tunnel leads on.
-            Err(Cause::Empty) if has_extra && self.follow(id, side, message) => {
+            Err(Cause::Empty) if has_extra && self.follow(id, side, message, now_ns) => {
                 return Verdict::Done;
             }
             Err(cause) => return self.drop(outer.side, cause),
@@ -327,7 +327,7 @@ impl Function {
             return self.tell_too_big(id, side, Some(message), message.body, &way, now_ns);
         }
         if has_extra {
-            self.follow(id, side, message);
+            self.follow(id, side, message, now_ns);
         }
         if message.kind == END_MARKER {
             self.bearers.events.push(Event::EndMarker(id, side));

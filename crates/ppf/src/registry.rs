@@ -3,6 +3,7 @@
 //! A change is checked, written down, and only then told to workers and to whoever asked. So a bearer that somebody was told of is there
 //! after a kill, and its tunnels have the numbers that its peers know.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use crate::bearer::{BEARERS_MAX, Bearer, BearerId, MeterId, SHARDS};
@@ -160,7 +161,13 @@ impl Registry {
         &mut self,
         wanted: &[(Option<BearerId>, &BearerSpec)],
     ) -> Result<Vec<Result<Put, ChangeError>>, StoreError> {
+        let mut known = HashSet::new();
         let put = wanted.iter().map(|(id, spec)| match id {
+            // Workers are told of all that is added, and then of all that changes.
+            Some(id) if !known.insert(*id) => {
+                let why = "it was changed before in the same request: a bearer is there once";
+                Err(ChangeError::Refused(why.to_owned()))
+            }
             Some(id) => self.alter(*id, spec),
             None => self.admit(spec).map_err(ChangeError::Refused),
         });

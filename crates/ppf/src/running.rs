@@ -113,9 +113,9 @@ impl Running {
         markers: u32,
     ) -> Result<Vec<Result<Put, ChangeError>>, ChangeError> {
         let done = {
-            // Workers are told in the order of changes.
-            let mut registry = self.registry();
+            // Workers are told in the order of changes: whoever has the way has the registry next.
             let mut way = self.way_for(wanted.len())?;
+            let mut registry = self.registry();
             let done = registry.put(wanted)?;
             let (mut added, mut changed) = (Vec::new(), Vec::new());
             for (put, (_, spec)) in done.iter().zip(wanted) {
@@ -236,8 +236,8 @@ impl Running {
     pub fn remove(&self, ids: &[BearerId]) -> Result<Vec<BearerReport>, ChangeError> {
         let (answer, answers) = channel();
         let (gone, pieces) = {
-            let mut registry = self.registry();
             let mut way = self.way_for(ids.len())?;
+            let mut registry = self.registry();
             let gone = registry.remove(ids)?;
             self.tell_all(&gone, Command::Forget);
             let shards = by_shard(gone.iter().map(|(id, _)| *id), |id| *id);

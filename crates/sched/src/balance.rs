@@ -186,13 +186,15 @@ impl Load {
     }
 
     /// What to give to a worker of another steady load. `costs` are what an event of each stage costs, `stages` says which may be done by
-    /// another worker than the one before them, and `may_move` what may be given at all: the rest is load that stays.
+    /// another worker than the one before them, and `may_move` what may be given at all, `may_go` what of that now: the rest is load that
+    /// stays.
     pub(crate) fn choose(
         &mut self,
         other: u64,
         costs: &[u64],
         stages: &[Fused],
         may_move: impl Fn(Place) -> bool,
+        may_go: impl Fn(&Move) -> bool,
     ) -> Vec<Move> {
         let (own, least) = (
             self.steady(),
@@ -203,47 +205,14 @@ impl Load {
             },
         );
         let chosen = match own >= LOADED && other + least <= own {
-            true => self.choose_between(own, other, costs, stages, may_move),
+            true => {
+                let mut shares = self.shares(costs);
+                shares.retain(|(place, _)| may_move(*place));
+                choose_between(own, other, &shares, stages, may_go)
+            }
             false => Vec::new(),
         };
         self.is_giving = !chosen.is_empty();
-        chosen
-    }
-
-    fn choose_between(
-        &self,
-        mut own: u64,
-        mut other: u64,
-        costs: &[u64],
-        stages: &[Fused],
-        may_move: impl Fn(Place) -> bool,
-    ) -> Vec<Move> {
-        let mut chosen = Vec::new();
-        let mut shares = self.shares(costs);
-        shares.retain(|(place, _)| may_move(*place));
-        let from = |first: usize| {
-            let range = first..group_of(stages, first).end;
-            let is_in = |(place, _): &&(Place, u64)| range.contains(&place.stage().index());
-            let part: Vec<_> = shares.iter().filter(is_in).copied().collect();
-            buckets(&part, &range)
-        };
-        let begins = |stage: &usize| group_of(stages, *stage).start == *stage;
-        let mut wholes: Vec<_> = (0..stages.len()).filter(begins).flat_map(from).collect();
-        wholes.sort_by_key(Move::heaviest_first);
-        for whole in wholes {
-            if chosen.len() < MOVES && other + whole.load + DIFFERENCE <= own {
-                (own, other) = (own - whole.load.min(own), other + whole.load);
-                chosen.push(whole);
-            }
-        }
-        if !chosen.is_empty() {
-            return chosen;
-        }
-        // Whole buckets are too much: the later stages of one of them.
-        let parts = (1..stages.len()).filter(|stage| !stages[*stage].is_fused());
-        let parts = parts.flat_map(from);
-        let better = parts.filter(|part| part.load > 0 && other + part.load + DIFFERENCE <= own);
-        chosen.extend(better.max_by_key(|part| part.load.min(own - part.load)));
         chosen
     }
 
@@ -304,6 +273,43 @@ impl Load {
     }
 }
 
+/// What to give of these shares, so that both have more nearly the same.
+fn choose_between(
+    mut own: u64,
+    mut other: u64,
+    shares: &[(Place, u64)],
+    stages: &[Fused],
+    may_go: impl Fn(&Move) -> bool,
+) -> Vec<Move> {
+    let mut chosen = Vec::new();
+    let from = |first: usize| {
+        let range = first..group_of(stages, first).end;
+        let is_in = |(place, _): &&(Place, u64)| range.contains(&place.stage().index());
+        let part: Vec<_> = shares.iter().filter(is_in).copied().collect();
+        let mut parts = buckets(&part, &range);
+        parts.retain(&may_go);
+        parts
+    };
+    let begins = |stage: &usize| group_of(stages, *stage).start == *stage;
+    let mut wholes: Vec<_> = (0..stages.len()).filter(begins).flat_map(from).collect();
+    wholes.sort_by_key(Move::heaviest_first);
+    for whole in wholes {
+        if chosen.len() < MOVES && other + whole.load + DIFFERENCE <= own {
+            (own, other) = (own - whole.load.min(own), other + whole.load);
+            chosen.push(whole);
+        }
+    }
+    if !chosen.is_empty() {
+        return chosen;
+    }
+    // Whole buckets are too much: the later stages of one of them.
+    let parts = (1..stages.len()).filter(|stage| !stages[*stage].is_fused());
+    let parts = parts.flat_map(from);
+    let better = parts.filter(|part| part.load > 0 && other + part.load + DIFFERENCE <= own);
+    chosen.extend(better.max_by_key(|part| part.load.min(own - part.load)));
+    chosen
+}
+
 /// What goes to another worker: stages of a bucket that stand beside each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Move {
@@ -315,6 +321,13 @@ pub(crate) struct Move {
 impl Move {
     fn has(&self, place: Place) -> bool {
         place.bucket() == self.bucket && self.stages.contains(&place.stage().index())
+    }
+
+    /// What goes, whether it is there or not.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place> + use<> {
+        let bucket = self.bucket;
+        let stages = self.stages.clone();
+        stages.map(move |stage| Place::new(StageId(stage as u8), bucket))
     }
 
     fn heaviest_first(&self) -> impl Ord + use<> {

@@ -124,11 +124,16 @@ pub(super) fn is_zero_copy(fd: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 /// Packets that were for the socket and did not reach its ring, since it was bound: for want of room, and since they were too long.
-pub(super) fn dropped(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+/// Drivers that share frames count an empty fill ring also where nothing is dropped for it: then all are for want of room.
+pub(super) fn dropped(fd: BorrowedFd<'_>, is_zero_copy: bool) -> io::Result<(u64, u64)> {
     // `struct xdp_statistics`: dropped, two of bad descriptors, the ring was full, there was nothing to receive into.
     let [dropped, _, _, full, empty, _] = get::<6>(fd, libc::XDP_STATISTICS)?;
     // What found nothing to be received into is counted in both; all else that is dropped was longer than a buffer.
-    let without = empty.min(dropped);
+    let without = if is_zero_copy {
+        dropped
+    } else {
+        empty.min(dropped)
+    };
     Ok((full + without, dropped - without))
 }
 

@@ -106,6 +106,22 @@ fn packets_of_a_dead_front_end_are_received_before_the_next_one_has_the_port() {
 }
 
 #[test]
+fn packets_are_received_of_who_died_before_its_ring_was_seen() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("vhost.sock");
+    let mut port = server(&path);
+    let raw = Raw::silent(&path, false);
+    raw.say_features(0);
+    raw.say_memory();
+    raw.say_ring(TX);
+    raw.describe(TX, 0, BUFFERS, 1012, 0);
+    raw.offer(TX, &[0]);
+    drop(raw.socket);
+    until(&mut port, |port| port.receive_queues() == 1);
+    assert_eq!(port.receive(0, &mut Burst::new(2)), 1);
+}
+
+#[test]
 fn whoever_adds_packets_for_a_dead_front_end_does_not_keep_its_port() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("vhost.sock");

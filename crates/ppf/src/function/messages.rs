@@ -11,7 +11,7 @@ use millrace_wire::gtpu::{
     Message, PORT, SUPPORTED_EXTENSIONS, emit_extension,
 };
 
-use super::{Function, Outer, REPLY_BYTES_MAX, Reply, Verdict, carry};
+use super::{Function, Outer, REPLY_BYTES_MAX, Reply, SENDINGS_MAX, Verdict, carry};
 use crate::bearer::{BearerId, Side};
 use crate::cause::Cause;
 use crate::delivery::State;
@@ -151,7 +151,13 @@ impl Function {
     }
 
     /// Follows what becomes of a bearer's packets, if that is wanted; whether a message says something of it.
-    pub(super) fn follow(&mut self, id: BearerId, side: Side, message: &Message<'_>) -> bool {
+    pub(super) fn follow(
+        &mut self,
+        id: BearerId,
+        side: Side,
+        message: &Message<'_>,
+        now_ns: u64,
+    ) -> bool {
         let Some(delivery) = self.bearers.delivery_mut(id) else {
             return false;
         };
@@ -170,15 +176,19 @@ impl Function {
             }
             is_of_it = true;
         }
-        if polls && side == Side::Core {
-            self.tell_delivery(id);
+        if polls && side == Side::Core && delivery.may_say(now_ns) {
+            self.tell_delivery(id, now_ns);
         }
         is_of_it
     }
 
     /// Tells who sends what became of it, if this is where the radio is: no tunnel leads on to another node, which would say so (TS 38.425,
     /// 5.4.2). What is wanted is what may be held for the bearer: packets that need not wait leave at once.
-    fn tell_delivery(&mut self, id: BearerId) {
+    fn tell_delivery(&mut self, id: BearerId, now_ns: u64) {
+        // Whoever polls leaves room for what must not be lost, such as echo requests and end markers.
+        if self.sendings.len() >= SENDINGS_MAX / 2 {
+            return;
+        }
         let hot = self.bearers.hot(id).copied();
         let Some(hot) = hot.filter(|hot| hot.is_plain(Side::Radio)) else {
             return;
@@ -199,7 +209,7 @@ impl Function {
         if self.send_tunnelled(&hot, Side::Core, header, &[])
             && let Some(delivery) = self.bearers.delivery_mut(id)
         {
-            delivery.handle_said();
+            delivery.handle_said(now_ns);
         }
     }
 

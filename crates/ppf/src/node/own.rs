@@ -27,21 +27,21 @@ impl Node {
         let Some(mut own) = self.own.take() else {
             return;
         };
-        for _ in 0..BURST {
+        for turn in 0..BURST {
             if !self.has_room(outs) {
                 break;
             }
-            let (from, sent) = match self.function.poll_sending() {
-                Some(Sending::Datagram { side, .. } | Sending::Plain { side, .. })
-                    if self.port_of(side).is_none() =>
-                {
-                    continue;
-                }
-                Some(sending) => self.send_sending(sending, &mut own, outs),
-                None => match self.send_released(&mut own, outs) {
-                    Some(sent) => sent,
-                    None => break,
-                },
+            // In turns: neither waits for the other's end.
+            let sent = match turn % 2 {
+                0 => self
+                    .send_message(&mut own, outs)
+                    .or_else(|| self.send_released(&mut own, outs)),
+                _ => self
+                    .send_released(&mut own, outs)
+                    .or_else(|| self.send_message(&mut own, outs)),
+            };
+            let Some((from, sent)) = sent else {
+                break;
             };
             if let (Some(port), Err(cause)) = (self.port_of(from), sent) {
                 self.counts[port].drop(cause);
@@ -53,6 +53,21 @@ impl Node {
     /// The first port of a side: where is counted what has no port.
     fn port_of(&self, side: Side) -> Option<usize> {
         self.interfaces.iter().position(|own| own.side == side)
+    }
+
+    /// Sends a message of the function's own. None: there is none.
+    fn send_message(
+        &mut self,
+        own: &mut Burst,
+        outs: &mut Outs,
+    ) -> Option<(Side, Result<(), LinkCause>)> {
+        loop {
+            let sending = self.function.poll_sending()?;
+            let (Sending::Datagram { side, .. } | Sending::Plain { side, .. }) = &sending;
+            if self.port_of(*side).is_some() {
+                return Some(self.send_sending(sending, own, outs));
+            }
+        }
     }
 
     fn send_sending(

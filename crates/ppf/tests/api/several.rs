@@ -94,20 +94,22 @@ fn several_are_changed_and_others_are_added() {
     lines.push(line(None, 1, true));
     lines.push(line(Some(7 << 20 | 1), 600, true));
     lines.push(line(Some(u64::MAX), 600, true));
-    lines.push(line(id(3), 300, true));
+    lines.push(line(id(3), 601, true));
+    lines.push(line(None, 300, true));
     lines.push(line(None, 600, true).replace("gates", "colour"));
     lines.push(line(None, 600, true));
     let answer = ask("PUT", &lines);
     let counts = ["changed", "added", "refused"].map(|name| answer[name].as_u64());
-    assert_eq!(counts, [Some(500), Some(2), Some(4)], "{answer}");
+    assert_eq!(counts, [Some(500), Some(2), Some(5)], "{answer}");
     let back: Vec<Value> = answer["ids"].as_array().unwrap()[..500].to_vec();
     assert!(back.iter().rev().eq(ids.as_array().unwrap()));
     let refusals = answer["refusals"].as_array().unwrap();
     for (refusal, (number, why)) in refusals.iter().zip([
         (502, "no such one"),
         (503, "no bearer's number"),
-        (504, "has the user 10.0.1.44 already"),
-        (505, "colour"),
+        (504, "changed before"),
+        (505, "has the user 10.0.1.44 already"),
+        (506, "colour"),
     ]) {
         assert_eq!(refusal["line"], json!(number));
         assert!(

@@ -24,7 +24,7 @@ fn choose(level: u64, events: &[(usize, usize)], other: u64) -> Vec<(usize, u64)
         .iter()
         .map(|(bucket, count)| (0, *bucket, *count))
         .collect();
-    let chosen = load_of(level, &events).choose(other, &[10], &dear([false]), |_| true);
+    let chosen = load_of(level, &events).choose(other, &[10], &dear([false]), |_| true, |_| true);
     chosen
         .iter()
         .map(|chosen| (chosen.bucket, chosen.load))
@@ -50,7 +50,10 @@ fn what_moves_makes_the_more_loaded_one_less_loaded() {
 fn it_begins_for_a_tenth_and_ends_for_less() {
     let even: Vec<_> = (0..100).map(|bucket| (0, bucket, 1)).collect();
     let mut load = load_of(1000, &even);
-    let mut choose = |other| load.choose(other, &[10], &dear([false]), |_| true).len();
+    let mut choose = |other| {
+        load.choose(other, &[10], &dear([false]), |_| true, |_| true)
+            .len()
+    };
     assert_eq!(choose(910), 0);
     assert_eq!(choose(890), MOVES - 4);
     assert_eq!(choose(950), 1, "it goes on");
@@ -93,16 +96,19 @@ fn an_elephant_is_cut_where_its_stages_may_be_apart() {
         }]
     };
     assert_eq!(
-        elephant.choose(0, &costs, &dear([false, true, true]), |_| true),
+        elephant.choose(0, &costs, &dear([false, true, true]), |_| true, |_| true),
         part(2, 500)
     );
     assert_eq!(
-        elephant.choose(0, &costs, &dear([false, true, false]), |_| true),
+        elephant.choose(0, &costs, &dear([false, true, false]), |_| true, |_| true),
         part(1, 750)
     );
-    assert_eq!(elephant.choose(0, &costs, &dear([false; 3]), |_| true), []);
     assert_eq!(
-        elephant.choose(480, &costs, &dear([false, true, true]), |_| true),
+        elephant.choose(0, &costs, &dear([false; 3]), |_| true, |_| true),
+        []
+    );
+    assert_eq!(
+        elephant.choose(480, &costs, &dear([false, true, true]), |_| true, |_| true),
         []
     );
 }
@@ -113,7 +119,7 @@ fn what_the_user_has_cut_off_moves_on_its_own() {
     let even: Vec<_> = (0..20).map(|at| (at % 2, usize::from(at) / 2, 5)).collect();
     let stages = [Fused::First, Fused::Pinned(false)];
     let mut load = load_of(1000, &even);
-    let moved = load.choose(200, &[10, 10], &stages, |_| true);
+    let moved = load.choose(200, &[10, 10], &stages, |_| true, |_| true);
     assert!(
         moved
             .iter()
@@ -121,7 +127,7 @@ fn what_the_user_has_cut_off_moves_on_its_own() {
     );
     assert_eq!(moved.len(), MOVES, "{moved:?}");
     let mut load = load_of(1000, &even);
-    let moved = load.choose(200, &[10, 10], &dear([false, true]), |_| true);
+    let moved = load.choose(200, &[10, 10], &dear([false, true]), |_| true, |_| true);
     assert!(
         moved
             .iter()
@@ -167,15 +173,30 @@ fn what_may_not_move_is_load_that_stays() {
     // Half of all is of a bucket that cannot go.
     let mut load = load_of(1000, &[(0, 7, 50), (0, 1, 25), (0, 2, 25), (1, 7, 0)]);
     let may_move = |place: Place| place.bucket() != 7;
-    let moved = load.choose(0, &[10, 10], &dear([false, true]), may_move);
+    let moved = load.choose(0, &[10, 10], &dear([false, true]), may_move, |_| true);
     let moved: Vec<_> = moved.iter().map(|one| (one.bucket, one.load)).collect();
     assert_eq!(moved, [(1, 250), (2, 250)]);
     // Of one whose first stage cannot, the second can.
     let mut load = load_of(1000, &[(0, 7, 50), (1, 7, 50)]);
     let may_move = |place: Place| place.stage() != StageId(0);
-    let moved = load.choose(0, &[10, 10], &dear([false, true]), may_move);
+    let moved = load.choose(0, &[10, 10], &dear([false, true]), may_move, |_| true);
     let moved: Vec<_> = moved.iter().map(|one| (one.bucket, one.load)).collect();
     assert_eq!(moved, [(7, 500)]);
+}
+
+#[test]
+fn what_may_not_go_now_is_neither_chosen_nor_reckoned_with() {
+    let mut load = load_of(1000, &[(0, 7, 50), (0, 1, 25), (0, 2, 25)]);
+    let may_go = |part: &Move| part.bucket != 7;
+    let moved = load.choose(0, &[10], &dear([false]), |_| true, may_go);
+    let moved: Vec<_> = moved.iter().map(|one| (one.bucket, one.load)).collect();
+    assert_eq!(moved, [(1, 250), (2, 250)]);
+    let mut load = load_of(1000, &[(0, 7, 50), (1, 7, 50)]);
+    let stages = dear([false, true]);
+    // Of a bucket whose first stage is away the second may go.
+    let may_go = |part: &Move| !part.stages.contains(&0);
+    let moved = load.choose(0, &[10, 10], &stages, |_| true, may_go);
+    assert_eq!((moved.len(), moved[0].stages.clone()), (1, 1..2));
 }
 
 #[test]

@@ -179,16 +179,19 @@ impl Worker {
     }
 
     fn stand_down_if_calm(&mut self, active: u64, bound: u64, now: u64) {
-        let others = u64::from(active.count_ones()) - 1;
-        let load = |worker: usize| self.shared.load(worker, now);
-        let all = (0..self.shared.workers).filter(|worker| active >> worker & 1 != 0);
-        let sum: u64 = all.clone().map(load).sum();
-        // What would wait here waits at the others then, beside what waits there.
-        let wait = |worker: usize| match self.shared.loads[worker].0.is_long_asleep(now) {
-            true => 0,
-            false => self.shared.seen[worker].0.late_wait_ns.get(),
+        // One that sleeps does not look, and could not give back what it was given.
+        let is_up = |worker: &usize| {
+            active >> worker & 1 != 0 && !self.shared.loads[*worker].0.is_long_asleep(now)
         };
-        let longest = all.filter(|worker| *worker != self.index).map(wait).max();
+        let others = (0..self.shared.workers).filter(|worker| *worker != self.index);
+        let others: Vec<usize> = others.filter(is_up).collect();
+        let loads = others.iter().map(|worker| self.shared.load(*worker, now));
+        let sum = self.load.level + loads.sum::<u64>();
+        // What would wait here waits at the others then, beside what waits there.
+        let waits = others.iter().map(|worker| &self.shared.seen[*worker].0);
+        let longest = waits.map(|seen| seen.late_wait_ns.get()).max();
+        let to = others.iter().fold(0, |to, worker| to | 1 << worker);
+        let others = others.len() as u64;
         let is_calm = others > 0
             && sum <= CALM * others
             && longest.unwrap_or(0) + self.activity.late_wait_ns / others
@@ -208,7 +211,7 @@ impl Worker {
             .compare_exchange(active, left, AcqRel, Acquire);
         if exchange.is_ok() {
             self.seen().stood_down.add(1);
-            self.leave(left);
+            self.leave(to);
         }
     }
 

@@ -101,6 +101,10 @@ impl Worker {
 
     /// Who has less to do, if there is much to do here.
     fn find_helper(&mut self) -> Option<usize> {
+        // What is lent would stay.
+        if self.activity.is_leaving() {
+            return None;
+        }
         let workers = self.shared.workers;
         let lend_above = self.shared.tuning.lend_above.load(Ordering::Relaxed);
         if self.queues.len() <= lend_above || self.lending.used.count_ones() as usize == LOANS_MAX {

@@ -18,6 +18,7 @@
 use std::collections::HashMap;
 
 use super::Worker;
+use crate::balance::Move;
 use crate::event::{Event, StageId};
 use crate::graph::Kind;
 use crate::map::{BUCKETS, Leave, Pins, Place};
@@ -162,14 +163,15 @@ impl Worker {
     /// Gives buckets to another worker, but those that are not ours to give, are pinned, are on their way already, or of which something is
     /// lent. How many are given: those of several stages that stand beside each other are one.
     pub(super) fn give_away(&mut self, places: &[Place], to: usize) -> usize {
-        // What was lent comes back here, and what belongs together stays so: the rest of it would never find it again.
-        let is_lent = |place: Place| {
-            let group = self.shared.fusion.group(place.stage().index());
-            let mut stages = group.map(|stage| StageId(stage as u8));
-            stages.any(|stage| self.lending.has(Place::new(stage, place.bucket())))
-        };
-        let may_go = |place: &&Place| self.may_move(**place) && !is_lent(**place);
+        let may_go = |place: &&Place| self.may_move(**place);
         let places: Vec<Place> = places.iter().filter(may_go).copied().collect();
+        // What was lent comes back here, and what goes together stays so: the rest of it would never find it again.
+        let group = |place: &Place| self.shared.fusion.group(place.stage().index());
+        let are_together =
+            |one: &Place, next: &Place| one.bucket() == next.bucket() && group(one) == group(next);
+        let parts = places.chunk_by(are_together);
+        let parts = parts.filter(|part| !part.iter().any(|place| self.lending.has(*place)));
+        let places = parts.flatten().copied().collect::<Vec<Place>>();
         if to == self.index || places.is_empty() {
             return 0;
         }
@@ -217,19 +219,18 @@ impl Worker {
             return;
         };
         let stages = shared.fusion.of_each(&costs);
-        let (flows, pins) = (&self.flows, &shared.pins);
+        let (flows, lending, pins) = (&self.flows, &self.lending, &shared.pins);
         let may_move = |place| flows.may_move(place, pins);
-        let chosen = self.load.choose(load(&least), &costs, &stages, may_move);
+        let may_go = |part: &Move| !part.places().any(|place| lending.has(place));
+        let chosen = self
+            .load
+            .choose(load(&least), &costs, &stages, may_move, may_go);
         if chosen.is_empty() {
             return;
         }
         let charged: u64 = chosen.iter().map(|chosen| chosen.load).sum();
         shared.loads[least].0.charge(charged);
-        let places = chosen.iter().flat_map(|chosen| {
-            let stages = chosen.stages.clone();
-            stages.map(|stage| Place::new(StageId(stage as u8), chosen.bucket))
-        });
-        let places: Vec<Place> = places.collect();
+        let places: Vec<Place> = chosen.iter().flat_map(Move::places).collect();
         self.moves += self.give_away(&places, least) as u64;
         self.load.give(&chosen);
     }

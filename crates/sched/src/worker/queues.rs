@@ -127,8 +127,8 @@ impl Queues {
         Some((Priority::ALL[priority], StageId(stage as u8)))
     }
 
-    /// Whether it is surely the next one's turn, if it has something: nothing else is as urgent, or less so, and no stage behind it, nor
-    /// it itself, has something.
+    /// Whether it may be the next one's turn, if it has something: nothing else is as urgent, or less so, and no stage behind it, nor it
+    /// itself, has something. Stages before it have their turn in [`Queues::choose`].
     #[inline]
     pub(super) fn is_next(&self, (priority, stage): Queue) -> bool {
         let mut others = self.used;

@@ -14,7 +14,12 @@ impl Worker {
         }
         let mut endpoints = self.endpoints.iter_mut().flatten();
         // One at a time, since packets wait meanwhile.
-        asked.extend(endpoints.find_map(|endpoint| endpoint.take_due(now)));
+        let due = endpoints.find_map(|endpoint| endpoint.take_due(now));
+        if let Some(state) = due.and_then(|port| self.states.get_mut(usize::from(port))) {
+            // One that did not know the tunnel yet is told again.
+            state.is_mtu_told = false;
+        }
+        asked.extend(due);
         for port in asked {
             let Some(plan) = self.plan.as_ref().and_then(|plan| plan.port(port)) else {
                 continue;
