@@ -241,8 +241,20 @@ impl Burst {
     /// Adds a packet that lies in one place of the memory. There is room.
     #[inline]
     pub(crate) fn admit(&mut self, memory: &Memory, place: Place) {
+        memory.read_head(place, &mut self.entries[self.count].head);
+        self.admit_place(place);
+    }
+
+    /// Adds one that is to be written there: what is there is not read. There is room.
+    #[inline]
+    pub(crate) fn admit_blank(&mut self, place: Place) {
+        self.entries[self.count].head = [0; HEAD_BYTES];
+        self.admit_place(place);
+    }
+
+    #[inline]
+    fn admit_place(&mut self, place: Place) {
         let entry = &mut self.entries[self.count];
-        memory.read_head(place, &mut entry.head);
         entry.length = place.length;
         entry.pieces = 0;
         entry.offload = 0;

@@ -113,6 +113,8 @@ pub struct Ring {
     /// What is sent lies there.
     own: Arc<Memory>,
     peer: Option<Peer>,
+    /// What has come just now, and is asked for.
+    came: Vec<DetachedMessage>,
     /// Received, and not released yet.
     held: Vec<DetachedMessage>,
     /// Lent, and not transmitted yet.
@@ -157,6 +159,7 @@ impl Ring {
             subscriber,
             epoll,
             peer: None,
+            came: Vec::new(),
             held: Vec::with_capacity(config.slots as usize),
             lent: VecDeque::new(),
             state: State::Connecting(None),
@@ -168,8 +171,8 @@ impl Ring {
     }
 
     /// Fills an empty burst with packets of so many bytes that lie in the pool, as many as there are room and memory for; returns how many.
-    /// They have any bytes: [`Burst::write`] and [`Burst::head_mut`] write them, and [`Port::transmit`] of this port publishes them in
-    /// place. What was lent before and not transmitted is taken back.
+    /// Their heads are zeros, and behind them are any bytes: [`Burst::write`] and [`Burst::head_mut`] write them, and [`Port::transmit`] of
+    /// this port publishes them in place. What was lent before and not transmitted is taken back.
     pub fn lend(&mut self, burst: &mut Burst, bytes: usize) -> usize {
         for loan in self.lent.drain(..) {
             drop(self.publisher.attach(loan));
@@ -189,8 +192,10 @@ impl Ring {
                 offset: loan.offset() as u32,
                 length: bytes as u32,
             };
-            burst.admit(&self.own, place);
+            burst.admit_blank(place);
             if bytes > HEAD_BYTES {
+                // The peer has its first lines still.
+                self.own.will_write(place);
                 self.lent.push_back(loan);
             } else {
                 // All of it is in the burst.
@@ -325,8 +330,13 @@ impl Port for Ring {
         burst.begin(&peer.memory);
         let tally = &mut self.counters.received;
         let (mut bytes, mut drops) = (0, 0);
+        let place = |message: &DetachedMessage| Place {
+            region: 0,
+            offset: message.offset() as u32,
+            length: message.bytes() as u32,
+        };
         // What is dropped is given back at once: a publisher that goes on meanwhile would have no end of it.
-        while !burst.is_full() && drops < DROPS_PER_CALL {
+        while self.came.len() < burst.room() && drops < DROPS_PER_CALL {
             let Some(message) = self.subscriber.pop() else {
                 break;
             };
@@ -347,19 +357,20 @@ impl Port for Ring {
                 drop(self.subscriber.attach(message));
                 continue;
             }
-            let place = Place {
-                region: 0,
-                offset: message.offset() as u32,
-                length: length as u32,
-            };
-            burst.admit(&peer.memory, place);
             bytes += length as u64;
-            if length > HEAD_BYTES {
-                self.held.push(message);
-            } else {
+            if length <= HEAD_BYTES && self.came.is_empty() {
                 // All of it is in the burst.
+                burst.admit(&peer.memory, place(&message));
                 drop(self.subscriber.attach(message));
+            } else {
+                // The subscriber has asked for its first line only.
+                peer.memory.will_read(place(&message));
+                self.came.push(message);
             }
+        }
+        for message in self.came.drain(..) {
+            burst.admit(&peer.memory, place(&message));
+            self.held.push(message);
         }
         tally.pass(burst.len() as u64, bytes);
         burst.len()

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use millrace_sched::placement::Machine;
 use millrace_switch::{
     AfXdpConfig, MemifConfig, PcapConfig, RingConfig, TapConfig, VhostUserConfig, VirtioUserConfig,
 };
@@ -39,6 +40,8 @@ const MTU_MIN: usize = 576;
 pub struct Config {
     /// Processors, with one worker each; empty: one worker, on whichever processor.
     pub processors: Vec<usize>,
+    /// So many workers, each on a processor that is chosen here, and is in `processors` then.
+    workers: Option<usize>,
     /// How long a worker looks for packets before it sleeps, in microseconds.
     pub spin_us: u32,
     /// How long packets may wait for a worker, in microseconds: as many are active as the load and this need. None: all are.
@@ -69,6 +72,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             processors: Vec::new(),
+            workers: None,
             spin_us: 50,
             latency_us: None,
             control: None,
@@ -180,8 +184,9 @@ impl Config {
     /// # Errors
     /// What is wrong, and what would be right.
     pub fn parse(text: &str) -> Result<Config, String> {
-        let config: Config =
+        let mut config: Config =
             toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        config.choose_processors(|workers| Machine::detect().choose(workers, None))?;
         config.check()?;
         Ok(config)
     }
@@ -190,6 +195,30 @@ impl Config {
     #[must_use]
     pub fn workers(&self) -> usize {
         self.processors.len().max(1)
+    }
+
+    fn choose_processors(&mut self, choose: impl Fn(usize) -> Vec<usize>) -> Result<(), String> {
+        let Some(workers) = self.workers else {
+            return Ok(());
+        };
+        if !self.processors.is_empty() {
+            return Err(
+                "workers chooses processors, and processors names them: one of both".into(),
+            );
+        }
+        if !(1..=WORKERS_MAX).contains(&workers) {
+            return Err(format!(
+                "workers is {workers}; it must be from 1 to {WORKERS_MAX}"
+            ));
+        }
+        self.processors = choose(workers);
+        let found = self.processors.len();
+        if found < workers {
+            return Err(format!(
+                "workers is {workers}, and there are {found} processors that this program may use"
+            ));
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<(), String> {
@@ -362,98 +391,4 @@ impl PortConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PORT: &str = r#"
-        [[port]]
-        name = "n3"
-        side = "radio"
-        memif = { path = "/run/n3.sock" }
-        addresses = ["192.0.2.1/24", "2001:db8::1/64"]
-        routes = [{ to = "0.0.0.0/0", via = "192.0.2.254" }]
-    "#;
-
-    #[test]
-    fn a_port_is_what_the_file_says() {
-        let config = Config::parse(PORT).unwrap();
-        let interface = config.port[0].interface();
-        assert_eq!(
-            (interface.side, interface.mtu, interface.vlan),
-            (Side::Radio, 1500, None)
-        );
-        assert_eq!(interface.mac, Mac::of_name("n3"));
-        assert_eq!((config.workers(), config.port[0].kind()), (1, "memif"));
-        assert!(config.port[0].opened().memif.is_some());
-    }
-
-    #[test]
-    fn what_is_wrong_is_said() {
-        for (old, new, why) in [
-            ("192.0.2.254", "192.0.3.254", "of none of its networks"),
-            ("\"0.0.0.0/0\"", "\"::/0\"", "two families"),
-            ("192.0.2.1/24", "192.0.2.1/33", "no network"),
-            ("radio", "left", "unknown variant"),
-            (
-                "side = \"radio\"",
-                "side = \"radio\"\nmtu = 100",
-                "mtu is from",
-            ),
-            (
-                "side = \"radio\"",
-                "side = \"radio\"\nvlan = 4095",
-                "vlan is from",
-            ),
-            (
-                "side = \"radio\"",
-                "side = \"radio\"\nworker = 1",
-                "worker is from",
-            ),
-            (
-                "side = \"radio\"",
-                "side = \"radio\"\nmac = \"03:00:00:00:00:01\"",
-                "group's",
-            ),
-            ("[[port]]", "http = \"0.0.0.0:80\"\n[[port]]", "loopback"),
-            ("[[port]]", "processors = [1, 1]\n[[port]]", "twice"),
-            (
-                "[[port]]",
-                "[reassembly]\npackets = 65537\n[[port]]",
-                "packets is at most",
-            ),
-            (
-                "[[port]]",
-                "[reassembly]\nbytes = 65535\n[[port]]",
-                "bytes is from",
-            ),
-            (
-                "[[port]]",
-                "[reassembly]\nseconds = 0\n[[port]]",
-                "seconds is from",
-            ),
-            (
-                "[[port]]",
-                "[reassembly]\nages = 1\n[[port]]",
-                "unknown field",
-            ),
-        ] {
-            let error = Config::parse(&PORT.replacen(old, new, 1)).unwrap_err();
-            assert!(error.contains(why), "{new}: {error}");
-        }
-        assert!(Config::parse("").unwrap_err().contains("0 ports"));
-        let twice = Config::parse(&format!("{PORT}{PORT}")).unwrap_err();
-        assert!(twice.contains("two of that name"), "{twice}");
-    }
-
-    #[test]
-    fn the_documented_file_is_right() {
-        let text = include_str!("../ppf.toml");
-        let config = Config::parse(text).unwrap();
-        assert!(config.port.len() >= 2);
-        assert_eq!(config.reassembly, ReassemblyConfig::default());
-        assert_eq!(
-            config.reassembly.limits(),
-            crate::ReassemblyLimits::default()
-        );
-    }
-}
+mod tests;

@@ -17,13 +17,15 @@ const HOPS: u8 = 64;
 
 /// A frame that is made here; it fits into a head.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub struct Answer {
     bytes: [u8; HEAD_BYTES],
     length: usize,
 }
 
 impl Answer {
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    /// All of it.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
@@ -34,9 +36,10 @@ impl Answer {
     }
 }
 
-/// The answer to a packet with these first bytes. None: it gets none, because it may be cut, is an error itself, or is no question of one
-/// station to another (RFC 1122, section 3.2.2; RFC 4443, section 2.4).
-pub(crate) fn too_big(head: &[u8], frame: &Frame, mtu: u16) -> Option<Answer> {
+/// The answer to a packet with these first bytes, at most [`HEAD_BYTES`]. None: it gets none, because it may be cut, is an error itself, or
+/// is no question of one station to another (RFC 1122, section 3.2.2; RFC 4443, section 2.4).
+#[must_use]
+pub fn too_big(head: &[u8], frame: &Frame, mtu: u16) -> Option<Answer> {
     let packet = Packet::parse(head)?;
     if !packet.whole || frame.destination.is_group() || !may_be_answered(head, &packet) {
         return None;

@@ -202,8 +202,16 @@ pub(in crate::bench) const PACKETS: &[Claim] = &[
         None,
     ),
     absolute(
-        "ring, packets in place",
-        Place("packets/ring", "ring", &[]),
+        "ring, packets of 64 B",
+        Place("packets/ring", "ring", SMALL),
+        Value,
+        AtLeast(20e6),
+        None,
+    ),
+    // Shorter ones than a burst's private head are copied from it.
+    absolute(
+        "ring, packets of 512 B in place",
+        Place("packets/ring", "ring", &[("bytes", 512)]),
         Value,
         AtLeast(20e6),
         None,
