@@ -111,6 +111,10 @@ class Round:
             # They leave while they come again to the next one.
             self._kill_agent()
             time.sleep(AGAIN_S * self.source.random())
+        if self.scenario.rule:
+            # On a busy machine all this may take less time than the first message.
+            ledgers = (self.place / "ledger").glob
+            until(lambda: any(path.stat().st_size for path in ledgers("subscriber-*")))
         wrong = self._finish() or self._judge()
         return wrong or self.site.left_behind(before)
 
