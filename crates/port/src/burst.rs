@@ -241,28 +241,18 @@ impl Burst {
     /// Adds a packet that lies in one place of the memory. There is room.
     #[inline]
     pub(crate) fn admit(&mut self, memory: &Memory, place: Place) {
-        memory.read_head(place, &mut self.entries[self.count].head);
-        self.admit_place(place);
+        let entry = &mut self.entries[self.count];
+        memory.read_head(place, &mut entry.head);
+        self.pieces.extend(entry.lie_at(place, self.pieces.len()));
+        self.count += 1;
     }
 
     /// Adds one that is to be written there: what is there is not read. There is room.
     #[inline]
     pub(crate) fn admit_blank(&mut self, place: Place) {
-        self.entries[self.count].head = [0; HEAD_BYTES];
-        self.admit_place(place);
-    }
-
-    #[inline]
-    fn admit_place(&mut self, place: Place) {
         let entry = &mut self.entries[self.count];
-        entry.length = place.length;
-        entry.pieces = 0;
-        entry.offload = 0;
-        if place.length as usize > HEAD_BYTES {
-            entry.first_piece = self.pieces.len() as u32;
-            entry.pieces = 1;
-            self.pieces.push(place.after(HEAD_BYTES as u32));
-        }
+        entry.head = [0; HEAD_BYTES];
+        self.pieces.extend(entry.lie_at(place, self.pieces.len()));
         self.count += 1;
     }
 
@@ -311,6 +301,19 @@ impl Burst {
     #[inline]
     pub(crate) fn is_private(&self) -> bool {
         self.pieces.is_empty()
+    }
+}
+
+impl Entry {
+    /// It is in one place, with so many pieces before it; what of it is behind its head.
+    #[inline]
+    fn lie_at(&mut self, place: Place, pieces: usize) -> Option<Place> {
+        self.length = place.length;
+        self.offload = 0;
+        let is_longer = place.length as usize > HEAD_BYTES;
+        self.pieces = is_longer.into();
+        self.first_piece = pieces as u32;
+        is_longer.then(|| place.after(HEAD_BYTES as u32))
     }
 }
 

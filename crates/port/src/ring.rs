@@ -97,6 +97,29 @@ struct Peer {
     memory: Arc<Memory>,
 }
 
+impl Peer {
+    /// Why a message is no packet of it, if it is none.
+    #[inline]
+    fn refuses(&self, message: &DetachedMessage) -> Option<Cause> {
+        match message.bytes() {
+            _ if message.publisher() != self.publisher => Some(Cause::NoPeer),
+            length if length < SHORTEST as usize => Some(Cause::TooShort),
+            length if length > PACKET_BYTES_MAX => Some(Cause::TooLong),
+            _ => None,
+        }
+    }
+}
+
+/// Where a message lies. Pools have at most 4 GiB.
+#[inline]
+fn place_of(message: &DetachedMessage) -> Place {
+    Place {
+        region: 0,
+        offset: message.offset() as u32,
+        length: message.bytes() as u32,
+    }
+}
+
 /// What became of a packet.
 enum Fate {
     Sent,
@@ -330,47 +353,47 @@ impl Port for Ring {
         burst.begin(&peer.memory);
         let tally = &mut self.counters.received;
         let (mut bytes, mut drops) = (0, 0);
-        let place = |message: &DetachedMessage| Place {
-            region: 0,
-            offset: message.offset() as u32,
-            length: message.bytes() as u32,
-        };
         // What is dropped is given back at once: a publisher that goes on meanwhile would have no end of it.
-        while self.came.len() < burst.room() && drops < DROPS_PER_CALL {
+        while !burst.is_full() && drops < DROPS_PER_CALL {
             let Some(message) = self.subscriber.pop() else {
                 break;
             };
             let message = message.detach();
-            let length = message.bytes();
-            let cause = if message.publisher() != peer.publisher {
-                Some(Cause::NoPeer)
-            } else if length < SHORTEST as usize {
-                Some(Cause::TooShort)
-            } else if length > PACKET_BYTES_MAX {
-                Some(Cause::TooLong)
-            } else {
-                None
-            };
-            if let Some(cause) = cause {
+            if let Some(cause) = peer.refuses(&message) {
                 tally.drop(cause, 1);
                 drops += 1;
                 drop(self.subscriber.attach(message));
                 continue;
             }
-            bytes += length as u64;
-            if length <= HEAD_BYTES && self.came.is_empty() {
+            bytes += message.bytes() as u64;
+            if message.bytes() <= HEAD_BYTES {
                 // All of it is in the burst.
-                burst.admit(&peer.memory, place(&message));
+                burst.admit(&peer.memory, place_of(&message));
                 drop(self.subscriber.attach(message));
-            } else {
-                // The subscriber has asked for its first line only.
-                peer.memory.will_read(place(&message));
+                continue;
+            }
+            // More of its kind follow it, most likely: their lines are asked for before any of them is read, since the subscriber has asked
+            // for their first ones only.
+            peer.memory.will_read(place_of(&message));
+            self.came.push(message);
+            while self.came.len() < burst.room()
+                && let Some(message) = self.subscriber.pop()
+            {
+                let message = message.detach();
+                if let Some(cause) = peer.refuses(&message) {
+                    tally.drop(cause, 1);
+                    drops += 1;
+                    drop(self.subscriber.attach(message));
+                    break;
+                }
+                bytes += message.bytes() as u64;
+                peer.memory.will_read(place_of(&message));
                 self.came.push(message);
             }
-        }
-        for message in self.came.drain(..) {
-            burst.admit(&peer.memory, place(&message));
-            self.held.push(message);
+            for message in self.came.drain(..) {
+                burst.admit(&peer.memory, place_of(&message));
+                self.held.push(message);
+            }
         }
         tally.pass(burst.len() as u64, bytes);
         burst.len()
