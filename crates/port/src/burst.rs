@@ -243,7 +243,9 @@ impl Burst {
     pub(crate) fn admit(&mut self, memory: &Memory, place: Place) {
         let entry = &mut self.entries[self.count];
         memory.read_head(place, &mut entry.head);
-        self.pieces.extend(entry.lie_at(place, self.pieces.len()));
+        if let Some(rest) = entry.lie_at(place, self.pieces.len()) {
+            self.pieces.push(rest);
+        }
         self.count += 1;
     }
 
@@ -252,7 +254,9 @@ impl Burst {
     pub(crate) fn admit_blank(&mut self, place: Place) {
         let entry = &mut self.entries[self.count];
         entry.head = [0; HEAD_BYTES];
-        self.pieces.extend(entry.lie_at(place, self.pieces.len()));
+        if let Some(rest) = entry.lie_at(place, self.pieces.len()) {
+            self.pieces.push(rest);
+        }
         self.count += 1;
     }
 
