@@ -282,14 +282,16 @@ impl Generator {
         self.connect(stop)?;
         self.tell_device();
         let mut run = self.begin(options)?;
-        let watch = self.watched();
-        run.clock = Clock::start();
         let end_ns = (options.seconds * 1e9) as u64;
         let (ended_ns, taken) = match options.latency {
             Latencies::Undisturbed if run.sink.latency.is_some() => {
                 self.in_slices(&mut run, end_ns, stop)?
             }
-            _ => (self.stretch(&mut run, end_ns, stop)?, watch.taken()),
+            _ => {
+                let watch = self.watched();
+                run.clock = Clock::start();
+                (self.stretch(&mut run, end_ns, stop)?, watch.taken())
+            }
         };
         self.packets += run.sent;
         self.owed = (self.owed + run.missing).saturating_sub(run.sink.late);

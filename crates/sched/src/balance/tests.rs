@@ -128,6 +128,7 @@ fn what_the_user_has_cut_off_moves_on_its_own() {
     assert_eq!(moved.len(), MOVES, "{moved:?}");
     let mut load = load_of(1000, &even);
     let moved = load.choose(200, &[10, 10], &dear([false, true]), |_| true, |_| true);
+    assert!(!moved.is_empty());
     assert!(
         moved
             .iter()
