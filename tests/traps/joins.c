@@ -165,7 +165,39 @@ static void fork_beside_an_offer(void) {
     observe("%d children had other descriptors", others);
 }
 
+static void *wait_for_one(void *set) {
+    struct epoll_event event;
+    int count = epoll_wait(*(int *)set, &event, 1, 5000);
+    return count == 1 && event.events == EPOLLIN ? "readable" : count == 1 ? "something else" : "nothing";
+}
+
+/* A thread sleeps on a set since before the process had anything on the ring. What it is to be told of comes by the ring. */
+static void asleep_since_before_the_first_join(void) {
+    Pair pair = connected();
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = 0};
+    must(epoll_ctl(set, EPOLL_CTL_ADD, pair.near, &event) == 0, "epoll_ctl");
+    pthread_t thread = start_thread(wait_for_one, &set);
+    pause_ms(50);
+    for (int rounds = 0; rounds < 20; rounds++) {
+        talk(pair.near, pair.far);
+        talk(pair.far, pair.near);
+    }
+    must(send(pair.far, "x", 1, 0) == 1, "send");
+    event.events = EPOLLIN;
+    must(epoll_ctl(set, EPOLL_CTL_MOD, pair.near, &event) == 0, "epoll_ctl");
+    void *told;
+    pthread_join(thread, &told);
+    observe("%s", (char *)told);
+}
+
 int main(int argc, char **argv) {
-    static const Case cases[] = {CASE(threads_join_one_connection), CASE(urgent_byte_before_the_join), CASE(fork_beside_an_offer), {0}};
+    static const Case cases[] = {
+        CASE(threads_join_one_connection),
+        CASE(urgent_byte_before_the_join),
+        CASE(fork_beside_an_offer),
+        CASE(asleep_since_before_the_first_join),
+        {0},
+    };
     return run_cases(cases, argc, argv);
 }

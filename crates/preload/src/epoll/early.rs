@@ -11,7 +11,7 @@ use libc::c_int;
 use millrace_wire::Reason;
 
 use super::rings::Inner;
-use super::{EpollSet, ONE_SHOT, interest::sets};
+use super::{EpollSet, ONE_SHOT};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 
@@ -23,24 +23,32 @@ pub(super) fn is_early(fd: c_int) -> bool {
     matches!(table::get(fd), Entry::Unconnected(_))
 }
 
-/// Notes whether the member `fd`, just registered, has no connection yet.
-pub(super) fn note(inner: &mut Inner, fd: c_int) {
+/// Notes whether the member `fd`, just registered with `set`, has no connection yet.
+pub(super) fn note(set: &EpollSet, inner: &mut Inner, fd: c_int) {
     if is_early(fd)
         && let Some(member) = inner.members.get_mut(&fd)
     {
         member.is_early = true;
+        set.has_early.store(true, Relaxed);
         ANY.store(true, Relaxed);
     }
+}
+
+/// The sets that may have such members.
+fn sets() -> impl Iterator<Item = &'static EpollSet> {
+    let are_there = ANY.load(Relaxed);
+    let all = are_there.then(EpollSet::all);
+    all.into_iter()
+        .flatten()
+        .filter(|set| set.has_early.load(Relaxed))
 }
 
 /// The socket `fd` is a connection from now on: sets that have it know that. Must be called after the change in the table.
 pub(crate) fn adopt(fd: c_int, socket: &'static Socket) {
     // Pairs with the fence in `look_again`: one of us sees the other.
     fence(SeqCst);
-    if ANY.load(Relaxed) {
-        for (_, set) in sets() {
-            set.adopt(fd, socket);
-        }
+    for set in sets() {
+        set.adopt(fd, socket);
     }
 }
 
@@ -55,13 +63,11 @@ pub(super) fn look_again(fd: c_int) {
 
 /// The socket `fd` has another meaning from now on, and was never connected.
 pub(crate) fn disown(fd: c_int) {
-    if ANY.load(Relaxed) {
-        for (_, set) in sets() {
-            if let Some(mut inner) = set.inner.lock()
-                && let Some(member) = inner.members.get_mut(&fd)
-            {
-                member.is_early = false;
-            }
+    for set in sets() {
+        if let Some(mut inner) = set.inner.lock()
+            && let Some(member) = inner.members.get_mut(&fd)
+        {
+            member.is_early = false;
         }
     }
 }

@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering::Acquire;
 use libc::{c_int, epoll_event};
 use millrace_wire::Reason;
 
-use super::{EpollSet, SPECIAL};
-use crate::socket::Socket;
+use super::rings::Inner;
+use super::{EXCLUSIVE, EpollSet, ONE_SHOT, Records, SPECIAL, WRITE_EVENTS};
+use crate::socket::{self, Socket};
 use crate::table::{self, Entry};
 use crate::{kernel, process, real, thread, user};
 
@@ -34,13 +35,15 @@ pub(crate) unsafe fn control(
             }
             return result;
         };
-        if set.defer(operation, fd, event) {
-            return 0;
-        }
-        if let (Entry::Set(inner), libc::EPOLL_CTL_ADD) = (table::get(fd), operation) {
+        let socket = table::called(fd);
+        if let Some(socket) = socket {
+            if socket.is_attached() && set.defer(operation, (fd, socket), event) {
+                return 0;
+            }
+        } else if let (Entry::Set(inner), libc::EPOLL_CTL_ADD) = (table::get(fd), operation) {
             inner.leave_to_kernel();
         }
-        if let Some(result) = set.change(epoll, operation, (fd, event), &mut raw) {
+        if let Some(result) = set.change(epoll, operation, (fd, socket, event), &mut raw) {
             if result == 0 && operation != libc::EPOLL_CTL_DEL && set.changes.are_for_others() {
                 leave_to_unknown(fd);
             }
@@ -109,11 +112,13 @@ pub(super) fn sets() -> impl Iterator<Item = (c_int, &'static EpollSet)> {
 
 impl EpollSet {
     /// Takes note of the change, if the kernel need not hear of it now. False: it must.
-    #[inline]
-    fn defer(&self, operation: c_int, fd: c_int, event: *const epoll_event) -> bool {
-        let Some(socket) = table::socket(fd).filter(|socket| socket.is_attached()) else {
-            return false;
-        };
+    #[inline(never)]
+    fn defer(
+        &self,
+        operation: c_int,
+        (fd, socket): (c_int, &'static Socket),
+        event: *const epoll_event,
+    ) -> bool {
         let wanted = match operation {
             libc::EPOLL_CTL_DEL => None,
             libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD
@@ -139,7 +144,7 @@ impl EpollSet {
                     && member.wanted.is_some() == (operation == libc::EPOLL_CTL_MOD)
             }
         };
-        let waits_for_nobody = self.sleepers.load(Acquire) == 0
+        let waits_for_nobody = !self.has_sleepers()
             && self.is_waited_on()
             && self.changes.are_all_known()
             && !self.kernel_only.load(Acquire);
@@ -164,10 +169,9 @@ impl EpollSet {
         &'static self,
         epoll: c_int,
         operation: c_int,
-        (fd, event): (c_int, *mut epoll_event),
+        (fd, socket, event): (c_int, Option<&'static Socket>, *mut epoll_event),
         raw: &mut dyn FnMut() -> c_int,
     ) -> Option<c_int> {
-        let socket = table::called(fd);
         let sets = socket.and_then(|socket| socket.sets.lock());
         let inner = self.inner.lock();
         // Whoever closes one of them says so in the table, and then waits for these locks.
@@ -191,22 +195,45 @@ impl EpollSet {
         let Some(mut inner) = inner.filter(|_| result == 0) else {
             return Some(result);
         };
-        if operation != libc::EPOLL_CTL_ADD {
-            inner.regain_by_number(fd);
-        }
         let event = if event.is_null() {
             None
         } else {
             // SAFETY: the kernel has just read it.
             Some(unsafe { event.read_unaligned() })
         };
+        if operation == libc::EPOLL_CTL_MOD
+            && self.is_known_to_all()
+            && inner.note_events(fd, socket, event)
+        {
+            return Some(result);
+        }
+        self.note_change(epoll, operation, (fd, socket, event), (sets, inner));
+        Some(result)
+    }
+
+    /// Takes note of a change that the kernel has made.
+    #[inline(never)]
+    fn note_change(
+        &'static self,
+        epoll: c_int,
+        operation: c_int,
+        (fd, socket, event): (c_int, Option<&'static Socket>, Option<epoll_event>),
+        (sets, mut inner): Records<'_>,
+    ) {
+        if operation != libc::EPOLL_CTL_ADD {
+            inner.regain_by_number(fd);
+        }
         self.changes.note();
         match event {
             _ if operation == libc::EPOLL_CTL_DEL => self.record_end(fd, socket, (sets, inner)),
             Some(event) => self.record(epoll, (fd, socket), event, (sets, inner)),
             None => {}
         }
-        Some(result)
+    }
+
+    /// Whether all that ever waited on it did so in this process, by functions of ours.
+    fn is_known_to_all(&self) -> bool {
+        self.is_waited_on() && !self.changes.are_watched() && !self.kernel_only.load(Acquire)
     }
 
     /// Tells the kernel whatever it has not heard of yet.
@@ -274,9 +301,43 @@ impl EpollSet {
     }
 }
 
+impl Inner {
+    /// Takes note of what the kernel has for a member that has no ring and of which nothing else changes than the events. False: more does.
+    fn note_events(
+        &mut self,
+        fd: c_int,
+        socket: Option<&'static Socket>,
+        event: Option<epoll_event>,
+    ) -> bool {
+        let (Some(event), Some(socket)) = (event, socket) else {
+            return false;
+        };
+        let Some(member) = self.members.get_mut(&fd) else {
+            return false;
+        };
+        let Some(wanted) = &mut member.wanted else {
+            return false;
+        };
+        let is_same = member.socket.is_some_and(|it| std::ptr::eq(it, socket))
+            && member.data == event.u64
+            && !member.is_secret
+            && (member.told | event.events) & (ONE_SHOT | EXCLUSIVE) == 0;
+        let has_reports = !self.repeats.is_empty() || !self.nudged.is_empty();
+        if !is_same || has_reports || member.slot.is_some() || socket.peek_receive().is_some() {
+            return false;
+        }
+        (*wanted, member.told) = (event.events, event.events);
+        self.kernel_reports |= event.events & WRITE_EVENTS != 0;
+        true
+    }
+}
+
 impl Socket {
     /// A descriptor of the connection is about to be closed: its registrations outlive it where the connection does.
     pub(crate) fn settle_registrations(&'static self, fd: c_int) {
+        if !socket::are_rings_known() {
+            return;
+        }
         let sets = self
             .sets
             .lock()

@@ -8,8 +8,8 @@
 //! Lock order: a connection's receive lock, its list of sets, a set.
 
 use std::sync::atomic::{
-    AtomicBool, AtomicU32,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    AtomicBool, AtomicPtr, AtomicU32,
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 
 use libc::{c_int, epoll_event};
@@ -85,7 +85,14 @@ pub(crate) struct EpollSet {
     changes: Changes,
     descriptors: AtomicU32,
     spinner: Spinner,
+    /// It may have members that are no connections yet.
+    has_early: AtomicBool,
+    /// The one that was made before it.
+    older: Option<&'static EpollSet>,
 }
+
+/// Every instance that was ever followed, the newest first: they are used again, and never freed.
+static NEWEST: AtomicPtr<EpollSet> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Whether the program was seen to wait on some set.
 static IS_ANY_WAITED_ON: AtomicBool = AtomicBool::new(false);
@@ -134,33 +141,56 @@ pub(crate) fn begin_child(forker: u32) {
 }
 
 impl EpollSet {
+    /// A new one, in the list of all.
+    fn allocate() -> &'static EpollSet {
+        let set = Box::into_raw(Box::new(EpollSet {
+            inner: Guarded::default(),
+            is_waited_on: AtomicBool::new(false),
+            looking: Looking::default(),
+            sleepers: AtomicU32::new(0),
+            kernel_only: AtomicBool::new(false),
+            is_given_up: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
+            changes: Changes::default(),
+            descriptors: AtomicU32::new(0),
+            spinner: Spinner::new(),
+            has_early: AtomicBool::new(false),
+            older: None,
+        }));
+        let mut newest = NEWEST.load(Acquire);
+        loop {
+            // SAFETY: nobody else knows of it yet; the other one is none, or never freed.
+            unsafe { (*set).older = newest.as_ref() };
+            // Release: pairs with the Acquire of whoever goes through the list.
+            match NEWEST.compare_exchange(newest, set, AcqRel, Acquire) {
+                // SAFETY: it is never freed.
+                Ok(_) => return unsafe { &*set },
+                Err(other) => newest = other,
+            }
+        }
+    }
+
+    /// All that were ever followed, those that are closed among them.
+    fn all() -> impl Iterator<Item = &'static EpollSet> {
+        // SAFETY: null, or one that is never freed.
+        let newest = unsafe { NEWEST.load(Acquire).as_ref() };
+        std::iter::successors(newest, |set| set.older)
+    }
+
     /// Begins to follow the epoll instance that `fd` is.
     pub(crate) fn track(fd: c_int) {
         if !table::covers(fd) {
             return;
         }
         // A thread that slept on one when it was closed counts itself out when it wakes up.
-        let is_quiet = |set: &&EpollSet| set.sleepers.load(Acquire) == 0;
+        let is_quiet = |set: &&EpollSet| !set.has_sleepers();
         let set = FREE
             .lock()
             .and_then(|mut free| {
                 let place = free.iter().rposition(is_quiet)?;
                 Some(free.swap_remove(place))
             })
-            .unwrap_or_else(|| {
-                Box::leak(Box::new(EpollSet {
-                    inner: Guarded::default(),
-                    is_waited_on: AtomicBool::new(false),
-                    looking: Looking::default(),
-                    sleepers: AtomicU32::new(0),
-                    kernel_only: AtomicBool::new(false),
-                    is_given_up: AtomicBool::new(false),
-                    is_lost: AtomicBool::new(false),
-                    changes: Changes::default(),
-                    descriptors: AtomicU32::new(0),
-                    spinner: Spinner::new(),
-                }))
-            });
+            .unwrap_or_else(EpollSet::allocate);
         if process::leave_if_scarce() {
             return;
         }
@@ -172,6 +202,7 @@ impl EpollSet {
         set.is_lost.store(false, Relaxed);
         set.changes.reset();
         set.spinner.reset();
+        set.has_early.store(false, Relaxed);
         forget(fd, table::replace(fd, Entry::Set(set)));
         uring::entered(fd);
     }
@@ -247,7 +278,7 @@ impl EpollSet {
         let ambiguous =
             other.is_some() || socket.is_some_and(|socket| inner.has_by_another(fd, socket));
         let (Some(mut sets), Some(socket)) = (sets, socket) else {
-            early::note(&mut inner, fd);
+            early::note(self, &mut inner, fd);
             drop(inner);
             leave_shared_word(sharer);
             early::look_again(fd);
@@ -288,15 +319,13 @@ impl EpollSet {
     /// Looks at a newly registered or changed connection: what is in its ring must be found, also by those who sleep on the set already.
     /// False: these do not get to know of it.
     fn watch(&self, inner: &mut Inner, epoll: c_int, fd: c_int, socket: &'static Socket) -> bool {
-        let sleepers = self.sleepers.load(Acquire);
-        if sleepers > 0
-            && let Some(half) = socket.peek_receive()
-        {
+        let has_sleepers = self.has_sleepers();
+        if has_sleepers && let Some(half) = socket.peek_receive() {
             half.leave();
         }
         if has_open_or_unread_ring(socket) {
             inner.activate(fd, Origin::Bytes);
-            if sleepers > 0 && inner.is_member_ready(fd) {
+            if has_sleepers && inner.is_member_ready(fd) {
                 return inner.nudge(epoll, fd);
             }
         }
@@ -310,7 +339,7 @@ impl EpollSet {
         };
         let watched = inner.descriptor_of(fd, socket);
         let is_secret = |fd| inner.is_secret(fd) && self.changes.are_shared();
-        if watched.is_some() && self.sleepers.load(Acquire) > 0 || watched.is_some_and(is_secret) {
+        if watched.is_some() && self.has_sleepers() || watched.is_some_and(is_secret) {
             return;
         }
         if half.try_open()
@@ -319,6 +348,13 @@ impl EpollSet {
             self.pass_habit_to(socket);
             inner.activate(fd, origin);
         }
+    }
+
+    /// Whether threads sleep on it in the kernel, or are about to.
+    #[inline]
+    fn has_sleepers(&self) -> bool {
+        // SeqCst: pairs with the count before a sleep for which nothing is locked.
+        self.sleepers.load(SeqCst) > 0
     }
 
     /// The program has looked at it, without waiting, and found something or not. Who looks all the time waits so.

@@ -109,6 +109,12 @@ impl Changes {
         common.is_some_and(|common| common.holders.load(Acquire) > 1)
     }
 
+    /// Whether another process ever had the set.
+    #[inline]
+    pub(super) fn are_watched(&self) -> bool {
+        self.common().is_some()
+    }
+
     /// Whether no other process has the set, and none that had it has changed it: what this process knows of it is true.
     #[inline]
     pub(super) fn are_all_known(&self) -> bool {

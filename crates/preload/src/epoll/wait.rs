@@ -1,6 +1,6 @@
 //! `epoll_wait` and its relatives: look, spin if it is worth it, close the gates, sleep.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, SeqCst};
 
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
@@ -10,7 +10,7 @@ use super::{EpollSet, NS_BEFORE_KERNEL, NS_PER_UNTOLD, SPIN_NS_BEFORE_KERNEL, UN
 use crate::kernel;
 use crate::thread::WaitInterrupts;
 use crate::vectors::MEMORY_END;
-use crate::{client, real, spin, table, thread};
+use crate::{client, real, socket, spin, table, thread};
 
 /// One program's call of the `epoll_wait` family.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,10 @@ fn wait_for_events(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
     thread::test_cancel();
     client::glance();
     set.notice_changes();
+    let mut begun_ns = None;
+    if let Some(result) = sleep_without_rings(set, &call, sleep, &mut begun_ns) {
+        return result;
+    }
     let wanted = usize::try_from(call.count).unwrap_or(0);
     let end =
         (call.events as usize).saturating_add(wanted.saturating_mul(size_of::<epoll_event>()));
@@ -57,7 +61,7 @@ fn wait_for_events(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
     }
     // SAFETY: just found writable; the program gives the buffer to this call.
     let events = unsafe { std::slice::from_raw_parts_mut(call.events, room) };
-    let (mut tries, mut begun_ns) = (0, None);
+    let mut tries = 0;
     loop {
         let had_active = set.has_active();
         if had_active {
@@ -86,6 +90,39 @@ fn wait_for_events(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
             return result;
         }
     }
+}
+
+/// Where no connection of this process was ever to be on the ring, the kernel has all there is to say, and to be refused. None: one was,
+/// or came meanwhile, and the kernel has only been nudged, `begun_ns` after the call began.
+#[inline]
+fn sleep_without_rings(
+    set: &'static EpollSet,
+    call: &Wait,
+    sleep: &mut dyn FnMut() -> c_int,
+    begun_ns: &mut Option<u64>,
+) -> Option<c_int> {
+    if socket::are_rings_known() {
+        return None;
+    }
+    let started = spin::clock();
+    // SeqCst, and before the question: whoever opens the first gate says that there are rings before that, and then looks for sleepers. One
+    // of us sees the other.
+    set.sleepers.fetch_add(1, SeqCst);
+    if socket::are_rings_known() {
+        set.sleepers.fetch_sub(1, AcqRel);
+        return None;
+    }
+    let result = sleep();
+    if !socket::are_rings_known() {
+        set.sleepers.fetch_sub(1, AcqRel);
+        return Some(result);
+    }
+    let woken = wake(set, call, result, started);
+    if woken.is_none() {
+        let passed_us = spin::clock().wrapping_sub(started) / spin::cycles(1000);
+        *begun_ns = Some(kernel::monotonic_ns().saturating_sub(passed_us * 1000));
+    }
+    woken
 }
 
 /// The program's call for what is left of its time, of which the first sleep began then.
@@ -207,7 +244,7 @@ fn look(
         from_kernel = ask_kernel(call, &mut events[..room]);
         if from_kernel > 0 && !inner.nudged.is_empty() {
             let epoll = set.number(call.epoll).unwrap_or(-1);
-            let others_sleep = set.sleepers.load(Acquire) > 0;
+            let others_sleep = set.has_sleepers();
             from_kernel = inner.undo_nudges(epoll, &mut events[..from_kernel], others_sleep);
         }
         from_kernel = inner.drop_repeats(&mut events[..from_kernel]);
@@ -310,6 +347,11 @@ fn sleep_and_wake(
 ) -> Option<c_int> {
     let started = spin::clock();
     let result = sleep();
+    wake(set, call, result, started)
+}
+
+/// A sleep that began at `started`, of [`spin::clock`], has ended with `result`. None: it was only nudged.
+fn wake(set: &'static EpollSet, call: &Wait, result: c_int, started: u64) -> Option<c_int> {
     let Some(count) = usize::try_from(result).ok().filter(|count| *count > 0) else {
         set.sleepers.fetch_sub(1, AcqRel);
         return Some(result);

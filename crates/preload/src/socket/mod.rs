@@ -56,6 +56,16 @@ use crate::spin::Spinner;
 use crate::thread::Busy;
 use crate::{client, kernel, process, spin, table};
 
+/// See [`are_rings_known`].
+static ARE_RINGS_KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// Whether a connection of this process was ever about to be on the ring. Before that there is nothing to look for but in the kernel.
+#[inline]
+pub(crate) fn are_rings_known() -> bool {
+    // SeqCst: see `epoll::wait`.
+    ARE_RINGS_KNOWN.load(SeqCst)
+}
+
 /// See the table above.
 pub(crate) mod phase {
     pub(crate) const FRESH: u8 = 0;
@@ -238,6 +248,10 @@ impl Socket {
 
     /// Puts the segment in place. Both locks are held, or nobody else knows of the object yet.
     pub(crate) fn set_segment(&self, segment: Option<Segment>) {
+        if segment.is_some() {
+            // SeqCst: before any gate is opened; see `epoll::wait`.
+            ARE_RINGS_KNOWN.store(true, SeqCst);
+        }
         // SAFETY: by the caller's promise nobody reads it now.
         unsafe { *self.segment.get() = segment };
     }
