@@ -86,7 +86,10 @@ impl Api {
     fn route(&self, question: &Question, words: &[&str]) -> Answered {
         match (question.method.as_str(), words) {
             ("GET", ["status"]) => json(200, &self.running.status()),
-            ("GET", ["neighbours"]) => json(200, &self.running.neighbours()),
+            ("GET", ["neighbours"]) => match self.running.neighbours() {
+                Ok(neighbours) => json(200, &neighbours),
+                Err(workers) => Err(unanswered(&workers)),
+            },
             ("GET", ["events"]) => self.events(question),
             ("GET", ["paths"]) => self.paths(question),
             ("GET", ["graph"]) => self.graph(question),
@@ -161,7 +164,12 @@ impl Api {
     fn document(&self, path: &str) -> Answered {
         match path {
             "/metrics" => {
-                let text = metrics::render(&self.running.status());
+                let status = self.running.status();
+                if !status.unanswered.is_empty() {
+                    // Counters without a worker's part would go back, and jump when it answers again.
+                    return Err(unanswered(&status.unanswered));
+                }
+                let text = metrics::render(&status);
                 Ok(Answer::new(200, TEXT, text.into_bytes()))
             }
             "/openapi.json" => Ok(Answer::new(200, JSON, OPENAPI.as_bytes().to_vec())),
@@ -288,6 +296,12 @@ fn not_done(error: &ChangeError) -> Answer {
         ChangeError::Busy => 503,
     };
     Answer::error(status, &error.to_string())
+}
+
+/// What workers have not said is not known.
+fn unanswered(workers: &[usize]) -> Answer {
+    let why = format!("workers {workers:?} have not answered in time: try again");
+    Answer::error(503, &why)
 }
 
 /// Which part of a list is asked for.

@@ -166,9 +166,14 @@ fn serve_in_time(
             "" => String::new(),
             _ => format!("Allow: {allow}\r\n"),
         };
+        // What is not to be had now is, a second later, as often as not.
+        let later = match status {
+            503 => "Retry-After: 1\r\n",
+            _ => "",
+        };
         let connection = if is_last { "close" } else { "keep-alive" };
         let header = format!(
-            "HTTP/1.1 {status} {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}Connection: {connection}\r\n\r\n",
+            "HTTP/1.1 {status} {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}{later}Connection: {connection}\r\n\r\n",
             reason(status),
             body.len()
         );

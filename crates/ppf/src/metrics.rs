@@ -241,6 +241,7 @@ mod tests {
                 shards_taken: 2,
                 handed_over: 3,
             }],
+            unanswered: Vec::new(),
             stages: vec![StageReport {
                 name: "bearer".to_owned(),
                 events: 5,

@@ -89,6 +89,9 @@ pub struct PathList {
     pub paths: Vec<PathReport>,
     /// What to ask `from` for those that follow.
     pub next: Option<u64>,
+    /// Workers that have not answered in time: their paths are not among these.
+    #[serde(default)]
+    pub unanswered: Vec<usize>,
 }
 
 /// How many paths there are.

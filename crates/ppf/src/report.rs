@@ -48,6 +48,9 @@ pub struct StatusReport {
     pub events: EventCounts,
     /// Workers.
     pub workers: Vec<WorkerReport>,
+    /// Those that have not answered in time: what they count is in none of the figures here.
+    #[serde(default)]
+    pub unanswered: Vec<usize>,
     /// Stages of the scheduler.
     pub stages: Vec<StageReport>,
 }
@@ -185,9 +188,9 @@ pub struct BearerReport {
     pub spec: BearerSpec,
     /// By what numbers peers are to name its tunnels.
     pub teids: TeidReport,
-    /// What passed towards either side, since this process began.
-    pub usage: UsageReport,
-    /// What became of packets on the radio, where that is followed.
+    /// What passed towards either side, since this process began. None: it is not known, as its worker has not answered in time.
+    pub usage: Option<UsageReport>,
+    /// What became of packets on the radio, where that is followed, and known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery: Option<DeliveryReport>,
 }
@@ -315,7 +318,7 @@ pub struct Refusal {
 }
 
 /// What passed by a bearer, as its worker says it.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Passed {
     pub(crate) usage: [Usage; 2],
     pub(crate) active_s: u32,
@@ -335,10 +338,20 @@ impl Passed {
 }
 
 impl BearerReport {
-    /// Of a bearer as it was asked for, and what passed.
-    pub(crate) fn new(id: BearerId, bearer: &Bearer, passed: Passed) -> BearerReport {
+    /// Of a bearer as it was asked for, and what passed, if its worker has said so.
+    pub(crate) fn new(id: BearerId, bearer: &Bearer, passed: Option<Passed>) -> BearerReport {
         let teid = |side| (!bearer.peer(side).is_plain()).then_some(id.teid(side));
-        let [core, radio] = passed.usage;
+        let usage = |Passed {
+                         usage: [core, radio],
+                         active_s,
+                         ..
+                     }| UsageReport {
+            core_packets: core.packets,
+            core_bytes: core.bytes,
+            radio_packets: radio.packets,
+            radio_bytes: radio.bytes,
+            active_s,
+        };
         BearerReport {
             id: id.number(),
             spec: BearerSpec::of(bearer),
@@ -346,14 +359,8 @@ impl BearerReport {
                 core: teid(Side::Core),
                 radio: teid(Side::Radio),
             },
-            usage: UsageReport {
-                core_packets: core.packets,
-                core_bytes: core.bytes,
-                radio_packets: radio.packets,
-                radio_bytes: radio.bytes,
-                active_s: passed.active_s,
-            },
-            delivery: passed.delivery,
+            usage: passed.map(usage),
+            delivery: passed.and_then(|passed| passed.delivery),
         }
     }
 }

@@ -24,7 +24,7 @@ mod observe;
 #[cfg(test)]
 mod tests;
 
-/// A worker answers between two bursts. One that does not within this time never will.
+/// A worker answers between two bursts. What one would say that does not within this time is not known.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bearers that a worker is told of at once: it takes some microseconds, in which packets wait.
 const PIECE: usize = 256;
@@ -365,10 +365,8 @@ fn with_usage(
 ) -> Vec<BearerReport> {
     let passed: std::collections::HashMap<_, _> = answers.into_iter().flatten().collect();
     let bearers = bearers.into_iter();
-    let report = bearers.map(|(id, bearer)| {
-        let passed = passed.get(&id).copied().unwrap_or_default();
-        BearerReport::new(id, &bearer, passed)
-    });
+    let report =
+        bearers.map(|(id, bearer)| BearerReport::new(id, &bearer, passed.get(&id).copied()));
     report.collect()
 }
 

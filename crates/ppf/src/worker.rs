@@ -68,7 +68,7 @@ pub(crate) enum Command {
     /// Say what was counted.
     Report(Sender<Report>),
     /// Say which paths it asks by, from a number on, so many at most.
-    Paths(usize, usize, Sender<Vec<(usize, usize, PathState)>>),
+    Paths(usize, usize, Sender<(usize, Vec<(usize, PathState)>)>),
     /// Show a bearer's frames to somebody.
     Trace(Box<Tap>),
     /// End.

@@ -9,6 +9,7 @@ use clap::{Args, ValueHint};
 use millrace_ppf::{AskError, BearerId, EventList, EventReport, PathList, PathReport};
 use millrace_wire::pcap::{STATISTICS_BYTES, parse_statistics};
 
+use super::show::incomplete;
 use super::{client, get, is_terminal, parsed, print};
 use crate::table::Table;
 
@@ -215,17 +216,20 @@ pub(super) fn paths(control: Option<&Path>, paths: &PathsArguments) -> anyhow::R
     let mut all = PathList {
         paths: Vec::new(),
         next: Some(0),
+        unanswered: Vec::new(),
     };
     while let Some(from) = all.next {
         let said = get(control, &format!("/v1/paths?from={from}&limit={PAGE}"))?;
         let page: PathList = parsed(&said)?;
         all.paths.extend(page.paths);
         all.next = page.next;
+        all.unanswered.extend(page.unanswered);
     }
     if paths.json {
         return print(format!("{}\n", serde_json::to_string(&all)?).as_bytes());
     }
-    print(path_table(&all.paths, is_terminal()).as_bytes())
+    let table = path_table(&all.paths, is_terminal());
+    print((table + &incomplete(&all.unanswered)).as_bytes())
 }
 
 fn path_table(paths: &[PathReport], terminal: bool) -> String {

@@ -2,7 +2,7 @@
 
 use millrace_ppf::{
     BearerList, BearerReport, BearerSpec, DropReport, FarEnd, Flows, Gates, Marking,
-    NeighbourReport, StatusReport,
+    NeighbourReport, StatusReport, UsageReport,
 };
 
 use crate::table::{Table, human_seconds, human_short};
@@ -29,6 +29,16 @@ fn why(drops: &[DropReport]) -> String {
 
 fn sum(drops: &[DropReport]) -> u64 {
     drops.iter().map(|drop| drop.packets).sum()
+}
+
+/// That figures are not all there is.
+pub(super) fn incomplete(unanswered: &[usize]) -> String {
+    match unanswered {
+        [] => String::new(),
+        workers => {
+            format!("workers {workers:?} have not answered in time: what they have is not in it\n")
+        }
+    }
 }
 
 /// Ports, and what there is.
@@ -67,8 +77,9 @@ pub(super) fn ports(report: &StatusReport, terminal: bool) -> String {
     }
     let store = report.store.as_deref().unwrap_or("nowhere");
     format!(
-        "{}\n{} bearers of at most {}, kept in {store}; for {}\n",
+        "{}\n{}{} bearers of at most {}, kept in {store}; for {}\n",
         table.render(terminal),
+        incomplete(&report.unanswered),
         report.bearers,
         report.bearers_max,
         human_seconds(report.uptime_ns / 1_000_000_000)
@@ -101,7 +112,12 @@ pub(super) fn stats(report: &StatusReport, terminal: bool) -> String {
         let total = number(sum(drops), terminal);
         sides.push(vec![side.to_owned(), total, why(drops)]);
     }
-    format!("{}\n{}", table.render(terminal), sides.render(terminal))
+    format!(
+        "{}\n{}{}",
+        table.render(terminal),
+        sides.render(terminal),
+        incomplete(&report.unanswered)
+    )
 }
 
 /// Stations.
@@ -182,7 +198,11 @@ pub(super) fn bearers(bearers: &[BearerReport], terminal: bool) -> String {
     let mut table = Table::new(&heading, &[0, 2, 4, 7, 8, 9, 10]);
     let teid = |teid: Option<u32>| teid.map_or("-".to_owned(), |teid| teid.to_string());
     for bearer in bearers {
-        let usage = &bearer.usage;
+        // Of a worker that has not answered in time it is not known.
+        let used = |of: fn(&UsageReport) -> u64| {
+            let usage = bearer.usage.as_ref().map(of);
+            usage.map_or("?".to_owned(), |usage| number(usage, terminal))
+        };
         table.push(vec![
             bearer.id.to_string(),
             end(bearer.spec.core),
@@ -191,10 +211,10 @@ pub(super) fn bearers(bearers: &[BearerReport], terminal: bool) -> String {
             teid(bearer.teids.radio),
             gates(bearer.spec.gates).to_owned(),
             more(&bearer.spec),
-            number(usage.core_packets, terminal),
-            number(usage.core_bytes, terminal),
-            number(usage.radio_packets, terminal),
-            number(usage.radio_bytes, terminal),
+            used(|usage| usage.core_packets),
+            used(|usage| usage.core_bytes),
+            used(|usage| usage.radio_packets),
+            used(|usage| usage.radio_bytes),
         ]);
     }
     table.render(terminal)

@@ -43,7 +43,11 @@ fn answered(question: &Question) -> Said {
         let pieces = [vec![1; 3], Vec::new(), vec![13, 10, 0], vec![2; 100_000]];
         return Said::Pieces(PCAPNG, Box::new(pieces.into_iter()));
     }
-    let status = if question.path == "/none" { 404 } else { 200 };
+    let status = match question.path.as_str() {
+        "/none" => 404,
+        "/busy" => 503,
+        _ => 200,
+    };
     let body = format!(
         "{} {} {:?} {}",
         question.method,
@@ -98,8 +102,10 @@ fn questions_are_answered_one_after_another_however_they_come() {
         let said = said(text, step);
         assert_eq!(said.matches("HTTP/1.1 200 OK").count(), 2, "{said}");
         assert!(said.contains("GET /a Some(\"7\") ") && said.ends_with("POST /b None hello"));
-        assert!(!said.contains("Allow:"));
+        assert!(!said.contains("Allow:") && !said.contains("Retry-After:"));
     }
+    let busy = said("GET /busy HTTP/1.1\r\nHost: x\r\n\r\n", 1000);
+    assert!(busy.contains("\r\nRetry-After: 1\r\n"), "{busy}");
     let said = said(
         "PUT /none HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
         1000,

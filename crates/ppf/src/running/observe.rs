@@ -55,11 +55,25 @@ impl Running {
         reports
     }
 
+    /// Workers that are not among those that have answered.
+    fn unanswered(&self, answered: impl Iterator<Item = usize> + Clone) -> Vec<usize> {
+        let all = 0..self.workers.len();
+        all.filter(|worker| !answered.clone().any(|one| one == *worker))
+            .collect()
+    }
+
     /// Stations that workers know.
-    #[must_use]
-    pub fn neighbours(&self) -> Vec<NeighbourReport> {
-        let reports = self.asked().into_iter();
-        reports.flat_map(|report| report.neighbours).collect()
+    ///
+    /// # Errors
+    /// Which workers have not answered in time.
+    pub fn neighbours(&self) -> Result<Vec<NeighbourReport>, Vec<usize>> {
+        let reports = self.asked();
+        let unanswered = self.unanswered(reports.iter().map(|report| report.worker));
+        if !unanswered.is_empty() {
+            return Err(unanswered);
+        }
+        let reports = reports.into_iter();
+        Ok(reports.flat_map(|report| report.neighbours).collect())
     }
 
     /// Its ports, of which each was counted by its worker, and what came by it by all.
@@ -105,7 +119,6 @@ impl Running {
         let (told, gone) = self.events.counts();
         let figures = self.control.snapshot();
         let workers = self.workers.iter().enumerate().map(|(number, worker)| {
-            // One that does not answer in time has nothing to say.
             let report = reports.iter().find(|report| report.worker == number);
             let work = report.map(|report| report.work).unwrap_or_default();
             WorkerReport {
@@ -152,6 +165,7 @@ impl Running {
                 lost: reports.iter().map(|report| report.overflows.0).sum(),
             },
             workers: workers.collect(),
+            unanswered: self.unanswered(reports.iter().map(|report| report.worker)),
             stages: stages.collect(),
         }
     }
@@ -187,7 +201,14 @@ impl Running {
             worker.tell(Command::Paths(from, most.saturating_add(1), answer.clone()));
         }
         drop(answer);
-        let found = gather(&answers, self.workers.len()).into_iter().flatten();
+        let found = gather(&answers, self.workers.len());
+        let unanswered = self.unanswered(found.iter().map(|(worker, _)| *worker));
+        let found = found.into_iter();
+        let found = found.flat_map(|(worker, paths)| {
+            paths
+                .into_iter()
+                .map(move |(number, path)| (number, worker, path))
+        });
         let places = found.map(|(number, worker, path)| {
             let place = number as u64 * workers + worker as u64;
             (place, PathReport::new(worker, &path))
@@ -200,6 +221,7 @@ impl Running {
         PathList {
             next: last.filter(|_| !is_all),
             paths: paths.into_iter().map(|(_, path)| path).collect(),
+            unanswered,
         }
     }
 

@@ -97,6 +97,51 @@ fn what_workers_have_no_room_to_be_told_of_is_not_changed() {
     assert_eq!(ask("PUT", &path, json, &one).status, 200);
 }
 
+/// A figure that nobody has said is none, and not 0.
+#[test]
+fn what_workers_do_not_say_is_not_known() {
+    let running = two_workers();
+    let added = running.add(&[relay(1), relay(2)]).unwrap();
+    let id = *added[0].as_ref().unwrap();
+    assert!(running.bearer(id).unwrap().usage.is_some());
+    // Nobody answers there, and nothing more has room.
+    let (_parts, mut entry, stages) = stages::build(2, &[0, 1]).unwrap();
+    let event = entry.event(stages.bearer, 0, ERRAND);
+    assert_eq!(entry.enter(&vec![event; ROOM]), ROOM);
+    let mut way = Way::new(entry, stages.bearer, running.errands.clone());
+    way.wait_for(Duration::ZERO);
+    let own = std::mem::replace(&mut *running.way.lock().unwrap(), way);
+    assert_eq!(running.bearer(id).unwrap().usage, None);
+    let page = running.bearers(0, 10);
+    let is_said = page.bearers.iter().map(|bearer| bearer.usage);
+    assert_eq!(is_said.collect::<Vec<_>>(), [None, None]);
+    *running.way.lock().unwrap() = own;
+    let page = running.bearers(0, 10);
+    assert!(page.bearers.iter().all(|bearer| bearer.usage.is_some()));
+    let api = Api::new(running);
+    let get = |target: &str| api.answer(&Question::new("GET", target, "", Vec::new()));
+    assert_eq!(get("/metrics").status, 200);
+    assert_eq!(get("/v1/neighbours").status, 200);
+    let said = |target: &str| {
+        let said: serde_json::Value = serde_json::from_slice(&get(target).body).unwrap();
+        said["unanswered"].clone()
+    };
+    assert_eq!(said("/v1/status"), serde_json::json!([]));
+    // One worker has ended.
+    api.running().workers[1].tell(Command::Stop);
+    let thread = api.running().workers[1].thread.lock().unwrap().take();
+    thread.unwrap().join().unwrap();
+    for target in ["/v1/status", "/v1/paths"] {
+        assert_eq!(said(target), serde_json::json!([1]), "{target}");
+    }
+    for target in ["/metrics", "/v1/neighbours"] {
+        let answer = get(target);
+        let why = String::from_utf8(answer.body).unwrap();
+        assert_eq!(answer.status, 503, "{target}: {why}");
+        assert!(why.contains("[1]"), "{why}");
+    }
+}
+
 #[test]
 fn with_a_latency_as_many_workers_are_active_as_are_needed() {
     let active = |running: &Running| {

@@ -337,9 +337,7 @@ impl Serving {
             }
             Command::Paths(from, most, answer) => {
                 let paths = node.function.bearers.paths.iter_from(from).take(most);
-                let worker = self.number;
-                let paths = paths.map(|(number, path)| (number, worker, path));
-                let _ = answer.send(paths.collect());
+                let _ = answer.send((self.number, paths.collect()));
             }
             Command::Trace(tap) => self.taps.push(*tap),
             Command::Stop => self.is_stopped = true,

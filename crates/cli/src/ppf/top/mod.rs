@@ -47,6 +47,12 @@ impl Device for Watched<'_> {
         let report: millrace_ppf::StatusReport =
             super::parsed(&super::get(self.control, "/v1/status")?)?;
         super::known(report.clone(), must_be)?;
+        // Rates of a part of what passed would be wrong, and so would those that follow.
+        anyhow::ensure!(
+            report.unanswered.is_empty(),
+            "workers {:?} have not answered in time",
+            report.unanswered
+        );
         self.rates.update(report);
         Ok(())
     }
