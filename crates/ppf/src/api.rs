@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
+use self::numbered::Numbered;
 use crate::bearer::BearerId;
 use crate::http::{Answer, JSON, JSON_LINES, Question, Said, TEXT};
 use crate::metrics;
@@ -16,6 +16,7 @@ use crate::report::{Added, BearerList, Refusal};
 use crate::running::Running;
 use crate::spec::BearerSpec;
 
+mod numbered;
 mod observe;
 
 /// The document that describes the API, as it is served.
@@ -383,11 +384,8 @@ fn unnumbered(line: &[u8]) -> Result<(Option<BearerId>, BearerSpec), String> {
 
 /// The number is beside what the bearer is to be; without one it is to be added.
 fn numbered(line: &[u8]) -> Result<(Option<BearerId>, BearerSpec), String> {
-    let mut said: Map<String, Value> =
-        serde_json::from_slice(line).map_err(|error| error.to_string())?;
-    let number = said.remove("id");
-    let spec: BearerSpec =
-        serde_json::from_value(Value::Object(said)).map_err(|error| error.to_string())?;
+    let said: Numbered = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let Numbered { number, spec } = said;
     spec.check()?;
     let Some(number) = number else {
         return Ok((None, spec));

@@ -1,7 +1,8 @@
 //! How what is done with packets is written in JSON: types of the function know nothing of that.
 
-use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bearer::Flows;
@@ -46,7 +47,38 @@ written!(limit, Limit, RawLimit);
 enum RawFlows {
     Number(u8),
     Word(String),
-    Map(BTreeMap<String, u8>),
+    Map(Pairs),
+}
+
+/// As they were written: of two with one name a map would have the last.
+struct Pairs(Vec<(String, u8)>);
+
+impl Serialize for Pairs {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(from, flow)| (from, flow)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Pairs, D::Error> {
+        struct All;
+        impl<'de> Visitor<'de> for All {
+            type Value = Pairs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "flows by those that packets come with")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = fields.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        from.deserialize_map(All)
+    }
 }
 
 impl TryFrom<RawFlows> for Flows {
@@ -70,11 +102,14 @@ impl TryFrom<RawFlows> for Flows {
                     ));
                 }
             },
-            RawFlows::Map(pairs) => {
+            RawFlows::Map(Pairs(pairs)) => {
                 let mut map = Box::new([None; 64]);
                 for (from, to) in pairs {
                     let from: u8 = from.parse().map_err(|_| format!("{from:?} is no number"))?;
-                    map[usize::from(number(from)?)] = Some(number(to)?);
+                    let place = &mut map[usize::from(number(from)?)];
+                    if place.replace(number(to)?).is_some() {
+                        return Err(format!("flow {from} is there twice"));
+                    }
                 }
                 Flows::Mapped(map)
             }
@@ -91,7 +126,7 @@ impl From<Flows> for RawFlows {
             Flows::Mapped(map) => {
                 let pairs = map.iter().enumerate();
                 let pairs = pairs.filter_map(|(from, to)| Some((from.to_string(), (*to)?)));
-                RawFlows::Map(pairs.collect())
+                RawFlows::Map(Pairs(pairs.collect()))
             }
         }
     }

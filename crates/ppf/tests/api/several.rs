@@ -127,6 +127,48 @@ fn several_are_changed_and_others_are_added() {
     assert_eq!(seen(&api(place.path())), before, "it is kept");
 }
 
+/// Whoever writes a field twice meant one of them, and nobody knows which.
+#[test]
+fn a_field_that_is_there_twice_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let api = api(place.path());
+    let (lines, one) = ("application/x-ndjson", "application/json");
+    let core = r#""core":{"user":"10.0.0.1"}"#;
+    let radio = r#""radio":{"address":"192.0.2.8","teid":7}"#;
+    let other = radio.replace(":7", ":8");
+    let flow = |pairs: &str| format!(r#"{{{core},{radio},"to_radio":{{"flow":{{{pairs}}}}}}}"#);
+    let (id, twice) = (r#""id":513"#, r#""address":"192.0.2.8","teid":7,"teid":8"#);
+    for (line, field) in [
+        (format!("{{{core},{radio},{other}}}"), "`radio`"),
+        (format!("{{{core},\"radio\":{{{twice}}}}}"), "`teid`"),
+        (flow(r#""1":2,"1":3"#), "flow 1 "),
+        (flow(r#""1":2,"01":3"#), "flow 1 "),
+        (format!("{{{id},{core},{radio},{id}}}"), "`id`"),
+    ] {
+        // Another bearer's line has no fault.
+        let body = json!(format!(
+            "\n{line}\n{{{radio},\"core\":{{\"user\":\"10.0.0.2\"}}}}"
+        ));
+        for method in ["PUT", "POST"] {
+            let answer = said(&asked(&api, method, "/v1/bearers", lines, &body));
+            let refusal = &answer["refusals"][0];
+            assert_eq!(refusal["line"], json!(2), "{method} {line}: {answer}");
+            let why = refusal["error"].as_str().unwrap();
+            let is_known = method == "PUT" || field != "`id`";
+            assert!(!is_known || why.contains(field), "{method} {line}: {why}");
+            if answer["added"] == json!(1) {
+                let gone = json!({ "ids": [answer["ids"][1]] });
+                asked(&api, "POST", "/v1/bearers/remove", one, &gone);
+            }
+        }
+        for (method, target) in [("POST", "/v1/bearers"), ("PUT", "/v1/bearers/513")] {
+            let question = Question::new(method, target, one, line.clone().into_bytes());
+            assert_eq!(api.answer(&question).status, 400, "{method} {line}");
+        }
+    }
+    assert_eq!(api.running().count(), 0);
+}
+
 #[test]
 fn lines_without_an_end_are_refused() {
     let place = tempfile::tempdir().unwrap();
