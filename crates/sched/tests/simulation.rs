@@ -96,6 +96,8 @@ struct Play {
     first: StageId,
     /// Numbers that entered, by flow.
     entered: HashMap<u32, u64>,
+    /// It has no turn any more.
+    ended: Option<usize>,
 }
 
 impl Play {
@@ -119,6 +121,8 @@ impl Play {
         let worker = self.random.below(self.workers.len() as u64) as usize;
         match self.random.below(10) {
             0..2 => self.enter(),
+            // Whoever has ended neither gives anything away nor works.
+            _ if self.ended == Some(worker) => {}
             2 => {
                 let stage = self.first.plus(self.random.below(3) as u8);
                 let flow = self.random.below(FLOWS) as u32;
@@ -134,22 +138,46 @@ impl Play {
             .fetch_add(self.random.below(20_000), Ordering::Relaxed);
     }
 
-    /// Everything leaves.
+    /// Workers that have turns.
+    fn living(&mut self) -> impl Iterator<Item = &mut Worker> {
+        let ended = self.ended;
+        let workers = self.workers.iter_mut().enumerate();
+        let living = workers.filter(move |(number, _)| Some(*number) != ended);
+        living.map(|(_, worker)| worker)
+    }
+
+    /// Everything leaves, but for what is with a worker that has ended.
     fn drain(&mut self) {
+        let mut quiet = 0;
         for _ in 0..1000 {
             let gathered = self.entry.flush();
-            for worker in &mut self.workers {
-                worker.turn(64);
+            let done: usize = self.living().map(|worker| worker.turn(64)).sum();
+            if gathered == 0 && self.living().all(|worker| worker.is_idle()) {
+                return;
             }
-            if gathered == 0 && self.workers.iter().all(Worker::is_idle) {
+            // What finds no room at one that has ended waits for ever.
+            quiet = if done == 0 { quiet + 1 } else { 0 };
+            if self.ended.is_some() && quiet == 20 {
                 return;
             }
         }
         panic!("the graph does not become empty");
     }
+
+    /// What is to leave of a flow, of which some events are dropped and some doubled, in this order.
+    fn expected(&self, flow: u32) -> Vec<u64> {
+        let entered = self.entered.get(&flow).copied().unwrap_or_default();
+        let left = (1..=entered).flat_map(|number| match number % 16 {
+            3 => vec![],
+            5 => vec![number; 2],
+            _ => vec![number],
+        });
+        left.collect()
+    }
 }
 
-fn play(seed: u64, second: Kind, workers: usize, ring: usize, steps: usize) {
+/// Somebody who plays, and what the handlers see.
+fn begun(seed: u64, second: Kind, workers: usize, ring: usize) -> (Play, Arc<Mutex<Seen>>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
     let (graph, first) = graph(&seen, second);
     let now = Arc::new(AtomicU64::new(0));
@@ -161,19 +189,29 @@ fn play(seed: u64, second: Kind, workers: usize, ring: usize, steps: usize) {
         ..Config::new(workers)
     };
     let (workers, mut entries) = build_in_virtual_time(&graph, &config, &now).unwrap();
-    let mut play = Play {
+    let play = Play {
         random: Random(seed * 2 + 1),
         now,
         workers,
         entry: entries.remove(0),
         first,
         entered: HashMap::new(),
+        ended: None,
     };
+    (play, seen)
+}
+
+fn play(seed: u64, second: Kind, workers: usize, ring: usize, steps: usize) {
+    let (mut play, seen) = begun(seed, second, workers, ring);
     for _ in 0..steps {
         play.step();
     }
     play.drain();
-    let seen = seen.lock().unwrap();
+    check_all_left(seed, &play, &seen.lock().unwrap());
+}
+
+/// Each event once, and in its order.
+fn check_all_left(seed: u64, play: &Play, seen: &Seen) {
     assert!(
         seen.wrong.is_empty(),
         "seed {seed}: {:?}",
@@ -186,20 +224,11 @@ fn play(seed: u64, second: Kind, workers: usize, ring: usize, steps: usize) {
     );
     let mut dropped = 0;
     for (flow, count) in &play.entered {
-        let expected = (1..=*count).flat_map(|number| match number % 16 {
-            3 => vec![],
-            5 => vec![number; 2],
-            _ => vec![number],
-        });
         let left = seen.left.get(flow).cloned().unwrap_or_default();
-        assert_eq!(
-            left,
-            expected.collect::<Vec<_>>(),
-            "seed {seed}, flow {flow}"
-        );
+        assert_eq!(left, play.expected(*flow), "seed {seed}, flow {flow}");
         dropped += (1..=*count).filter(|number| number % 16 == 3).count() as u64;
     }
-    let second = first.plus(1);
+    let second = play.first.plus(1);
     let counted: u64 = play
         .workers
         .iter()
@@ -228,6 +257,59 @@ fn rings_that_are_full_change_nothing() {
         let second = [Kind::Atomic, Kind::Ordered][seed as usize / 2 % 2];
         play(seed, second, 2 + seed as usize % 4, 1 << (seed % 3), 1500);
     }
+}
+
+/// A worker ends at some step, as its thread would that the kernel runs no more: it takes nothing in, gives nothing away, and says nothing.
+/// The others, and whoever enters, go on. What it had is with it, and nowhere else: when it goes on, everything leaves in its order.
+fn play_with_an_end(seed: u64, second: Kind, workers: usize, ring: usize) -> (u64, u64) {
+    let (mut play, seen) = begun(seed, second, workers, ring);
+    for _ in 0..play.random.below(600) {
+        play.step();
+    }
+    play.ended = Some(play.random.below(workers as u64) as usize);
+    for _ in 0..600 {
+        play.step();
+    }
+    play.drain();
+    // What is with the one that ended counts in the limit of who enters, as long as it is there.
+    let is_full = play.entry.flush() > 0;
+    let (mut whole, mut kept) = (0, 0);
+    for flow in 0..FLOWS as u32 {
+        let (seen, expected) = (seen.lock().unwrap(), play.expected(flow));
+        let left = seen.left.get(&flow).map_or(&[][..], Vec::as_slice);
+        assert!(expected.starts_with(left), "seed {seed}, flow {flow}");
+        let mut stages = (0..3).map(|stage| play.first.plus(stage));
+        let is_others = stages.all(|stage| {
+            let mut owners = play.workers.iter().enumerate();
+            owners.any(|(number, one)| Some(number) != play.ended && one.has(stage, flow))
+        });
+        // All that came before for what others have was handed over to them. An ordered stage's batch may be lent to the one that ended.
+        if second == Kind::Atomic && ring > 500 && !is_full && is_others {
+            assert!(left == expected, "seed {seed}, flow {flow}");
+            whole += left.len() as u64;
+        }
+        kept += (expected.len() - left.len()) as u64;
+    }
+    assert!(kept == 0 || play.entry.inside() > 0, "seed {seed}");
+    play.ended = None;
+    play.drain();
+    check_all_left(seed, &play, &seen.lock().unwrap());
+    (whole, kept)
+}
+
+#[test]
+fn a_worker_that_ends_keeps_what_is_its_own_and_holds_up_nobody_else_s() {
+    let (mut whole, mut kept) = (0, 0);
+    for seed in 0..300 {
+        let second = [Kind::Atomic, Kind::Ordered][seed as usize % 2];
+        // Rings that are full for good among them.
+        let ring = [1024, 1024, 4][seed as usize % 3];
+        let (some, others) = play_with_an_end(seed, second, 2 + seed as usize % 4, ring);
+        whole += some;
+        kept += others;
+    }
+    // It is seen that there were such and such.
+    assert!(whole > 10_000 && kept > 10_000, "{whole} {kept}");
 }
 
 #[test]
