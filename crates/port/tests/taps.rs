@@ -3,11 +3,12 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{TcpListener, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use millrace_port::tap::{Config, Tap, descriptors};
-use millrace_port::{Burst, Cause, Checksum, Offload, Offloads, Port, State};
+use millrace_port::{Burst, Cause, Checksum, Closed, Offload, Offloads, Port, State};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 
@@ -232,6 +233,149 @@ fn an_interface_that_is_deleted_closes_its_port_and_wakes_it() {
         assert_eq!((port.receive_queues(), port.transmit_queues()), (0, 0));
         assert!(port.arm());
     }
+}
+
+/// What was received is good after the interface is gone; of what is not received and not sent everything is accounted for.
+#[test]
+fn an_interface_that_is_deleted_in_the_middle_of_a_burst_harms_no_packet_of_it() {
+    if !is_apart() {
+        return;
+    }
+    let (mut port, socket) = with_socket(Offloads::default());
+    for length in [800, 900, 1000, 1100, 1200] {
+        socket.send(&vec![length as u8; length]).unwrap();
+    }
+    let mut burst = Burst::new(3);
+    assert_eq!(port.receive(0, &mut burst), 3);
+    assert_eq!(port.transmit(0, &burst, 2), 1);
+    ip("link del t0");
+    let lengths: Vec<usize> = burst.iter().map(|packet| packet.to_vec().len()).collect();
+    assert_eq!(lengths, [842, 942, 1042]);
+    assert_eq!(burst.get(2).unwrap().to_vec()[42..], [1000u16 as u8; 1000]);
+    assert_eq!(port.transmit(0, &burst, 0), 0);
+    port.give_up(0, &burst, 0);
+    // The kernel has thrown away what was not received.
+    assert_eq!(port.receive(0, &mut burst), 0);
+    assert!(matches!(
+        port.poll(Instant::now()),
+        State::Closed(Closed::PeerGone)
+    ));
+    let counters = port.counters();
+    assert_eq!(
+        (counters.received.packets, counters.received.drops()),
+        (3, 0)
+    );
+    let sent = counters.transmitted;
+    assert_eq!((sent.packets, sent.dropped(Cause::NoPeer)), (1, 3));
+}
+
+#[test]
+fn an_interface_that_is_deleted_while_packets_are_sent_closes_its_port_and_each_has_its_cause() {
+    if !is_apart() {
+        return;
+    }
+    let mut port = Tap::open(&Config::new("t0")).unwrap();
+    ip("link set t0 up");
+    let mut burst = Burst::new(32);
+    (0..32u8).for_each(|number| assert!(burst.push(&[number; 300])));
+    // In this thread's namespace.
+    let mut delete = None;
+    let (begin, mut offered) = (Instant::now(), 0);
+    while matches!(port.poll(Instant::now()), State::Connected) {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        let taken = port.transmit(0, &burst, 0);
+        port.give_up(0, &burst, taken);
+        offered += 32;
+        if offered == 3200 {
+            let mut command = Command::new("ip");
+            delete = Some(command.args(["link", "del", "t0"]).spawn().unwrap());
+        }
+    }
+    assert!(delete.unwrap().wait().unwrap().success());
+    assert_eq!(port.transmit(0, &burst, 0), 0);
+    port.give_up(0, &burst, 0);
+    let sent = port.counters().transmitted;
+    assert_eq!(sent.offered(), offered + 32);
+    let gone = sent.dropped(Cause::NoPeer);
+    assert_eq!(sent.drops(), gone);
+    assert!(sent.packets >= 3200 && gone >= 32, "{sent:?}");
+}
+
+/// The kernel has no more of our packets in its hands than it is told to: where they do not go on, it takes no more of them.
+#[test]
+fn what_the_kernel_does_not_take_stays_with_the_sender() {
+    if !is_apart() {
+        return;
+    }
+    let queues = descriptors(&Config::new("t0")).unwrap();
+    let bytes: libc::c_int = 20_000;
+    let (fd, request) = (queues[0].as_raw_fd(), libc::TUNSETSNDBUF);
+    // SAFETY: the kernel reads an int there.
+    #[allow(unsafe_code, reason = "nothing else sets the limit")]
+    let set = unsafe { libc::ioctl(fd, request, &raw const bytes) };
+    assert_eq!(set, 0);
+    let mut port = Tap::from_descriptors(queues, Offloads::default()).unwrap();
+    ip("link add slow type veth peer name far");
+    ip("link set slow up");
+    ip("link set far up");
+    ip("link set t0 up");
+    let all = "tc qdisc add dev slow root tbf rate 8kbit burst 2000 limit 1000000
+        tc qdisc add dev t0 clsact
+        tc filter add dev t0 ingress protocol all u32 match u32 0 0 action mirred egress redirect dev slow";
+    for line in all.lines() {
+        let mut words = line.split_whitespace();
+        let status = Command::new(words.next().unwrap()).args(words).status();
+        if !status.is_ok_and(|status| status.success()) {
+            eprintln!("skipped: {line}");
+            return;
+        }
+    }
+    let mut burst = Burst::new(64);
+    (0..64u8).for_each(|number| assert!(burst.push(&[number; 1000])));
+    let taken = port.transmit(0, &burst, 0);
+    assert!(0 < taken && taken < 64, "{taken}");
+    assert_eq!(port.transmit(0, &burst, taken), 0);
+    port.give_up(0, &burst, taken);
+    assert!(matches!(port.poll(Instant::now()), State::Connected));
+    let sent = port.counters().transmitted;
+    assert_eq!(
+        (sent.packets, sent.dropped(Cause::Full), sent.offered()),
+        (taken as u64, 64 - taken as u64, 64)
+    );
+    // What is stuck is thrown away, and there is room again.
+    let words = ["qdisc", "del", "dev", "slow", "root"];
+    let status = Command::new("tc").args(words).status();
+    assert!(status.unwrap().success());
+    let begin = Instant::now();
+    while port.transmit(0, &burst, 60) == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+}
+
+/// Who does not receive has what the interface's queue has room for, in order. The rest is the kernel's to drop.
+#[test]
+fn what_the_interface_s_queue_has_no_room_for_is_not_received() {
+    if !is_apart() {
+        return;
+    }
+    let (mut port, socket) = with_socket(Offloads::default());
+    ip("link set t0 txqueuelen 64");
+    for number in 0..100u8 {
+        socket.send(&[number; 300]).unwrap();
+    }
+    let mut burst = Burst::new(256);
+    let mut numbers = Vec::new();
+    while port.receive(0, &mut burst) > 0 {
+        numbers.extend(burst.iter().map(|packet| packet.to_vec()[42]));
+    }
+    assert!(numbers.len() >= 64, "{numbers:?}");
+    assert!(numbers[..64].iter().copied().eq(0..64), "{numbers:?}");
+    assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+    socket.send(&[200; 300]).unwrap();
+    assert_eq!(receive(&mut port).0[42], 200);
+    let received = port.counters().received;
+    let count = numbers.len() as u64 + 1;
+    assert_eq!((received.packets, received.drops()), (count, 0));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Queues of interfaces: what the program takes and what it leaves, and what becomes of the interface.
 
+mod ends;
+
 use std::fs;
 use std::io::ErrorKind;
 use std::process::Command;
