@@ -58,6 +58,51 @@ def workers(stack: ExitStack, place: Path) -> None:
     relay(stack, place, socket.AF_INET, f"processors = {processors}")
 
 
+SOURCES, ROUNDS = 16, 50
+
+
+def queues(stack: ExitStack, place: Path) -> None:
+    """Ports of two queues, which two workers have: by whichever a sender's messages come, each arrives, in order."""
+    processors = sorted(os.sched_getaffinity(0))[:2]
+    if len(processors) < 2:
+        raise Skipped("there is one processor here")
+    function = Function(stack, place, f"processors = {processors}", queues=2)
+    peers = {side: Peer(stack, side) for side in (RADIO, CORE)}
+    # A bearer each, of which either worker has some, and a port that messages come from (TS 29.281, 4.4.2.3): a flow for the kernel.
+    bearers = [function.add(core=f"{far(CORE)}/{4711 + at}", radio=f"{far(RADIO)}/{815 + at}") for at in range(SOURCES)]
+    sources = []
+    for _ in bearers:
+        with Inside(RADIO):
+            sources.append(stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)))
+        sources[-1].bind((far(RADIO), 0))
+    # Each worker looks for the next station by itself, for which few packets wait.
+    for bearer, source in zip(bearers, sources):
+        source.sendto(message(bearer["teids"]["radio"], b"first"), peers[RADIO].to)
+        check(teid_and_body(peers[CORE].receive())[1] == b"first", f"{bearer}: {function.drops()}")
+    for number in range(ROUNDS):
+        for bearer, source in zip(bearers, sources):
+            source.sendto(message(bearer["teids"]["radio"], number.to_bytes(4, "big")), peers[RADIO].to)
+        time.sleep(0.002)
+    came: dict[int, list[int]] = {4711 + at: [] for at in range(SOURCES)}
+    for _ in range(SOURCES * ROUNDS):
+        teid, body = teid_and_body(peers[CORE].receive())
+        came[teid].append(int.from_bytes(body, "big"))
+    check(all(numbers == list(range(ROUNDS)) for numbers in came.values()), f"{came}")
+    # All parts of a message come by one queue, since only addresses are in all of them.
+    for bearer, source in zip(bearers, sources):
+        body = os.urandom(9000)
+        source.sendto(message(bearer["teids"]["radio"], body), peers[RADIO].to)
+        check(teid_and_body(peers[CORE].receive())[1] == body, f"in parts: {function.drops()}")
+    for bearer in bearers:
+        peers[CORE].send(message(bearer["teids"]["core"], b"back"))
+        check(teid_and_body(peers[RADIO].receive())[1] == b"back", f"{bearer}")
+    status = function.ask("show")
+    radio = next(port for port in status["ports"] if port["name"] == RADIO)
+    check(radio["state"] == "connected" and radio["counters"]["connections"] == 1, f"{radio}")
+    check(radio["counters"]["received_packets"] >= SOURCES * ROUNDS, f"{radio}")
+    function.stop()
+
+
 def relay(stack: ExitStack, place: Path, family: int, more: str = "") -> None:
     """Messages of both directions arrive with their bytes, echoes are answered, and whoever sends to no tunnel is told."""
     function = Function(stack, place, more)

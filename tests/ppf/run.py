@@ -53,6 +53,7 @@ def cases(thorough: bool) -> dict[str, Case]:
     for name, family in (("IPv4", socket.AF_INET), ("IPv6", socket.AF_INET6)):
         found[f"relay: {name}"] = lambda stack, place, family=family: exchange.relay(stack, place, family)
     found["relay: two workers"] = exchange.workers
+    found["relay: queues of two workers"] = exchange.queues
     found["data network: a user talks UDP"] = exchange.data_network
     found["dissected: scapy and tshark"] = exchange.dissected
     found["treated: flows, marks, limits, pauses"] = treated.treated

@@ -50,13 +50,14 @@ def _whole_checksums(inside: str, device: str) -> None:
         fcntl.ioctl(any_socket, SIOCETHTOOL, request)
 
 
-def links(stack: ExitStack) -> None:
-    """Namespaces, and a veth from the function's to that of each side."""
+def links(stack: ExitStack, queues: int = 1) -> None:
+    """Namespaces, and a veth from the function's to that of each side, with so many queues at both ends."""
+    several = ["numtxqueues", str(queues), "numrxqueues", str(queues)]
     for name in (SELF, RADIO, CORE):
         namespace(stack, name)
     for side in (RADIO, CORE):
         device = f"{side}0"
-        ip("link", "add", side, "type", "veth", "peer", "name", device, "netns", side, inside=SELF)
+        ip("link", "add", side, *several, "type", "veth", "peer", "name", device, "netns", side, *several, inside=SELF)
         ip("link", "set", side, "up", inside=SELF)
         setting = f"echo 0 > /proc/sys/net/ipv6/conf/{device}/disable_ipv6; echo 0 > /proc/sys/net/ipv6/conf/{device}/accept_dad"
         subprocess.run(["ip", "netns", "exec", side, "sh", "-c", setting], check=True)
@@ -69,12 +70,13 @@ def links(stack: ExitStack) -> None:
     ip("route", "add", USERS, "via", own(CORE), inside=CORE)
 
 
-def config(place: Path, more: str = "", mtus: dict[str, int] | None = None) -> str:
+def config(place: Path, more: str = "", mtus: dict[str, int] | None = None, queues: int = 1) -> str:
     """The function's, with a port of AF_XDP on either side."""
     text = f'store = "{place}/store"\n{more}\n'
     for side in (RADIO, CORE):
         addresses = ", ".join(f'"{mine}/{bits}"' for mine, _, bits in SIDES[side].values())
-        text += f'[[port]]\nname = "{side}"\nside = "{side}"\naf_xdp.interface = "{side}"\naddresses = [{addresses}]\n'
+        text += f'[[port]]\nname = "{side}"\nside = "{side}"\naddresses = [{addresses}]\n'
+        text += f'af_xdp = {{ interface = "{side}", queues = {queues} }}\n'
         text += f"mtu = {(mtus or {}).get(side, 1500)}\n"
     return text + f'routes = [{{ to = "0.0.0.0/0", via = "{far(CORE)}" }}]\n'
 
@@ -82,11 +84,11 @@ def config(place: Path, more: str = "", mtus: dict[str, int] | None = None) -> s
 class Function(Programs):
     """`millrace ppf run`, and who asks it."""
 
-    def __init__(self, stack: ExitStack, place: Path, more: str = "", mtus: dict[str, int] | None = None) -> None:
+    def __init__(self, stack: ExitStack, place: Path, more: str = "", mtus: dict[str, int] | None = None, queues: int = 1) -> None:
         super().__init__(stack, place)
-        links(stack)
+        links(stack, queues)
         self.file = place / "ppf.toml"
-        self.file.write_text(config(place, more, mtus))
+        self.file.write_text(config(place, more, mtus, queues))
         self.socket = place / "ppf.sock"
         self.launch()
 

@@ -36,7 +36,9 @@
 //! In reading order: `program` and `text` (what is taken), `open`, `queue`, `sys` (sockets and rings).
 
 use std::io;
+use std::iter::repeat;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -45,7 +47,7 @@ use nix::sys::socket::sockopt::SocketError;
 
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
-use crate::port::{Closed, Port, State};
+use crate::port::{Closed, Port, State, dealt};
 pub use open::{Opened, open};
 pub use program::Take;
 use queue::Queue;
@@ -132,7 +134,7 @@ pub struct AfXdp {
     epoll: Epoll,
     queues: Vec<Queue>,
     /// What has the program at its place.
-    _link: Option<OwnedFd>,
+    _link: Option<Arc<OwnedFd>>,
     is_zero_copy: bool,
     state: State,
     /// When the interface is looked for again. None: at once.
@@ -172,7 +174,7 @@ impl AfXdp {
             epoll,
             is_zero_copy: is_zero_copy.into_iter().all(|is| is),
             queues,
-            _link: opened.link,
+            _link: opened.link.map(Arc::new),
             state: State::Connected,
             look_at: None,
             broken: None,
@@ -181,6 +183,34 @@ impl AfXdp {
                 ..Counters::default()
             },
         })
+    }
+
+    /// Parts it: so many ports at most, each with some of the queues, which may be other threads'. The program stays as long as one of them
+    /// does. What was counted is the first one's, but for what the kernel counts.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn split(self, most: usize) -> io::Result<Vec<AfXdp>> {
+        let parts = dealt(self.queues, most).into_iter();
+        let counters = [self.counters]
+            .into_iter()
+            .chain(repeat(Counters::default()));
+        let part = |(queues, counters): (Vec<Queue>, Counters)| {
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            for queue in &queues {
+                epoll.add(queue, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+            }
+            Ok(AfXdp {
+                epoll,
+                queues,
+                _link: self._link.clone(),
+                state: State::Connected,
+                broken: None,
+                counters,
+                ..self
+            })
+        };
+        parts.zip(counters).map(part).collect()
     }
 
     /// Whether the driver and we share frames, of all queues.

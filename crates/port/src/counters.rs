@@ -89,6 +89,13 @@ impl Tally {
         self.drops[cause as usize] += packets;
     }
 
+    fn add(&mut self, other: &Tally) {
+        self.pass(other.packets, other.bytes);
+        for (to, more) in self.drops.iter_mut().zip(other.drops) {
+            *to += more;
+        }
+    }
+
     /// Counts packets as handed out, or as sent.
     #[inline]
     pub fn pass(&mut self, packets: u64, bytes: u64) {
@@ -108,4 +115,14 @@ pub struct Counters {
     pub connections: u64,
     /// How often a sleeping peer was woken.
     pub wakes: u64,
+}
+
+impl Counters {
+    /// Adds what another part of the same port has counted.
+    pub fn add(&mut self, other: &Counters) {
+        self.received.add(&other.received);
+        self.transmitted.add(&other.transmitted);
+        self.connections += other.connections;
+        self.wakes += other.wakes;
+    }
 }

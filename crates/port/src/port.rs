@@ -13,6 +13,16 @@ use crate::{memif, pcap, vhost_user, virtio};
 /// Bytes of the shortest packet where packets are Ethernet frames: a MAC header.
 pub(crate) const SHORTEST: u32 = 14;
 
+/// Queues in so many parts at most, none of them without any.
+pub(crate) fn dealt<T>(queues: Vec<T>, most: usize) -> Vec<Vec<T>> {
+    let count = most.clamp(1, queues.len().max(1));
+    let mut parts: Vec<Vec<T>> = (0..count).map(|_| Vec::new()).collect();
+    for (number, queue) in queues.into_iter().enumerate() {
+        parts[number % count].push(queue);
+    }
+    parts
+}
+
 /// Something that packets enter and leave by.
 ///
 /// A program's turn: receive from each queue, do the work, transmit; now and then, and after sleeping, [`Port::poll`]. Before it sleeps it

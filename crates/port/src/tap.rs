@@ -33,6 +33,7 @@
 //! In reading order: `queue` (packets), `sys` (calls).
 
 use std::io;
+use std::iter::repeat;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
@@ -42,7 +43,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
 use crate::offload::Offloads;
-use crate::port::{Closed, Port, State};
+use crate::port::{Closed, Port, State, dealt};
 use queue::Queue;
 
 mod queue;
@@ -162,6 +163,33 @@ impl Tap {
                 ..Counters::default()
             },
         })
+    }
+
+    /// Parts it: so many ports at most, each with some of the queues, which may be other threads'. What was counted is the first one's.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn split(self, most: usize) -> io::Result<Vec<Tap>> {
+        let parts = dealt(self.queues, most).into_iter();
+        let counters = [self.counters]
+            .into_iter()
+            .chain(repeat(Counters::default()));
+        let part = |(queues, counters): (Vec<Queue>, Counters)| {
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            for queue in &queues {
+                epoll.add(queue, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+            }
+            Ok(Tap {
+                epoll,
+                queues,
+                name: self.name.clone(),
+                state: State::Connected,
+                broken: None,
+                counters,
+                ..self
+            })
+        };
+        parts.zip(counters).map(part).collect()
     }
 
     /// What the interface was called when the port was made.

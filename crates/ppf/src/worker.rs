@@ -50,7 +50,7 @@ const TICK: Duration = Duration::from_millis(1);
 const SPIN_MIN: Duration = Duration::from_micros(5);
 /// Batches of the scheduler that are dealt with in a turn.
 const BATCHES: usize = 8;
-/// The bell's token in the epoll set; others are numbers of ports.
+/// The bell's token in the epoll set; others are places of ports.
 const BELL: u64 = u64::MAX;
 
 /// What all workers are told; what is asked of a bearer is an [`errand::Errand`].
@@ -111,7 +111,7 @@ pub(crate) struct Work {
     pub(crate) handed_over: u64,
 }
 
-/// A port that a worker has.
+/// A port that a worker has, or some queues of it.
 pub(crate) struct Attached {
     pub(crate) number: u16,
     pub(crate) port: Box<dyn Port + Send>,
@@ -158,9 +158,9 @@ impl Worker {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, BELL);
         epoll.add(parts.bell.event(), event)?;
-        for attached in &mut parts.ports {
+        for (place, attached) in (0..).zip(&mut parts.ports) {
             attached.port.poll(Instant::now());
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, attached.number.into());
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, place);
             // Without it the port is polled when the worker is awake, which is said nowhere else.
             if let Err(error) = epoll.add(attached.port.as_fd(), event) {
                 tracing::warn!(

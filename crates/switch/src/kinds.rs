@@ -53,20 +53,36 @@ pub(crate) fn open(config: &PortConfig, handed: Vec<OwnedFd>) -> Result<Option<M
     made.map_err(|error| format!("port {:?}: {error}", config.name))
 }
 
-/// Makes a port of any kind but a tunnel, for a program that is no switch; and says whether it is a file, whose reading and writing may
-/// take time, and which wants to know the time before it is asked for packets.
+/// A port, and whether it is a file, whose reading and writing may take time, and which wants to know the time before it is asked for
+/// packets.
+type Part = (Box<dyn Port + Send>, bool);
+
+/// Makes a port of any kind but a tunnel, for a program that is no switch. Where the kernel has its queues apart (TAP, AF_XDP) it is in so
+/// many parts at most, each of which may be another thread's; otherwise in one.
 ///
 /// # Errors
 /// What is wrong with the configuration, or why the port cannot be had.
-pub fn open_port(config: &PortConfig) -> Result<(Box<dyn Port + Send>, bool), String> {
+pub fn open_parts(config: &PortConfig, most: usize) -> Result<Vec<Part>, String> {
     config.check()?;
-    match open(config, Vec::new())? {
-        Some(made) => Ok((made.port, made.is_file)),
-        None => Err(format!(
-            "port {:?}: a tunnel to another switch is of use to a switch only",
-            config.name
-        )),
+    let failed = |error| format!("port {:?}: {error}", config.name);
+    match config.kind()? {
+        Kind::Tap(one) => {
+            parts(tap(one, Vec::new()).and_then(|port| port.split(most))).map_err(failed)
+        }
+        Kind::AfXdp(one) => parts(af_xdp(one).and_then(|port| port.split(most))).map_err(failed),
+        _ => match open(config, Vec::new())? {
+            Some(made) => Ok(vec![(made.port, made.is_file)]),
+            None => Err(format!(
+                "port {:?}: a tunnel to another switch is of use to a switch only",
+                config.name
+            )),
+        },
     }
+}
+
+fn parts(ports: io::Result<Vec<impl Port + Send + 'static>>) -> io::Result<Vec<Part>> {
+    let boxed = |port| (Box::new(port) as Box<dyn Port + Send>, false);
+    Ok(ports?.into_iter().map(boxed).collect())
 }
 
 fn made(port: impl Port + Send + 'static, is_file: bool) -> Made {

@@ -60,7 +60,7 @@ pub use control::{AskError, Request, ask, ask_with, own_socket};
 pub use counters::{Cause, Hits, Tally, Work};
 pub use exposition::{Exposition, Figure};
 pub use icmp::{Answer, too_big};
-pub use kinds::open_port;
+pub use kinds::open_parts;
 pub use lane::Bell;
 pub use listen::{ControlSocket, ListenError};
 pub use offload::{Cut, Impossible, complete};

@@ -236,6 +236,43 @@ fn a_port_is_made_of_what_was_opened_before() {
 }
 
 #[test]
+fn queues_are_parted_among_threads_and_have_their_program_as_long_as_one_is_there() {
+    if !is_apart() {
+        return;
+    }
+    let mut both = config("to", &[Take::All]);
+    both.queues = 2;
+    let parts = AfXdp::open(&both).unwrap().split(8).unwrap();
+    assert_eq!(parts.len(), 2);
+    let mut sender = Config::new("from");
+    sender.queues = 2;
+    // What goes by one queue comes by the other end's queue of that number.
+    let mut sender = AfXdp::open(&sender).unwrap();
+    let mut burst = Burst::new(1);
+    let mut go = |queue: usize, byte: u8| {
+        burst.clear();
+        assert!(burst.push(&[byte; 60]));
+        assert_eq!(sender.transmit(queue, &burst, 0), 1);
+    };
+    (0..2).for_each(|queue| go(queue, queue as u8));
+    let threads = parts.into_iter().zip(0..).map(|(mut port, byte)| {
+        std::thread::spawn(move || {
+            assert_eq!(received(&mut port, 1), [vec![byte; 60]]);
+            port
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    let parts = threads.into_iter().map(|thread| thread.join().unwrap());
+    let mut parts: Vec<AfXdp> = parts.collect();
+    drop(parts.remove(0));
+    go(1, 7);
+    assert_eq!(received(&mut parts[0], 1), [vec![7; 60]]);
+    assert_eq!(parts[0].counters().received.packets, 2);
+    drop(parts);
+    drop(opened(&both));
+}
+
+#[test]
 fn more_than_there_is_room_for_is_dropped_and_counted() {
     if !is_apart() {
         return;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use millrace_switch::{Bell, open_port, processor};
+use millrace_switch::{Bell, open_parts, processor};
 
 use super::{Handle, Running};
 use crate::bearer::MeterId;
@@ -140,21 +140,27 @@ impl Running {
     }
 }
 
-/// Opens all ports: what each worker has of them, and by port whose it is.
-fn attach(config: &Config) -> Result<(Vec<Vec<Attached>>, Vec<usize>), String> {
+/// Opens all ports: what each worker has of them, and by port whose it is. Queues that can be apart are several workers', who receive from
+/// them; whose the port is sends.
+pub(super) fn attach(config: &Config) -> Result<(Vec<Vec<Attached>>, Vec<usize>), String> {
     let workers = config.workers();
     let mut attached: Vec<Vec<Attached>> = (0..workers).map(|_| Vec::new()).collect();
-    let mut owners = Vec::new();
+    let mut owners: Vec<usize> = Vec::new();
     for (number, port) in (0..).zip(&config.port) {
-        let fewest = (0..workers).min_by_key(|worker| attached[*worker].len());
+        let ports_of = |worker: &usize| owners.iter().filter(|owner| *owner == worker).count();
+        let fewest = (0..workers).min_by_key(ports_of);
         let owner = port.worker.or(fewest).unwrap_or(0);
-        let (opened, is_file) = open_port(&port.opened())?;
+        // Who is named has all of it.
+        let most = if port.worker.is_some() { 1 } else { workers };
+        let parts = open_parts(&port.opened(), most)?.into_iter();
+        for (part, (port, is_file)) in parts.enumerate() {
+            attached[(owner + part) % workers].push(Attached {
+                number,
+                port,
+                is_file,
+            });
+        }
         owners.push(owner);
-        attached[owner].push(Attached {
-            number,
-            port: opened,
-            is_file,
-        });
     }
     Ok((attached, owners))
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use millrace_port::Counters;
+use millrace_port::{Counters, State};
 
 use super::{Running, gather};
 use crate::bearer::{BEARERS_MAX, BearerId};
@@ -86,10 +86,12 @@ impl Running {
             for report in reports {
                 link.add(&report.counts[number]);
                 let own = report.ports.iter();
-                let mut own = own.filter(|(own, ..)| usize::from(*own) == number);
-                if let Some((_, counted, state)) = own.next() {
-                    counters = *counted;
-                    port.state.clone_from(state);
+                for (_, counted, state) in own.filter(|(own, ..)| usize::from(*own) == number) {
+                    counters.add(counted);
+                    // Of several workers' queues those are told of that are not as they should be.
+                    if port.state.is_empty() || port.state == State::Connected.to_string() {
+                        port.state.clone_from(state);
+                    }
                 }
             }
             port.counters = CountReport::new(&counters, &link);

@@ -1,5 +1,7 @@
 //! What whoever asks may rely on.
 
+use nix::sched::{CloneFlags, unshare};
+
 use super::*;
 use crate::api::Api;
 use crate::http::Question;
@@ -95,6 +97,34 @@ fn what_workers_have_no_room_to_be_told_of_is_not_changed() {
     assert_eq!(api.running().count(), 1);
     assert_eq!(api.running().bearer(id), before);
     assert_eq!(ask("PUT", &path, json, &one).status, 200);
+}
+
+#[test]
+fn queues_that_are_apart_are_several_workers_and_one_of_them_sends() {
+    if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+        eprintln!("skipped: no network namespace here: {error}");
+        return;
+    }
+    let port = |name: &str, side: &str, tap: &str, net: u8| {
+        let tap = format!("tap = {{ interface = \"{name}\", {tap} }}");
+        let addresses = format!("addresses = [\"10.0.{net}.1/24\"]");
+        format!("[[port]]\nname = \"{name}\"\nside = \"{side}\"\n{tap}\n{addresses}\n")
+    };
+    let all = port("a", "radio", "queues = 3", 1)
+        + &port("b", "core", "queues = 2", 2)
+        + &port("c", "core", "queues = 2", 3)
+        + "worker = 1\n";
+    let config = Config::parse(&format!("workers = 2\n{all}")).unwrap();
+    let (attached, owners) = begin::attach(&config).unwrap();
+    assert_eq!(owners, [0, 1, 1]);
+    let has = |worker: usize| -> Vec<(u16, usize)> {
+        let ports = attached[worker].iter();
+        ports
+            .map(|one| (one.number, one.port.receive_queues()))
+            .collect()
+    };
+    assert_eq!(has(0), [(0, 2), (1, 1)]);
+    assert_eq!(has(1), [(0, 1), (1, 1), (2, 2)]);
 }
 
 /// A figure that nobody has said is none, and not 0.

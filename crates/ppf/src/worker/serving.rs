@@ -31,7 +31,7 @@ pub(super) struct Serving {
     is_stopped: bool,
     pub(super) bell: Arc<Bell>,
     pub(super) ports: Vec<Attached>,
-    /// By number of port, its place among the own ones.
+    /// By number of port, its place among those that it has, if this worker sends by it.
     places: Vec<Option<usize>>,
     next_poll: usize,
     now: Instant,
@@ -65,7 +65,9 @@ impl Serving {
     pub(super) fn new(parts: Parts, entry: Entry, post: Post) -> Serving {
         let mut places = vec![None; parts.owners.len()];
         for (place, attached) in parts.ports.iter().enumerate() {
-            places[usize::from(attached.number)] = Some(place);
+            let number = usize::from(attached.number);
+            // By one worker each, whoever else receives: what leaves of a bearer, whose worker may be another one soon, is in one order.
+            places[number] = (parts.owners[number] == parts.number).then_some(place);
         }
         Serving {
             node: parts.node,
@@ -403,9 +405,8 @@ impl Serving {
                 self.bell.silence();
                 continue;
             }
-            let place = self.places.get(event.data() as usize).copied().flatten();
-            if let Some(place) = place {
-                self.ports[place].port.poll(now);
+            if let Some(attached) = self.ports.get_mut(event.data() as usize) {
+                attached.port.poll(now);
             }
         }
         for attached in &mut self.ports {

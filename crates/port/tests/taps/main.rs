@@ -1,14 +1,16 @@
 //! TAP interfaces, with the kernel's own stack at the other end, in a network namespace of each test's own.
 
+mod sys;
+
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{TcpListener, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use millrace_port::tap::{Config, Tap, descriptors};
-use millrace_port::{Burst, Cause, Checksum, Closed, Offload, Offloads, Port, State};
+use millrace_port::{Burst, Cause, Checksum, Closed, Counters, Offload, Offloads, Port, State};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 
@@ -189,6 +191,49 @@ fn each_queue_is_a_descriptor_that_another_could_have_opened() {
 }
 
 #[test]
+fn queues_are_parted_among_threads_and_each_end_sees_what_becomes_of_the_interface() {
+    if !is_apart() {
+        return;
+    }
+    let mut config = Config::new("t0");
+    config.queues = 3;
+    let parts = Tap::open(&config).unwrap().split(2).unwrap();
+    let queues: Vec<usize> = parts.iter().map(Port::receive_queues).collect();
+    assert_eq!(queues, [2, 1]);
+    ip("addr add 10.9.0.1/24 dev t0");
+    ip("link set t0 up");
+    ip("neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev t0");
+    for _ in 0..60 {
+        // Another port each, and so another flow.
+        let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+        socket.send_to(b"flow", "10.9.0.2:2000").unwrap();
+    }
+    let threads = parts.into_iter().map(|mut port| {
+        std::thread::spawn(move || {
+            let mut burst = Burst::new(64);
+            let seen = (0..port.receive_queues()).map(|queue| port.receive(queue, &mut burst));
+            let seen = seen.sum::<usize>();
+            assert_eq!(send(&mut port, &[2; 60], Offload::NONE), 1);
+            (seen, port)
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    let parts = threads.into_iter().map(|thread| thread.join().unwrap());
+    let (seen, mut parts): (Vec<usize>, Vec<Tap>) = parts.unzip();
+    assert!(seen.iter().sum::<usize>() == 60 && seen[1] > 0, "{seen:?}");
+    let mut all = Counters::default();
+    parts.iter().for_each(|part| all.add(&part.counters()));
+    assert_eq!((all.received.packets, all.transmitted.packets), (60, 2));
+    assert_eq!(all.connections, 1);
+    ip("link del t0");
+    for part in &mut parts {
+        let mut polled = [PollFd::new(part.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut polled, PollTimeout::from(10_000u16)), Ok(1));
+        assert!(matches!(part.poll(Instant::now()), State::Closed(_)));
+    }
+}
+
+#[test]
 fn an_interface_that_is_down_takes_nothing_and_goes_on_when_it_is_up() {
     if !is_apart() {
         return;
@@ -308,12 +353,7 @@ fn what_the_kernel_does_not_take_stays_with_the_sender() {
         return;
     }
     let queues = descriptors(&Config::new("t0")).unwrap();
-    let bytes: libc::c_int = 20_000;
-    let (fd, request) = (queues[0].as_raw_fd(), libc::TUNSETSNDBUF);
-    // SAFETY: the kernel reads an int there.
-    #[allow(unsafe_code, reason = "nothing else sets the limit")]
-    let set = unsafe { libc::ioctl(fd, request, &raw const bytes) };
-    assert_eq!(set, 0);
+    sys::limit_sent(queues[0].as_fd(), 20_000);
     let mut port = Tap::from_descriptors(queues, Offloads::default()).unwrap();
     ip("link add slow type veth peer name far");
     ip("link set slow up");
