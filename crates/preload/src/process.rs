@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{
     AtomicBool, AtomicU32,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{AcqRel, Relaxed, Release},
 };
 
 use libc::c_int;
@@ -96,9 +96,9 @@ pub(crate) fn join(row: &Row, process: u32) -> bool {
     row.identity.join(process)
 }
 
-/// Whether every holder of an end has been killed.
+/// Whether every holder of an end has been killed, and none is about to say that the record is free.
 pub(crate) fn is_left(row: &Row) -> bool {
-    !FOREIGN.load(Relaxed) && row.identity.forget_dead(sys::thread_exists) == 0
+    !FOREIGN.load(Relaxed) && row.identity.is_left(sys::thread_exists)
 }
 
 /// Whether this process is among the holders that are known by number.
@@ -199,12 +199,7 @@ fn hand_over(fd: c_int, socket: &'static Socket) {
 /// its death frees the end record.
 fn leave_to_others(fd: c_int, socket: &'static Socket) -> bool {
     hand_over(fd, socket);
-    let identity = &socket.row().identity;
-    let are_known = identity.holders.load(Acquire) > 1;
-    if are_known {
-        identity.leave(holder());
-    }
-    are_known
+    socket.row().identity.leave_to_others(holder())
 }
 
 /// What is to be taken back when an exec fails.

@@ -275,11 +275,12 @@ fn address_bytes(words: &[AtomicU64; 2]) -> [u8; 16] {
 }
 
 impl RowView {
-    /// Whether the processes that are said to hold the end are all known by number, and none of them is alive.
+    /// Whether the processes that are said to hold the end, or to have let go of it just now, are all known by number, and none of them is
+    /// alive.
     #[must_use]
     pub fn is_left(&self, is_alive: impl Fn(u32) -> bool) -> bool {
         let known = || self.processes.iter().filter(|process| **process != 0);
-        self.holders != 0
+        known().next().is_some()
             && known().count() >= self.holders as usize
             && known()
                 .all(|place| holders::number(*place).is_some_and(|process| !is_alive(process)))

@@ -422,8 +422,9 @@ impl Client {
 /// holder was killed in a call, and does not: such a row is used again when there is no other.
 fn is_left(row: &Row, is_last_resort: bool) -> bool {
     let identity = &row.identity;
-    if identity.holders.load(Acquire) == 0 {
-        return identity.state.load(Acquire) == state::FREE && (is_last_resort || row.is_quiet());
+    // Acquire: whoever says that it is free has had the last of it.
+    if identity.state.load(Acquire) == state::FREE && identity.holders.load(Acquire) == 0 {
+        return is_last_resort || row.is_quiet();
     }
     if process::is_held_here(row) || !process::is_left(row) {
         return false;

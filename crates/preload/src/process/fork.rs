@@ -122,7 +122,7 @@ fn give(socket: &'static Socket, child: u32) -> Option<&'static Row> {
     if join(row, child) {
         return Some(row);
     }
-    row.identity.leave(child);
+    row.identity.take_back(child, true);
     None
 }
 
@@ -206,7 +206,11 @@ fn name_child(child: pid_t) {
     for row in client::keep_holders(|| take_given(token)) {
         match u32::try_from(child) {
             Ok(child) => row.identity.name(token, child),
-            Err(_) => drop(row.identity.leave(token)),
+            // Another thread has closed it meanwhile.
+            Err(_) if row.identity.take_back(token, true) => {
+                row.identity.state.store(state::FREE, Release);
+            }
+            Err(_) => {}
         }
     }
 }

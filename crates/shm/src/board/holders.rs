@@ -17,6 +17,9 @@
 //! The count goes up before a place is taken and down after it is given up: a holder that dies in between, or finds no place, counts for
 //! ever. **Forbidden**: counting a holder down twice. So only who has emptied a place counts down for it. And using a token again: the
 //! child of an earlier fork may begin only now, and would name itself in the place of another.
+//!
+//! The last holder's number stays in its place when the count comes to zero, until the record is another end's: it has not said yet that
+//! the record is free, and may be killed before it does. Whoever finds a count of zero and a dead number there may use the record.
 
 use super::{Identity, flags};
 use crate::atomic::{AtomicU32, Ordering};
@@ -117,17 +120,51 @@ impl Identity {
         strangers.count() >= self.holders.load(Ordering::Acquire) as usize
     }
 
-    /// A holder, or the token of one that was not made, lets go. True: it was the last.
+    /// A holder lets go. True: it was the last.
     ///
     /// An [`UNKNOWN`] one that has no place may have been named by its parent, and goes when its death is seen.
     pub fn leave(&self, process: u32) -> bool {
-        // Who tried in vain to become another program may be marked still.
-        let had_place = self.replace(process, 0) || self.replace(process | STRANGER, 0);
-        if process == UNKNOWN && !had_place {
+        if process == UNKNOWN && !self.is_held_by(UNKNOWN) {
             return false;
         }
-        // AcqRel: the last one sees what the others did.
-        self.holders.fetch_sub(1, Ordering::AcqRel) == 1
+        while !self.leave_to_others(process) {
+            // AcqRel: the last one sees what the others did.
+            let is_last = self
+                .holders
+                .compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
+            // Or else another thread makes a child just now, which counts already.
+            match is_last {
+                Ok(_) => return true,
+                Err(0) => return false,
+                Err(_) => {}
+            }
+        }
+        false
+    }
+
+    /// A holder lets go if there are others. False: there are none, and it is what it was.
+    pub fn leave_to_others(&self, process: u32) -> bool {
+        let mut had_place = false;
+        loop {
+            let count = self.holders.load(Ordering::Acquire);
+            if count <= 1 {
+                // They have all gone just now.
+                if had_place {
+                    self.replace(0, process);
+                }
+                return false;
+            }
+            // Who tried in vain to become another program may be marked still.
+            had_place |= self.replace(process, 0) || self.replace(process | STRANGER, 0);
+            // AcqRel: the last one sees what the others did.
+            if self
+                .holders
+                .compare_exchange(count, count - 1, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                return true;
+            }
+        }
     }
 
     /// What `token` stands for is no holder any more. True: it was the last. Where the record may be another end's by now (not `stays`),
@@ -160,6 +197,28 @@ impl Identity {
 
     /// Counts the dead out; returns how many are left.
     pub fn forget_dead(&self, is_alive: impl Fn(u32) -> bool) -> u32 {
+        self.count_out(is_alive);
+        self.holders.load(Ordering::Acquire)
+    }
+
+    /// Whether nobody has the end, and nobody is about to say so: its last holder is found dead here and now, or died when it had let go.
+    pub fn is_left(&self, is_alive: impl Fn(u32) -> bool) -> bool {
+        if self.holders.load(Ordering::Acquire) != 0 {
+            return self.count_out(is_alive);
+        }
+        let mut places = self
+            .processes
+            .iter()
+            .map(|place| place.load(Ordering::Acquire))
+            .filter(|place| *place != 0)
+            .peekable();
+        places.peek().is_some()
+            && places.all(|place| number(place).is_some_and(|process| !is_alive(process)))
+    }
+
+    /// Counts the dead out. True: one of them was the last.
+    fn count_out(&self, is_alive: impl Fn(u32) -> bool) -> bool {
+        let mut was_last = false;
         for place in &self.processes {
             let holder = place.load(Ordering::Acquire);
             if number(holder).is_none_or(&is_alive) {
@@ -172,10 +231,18 @@ impl Identity {
                 .compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
             {
-                self.holders.fetch_sub(1, Ordering::AcqRel);
+                let less = |count: u32| count.checked_sub(1);
+                let before = self
+                    .holders
+                    .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+                // Zero: it had let go, the last of all, since somebody looked.
+                was_last = matches!(before, Ok(1) | Err(_));
+                if was_last {
+                    self.replace(0, holder);
+                }
             }
         }
-        self.holders.load(Ordering::Acquire)
+        was_last
     }
 }
 
@@ -194,9 +261,8 @@ mod tests {
         assert!(!end.leave(10));
         assert!(end.leave(11));
         assert!(
-            end.processes
-                .iter()
-                .all(|place| place.load(Ordering::Relaxed) == 0)
+            !end.is_held_by(10) && end.is_held_by(11),
+            "the last one's number stays"
         );
     }
 
@@ -301,6 +367,51 @@ mod tests {
         assert!(!end.leave(UNKNOWN));
         assert_eq!(end.forget_dead(|_| true), 2);
         assert_eq!(end.forget_dead(|process| process == 10), 1);
+    }
+
+    #[test]
+    fn of_two_that_end_at_once_one_stays_the_holder_until_it_is_dead() {
+        let end = Identity::default();
+        end.hold_alone(10);
+        end.join(11);
+        // Each has found that there is another.
+        assert!(!end.is_held_alone());
+        assert!(end.leave_to_others(10));
+        assert!(!end.leave_to_others(11) && end.is_held_by(11));
+        assert!(!end.is_left(|_| true));
+        assert!(end.is_left(|process| process != 11));
+    }
+
+    #[test]
+    fn the_last_one_may_be_killed_before_it_says_that_the_record_is_free() {
+        let end = Identity::default();
+        end.hold_alone(10);
+        end.join(11);
+        assert!(!end.leave(10) && end.leave(11));
+        assert!(!end.is_left(|_| true), "it is about to say so");
+        assert!(end.is_left(|process| process == 10));
+        assert!(!end.leave(11), "nobody has it any more");
+        end.hold_alone(12);
+        assert!(!end.is_left(|_| true) && !end.is_held_by(11));
+    }
+
+    #[test]
+    fn who_lets_go_is_counted_once_though_it_dies_meanwhile() {
+        let end = Identity::default();
+        end.hold_alone(10);
+        assert!(end.leave(10));
+        // Somebody had looked at the count before.
+        end.forget_dead(|_| false);
+        assert_eq!(end.holders.load(Ordering::Relaxed), 0);
+        assert!(end.is_left(|_| false));
+    }
+
+    #[test]
+    fn whoever_is_counted_out_last_is_found_by_the_next_too() {
+        let end = Identity::default();
+        end.hold_alone(10);
+        assert_eq!(end.forget_dead(|_| false), 0);
+        assert!(end.is_left(|_| false) && !end.is_left(|_| true));
     }
 
     #[test]
