@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
-    Ordering::{AcqRel, Relaxed, Release},
+    Ordering::{Relaxed, Release},
 };
 
 use libc::{c_int, pid_t, posix_spawn_file_actions_t};
@@ -176,11 +176,10 @@ fn share(fd: c_int, socket: &'static Socket, with: u32) -> Option<&'static Row> 
     Some(row)
 }
 
-/// Has a holder of a record go. The record is free if that was the last, while a program was being started.
+/// Has a holder of a record go. The record is free if that was the last, while a program was being started: not before it is said here does
+/// anybody use it again. A child of `vfork`, which may be killed at any time, counts nothing in its parent meanwhile.
 fn leave(goes: impl FnOnce() -> bool, row: &Row) {
-    client::LEAVING.fetch_add(1, AcqRel);
     if goes() {
         row.identity.state.store(state::FREE, Release);
     }
-    client::LEAVING.fetch_sub(1, AcqRel);
 }

@@ -187,10 +187,21 @@ impl Local {
         }
     }
 
+    /// A child that has our memory has a number of its own: what it has locked is known to be free once it is killed.
     #[cold]
     fn learn_id(&self) -> u32 {
-        self.id.set(sys::thread_id());
-        self.id.get()
+        let id = sys::thread_id();
+        if !(self.has_bare_child.get() && process::is_borrowed()) {
+            self.forget_child();
+            self.id.set(id);
+        }
+        id
+    }
+
+    /// What such a child was busy with when it was killed is nobody's work any more: nothing was locked when it was made.
+    #[cold]
+    fn forget_child(&self) {
+        self.busy.set(0);
     }
 
     #[cold]
@@ -204,7 +215,10 @@ impl Local {
 
 /// The thread is about to make a child that has its memory, and lets it wait until that has another.
 pub(crate) fn expect_bare_child() {
-    local().has_bare_child.set(true);
+    let local = local();
+    local.has_bare_child.set(true);
+    // Both learn their own.
+    local.id.set(0);
 }
 
 /// Whether it is such a child.
@@ -254,8 +268,10 @@ impl Busy {
     /// Takes a lock for this thread, whose handlers run while it has to wait for it.
     #[inline]
     pub(crate) fn lock(lock: &OwnerLock) -> (Held, Busy) {
+        // First: who learns the number is busy with nothing yet.
+        let id = id();
         let busy = Busy::new();
-        match lock.try_lock(busy.0.id()) {
+        match lock.try_lock(id) {
             Some(held) => (held, busy),
             None => {
                 drop(busy);
@@ -307,6 +323,10 @@ fn hold(local: &Local, also: u64, context: *mut c_void) -> u64 {
 pub(crate) fn must_wait(signal: c_int, info: *const siginfo_t, context: *mut c_void) -> bool {
     let local = local();
     if local.busy.get() == 0 {
+        return false;
+    }
+    if local.id.get() == 0 && !process::is_borrowed() {
+        local.forget_child();
         return false;
     }
     // A fault by `kill` would come again at once.
