@@ -380,6 +380,134 @@ static void waits_by_the_older_calls(void) {
     observe_result("epoll_wait", epoll_wait(set, &event, 1, -1));
 }
 
+enum { BY_SELECT, BY_PSELECT, BY_NUMBER };
+
+/* The program begins anew where it may make one of the calls that wait, and no other. */
+static void begin_with_one_wait(const char *name, int call) {
+    const int waits[] = {SYS_ppoll, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_pselect6,
+#ifdef SYS_select
+                         SYS_select, SYS_poll, SYS_epoll_wait
+#endif
+    };
+    enum { WAITS = sizeof waits / sizeof *waits };
+    struct sock_filter filter[2 * WAITS + 2] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
+    int length = 1;
+    for (int i = 0; i < WAITS; i++) {
+        if (waits[i] == call)
+            continue;
+        filter[length++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, waits[i], 0, 1);
+        filter[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+    }
+    filter[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    if (getenv("WITH_ONE_WAIT") == NULL) {
+        setenv("WITH_ONE_WAIT", "1", 1);
+        install(filter, length);
+        execl("/proc/self/exe", "confined", name, NULL);
+        must(0, "exec");
+    }
+}
+
+static int select_by(int how, int count, fd_set *sets, int timeout_ms) {
+    struct timeval time = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
+    struct timespec exact = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
+    switch (how) {
+    case BY_SELECT: return select(count, &sets[0], &sets[1], &sets[2], timeout_ms < 0 ? NULL : &time);
+    case BY_PSELECT: return pselect(count, &sets[0], &sets[1], &sets[2], timeout_ms < 0 ? NULL : &exact, NULL);
+#ifdef SYS_select
+    default: return syscall(SYS_select, count, &sets[0], &sets[1], &sets[2], timeout_ms < 0 ? NULL : &time);
+#else
+    default: return select(count, &sets[0], &sets[1], &sets[2], timeout_ms < 0 ? NULL : &time);
+#endif
+    }
+}
+
+static int most(int a, int b) { return a > b ? a : b; }
+
+/* What is told of the far end, by reading, writing and exceptions, and of the pipe. */
+static void observe_select(const char *what, int how, int fd, int beside, int timeout_ms) {
+    fd_set sets[3];
+    for (int i = 0; i < 3; i++) {
+        FD_ZERO(&sets[i]);
+        FD_SET(fd, &sets[i]);
+    }
+    if (timeout_ms < 0)
+        FD_CLR(fd, &sets[1]);
+    FD_SET(beside, &sets[0]);
+    int count = select_by(how, most(fd, beside) + 1, sets, timeout_ms);
+    if (count < 0)
+        observe_result(what, count);
+    else
+        observe("%s: %d %d%d%d %d", what, count, !!FD_ISSET(fd, &sets[0]), !!FD_ISSET(fd, &sets[1]), !!FD_ISSET(fd, &sets[2]),
+                !!FD_ISSET(beside, &sets[0]));
+}
+
+static Pair selected;
+
+static void *send_late(void *unused) {
+    pause_ms(100);
+    must(send(selected.near, "some", 4, 0) == 4, "send");
+    return unused;
+}
+
+static void selects_alone(const char *name, int how, int call) {
+    begin_with_one_wait(name, call);
+    int beside[2];
+    char bytes[64], big[1 << 16] = {0};
+    must(pipe(beside) == 0, "pipe");
+    /* Others than `select` are refused: nobody waits by these. */
+    selected = connected();
+    for (int patience = 100; patience > 0; patience--) {
+        fd_set sets[3];
+        for (int i = 0; i < 3; i++)
+            FD_ZERO(&sets[i]);
+        FD_SET(selected.near, &sets[0]), FD_SET(selected.far, &sets[0]);
+        must(select_by(how, most(selected.near, selected.far) + 1, sets, 1) == 0, "select");
+        talk(selected.near, selected.far), talk(selected.far, selected.near);
+        if (on_ring() >= 1)
+            break;
+    }
+    for (int round = 0; round < 3; round++) {
+        observe_select("nothing", how, selected.far, beside[0], 0);
+        must(send(selected.near, "some", 4, 0) == 4, "send");
+        observe_select("bytes", how, selected.far, beside[0], 0);
+        observe_select("bytes, endless", how, selected.far, beside[0], -1);
+        must(recv(selected.far, bytes, sizeof bytes, 0) == 4, "recv");
+        observe_select("a while", how, selected.far, beside[0], 20);
+        must(write(beside[1], "x", 1) == 1, "write");
+        observe_select("beside", how, selected.far, beside[0], -1);
+        must(read(beside[0], bytes, 1) == 1, "read");
+        pthread_t sender = start_thread(send_late, NULL);
+        observe_select("late", how, selected.far, beside[0], -1);
+        pthread_join(sender, NULL);
+        must(recv(selected.far, bytes, sizeof bytes, 0) == 4, "recv");
+    }
+    while (send(selected.far, big, sizeof big, MSG_DONTWAIT) > 0)
+        ;
+    observe_select("full", how, selected.far, beside[0], 0);
+    size_t got = 0;
+    for (ssize_t part; (part = recv(selected.near, big, sizeof big, MSG_DONTWAIT)) > 0; got += part)
+        pause_ms(1);
+    observe("got some: %d", got > 0);
+    observe_select("room", how, selected.far, beside[0], 1000);
+    shutdown(selected.near, SHUT_WR);
+    observe_select("the end", how, selected.far, beside[0], -1);
+    close(selected.near);
+    pause_ms(20);
+    observe_select("both ends", how, selected.far, beside[0], 0);
+}
+
+static void selects_and_no_other_wait(void) { selects_alone("selects_and_no_other_wait", BY_SELECT, SYS_pselect6); }
+
+static void pselects_and_no_other_wait(void) { selects_alone("pselects_and_no_other_wait", BY_PSELECT, SYS_pselect6); }
+
+static void selects_by_number_and_no_other_wait(void) {
+#ifdef SYS_select
+    selects_alone("selects_by_number_and_no_other_wait", BY_NUMBER, SYS_select);
+#else
+    selects_alone("selects_by_number_and_no_other_wait", BY_NUMBER, SYS_pselect6);
+#endif
+}
+
 static void signals_where_waits_are_refused(void) {
     enum { COUNT = 1024 };
     static char bytes[1 << 14];
@@ -429,6 +557,9 @@ int main(int argc, char **argv) {
         CASE(closes_all_without_ranges),
         CASE(signals_where_waits_are_refused),
         CASE(waits_by_the_older_calls),
+        CASE(selects_and_no_other_wait),
+        CASE(pselects_and_no_other_wait),
+        CASE(selects_by_number_and_no_other_wait),
         {0},
     };
     return run_cases(cases, argc, argv);

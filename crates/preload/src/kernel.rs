@@ -40,7 +40,7 @@ mod looks;
 mod other_end;
 mod tcp;
 pub(crate) use looks::{
-    epoll_now, events_now, has_error, has_failed, has_hung_up, is_writable, poll_now,
+    epoll_now, events_now, has_error, has_failed, has_hung_up, is_writable, poll_now, select_now,
 };
 pub(crate) use other_end::{OtherEnd, other_end};
 pub(crate) use tcp::{

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Release};
 
-use libc::{c_int, nfds_t, pollfd, sigset_t, timespec};
+use libc::{c_int, nfds_t, pollfd, sigset_t};
 use millrace_shm::board::Row;
 use smallvec::SmallVec;
 
@@ -213,11 +213,6 @@ impl Watch {
         }
     }
 }
-
-const NOW: timespec = timespec {
-    tv_sec: 0,
-    tv_nsec: 0,
-};
 
 fn begin_sleep_on(Joined { fd, socket, row }: Joined, tries: u32) -> bool {
     let Some(locked) = socket.lock_receive(fd) else {

@@ -45,6 +45,32 @@ pub(crate) fn epoll_now(set: c_int, events: &mut [epoll_event], mask: *const sig
     found
 }
 
+/// `pselect6` of such sets, which waits for nothing. Returns a count, or a negated error number.
+pub(crate) fn select_now(length: usize, sets: [*mut u64; 3], mask: *const sigset_t) -> isize {
+    let [reads, writes, others] = sets;
+    let masked = (mask, BYTES_OF_MASK);
+    let mut now = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let found = kernel!(
+        libc::SYS_pselect6,
+        length,
+        reads,
+        writes,
+        others,
+        &raw mut now,
+        &raw const masked
+    );
+    #[cfg(target_arch = "x86_64")]
+    if is_refused(found) {
+        // Its fields are as wide.
+        let now = &raw mut now;
+        return kernel!(libc::SYS_select, length, reads, writes, others, now);
+    }
+    found
+}
+
 /// Whether that is no answer which the kernel itself gives to such a call.
 #[cfg(target_arch = "x86_64")]
 #[inline]

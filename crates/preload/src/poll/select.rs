@@ -3,8 +3,8 @@
 use libc::{c_int, fd_set, sigset_t};
 use smallvec::SmallVec;
 
-use super::{NOW, Watch, length_of, wait};
-use crate::kernel::{self, kernel};
+use super::{Watch, length_of, wait};
+use crate::kernel;
 use crate::{client, thread, user};
 
 /// As many descriptors as the C library's type has.
@@ -68,18 +68,7 @@ fn ask_select(
         true => std::ptr::null_mut(),
         false => words.as_mut_ptr(),
     });
-    // As `pselect6` takes a mask.
-    let masked = (watch.mask(mask), 8usize);
-    let mut now = NOW;
-    let result = kernel!(
-        libc::SYS_pselect6,
-        length,
-        places[0],
-        places[1],
-        places[2],
-        &raw mut now,
-        &raw const masked
-    );
+    let result = kernel::select_now(length, places, watch.mask(mask));
     if result < 0 {
         thread::told(result);
         return None;
