@@ -161,6 +161,144 @@ static void armed_once(void) {
     }
 }
 
+static unsigned one_of(unsigned *random, const unsigned *choices, unsigned count) { return choices[rand_r(random) % count]; }
+
+/* A member comes from one kind of registration to another, with bytes before, between and behind, and becomes one-shot again and again. */
+static void walks_through_one_shots(void) {
+    static const unsigned kinds[] = {EPOLLIN, EPOLLIN | EPOLLOUT, EPOLLIN | EPOLLET, EPOLLIN | EPOLLOUT | EPOLLET, EPOLLIN | EPOLLRDHUP};
+    static const unsigned others[] = {0, EPOLLET, EPOLLOUT, EPOLLRDHUP, EPOLLOUT | EPOLLET};
+    for (unsigned walk = 0; walk < 24; walk++) {
+        unsigned random = walk;
+        Pair pair = prompt_pair();
+        int set = epoll_create1(0), is_open = 1, is_in = 0;
+        observe("walk %u", walk);
+        for (int step = 0; step < 24; step++) {
+            unsigned events = EPOLLIN | one_of(&random, others, 5) | (rand_r(&random) % 4 ? EPOLLONESHOT : 0);
+            int operation = is_in ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+            if (step < 4)
+                events = one_of(&random, kinds, 5);
+            switch (rand_r(&random) % 8) {
+            case 0:
+            case 1:
+                if (is_open)
+                    say(pair.near, 1 + rand_r(&random) % 60);
+                break;
+            case 2: observe("read %zd", drain(pair.far)); break;
+            case 3: observe("a byte %zd", recv(pair.far, &(char){0}, 1, MSG_DONTWAIT)); break;
+            case 4:
+                if (step > 4 && walk % 3 == 0 && is_open)
+                    shutdown(pair.near, SHUT_WR), is_open = 0, usleep(2000);
+                break;
+            case 5:
+            case 6:
+                must(epoll_ctl(set, operation, pair.far, &(struct epoll_event){events, {.fd = 1}}) == 0, "change");
+                observe("changed to %x", events), is_in = 1;
+                break;
+            default:
+                if (rand_r(&random) % 4 == 0 && is_in)
+                    must(epoll_ctl(set, EPOLL_CTL_DEL, pair.far, NULL) == 0, "delete"), is_in = 0;
+            }
+            if (rand_r(&random) % 3)
+                observe_wait("now", set, rand_r(&random) % 2 ? 0 : 5);
+        }
+        close(pair.near);
+        usleep(5000);
+        observe_wait("over", set, 0);
+        if (is_in)
+            must(epoll_ctl(set, EPOLL_CTL_MOD, pair.far, &(struct epoll_event){EPOLLIN | EPOLLONESHOT, {0}}) == 0, "modify");
+        observe_wait("over", set, 0);
+        observe_wait("over", set, 0);
+        close(pair.far), close(set);
+    }
+}
+
+/* As servers in Java and .NET have it: a thread that has read asks for the next bytes, which may be there. */
+typedef struct {
+    int set, fd;
+    atomic_int told, got, is_over;
+} Armed;
+
+static void *arm_and_read(void *argument) {
+    Armed *armed = argument;
+    char bytes[64];
+    struct epoll_event event;
+    while (!armed->is_over) {
+        if (epoll_wait(armed->set, &event, 1, 50) != 1)
+            continue;
+        armed->told++;
+        ssize_t got = recv(armed->fd, bytes, 7, MSG_DONTWAIT);
+        if (got > 0)
+            must(send(armed->fd, bytes, got, 0) == got, "send"), armed->got += got;
+        must(epoll_ctl(armed->set, EPOLL_CTL_MOD, armed->fd, &(struct epoll_event){EPOLLIN | EPOLLONESHOT, {0}}) == 0, "modify");
+    }
+    return NULL;
+}
+
+static void armed_by_several_threads(void) {
+    enum { THREADS = 3, MESSAGES = 2000 };
+    for (int way = 0; way < 2; way++) {
+        Pair pair = prompt_pair();
+        Armed armed = {.set = epoll_create1(0), .fd = pair.far};
+        pthread_t threads[THREADS];
+        char bytes[256];
+        if (way == 0)
+            must(add(armed.set, pair.far, EPOLLIN | EPOLLONESHOT) == 0, "add");
+        for (int i = 0; i < THREADS; i++)
+            threads[i] = start_thread(arm_and_read, &armed);
+        if (way == 1) {
+            pause_ms(20);
+            must(send(pair.near, bytes, 7, 0) == 7, "send");
+            must(add(armed.set, pair.far, EPOLLIN | EPOLLONESHOT) == 0, "add");
+            must(recv(pair.near, bytes, 7, MSG_WAITALL) == 7, "recv");
+        }
+        int whole = 0;
+        for (int i = 0; i < MESSAGES; i++) {
+            /* Some are there already when it is armed again. */
+            size_t length = i % 3 == 0 ? 21 : 7;
+            must(send(pair.near, bytes, length, 0) == (ssize_t)length, "send");
+            whole += recv(pair.near, bytes, length, MSG_WAITALL) == (ssize_t)length;
+        }
+        armed.is_over = 1;
+        for (int i = 0; i < THREADS; i++)
+            pthread_join(threads[i], NULL);
+        observe("%d came back", whole);
+        close(pair.near), close(pair.far), close(armed.set);
+    }
+}
+
+/* What is off tells of nothing, not even of the end. */
+static void off_until_it_is_armed(void) {
+    static const unsigned kinds[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLRDHUP, EPOLLIN | EPOLLOUT};
+    for (int i = 0; i < 4 * 4; i++) {
+        unsigned events = kinds[i % 4] | EPOLLONESHOT;
+        int end = i / 4, set = epoll_create1(0);
+        Pair pair = prompt_pair();
+        struct linger at_once = {1, 0};
+        say(pair.near, 7);
+        must(add(set, pair.far, events) == 0, "add");
+        observe_wait("told", set, 1000);
+        observe_wait("off", set, 0);
+        if (end == 1)
+            shutdown(pair.near, SHUT_WR);
+        if (end == 2)
+            close(pair.near);
+        if (end == 3) {
+            setsockopt(pair.near, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+            close(pair.near);
+        }
+        observe_wait("off at the end", set, 20);
+        must(epoll_ctl(set, EPOLL_CTL_MOD, pair.far, &(struct epoll_event){events, {0}}) == 0, "modify");
+        observe_wait("armed", set, 20);
+        observe_wait("off", set, 0);
+        observe("read %zd", drain(pair.far));
+        must(epoll_ctl(set, EPOLL_CTL_MOD, pair.far, &(struct epoll_event){events, {0}}) == 0, "modify");
+        observe_wait("armed", set, 20);
+        close(set), close(pair.far);
+        if (end < 2)
+            close(pair.near);
+    }
+}
+
 static void a_set_in_a_set(void) {
     Pair pair = prompt_pair();
     int inner = epoll_create1(0), outer = epoll_create1(0);
@@ -710,6 +848,9 @@ int main(int argc, char **argv) {
                           CASE(edges_beside_a_sender),
                           CASE(an_edge_behind_unread_bytes),
                           CASE(armed_once),
+                          CASE(walks_through_one_shots),
+                          CASE(armed_by_several_threads),
+                          CASE(off_until_it_is_armed),
                           CASE(a_set_in_a_set),
                           CASE(in_two_sets),
                           CASE(registered_twice),
