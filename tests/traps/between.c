@@ -420,6 +420,104 @@ static void a_set_is_closed_below_a_wait(void) {
     observe("most went on: %d", failed < CLOSES / 2);
 }
 
+enum { ENDLESS = 15 };
+
+static int told_of;
+
+/* Waits once for each order, without end. */
+static void *wait_on_order_without_end(void *argument) {
+    run_on(0);
+    for (int wait = 0; wait < ENDLESS * (WAITS + 1); wait++) {
+        struct epoll_event event = {0};
+        while (turn != 3 * wait + 1)
+            ;
+        turn++;
+        told_of = epoll_wait(*(int *)argument, &event, 1, -1) == 1 ? event.data.fd : -1;
+        turn++;
+    }
+    return NULL;
+}
+
+static int has_ended_soon(void) {
+    for (int patience = 2000; turn % 3 != 0 && patience > 0; patience--)
+        pause_ms(1);
+    return turn % 3 == 0;
+}
+
+/* Such a wait goes on without end, and is told of what comes then. */
+static void told_by_a_set_that_is_gone(int is_replaced) {
+    int set, told = 0;
+    turn = 0;
+    pthread_t waiter = start_thread(wait_on_order_without_end, &set);
+    for (int round = 0; round < ENDLESS; round++) {
+        Pair pair = on_the_ring();
+        run_on(1);
+        int other = epoll_create1(0), over[2];
+        set = epoll_create1(0);
+        must(pipe(over) == 0, "pipe");
+        must(epoll_ctl(other, EPOLL_CTL_ADD, over[0], &(struct epoll_event){EPOLLIN, {.fd = -2}}) == 0, "add");
+        must(epoll_ctl(set, EPOLL_CTL_ADD, pair.far, &(struct epoll_event){EPOLLIN, {.fd = pair.far}}) == 0, "add");
+        for (int wait = 0; wait < WAITS; wait++) {
+            order_a_wait();
+            send(pair.near, "x", 1, 0);
+            await_its_end();
+            recv(pair.far, &(char){0}, 1, 0);
+        }
+        order_a_wait();
+        for (volatile int i = 0; i < 5000; i++)
+            ;
+        must(is_replaced ? dup2(other, set) == set : close(set) == 0, "close");
+        send(pair.near, "x", 1, 0);
+        if (!has_ended_soon()) {
+            must(write(over[1], "x", 1) == 1, "write");
+            must(has_ended_soon(), "the wait has ended");
+        }
+        told += told_of == pair.far;
+        close(over[0]), close(over[1]), close(other);
+        close(pair.near), close(pair.far);
+        if (is_replaced)
+            close(set);
+    }
+    pthread_join(waiter, NULL);
+    observe("most were told: %d", told > ENDLESS / 2);
+}
+
+static void a_set_that_is_closed_tells_who_waits(void) { told_by_a_set_that_is_gone(0); }
+
+static void a_set_that_is_replaced_tells_who_waits(void) { told_by_a_set_that_is_gone(1); }
+
+static int closed_by_handler;
+
+static void close_the_set(int number) {
+    (void)number;
+    close(closed_by_handler);
+}
+
+/* A handler closes the set on which its own thread waits without end: the wait has ended. */
+static void a_handler_closes_the_set_below_its_wait(void) {
+    Pair pair = on_the_ring();
+    int ended = 0;
+    handle(SIGALRM, close_the_set, 0);
+    for (int round = 0; round < 200; round++) {
+        if (round % 10 == 9) {
+            close(pair.near), close(pair.far);
+            pair = on_the_ring();
+        }
+        int set = closed_by_handler = epoll_create1(0);
+        struct epoll_event event = {EPOLLIN, {0}};
+        must(epoll_ctl(set, EPOLL_CTL_ADD, pair.far, &event) == 0, "add");
+        for (int wait = 0; wait < WAITS; wait++) {
+            send(pair.near, "x", 1, 0);
+            must(epoll_wait(set, &event, 1, -1) == 1, "epoll_wait");
+            recv(pair.far, &(char){0}, 1, 0);
+        }
+        struct itimerval timer = {{0, 0}, {0, 20 + round * 3 % 300}};
+        setitimer(ITIMER_REAL, &timer, NULL);
+        ended += epoll_wait(set, &event, 1, -1) < 0;
+    }
+    observe("%d ended", ended);
+}
+
 /* ---- A thread shuts down what another sends by: the sender has sent a part, and the connection has no error. ---- */
 
 enum { MUCH_BYTES = 64 << 20 };
@@ -489,6 +587,9 @@ int main(int argc, char **argv) {
         CASE(a_receiving_process_becomes_another_program),
         CASE(a_file_between_messages),
         CASE(a_set_is_closed_below_a_wait),
+        CASE(a_set_that_is_closed_tells_who_waits),
+        CASE(a_set_that_is_replaced_tells_who_waits),
+        CASE(a_handler_closes_the_set_below_its_wait),
         CASE(a_direction_is_shut_down_below_a_send),
         CASE(both_directions_are_shut_down_below_a_send),
         {0},

@@ -152,6 +152,31 @@ static void several_sleepers(void) {
     }
 }
 
+/* Both sleep on a set that is closed. What came for one is read, and the other is told of what comes then. */
+static void asleep_on_a_set_that_is_closed(void) {
+    for (int is_replaced = 0; is_replaced < 2; is_replaced++) {
+        Pair pair = prompt_pair();
+        int set = epoll_create1(0), other = epoll_create1(0);
+        Waiter waiters[] = {{.set = set}, {.set = set}};
+        must(control(set, EPOLL_CTL_ADD, pair.far, EPOLLIN | EPOLLET) == 0, "add");
+        start_waiting(&waiters[0]), start_waiting(&waiters[1]);
+        must(is_replaced ? dup2(other, set) == set : close(set) == 0, "close");
+        must(send(pair.near, "x", 1, 0) == 1, "send");
+        for (int patience = 1000; waiters[0].result + waiters[1].result == 0 && patience > 0; patience--)
+            pause_ms(1);
+        observe("told: %d", waiters[0].result + waiters[1].result);
+        must(recv(pair.far, &(char){0}, 1, 0) == 1, "recv");
+        must(send(pair.near, "y", 1, 0) == 1, "send");
+        for (int i = 0; i < 2; i++)
+            pthread_join(waiters[i].thread, NULL);
+        observe("told: %d, %d", waiters[0].result, waiters[1].result);
+        observe("of %x, %x", waiters[0].events, waiters[1].events);
+        close(other), close_pair(pair);
+        if (is_replaced)
+            close(set);
+    }
+}
+
 /* Two become ready one right after the other, by edge: each of two sleepers is told of one. */
 static void two_for_two_sleepers(void) {
     const unsigned edges[] = {EPOLLIN | EPOLLET, EPOLLIN | EPOLLOUT | EPOLLET};
@@ -493,6 +518,7 @@ int main(int argc, char **argv) {
         CASE(changed_beside_a_sleeper),
         CASE(added_with_a_full_queue),
         CASE(changed_with_a_full_queue),
+        CASE(asleep_on_a_set_that_is_closed),
         CASE(several_sleepers),
         CASE(two_for_two_sleepers),
         CASE(room_is_told_once),

@@ -23,6 +23,7 @@ use crate::spin::Spinner;
 use crate::table::{self, Entry};
 use crate::{client, process, uring};
 
+mod closed;
 mod collect;
 mod early;
 mod interest;
@@ -42,8 +43,8 @@ pub(crate) use repeats::Resent;
 use rings::{Inner, Member, Origin, has_open_or_unread_ring};
 use shared::Changes;
 pub(crate) use shared::is_any_changed_by_others;
+use wait::{Looked, close_before_sleep, reopen_gates};
 pub(crate) use wait::{Wait, wait};
-use wait::{close_before_sleep, reopen_gates};
 
 const READ_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const WRITE_EVENTS: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -109,7 +110,7 @@ type Records<'a> = (
 /// Before a fork: no thread is in the middle of a change to a set.
 pub(crate) fn lock_for_fork() {
     if let Some(mut kept) = KEPT.lock() {
-        for (_, set) in interest::sets() {
+        for set in EpollSet::all() {
             set.inner.lock_for_fork();
             kept.push(set);
         }
@@ -133,10 +134,11 @@ pub(crate) fn begin_child(forker: u32) {
         kept.clear();
     }
     shared::begin_child(forker);
-    for (_, set) in interest::sets() {
+    for set in EpollSet::all() {
         if !set.inner.begin_child(forker) {
             set.is_lost.store(true, Relaxed);
         }
+        set.end_waits_of_others();
     }
 }
 
@@ -182,18 +184,17 @@ impl EpollSet {
         if !table::covers(fd) {
             return;
         }
-        // A thread that slept on one when it was closed counts itself out when it wakes up.
-        let is_quiet = |set: &&EpollSet| !set.has_sleepers();
         let set = FREE
             .lock()
             .and_then(|mut free| {
-                let place = free.iter().rposition(is_quiet)?;
+                let place = free.iter().rposition(|set| !set.is_waited_on_still())?;
                 Some(free.swap_remove(place))
             })
             .unwrap_or_else(EpollSet::allocate);
         if process::leave_if_scarce() {
             return;
         }
+        set.drop_records();
         set.descriptors.store(1, Relaxed);
         set.is_waited_on.store(client::is_eager(), Relaxed);
         set.looking.reset();
@@ -216,6 +217,15 @@ impl EpollSet {
             return;
         }
         self.changes.hold(-1);
+        if !self.stay_for_waits() {
+            self.drop_records();
+        }
+        if let Some(mut free) = FREE.lock() {
+            free.push(self);
+        }
+    }
+
+    fn drop_records(&'static self) {
         let Some(mut inner) = self.inner.lock() else {
             return;
         };
@@ -226,9 +236,6 @@ impl EpollSet {
             if let Some(mut sets) = socket.sets.lock() {
                 sets.retain(|set| !std::ptr::eq(*set, self));
             }
-        }
-        if let Some(mut free) = FREE.lock() {
-            free.push(self);
         }
     }
 
@@ -463,7 +470,7 @@ impl EpollSet {
     /// Begins a sleep on the set, which is `epoll`, in so many tries. False: something has come, and no sleep has begun.
     pub(crate) fn begin_sleep(&'static self, epoll: c_int, tries: u32) -> bool {
         self.notice_changes();
-        close_before_sleep(self, epoll, tries)
+        close_before_sleep(self, epoll, tries, Looked::Once)
     }
 
     /// Ends a sleep.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use libc::{c_int, epoll_event};
 use millrace_shm::board::flags;
 
+use super::closed::Own;
 use super::collect::Reports;
 use super::repeats::Repeat;
 use super::words::{Sharers, WordHasher};
@@ -46,6 +47,14 @@ pub(super) struct Inner {
     pub(super) has_doubles: bool,
     /// So many members have been in the set by descriptors that were closed.
     pub(super) outlived: c_int,
+    /// Threads that spin on the set. One that has left that by a jump stays counted.
+    pub(super) lookers: u32,
+    /// Threads that slept on the set in another process when that made this one by a fork.
+    pub(super) sleepers_elsewhere: u32,
+    /// A descriptor of the set for those who spin, while the program closes one.
+    pub(super) kept: Option<Own>,
+    /// When, of CLOCK_MONOTONIC in nanoseconds, the program closed the last one.
+    pub(super) closed_ns: u64,
 }
 
 /// A registration.

@@ -21,6 +21,29 @@ pub(crate) struct Wait {
     /// Nanoseconds; None for ever.
     pub(crate) timeout_ns: Option<u64>,
     pub(crate) mask: *const sigset_t,
+    /// The descriptor is the call's own.
+    pub(crate) is_own: bool,
+}
+
+impl Wait {
+    fn is_of(&self, set: &'static EpollSet) -> bool {
+        self.is_own || table::is_set(self.epoll, set)
+    }
+
+    /// A descriptor of the set.
+    fn descriptor_of(&self, set: &'static EpollSet) -> c_int {
+        match self.is_own {
+            true => self.epoll,
+            false => set.number(self.epoll).unwrap_or(-1),
+        }
+    }
+}
+
+/// How a thread has looked that is about to sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Looked {
+    Once,
+    Spinning,
 }
 
 /// The whole family, of which the program's own call is `sleep`.
@@ -63,15 +86,16 @@ fn wait_for_events(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
     let events = unsafe { std::slice::from_raw_parts_mut(call.events, room) };
     let mut tries = 0;
     loop {
+        let mut looked = Looked::Once;
         let had_active = set.has_active();
         if had_active {
             set.look_what_is_registered(call.epoll);
         }
-        if had_active && let Some(result) = look_until_sleep(set, &call, events) {
+        if had_active && let Some(result) = look_until_sleep(set, &call, events, &mut looked) {
             return result;
         }
         tries += 1;
-        if !close_before_sleep(set, call.epoll, tries) {
+        if !close_before_sleep(set, call.epoll, tries, looked) {
             reopen_gates(set);
             continue;
         }
@@ -132,6 +156,11 @@ fn sleep_on(set: &'static EpollSet, call: &Wait, begun_ns: u64) -> c_int {
     if is_gone(set, call) {
         return gone(call, left_ns);
     }
+    sleep_for(call, left_ns)
+}
+
+/// The program's call for so long at most.
+fn sleep_for(call: &Wait, left_ns: Option<u64>) -> c_int {
     let left_ms = left_ns.map_or(-1, left_ms);
     let Wait {
         epoll,
@@ -166,12 +195,13 @@ fn look_until_sleep(
     set: &'static EpollSet,
     call: &Wait,
     events: &mut [epoll_event],
+    looked: &mut Looked,
 ) -> Option<c_int> {
     let interrupts = WaitInterrupts::of(call.mask);
     let mut spin: Option<spin::Spin<'_>> = None;
     loop {
         set.notice_changes();
-        if let Some(count) = look(set, call, events, spin.is_some()) {
+        if let Some(count) = look(set, call, events, (*looked, &interrupts)) {
             if let Some(spin) = spin.filter(|spin| spin.age() > 0) {
                 spin.hit();
             }
@@ -181,11 +211,17 @@ fn look_until_sleep(
             return Some(0);
         }
         if interrupts.have_come() {
+            if *looked == Looked::Spinning {
+                set.end_look();
+            }
             thread::set_errno(libc::EINTR);
             return Some(-1);
         }
         match &mut spin {
-            None => spin = Some(begin_spin(set, call)?),
+            None => {
+                spin = Some(begin_spin(set, call)?);
+                *looked = Looked::Spinning;
+            }
             Some(spin) => {
                 if !spin.go_on() {
                     return None;
@@ -196,14 +232,14 @@ fn look_until_sleep(
 }
 
 fn begin_spin<'a>(set: &'a EpollSet, call: &Wait) -> Option<spin::Spin<'a>> {
-    let open = set
-        .inner
-        .lock()
-        .filter(|inner| inner.peers_run_elsewhere())?
-        .active
-        .len();
+    let mut inner = set.inner.lock()?;
+    let open = inner.active.len();
     let limit_ns = call.timeout_ns.unwrap_or(u64::MAX);
-    set.spinner.begin_for_bytes(limit_ns, open)
+    let spin = inner
+        .peers_run_elsewhere()
+        .then(|| set.spinner.begin_for_bytes(limit_ns, open))??;
+    inner.lookers += 1;
+    Some(spin)
 }
 
 /// One look at the rings and, when it is due, at the kernel. None: nothing anywhere.
@@ -211,12 +247,13 @@ fn look(
     set: &'static EpollSet,
     call: &Wait,
     events: &mut [epoll_event],
-    spinning: bool,
+    (looked, interrupts): (Looked, &WaitInterrupts),
 ) -> Option<c_int> {
+    let spinning = looked == Looked::Spinning;
     let mut inner = set.inner.lock()?;
-    if !table::is_set(call.epoll, set) {
+    if !call.is_of(set) {
         drop(inner);
-        return table::exists().then(|| gone(call, call.timeout_ns));
+        return table::exists().then(|| go_on(set, call, (looked, interrupts)));
     }
     let now = spin::clock();
     let patience_ns = if spinning {
@@ -243,7 +280,7 @@ fn look(
         inner.note_received();
         from_kernel = ask_kernel(call, &mut events[..room]);
         if from_kernel > 0 && !inner.nudged.is_empty() {
-            let epoll = set.number(call.epoll).unwrap_or(-1);
+            let epoll = call.descriptor_of(set);
             let others_sleep = set.has_sleepers();
             from_kernel = inner.undo_nudges(epoll, &mut events[..from_kernel], others_sleep);
         }
@@ -258,10 +295,13 @@ fn look(
     let count = inner.collect(call.epoll, events, from_kernel, (asked, now));
     // It may still have what it reported before.
     inner.kernel_reports |= rings_turn;
+    if spinning && count > 0 {
+        inner.end_look();
+    }
     drop(inner);
     if rings_turn && count == 0 {
         // Another thread has taken what the rings had: the kernel's turn after all.
-        return look(set, call, events, spinning);
+        return look(set, call, events, (looked, interrupts));
     }
     set.show_kills(&suspects, &mut events[..count]);
     (count > 0).then_some(count as c_int)
@@ -269,7 +309,36 @@ fn look(
 
 /// Whether another thread has closed the set since the call began.
 fn is_gone(set: &'static EpollSet, call: &Wait) -> bool {
-    !table::is_set(call.epoll, set) && table::exists()
+    !call.is_of(set) && table::exists()
+}
+
+/// Another thread has closed the set since the call began, which spins, perhaps, and goes on by a descriptor of its own.
+#[cold]
+fn go_on(
+    set: &'static EpollSet,
+    call: &Wait,
+    (looked, interrupts): (Looked, &WaitInterrupts),
+) -> c_int {
+    if looked == Looked::Once {
+        return gone(call, call.timeout_ns);
+    }
+    let own = set.take_own();
+    let result = match &own {
+        // It may be a handler of this thread that has closed it.
+        _ if interrupts.have_come() => thread::fail(libc::EINTR),
+        Some(own) => {
+            let (epoll, is_own) = (own.fd(), true);
+            let call = Wait {
+                epoll,
+                is_own,
+                ..*call
+            };
+            wait_for_events(set, call, &mut || sleep_for(&call, call.timeout_ns))
+        }
+        None => gone(call, call.timeout_ns),
+    };
+    set.end_look();
+    result
 }
 
 /// Another thread has closed the set since the call began. The number may be another set's by now, whose events are not for this call. In
@@ -320,10 +389,18 @@ pub(super) fn reopen_gates(set: &EpollSet) {
 }
 
 /// Makes it safe to sleep, in so many tries. False: something has come.
-pub(super) fn close_before_sleep(set: &'static EpollSet, epoll: c_int, tries: u32) -> bool {
+pub(super) fn close_before_sleep(
+    set: &'static EpollSet,
+    epoll: c_int,
+    tries: u32,
+    looked: Looked,
+) -> bool {
     let Some(mut inner) = set.inner.lock() else {
         return true;
     };
+    if looked == Looked::Spinning {
+        inner.end_look();
+    }
     // From now on registrations go to the kernel at once.
     if set.sleepers.fetch_add(1, AcqRel) == 0 {
         inner.strays.clear();
@@ -366,7 +443,7 @@ fn wake(set: &'static EpollSet, call: &Wait, result: c_int, started: u64) -> Opt
         return Some(result);
     };
     let kept = if inner.has_nudges() {
-        let epoll = set.number(call.epoll).unwrap_or(-1);
+        let epoll = call.descriptor_of(set);
         inner.undo_nudges(epoll, &mut events[..count], others_sleep)
     } else {
         count

@@ -271,6 +271,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_wait(
         count,
         timeout_ns: from_ms(timeout_ms),
         mask: std::ptr::null(),
+        is_own: false,
     };
     // SAFETY: the program's own arguments.
     wait_on(call, &mut || unsafe {
@@ -293,6 +294,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait(
         count,
         timeout_ns: from_ms(timeout_ms),
         mask,
+        is_own: false,
     };
     // SAFETY: the program's own arguments.
     let mut sleep = || unsafe { real::epoll_pwait(epoll, events, count, timeout_ms, mask) };
@@ -317,6 +319,7 @@ pub(super) unsafe extern "C-unwind" fn epoll_pwait2(
         count,
         timeout_ns: from_timespec(timeout),
         mask,
+        is_own: false,
     };
     // SAFETY: the program's own arguments.
     let mut sleep = || unsafe { real::epoll_pwait2(epoll, events, count, timeout, mask) };

@@ -24,6 +24,9 @@ pub(crate) fn drop_descriptor(fd: c_int) -> Option<Closing> {
         return None;
     }
     let Entry::Socket(socket) = entry else {
+        if let Entry::Set(set) = entry {
+            set.keep_for_waits(fd);
+        }
         forget(fd, table::replace(fd, Entry::Unknown));
         return None;
     };
