@@ -181,6 +181,47 @@ static void a_handler_ends_sendmmsg(void) {
     }
 }
 
+static void count(int signal) { (void)signal, handlers++; }
+
+/* Takes all that was sent, but not at once. */
+static void *take_later(void *fd) {
+    static char bytes[1 << 16];
+    struct timeval patience = {0, 300000};
+    pause_ms(150);
+    setsockopt(*(int *)fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    while (recv(*(int *)fd, bytes, sizeof bytes, 0) > 0)
+        ;
+    return NULL;
+}
+
+/* No message of a call has room at first: a handler that restarts calls has it begin anew, another one ends it, and so does any where the
+ * call is timed. */
+static void the_first_message_waits(void) {
+    enum { COUNT = 3 };
+    static char bytes[100];
+    struct iovec part = {bytes, sizeof bytes};
+    struct mmsghdr list[COUNT];
+    struct itimerval soon = {.it_value = {0, 40000}}, never = {0};
+    for (int way = 0; way < 6; way++) {
+        Pair pair = narrow();
+        talk_until_on_ring(pair, 1);
+        while (send(pair.near, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+            pause_ms(1);
+        for (int i = 0; i < COUNT; i++)
+            list[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
+        struct timeval patience = {0, way % 3 == 2 ? 90000 : 0};
+        setsockopt(pair.near, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+        handlers = 0;
+        handle(SIGALRM, count, way % 3 == 1 ? 0 : SA_RESTART);
+        pthread_t reader = start_thread(take_later, &pair.far);
+        setitimer(ITIMER_REAL, way == 5 ? &never : &soon, NULL);
+        observe_result("sendmmsg", sendmmsg(pair.near, list, COUNT, 0));
+        observe("handled %d, the last is of %d", handlers, list[COUNT - 1].msg_len);
+        pthread_join(reader, NULL);
+        close(pair.near), close(pair.far);
+    }
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(several_messages_within_a_time),
@@ -188,6 +229,7 @@ int main(int argc, char **argv) {
         CASE(what_ends_messages_in_the_kernel),
         CASE(bytes_come_before_the_error),
         CASE(a_handler_ends_sendmmsg),
+        CASE(the_first_message_waits),
         {0},
     };
     return run_cases(cases, argc, argv);

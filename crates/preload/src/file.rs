@@ -5,7 +5,7 @@ use millrace_wire::Reason;
 
 use crate::kernel::{self, kernel};
 use crate::pool::Pool;
-use crate::send::{Call, send};
+use crate::send::{Call, Several, send};
 use crate::socket::Socket;
 use crate::{Outcome, receive, thread, user};
 
@@ -73,7 +73,8 @@ fn send_pieces(
 ) -> Outcome {
     // SAFETY: found writable.
     let start = unsafe { offset.read() };
-    let (errno, began) = (thread::errno(), thread::interrupts());
+    let errno = thread::errno();
+    let several = Several::begin();
     let mut sent = 0usize;
     while sent < bytes {
         let wanted = (bytes - sent).min(piece.len());
@@ -84,6 +85,7 @@ fn send_pieces(
             return if sent > 0 || read == 0 && place < FAR {
                 finish(offset, start, sent)
             } else {
+                several.let_handlers_run();
                 send_unread(socket, out, raw)
             };
         }
@@ -98,12 +100,13 @@ fn send_pieces(
                 fd: out,
                 list: &list,
                 flags: 0,
-                behind: (sent > 0).then_some(began),
+                several: Some(&several),
             },
             &mut copy,
         ) {
             Outcome::Handled(part) if part >= 0 => {
                 sent += part.cast_unsigned();
+                several.note_sent();
                 if part < read {
                     return finish(offset, start, sent);
                 }

@@ -12,7 +12,7 @@ use millrace_wire::Reason;
 use crate::client::{self, CHAOS};
 use crate::socket::{Locked, Socket};
 use crate::spin::{self, cycles};
-use crate::thread::{self, Interrupts};
+use crate::thread;
 use crate::vectors::Vectors;
 use crate::{Outcome, fault, kernel, table, user};
 
@@ -21,14 +21,16 @@ mod course;
 mod merge;
 mod rest;
 mod room;
+mod several;
 mod turn;
 
 pub(crate) use begun::{Begun, await_messages};
 use course::Course;
 pub(crate) use merge::Merging;
 use merge::send_merged;
-use rest::{send_behind, send_interrupted, send_rest};
+use rest::{send_interrupted, send_one, send_rest};
 use room::wait_for_room;
+pub(crate) use several::Several;
 pub(crate) use turn::leave_to_kernel;
 use turn::{Turn, end_parts};
 
@@ -57,8 +59,8 @@ pub(crate) struct Call<'a> {
     pub(crate) fd: c_int,
     pub(crate) list: &'a [iovec],
     pub(crate) flags: c_int,
-    /// For a message that is not the first one of the program's call: since when handlers end its waits.
-    pub(crate) behind: Option<Interrupts>,
+    /// For one of several messages of the program's call.
+    pub(crate) several: Option<&'a Several>,
 }
 
 /// Sends `call` on `socket`; `raw` is the program's own system call.
@@ -73,6 +75,9 @@ pub(crate) fn send(
     if socket.is_joined(call.fd) {
         thread::test_cancel();
         return send_joined(socket, call, raw);
+    }
+    if let Some(several) = call.several {
+        several.let_handlers_run();
     }
     match send_unjoined(socket, (call.fd, call.flags), raw) {
         Some(result) => Outcome::Handled(result),
@@ -126,7 +131,8 @@ fn send_joined(
         return send_raw(socket, call.fd, 0, raw);
     };
     let total = vectors.remaining();
-    let mut course = Course::begin(call.behind.unwrap_or_else(thread::interrupts));
+    let interrupts = call.several.map_or_else(thread::interrupts, Several::began);
+    let mut course = Course::begin(interrupts);
     let mut turn = Turn::default();
     while course.sent < total {
         match send_step(socket, call, &mut vectors, &mut course, &mut turn) {
@@ -148,7 +154,7 @@ fn send_joined(
             Step::Kernel(row) if course.sent == 0 => {
                 let mut send = || {
                     send_merged(socket, call, &vectors)
-                        .unwrap_or_else(|| send_behind((socket, row), call, &vectors, (0, raw)))
+                        .unwrap_or_else(|| send_one((socket, row), call, &vectors, (0, raw)))
                 };
                 return end_raw(socket, call.fd, row, &mut send);
             }

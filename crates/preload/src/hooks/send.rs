@@ -7,9 +7,8 @@ use millrace_shm::board::flags;
 use millrace_wire::Reason;
 
 use crate::hooks::receive::{AT_ITS_END, bytes_of, give_up, stream_flags, vectors};
-use crate::send::{Call, send as send_on, send_unjoined};
+use crate::send::{Call, Several, send as send_on, send_unjoined};
 use crate::socket::Socket;
-use crate::thread::Interrupts;
 use crate::vectors::{BYTES_MAX, is_beyond_memory};
 use crate::{c_library, headers, hooks::finish, kernel, real, table, thread, user};
 
@@ -39,7 +38,7 @@ fn from_buffer(
                         fd,
                         list: &list,
                         flags,
-                        behind: None,
+                        several: None,
                     },
                     raw,
                 ),
@@ -61,12 +60,12 @@ fn from_vectors(
 ) -> ssize_t {
     match table::called(fd).map(|socket| (socket, vectors(list, count))) {
         Some((socket, Some(list))) if list.iter().any(|vector| vector.iov_len != 0) => {
-            let behind = None;
+            let several = None;
             let call = Call {
                 fd,
                 list,
                 flags,
-                behind,
+                several,
             };
             finish(send_on(socket, &call, raw), raw)
         }
@@ -151,7 +150,7 @@ pub(super) unsafe extern "C-unwind" fn sendmsg(
     unsafe { send_message(fd, message, flags, None) }
 }
 
-/// As `sendmsg`; `behind` as [`Call`] has it.
+/// As `sendmsg`; `several` as [`Call`] has it.
 ///
 /// # Safety
 /// As of `sendmsg`.
@@ -159,7 +158,7 @@ unsafe fn send_message(
     fd: c_int,
     message: *const msghdr,
     flags: c_int,
-    behind: Option<Interrupts>,
+    several: Option<&Several>,
 ) -> ssize_t {
     // SAFETY: the program's own arguments.
     let mut raw = || unsafe { real::sendmsg(fd, message, flags) };
@@ -171,6 +170,9 @@ unsafe fn send_message(
     let header = unsafe { &*message };
     let Some(socket) = socket else {
         crate::pass::note_passed(header);
+        if let Some(several) = several {
+            several.let_handlers_run();
+        }
         return raw();
     };
     if !headers::takes_name(header) {
@@ -183,7 +185,7 @@ unsafe fn send_message(
                 fd,
                 list,
                 flags,
-                behind,
+                several,
             };
             finish(send_on(socket, &call, &mut raw), raw)
         }
@@ -224,7 +226,13 @@ pub(super) unsafe extern "C-unwind" fn sendmmsg(
             return result;
         }
     }
-    one_by_one(fd, messages, count, flags)
+    let several = (!c_library::is_musl()).then(Several::begin);
+    let result = one_by_one(fd, messages, (count, flags), several.as_ref());
+    let error = thread::errno();
+    // Handlers run here.
+    drop(several);
+    thread::set_errno(error);
+    result
 }
 
 fn for_headers(messages: *const mmsghdr, count: c_uint, each: impl Fn(&msghdr)) {
@@ -237,8 +245,13 @@ fn for_headers(messages: *const mmsghdr, count: c_uint, each: impl Fn(&msghdr)) 
     }
 }
 
-fn one_by_one(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    let (errno, began) = (thread::errno(), thread::interrupts());
+fn one_by_one(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    (count, flags): (c_uint, c_int),
+    several: Option<&Several>,
+) -> c_int {
+    let errno = thread::errno();
     let fail = |index, error| {
         let after = if c_library::is_musl() { error } else { errno };
         give_up(index, (after, error))
@@ -249,9 +262,8 @@ fn one_by_one(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) ->
         if !user::can_read(entry.cast(), size_of::<msghdr>()) {
             return fail(index, libc::EFAULT);
         }
-        let behind = (index > 0 && !c_library::is_musl()).then_some(began);
         // SAFETY: just found readable.
-        let result = unsafe { send_message(fd, &raw const (*entry).msg_hdr, flags, behind) };
+        let result = unsafe { send_message(fd, &raw const (*entry).msg_hdr, flags, several) };
         if result < 0 {
             return fail(index, thread::errno());
         }
@@ -267,6 +279,9 @@ fn one_by_one(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) ->
         if result.cast_unsigned() < unsafe { length(&(*entry).msg_hdr) } {
             // The rest of this message comes before the next one.
             return index as c_int + 1;
+        }
+        if let Some(several) = several {
+            several.note_sent();
         }
     }
     count as c_int

@@ -15,7 +15,7 @@ use libc::c_int;
 use millrace_shm::board::{ReceiveState, flags};
 
 use super::Call;
-use super::rest::{send_behind, send_list};
+use super::rest::{send_list, send_one};
 use crate::socket::Socket;
 use crate::vectors::Vectors;
 use crate::{kernel, table};
@@ -150,7 +150,7 @@ pub(super) fn send_merged(
     }
     let more = libc::MSG_MORE;
     let mut send = || send_list(call, vectors, more);
-    let result = send_behind((socket, row), call, vectors, (more, &mut send));
+    let result = send_one((socket, row), call, vectors, (more, &mut send));
     if result > 0 && table::is(call.fd, socket) && kernel::packets_under_way(call.fd) < APART.into()
     {
         // The acknowledgement came before it.

@@ -8,7 +8,7 @@ use millrace_shm::board::Row;
 
 use super::room::is_interrupted;
 use super::turn::end_parts;
-use super::{Call, Course, account, end_raw};
+use super::{Call, Course, Several, account, end_raw};
 use crate::kernel::{self, kernel};
 use crate::receive::{header_of, keep_error};
 use crate::socket::Socket;
@@ -51,7 +51,7 @@ pub(super) fn send_rest(
     if waits && has_no_room && taken < vectors.remaining() {
         let mut rest = vectors.clone();
         rest.skip(taken);
-        last = match in_pieces_until_ns(call.fd, course.waited) {
+        last = match in_pieces_until_ns(call, course.waited) {
             Some(until_ns) => {
                 let waits = Waits::new(socket, call.fd, until_ns, interrupts);
                 drop(course.message.take());
@@ -93,13 +93,15 @@ fn keep_error_of_rest((socket, row): (&'static Socket, &Row), fd: c_int, error: 
 
 /// Whether the kernel's call does not do for what is left, and until when, of CLOCK_MONOTONIC in nanoseconds, it is waited for then: the
 /// kernel would restart one that has sent nothing after a handler, and would count no wait for the ring's reader. One that is timed it does
-/// not restart.
-fn in_pieces_until_ns(fd: c_int, waited: u64) -> Option<u64> {
-    match patience_ns(fd) {
-        None => signals::may_restart_calls().then_some(u64::MAX),
+/// not restart. Nor would handlers wait for the end of one that is followed by others.
+fn in_pieces_until_ns(call: &Call<'_>, waited: u64) -> Option<u64> {
+    let is_of_several = call.several.is_some();
+    match patience_ns(call.fd) {
+        None => (signals::may_restart_calls() || is_of_several).then_some(u64::MAX),
         Some(patience_ns) => {
             let waited_ns = waited.saturating_mul(1024) / spin::cycles(1024).max(1);
-            let left_ns = left_ns(patience_ns, waited_ns)?;
+            let all_ns = is_of_several.then_some(patience_ns);
+            let left_ns = left_ns(patience_ns, waited_ns).or(all_ns)?;
             Some(kernel::monotonic_ns().saturating_add(left_ns))
         }
     }
@@ -135,6 +137,9 @@ fn send_in_pieces(
         }
         let part = if waits.are_refused() {
             drop(busy.take());
+            if let Some(several) = call.several {
+                several.let_handlers_run();
+            }
             if !waits.leave_to_kernel() {
                 break;
             }
@@ -180,7 +185,7 @@ pub(super) fn send_interrupted(
     let sent = send_list(call, vectors, libc::MSG_DONTWAIT);
     let error = thread::errno();
     thread::set_errno(errno);
-    let is_first = call.behind.is_none() && patience_ns(call.fd).is_none();
+    let is_first = call.several.is_none() && patience_ns(call.fd).is_none();
     let is_restarted = is_first && !interrupts.end_call(false);
     if sent < 0 && error == libc::EAGAIN && is_restarted {
         return end_raw(socket, call.fd, row, raw);
@@ -193,23 +198,18 @@ pub(super) fn send_interrupted(
     }
 }
 
-/// Sends a message that may lie behind others of the program's call: then that has something to return, and any handler ends a wait, where
-/// `blocking`, which would be a call by itself, is restarted. A count, or -1 with the error.
-pub(super) fn send_behind(
+/// Sends a message that may be one of several of the program's call, in whose waits handlers wait, too; `blocking` would be a call by itself.
+/// A count, or -1 with the error.
+pub(super) fn send_one(
     (socket, row): (&'static Socket, &Row),
     call: &Call<'_>,
     vectors: &Vectors<'_>,
     (how, blocking): (c_int, &mut dyn FnMut() -> isize),
 ) -> isize {
     let waits = call.flags & libc::MSG_DONTWAIT == 0 && !socket.is_nonblocking();
-    match call.behind {
-        Some(interrupts)
-            if waits
-                && signals::may_restart_calls()
-                && patience_ns(call.fd).is_none()
-                && table::is(call.fd, socket) =>
-        {
-            send_until_interrupted((socket, row), call, vectors, (how, interrupts))
+    match call.several {
+        Some(several) if waits && table::is(call.fd, socket) => {
+            send_one_of_several((socket, row), call, vectors, (how, several))
                 .unwrap_or_else(blocking)
         }
         _ => blocking(),
@@ -218,37 +218,58 @@ pub(super) fn send_behind(
 
 /// None: the next call meets an error that comes again, and has the signal for it.
 #[cold]
-fn send_until_interrupted(
+fn send_one_of_several(
     (socket, row): (&'static Socket, &Row),
     call: &Call<'_>,
     vectors: &Vectors<'_>,
-    (how, interrupts): (c_int, Interrupts),
+    (how, several): (c_int, &Several),
 ) -> Option<isize> {
     let errno = thread::errno();
-    // What handlers send comes behind the message, of which the kernel may take a part here.
-    let mut busy = Some(Busy::new());
-    let taken = send_at_once(call.fd, call, vectors, how);
-    if taken < 0 && taken != -(libc::EAGAIN as isize) {
-        return Some(thread::told(taken));
-    }
-    let taken = taken.max(0);
-    let mut rest = vectors.clone();
-    rest.skip(taken.cast_unsigned());
-    let waits = Waits::new(socket, call.fd, u64::MAX, interrupts);
-    match send_in_pieces((socket, row), call, rest, (waits, &mut busy)) {
-        0 if taken == 0 => {
-            thread::set_errno(libc::EINTR);
-            Some(-1)
+    let patience_ns = patience_ns(call.fd);
+    let until_ns = patience_ns.map_or(u64::MAX, |patience_ns| {
+        kernel::monotonic_ns().saturating_add(patience_ns)
+    });
+    loop {
+        let taken = send_at_once(call.fd, call, vectors, how);
+        if taken < 0 && taken != -(libc::EAGAIN as isize) {
+            return Some(thread::told(taken));
         }
-        more @ 0.. => Some(taken + more),
-        _ if taken > 0 => {
-            keep_error_of_rest((socket, row), call.fd, thread::errno());
-            thread::set_errno(errno);
-            Some(taken)
+        let taken = taken.max(0);
+        let mut rest = vectors.clone();
+        rest.skip(taken.cast_unsigned());
+        let waits = Waits::new(socket, call.fd, until_ns, several.began());
+        match send_in_pieces((socket, row), call, rest, (waits, &mut None)) {
+            0 if taken == 0 => {
+                let error = match kernel::monotonic_ns() < until_ns {
+                    true => libc::EINTR,
+                    false => libc::EAGAIN,
+                };
+                let may_restart = patience_ns.is_none() && !several.has_some();
+                if may_restart && is_restarted(several) && table::is(call.fd, socket) {
+                    continue;
+                }
+                return Some(thread::told(-(error as isize)));
+            }
+            more @ 0.. => return Some(taken + more),
+            _ if taken > 0 => {
+                keep_error_of_rest((socket, row), call.fd, thread::errno());
+                thread::set_errno(errno);
+                return Some(taken);
+            }
+            _ if thread::errno() == libc::EPIPE => return None,
+            error => return Some(error),
         }
-        _ if thread::errno() == libc::EPIPE => None,
-        error => Some(error),
     }
+}
+
+/// Whether a call that has nothing to return goes on after the handlers that have waited, which run here.
+fn is_restarted(several: &Several) -> bool {
+    several.let_handlers_run();
+    let goes_on = !several.began().end_call(false);
+    if goes_on {
+        several.begin_again();
+    }
+    goes_on
 }
 
 /// Errors are for the next call: this one has no signal for them.
