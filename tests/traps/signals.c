@@ -252,13 +252,24 @@ static void queued_signals_keep_their_order(void) {
     observe("handled %d, out of order %d, foreign %d", handled, out_of_order, foreign);
 }
 
-/* Takes as fast as it can until the sender's handler has run, and nothing after that. */
+enum { MESSAGES_BEFORE = 2000, MESSAGE_BYTES = 16384 };
+
+static struct itimerval once;
+
+/* Takes as fast as it can until the sender's handler has run, and nothing after that. The signal is on its way when the long send has
+ * certainly begun: something of it is there. */
 static void *take_until_handled(void *fd) {
     static char bytes[1 << 20];
     struct timeval limit = {.tv_usec = 50000};
+    size_t before = (size_t)MESSAGES_BEFORE * MESSAGE_BYTES, got = 0;
     setsockopt(*(int *)fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    while (!handled)
-        recv(*(int *)fd, bytes, sizeof bytes, 0);
+    while (!handled) {
+        size_t had = got;
+        ssize_t part = recv(*(int *)fd, bytes, sizeof bytes, 0);
+        got += part > 0 ? part : 0;
+        if (had <= before && got > before)
+            setitimer(ITIMER_REAL, &once, NULL);
+    }
     return NULL;
 }
 
@@ -268,12 +279,11 @@ static void long_send_ends(int flags, int after_us) {
     char *much = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     the_pair = on_the_ring();
     handled = 0;
-    pthread_t reader = start_thread(take_until_handled, &the_pair.far);
-    for (int i = 0; i < 2000; i++)
-        must(send(the_pair.near, much, 16384, 0) == 16384, "send");
+    once = (struct itimerval){.it_value = {.tv_usec = after_us}};
     handle(SIGALRM, count, flags);
-    struct itimerval once = {.it_value = {.tv_usec = after_us}};
-    setitimer(ITIMER_REAL, &once, NULL);
+    pthread_t reader = start_thread(take_until_handled, &the_pair.far);
+    for (int i = 0; i < MESSAGES_BEFORE; i++)
+        must(send(the_pair.near, much, MESSAGE_BYTES, 0) == MESSAGE_BYTES, "send");
     ssize_t sent = send(the_pair.near, much, bytes, 0);
     observe("a part %d, handled %d", sent > 0 && (size_t)sent < bytes, handled);
     pthread_join(reader, NULL);
