@@ -488,6 +488,89 @@ static void a_handler_changes_the_mask(void) {
             found_blocked ? "at times" : "never");
 }
 
+/* ---- A stop (SIGSTOP, SIGCONT) in the middle of a call. ---- */
+
+enum Stopped { IN_RECV, IN_TIMED_RECV, IN_PEEK, IN_RECVMMSG, IN_SEND, IN_TIMED_SEND, IN_SENDMMSG, STOPPED };
+
+static void *go_on_later(void *call) {
+    static char bytes[1 << 20];
+    struct timeval patience = {0, 200000};
+    pause_ms(400);
+    if (*(enum Stopped *)call < IN_SEND) {
+        must(send(the_pair.near, "and the rest", 12, 0) == 12, "send");
+        return NULL;
+    }
+    setsockopt(the_pair.far, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    while (recv(the_pair.far, bytes, sizeof bytes, 0) > 0)
+        ;
+    return NULL;
+}
+
+static pid_t stop_soon(void) {
+    pid_t stopped = getpid(), child = fork();
+    if (child == 0) {
+        pause_ms(150);
+        kill(stopped, SIGSTOP);
+        pause_ms(50);
+        kill(stopped, SIGCONT);
+        _exit(0);
+    }
+    return child;
+}
+
+/* A call that has a part of what it waits for returns that, and others go on, but for those that are timed. */
+static void a_stop(enum Stopped call, int has_part) {
+    static char much[24 << 20];
+    char got[64];
+    struct iovec parts[3] = {{got, has_part ? 10 : 12}, {got, 12}, {got, 1}};
+    struct mmsghdr list[3] = {0};
+    struct timeval patience = {3, 0};
+    ssize_t result = 0, all = call == IN_SENDMMSG ? 3 : call >= IN_SEND ? (ssize_t)sizeof much : 22;
+    the_pair = on_the_ring();
+    for (int i = 0; i < 3; i++) {
+        if (call == IN_SENDMMSG)
+            parts[i] = (struct iovec){much, sizeof much / 3};
+        list[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
+    }
+    if (call == IN_TIMED_RECV)
+        setsockopt(the_pair.far, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    if (call == IN_TIMED_SEND)
+        setsockopt(the_pair.near, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    pid_t child = stop_soon();
+    pthread_t thread = start_thread(go_on_later, &call);
+    if (call < IN_SEND && has_part)
+        must(send(the_pair.near, "ten bytes!", 10, 0) == 10, "send");
+    while (call >= IN_SEND && !has_part && send(the_pair.near, much, 1 << 16, MSG_DONTWAIT) > 0)
+        ;
+    switch (call) {
+    case IN_RECV:
+    case IN_TIMED_RECV: result = recv(the_pair.far, got, has_part ? 22 : 12, MSG_WAITALL); break;
+    case IN_PEEK: result = recv(the_pair.far, got, has_part ? 22 : 12, MSG_WAITALL | MSG_PEEK); break;
+    case IN_RECVMMSG: result = recvmmsg(the_pair.far, list, has_part ? 2 : 1, 0, NULL); break;
+    case IN_SEND:
+    case IN_TIMED_SEND: result = send(the_pair.near, much, has_part ? sizeof much : 12, 0); break;
+    case IN_SENDMMSG: result = sendmmsg(the_pair.near, list, has_part ? 3 : 1, 0); break;
+    case STOPPED: break;
+    }
+    if (call < IN_SEND || !has_part)
+        observe("call %d: %s %zd", call, result < 0 ? strerrorname_np(errno) : "returns", result);
+    else
+        observe("call %d: %s", call, result > 0 && result < all ? "a part" : result == all ? "all" : "nothing");
+    pthread_join(thread, NULL);
+    must(status_of(child) == 0, "child");
+    close(the_pair.near), close(the_pair.far);
+}
+
+static void a_stop_ends_calls_that_have_something(void) {
+    for (int call = 0; call < STOPPED; call++)
+        a_stop(call, 1);
+}
+
+static void a_stop_ends_no_call_that_has_nothing(void) {
+    for (int call = 0; call < IN_SENDMMSG; call++)
+        a_stop(call, 0);
+}
+
 int main(int argc, char **argv) {
     static const Case cases[] = {
         CASE(interrupts_waits),
@@ -504,6 +587,8 @@ int main(int argc, char **argv) {
         CASE(signals_that_a_wait_blocks),
         CASE(a_handler_ends_its_thread),
         CASE(a_handler_changes_the_mask),
+        CASE(a_stop_ends_calls_that_have_something),
+        CASE(a_stop_ends_no_call_that_has_nothing),
         {0},
     };
     return run_cases(cases, argc, argv);

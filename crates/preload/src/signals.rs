@@ -6,7 +6,7 @@
 
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
+    AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Relaxed, SeqCst},
 };
 
@@ -33,14 +33,6 @@ static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNAL
 static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
 /// Signals that a handler keeps blocked.
 static MASKS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
-
-/// Whether a handler was ever installed after which calls are restarted.
-static RESTARTS: AtomicBool = AtomicBool::new(false);
-
-/// Whether the kernel may restart a call that a handler has interrupted.
-pub(crate) fn may_restart_calls() -> bool {
-    RESTARTS.load(Relaxed)
-}
 
 extern "C-unwind" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let is_fault = fault::is_synchronous(signal, info);
@@ -259,10 +251,6 @@ fn replace(action: &mut libc::sigaction, index: usize, by_default: bool) {
     // SAFETY: of the set the kernel knows the first eight bytes.
     let mask = unsafe { &mut *(&raw mut action.sa_mask).cast::<u64>() };
     MASKS[index].store(*mask & !thread::NEVER_BLOCKED, Relaxed);
-    RESTARTS.fetch_or(
-        !by_default && action.sa_flags & libc::SA_RESTART != 0,
-        Relaxed,
-    );
     action.sa_flags |= libc::SA_SIGINFO;
     if by_default {
         action.sa_flags |= libc::SA_ONSTACK;

@@ -1,18 +1,19 @@
 //! Waits of a call that has something to return.
 //!
-//! In the kernel any handler ends the next wait of such a call. Our calls are several of the kernel's: one that begins with nothing
+//! In the kernel any handler ends the next wait of such a call, and so does a stop of the process. Our calls are several of the kernel's: one that begins with nothing
 //! would be restarted after the handler, or would not know of one that has run before. So they wait here, in pieces, and take or give
 //! without waiting.
 
 use std::os::fd::IntoRawFd;
+use std::ptr::null;
 
-use libc::{c_int, timespec};
+use libc::{c_int, pollfd, timespec};
 
 use crate::guarded::Guarded;
 use crate::kernel::{self, kernel};
 use crate::socket::Socket;
 use crate::thread::{self, Busy, Interrupts};
-use crate::{c_library, real, table};
+use crate::{c_library, table};
 
 /// Another thread may close the connection, or a signal have come just before: a wait lasts so long at most, in nanoseconds.
 const NS_BEFORE_LOOK: u64 = 20_000_000;
@@ -97,18 +98,47 @@ pub(crate) fn begin_child(forker: u32) {
     }
 }
 
-/// Sleeps until there are such events, so long at most, or until any handler has run. The events, or a negated error number.
+/// Durations of waits, the longest first. The kernel cannot write here what is left of one when the process is stopped (SIGSTOP), and
+/// so does not go on by itself when that continues: the wait ends, as a call of TCP's that has something to return.
+static PIECES: [timespec; 6] = [
+    nanoseconds(NS_BEFORE_LOOK as i64),
+    nanoseconds(4_000_000),
+    nanoseconds(1_000_000),
+    nanoseconds(100_000),
+    nanoseconds(10_000),
+    nanoseconds(0),
+];
+
+const fn nanoseconds(tv_nsec: i64) -> timespec {
+    timespec { tv_sec: 0, tv_nsec }
+}
+
+/// Sleeps until there are such events, so long at most, or until any handler has run, or the process was stopped. The events, or a negated
+/// error number.
 pub(crate) fn await_events(fd: c_int, events: i16, patience_ns: u64) -> c_int {
-    let errno = thread::errno();
-    let (mut entry, patience) = wait_of(fd, events, patience_ns);
-    // SAFETY: structures of ours.
-    let result = unsafe { real::ppoll(&raw mut entry, 1, &raw const patience, std::ptr::null()) };
-    let error = thread::errno();
-    thread::set_errno(errno);
-    match result {
+    let mut entry = entry(fd, events);
+    match await_entry(&raw mut entry, patience_ns) {
         1.. => c_int::from(entry.revents),
-        0 => 0,
-        _ => -error,
+        none => none,
+    }
+}
+
+/// As [`await_events`], with an entry of ours or the program's: how many have events, or a negated error number.
+pub(crate) fn await_entry(entry: *mut pollfd, patience_ns: u64) -> c_int {
+    thread::test_cancel();
+    let found = await_uncancelled(entry, patience_ns);
+    if found <= 0 {
+        thread::test_cancel();
+    }
+    found
+}
+
+fn entry(fd: c_int, events: i16) -> pollfd {
+    let revents = 0;
+    pollfd {
+        fd,
+        events,
+        revents,
     }
 }
 
@@ -124,34 +154,11 @@ fn is_cancelled() -> bool {
     false
 }
 
-/// As [`await_events`], where no thread is cancelled.
-fn await_uncancelled(fd: c_int, events: i16, patience_ns: u64) -> c_int {
-    // The kernel writes there what is left.
-    let (mut entry, mut patience) = wait_of(fd, events, patience_ns);
-    match kernel!(
-        libc::SYS_ppoll,
-        &raw mut entry,
-        1usize,
-        &raw mut patience,
-        0usize,
-        0usize
-    ) {
-        1.. => c_int::from(entry.revents),
-        none => none as c_int,
-    }
-}
-
-fn wait_of(fd: c_int, events: i16, patience_ns: u64) -> (libc::pollfd, timespec) {
-    let entry = libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    };
-    let patience = timespec {
-        tv_sec: (patience_ns / 1_000_000_000).min(1 << 31) as i64,
-        tv_nsec: (patience_ns % 1_000_000_000) as i64,
-    };
-    (entry, patience)
+/// As [`await_entry`], where no thread is cancelled.
+fn await_uncancelled(entry: *mut pollfd, patience_ns: u64) -> c_int {
+    let fits = |piece: &&timespec| piece.tv_nsec as u64 <= patience_ns;
+    let piece = PIECES.iter().find(fits).map_or(null(), std::ptr::from_ref);
+    kernel!(libc::SYS_ppoll, entry, 1usize, piece, 0usize, 0usize) as c_int
 }
 
 /// What a wait came to.
@@ -161,7 +168,7 @@ pub(crate) enum Waited {
     Ready(i16),
     /// There are none yet.
     Again,
-    /// A handler has run, or waits; the time is over; or the connection is not there any more.
+    /// A handler has run, or waits; the process was stopped; the time is over; or the connection is not there any more.
     Over,
     /// The program may not ask for events: a filter is there.
     Refused,
@@ -212,9 +219,10 @@ impl Waits {
             false => self.left_ns().min(NS_BEFORE_LOOK),
         };
         let is_place = c_library::cancels_with_a_part();
+        let mut entry = entry(self.fd(), events);
         self.found = match is_place {
-            true => await_events(self.fd(), events, patience_ns),
-            false => await_uncancelled(self.fd(), events, patience_ns),
+            true => await_entry(&raw mut entry, patience_ns),
+            false => await_uncancelled(&raw mut entry, patience_ns),
         };
         if self.found == -libc::EINTR || !self.is_still() {
             return Waited::Over;
@@ -224,13 +232,13 @@ impl Waits {
             ..0 => Waited::Refused,
             0 if !is_place && is_cancelled() => Waited::Over,
             0 => Waited::Again,
-            found => Waited::Ready(found as i16),
+            1.. => Waited::Ready(entry.revents),
         }
     }
 
     /// What was to be there was not: an error that concerns others, or another thread has it.
     pub(crate) fn rest(&self) {
-        await_uncancelled(-1, 0, NS_OF_REST);
+        await_uncancelled(&mut entry(-1, 0), NS_OF_REST);
     }
 
     /// Whether a wait would not begin any more.

@@ -109,16 +109,17 @@ pub(super) fn await_kernel(fd: c_int, progress: &mut Progress<'_>) -> Result<(),
         libc::POLLIN | libc::POLLRDHUP,
         (until_ns - now_ns).min(NS_OF_WAIT),
     );
-    // A call that is timed is not restarted.
-    let is_ended = (progress.interrupts).end_call(progress.got > 0 || until_ns != u64::MAX);
-    if readable <= 0 && is_ended {
+    // A call that is timed is not restarted, nor is one that has a part, also after a stop of the process, which has no handler.
+    let any_does = progress.got > 0 || until_ns != u64::MAX;
+    let is_stopped = any_does && readable == -libc::EINTR;
+    if readable <= 0 && (is_stopped || progress.interrupts.end_call(any_does)) {
         return Err(libc::EINTR);
     }
     Ok(())
 }
 
 /// How long a call waits, by SO_RCVTIMEO. None: for ever.
-pub(crate) fn patience_of(fd: c_int) -> Option<timespec> {
+pub(super) fn patience_of(fd: c_int) -> Option<timespec> {
     let zero = [0i64; 2];
     let given = kernel::option::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or(zero);
     (given != zero).then(|| timespec {
@@ -128,7 +129,7 @@ pub(crate) fn patience_of(fd: c_int) -> Option<timespec> {
 }
 
 /// When a call that begins now is over, by SO_RCVTIMEO.
-pub(super) fn deadline_ns(fd: c_int) -> u64 {
+pub(crate) fn deadline_ns(fd: c_int) -> u64 {
     patience_of(fd).map_or(u64::MAX, |patience| {
         let patience_ns = patience.tv_sec.unsigned_abs().saturating_mul(1_000_000_000);
         (kernel::monotonic_ns().saturating_add(patience_ns))

@@ -25,7 +25,7 @@ use by_kernel::{
     await_kernel, await_rest, end_raw, look_in_kernel, make_call, recount, take_from_kernel,
     take_rest, tell_taken,
 };
-pub(crate) use by_kernel::{by_kernel, ending, header_of, keep_error, kept_error, patience_of};
+pub(crate) use by_kernel::{by_kernel, deadline_ns, ending, header_of, keep_error, kept_error};
 pub(crate) use call::Call;
 pub(crate) use gathering::Gathering;
 pub(crate) use peeked::Peeked;

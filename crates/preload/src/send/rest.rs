@@ -15,7 +15,7 @@ use crate::socket::Socket;
 use crate::thread::{Busy, Interrupts};
 use crate::vectors::Vectors;
 use crate::waits::{Waited, Waits};
-use crate::{Outcome, real, signals, spin, table, thread};
+use crate::{Outcome, real, spin, table, thread};
 
 /// The kernel counts time-outs in its timer's ticks: so long at least, in nanoseconds.
 const NS_OF_TICK: u64 = 1_000_000;
@@ -51,22 +51,10 @@ pub(super) fn send_rest(
     if waits && has_no_room && taken < vectors.remaining() {
         let mut rest = vectors.clone();
         rest.skip(taken);
-        last = match in_pieces_until_ns(call, course.waited) {
-            Some(until_ns) => {
-                let waits = Waits::new(socket, call.fd, until_ns, interrupts);
-                drop(course.message.take());
-                send_in_pieces((socket, row), call, rest, (waits, &mut busy))
-            }
-            None if table::is(call.fd, socket) => {
-                drop((course.message.take(), busy.take()));
-                // A signal may have come meanwhile: its handler has run just now.
-                match interrupts.end_call(true) {
-                    true => 0,
-                    false => send_list(call, &rest, QUIETLY),
-                }
-            }
-            None => 0,
-        };
+        let until_ns = until_ns(call.fd, course.waited);
+        let waits = Waits::new(socket, call.fd, until_ns, interrupts);
+        drop(course.message.take());
+        last = send_in_pieces((socket, row), call, rest, (waits, &mut busy));
         result = if taken > 0 {
             result + last.max(0)
         } else {
@@ -91,25 +79,20 @@ fn keep_error_of_rest((socket, row): (&'static Socket, &Row), fd: c_int, error: 
     }
 }
 
-/// Whether the kernel's call does not do for what is left, and until when, of CLOCK_MONOTONIC in nanoseconds, it is waited for then: the
-/// kernel would restart one that has sent nothing after a handler, and would count no wait for the ring's reader. One that is timed it does
-/// not restart. Nor would handlers wait for the end of one that is followed by others.
-fn in_pieces_until_ns(call: &Call<'_>, waited: u64) -> Option<u64> {
-    let is_of_several = call.several.is_some();
-    match patience_ns(call.fd) {
-        None => (signals::may_restart_calls() || is_of_several).then_some(u64::MAX),
-        Some(patience_ns) => {
-            let waited_ns = waited.saturating_mul(1024) / spin::cycles(1024).max(1);
-            let all_ns = is_of_several.then_some(patience_ns);
-            let left_ns = left_ns(patience_ns, waited_ns).or(all_ns)?;
-            Some(kernel::monotonic_ns().saturating_add(left_ns))
-        }
-    }
+/// Until when, of CLOCK_MONOTONIC in nanoseconds, a call may wait that has waited so many cycles for the ring's reader.
+fn until_ns(fd: c_int, waited: u64) -> u64 {
+    patience_ns(fd).map_or(u64::MAX, |patience_ns| {
+        let waited_ns = waited.saturating_mul(1024) / spin::cycles(1024).max(1);
+        kernel::monotonic_ns().saturating_add(left_ns(patience_ns, waited_ns))
+    })
 }
 
-/// What is left of such a time-out. None: as good as all.
-fn left_ns(patience_ns: u64, waited_ns: u64) -> Option<u64> {
-    (waited_ns > NS_OF_TICK).then(|| patience_ns.saturating_sub(waited_ns))
+/// What is left of such a time-out.
+fn left_ns(patience_ns: u64, waited_ns: u64) -> u64 {
+    match waited_ns > NS_OF_TICK {
+        true => patience_ns.saturating_sub(waited_ns),
+        false => patience_ns,
+    }
 }
 
 /// How long a call may wait, by SO_SNDTIMEO. None: for ever.
@@ -225,10 +208,7 @@ fn send_one_of_several(
     (how, several): (c_int, &Several),
 ) -> Option<isize> {
     let errno = thread::errno();
-    let patience_ns = patience_ns(call.fd);
-    let until_ns = patience_ns.map_or(u64::MAX, |patience_ns| {
-        kernel::monotonic_ns().saturating_add(patience_ns)
-    });
+    let until_ns = until_ns(call.fd, 0);
     loop {
         let taken = send_at_once(call.fd, call, vectors, how);
         if taken < 0 && taken != -(libc::EAGAIN as isize) {
@@ -244,7 +224,7 @@ fn send_one_of_several(
                     true => libc::EINTR,
                     false => libc::EAGAIN,
                 };
-                let may_restart = patience_ns.is_none() && !several.has_some();
+                let may_restart = until_ns == u64::MAX && !several.has_some();
                 if may_restart && is_restarted(several) && table::is(call.fd, socket) {
                     continue;
                 }
@@ -307,11 +287,7 @@ mod tests {
 
     #[test]
     fn a_wait_for_the_reader_counts() {
-        assert_eq!(left_ns(5 * NS_OF_TICK, NS_OF_TICK), None);
-        assert_eq!(
-            left_ns(5 * NS_OF_TICK, 2 * NS_OF_TICK),
-            Some(3 * NS_OF_TICK)
-        );
-        assert_eq!(left_ns(5 * NS_OF_TICK, 6 * NS_OF_TICK), Some(0));
+        let left = |waited| left_ns(5 * NS_OF_TICK, waited * NS_OF_TICK) / NS_OF_TICK;
+        assert_eq!([1, 2, 6].map(left), [5, 3, 0]);
     }
 }

@@ -1,12 +1,15 @@
 //! `recvmmsg`.
 
+use std::ptr::null;
+
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 
 use super::{MSG_CMSG_COMPAT, recvmsg};
-use crate::hooks::wait;
-use crate::receive::{Call, kept_error, patience_of, receive_unjoined};
+use crate::receive::{Call, deadline_ns, kept_error, receive_unjoined};
 use crate::socket::ERESTARTSYS;
-use crate::{kernel, real, table, thread, user};
+use crate::thread::Interrupts;
+use crate::waits::await_entry;
+use crate::{kernel, poll, real, table, thread, user};
 
 #[unsafe(no_mangle)]
 pub(in crate::hooks) unsafe extern "C-unwind" fn recvmmsg(
@@ -55,7 +58,7 @@ fn one_by_one(
     flags: c_int,
     patience: Patience,
 ) -> c_int {
-    let errno = thread::errno();
+    let (errno, mut began) = (thread::errno(), thread::interrupts());
     // The next call is told of an error behind messages.
     let end = |index: usize, error| {
         if index > 0
@@ -78,10 +81,13 @@ fn one_by_one(
             // SAFETY: as above.
             0 => unsafe { recvmsg(fd, header, flags_now) },
             // SAFETY: as above.
-            _ => unsafe { receive_behind(fd, header, flags_now) },
+            _ => unsafe { receive_behind(fd, header, flags_now, began) },
         };
         if result < 0 {
             return end(index, thread::errno());
+        }
+        if index == 0 {
+            began = thread::interrupts();
         }
         // SAFETY: as above.
         unsafe { (*entry).msg_len = result as c_uint };
@@ -112,7 +118,12 @@ pub(in crate::hooks) fn bytes_of(messages: *const mmsghdr, count: c_int) -> isiz
 /// # Safety
 ///
 /// As of `recvmsg`.
-unsafe fn receive_behind(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+unsafe fn receive_behind(
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+    began: Interrupts,
+) -> ssize_t {
     let mut flags = flags;
     if flags & libc::MSG_DONTWAIT == 0
         && let Some(socket) = table::socket(fd)
@@ -128,7 +139,7 @@ unsafe fn receive_behind(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize
             }
             thread::set_errno(errno);
         }
-        match await_message(fd) {
+        match await_message(fd, began) {
             0 => flags |= libc::MSG_DONTWAIT,
             -1 if thread::errno() == libc::EINTR => {
                 thread::set_errno(ERESTARTSYS);
@@ -141,19 +152,31 @@ unsafe fn receive_behind(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize
     unsafe { recvmsg(fd, message, flags) }
 }
 
-/// Waits for something to receive, for an end, or until SO_RCVTIMEO is over. As `poll` returns.
-fn await_message(fd: c_int) -> c_int {
+/// Waits for something to receive, for an end, or until SO_RCVTIMEO is over. As `poll` returns: a handler that has run since the call
+/// has something ends it, and so does a stop of the process.
+fn await_message(fd: c_int, began: Interrupts) -> c_int {
     let mut entry = libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     };
-    let patience = patience_of(fd);
-    let patience = patience
-        .as_ref()
-        .map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: structures of ours.
-    unsafe { wait::ppoll(&raw mut entry, 1, patience, std::ptr::null()) }
+    let entry = &raw mut entry;
+    let until_ns = deadline_ns(fd);
+    loop {
+        let left_ns = until_ns.saturating_sub(kernel::monotonic_ns());
+        let mut sleep = || match await_entry(entry, left_ns) {
+            found @ 0.. => found,
+            error => thread::fail(-error),
+        };
+        let timeout_ns = (until_ns != u64::MAX).then_some(left_ns);
+        let found = poll::poll(entry, 1, timeout_ns, null(), &mut sleep);
+        if found == 0 && began.end_call(true) {
+            return thread::fail(libc::EINTR);
+        }
+        if found != 0 || left_ns == 0 {
+            return found;
+        }
+    }
 }
 
 /// The time-out of `recvmmsg`: the kernel looks at it after each message only, and says what is left of it.
