@@ -1,8 +1,8 @@
 //! Waits of a call that has something to return.
 //!
-//! In the kernel any handler ends the next wait of such a call, and so does a stop of the process. Our calls are several of the kernel's: one that begins with nothing
-//! would be restarted after the handler, or would not know of one that has run before. So they wait here, in pieces, and take or give
-//! without waiting.
+//! In the kernel any handler ends the next wait of such a call, and so does a stop of the process. Our calls are several of the kernel's:
+//! one that begins with nothing would be restarted after the handler, or would not know of one that has run before. So they wait here, in
+//! pieces, and take or give without waiting.
 
 use std::os::fd::IntoRawFd;
 use std::ptr::null;

@@ -181,8 +181,8 @@ pub(super) fn send_interrupted(
     }
 }
 
-/// Sends a message that may be one of several of the program's call, in whose waits handlers wait, too; `blocking` would be a call by itself.
-/// A count, or -1 with the error.
+/// Sends a message that may be one of several of the program's call, in whose waits handlers wait, too; `blocking` would be a call by
+/// itself. A count, or -1 with the error.
 pub(super) fn send_one(
     (socket, row): (&'static Socket, &Row),
     call: &Call<'_>,
