@@ -266,6 +266,70 @@ static void stopped_in_a_large_message_and_left_by_exec(void) { stopped_and_left
 
 static void stopped_for_a_moment_and_passed(void) { stopped_and_left(BY_PASSING, 1, 0); }
 
+/* ---- Small pieces: the smallest buffer has memory for a few of those that it has room for, and throws the others away. ---- */
+
+enum { PIECE = 100, PIECES = 100, REST_MS = 1200 };
+
+static Pair with_the_smallest_buffer(void) {
+    struct sockaddr_in address;
+    int listener = listen_here(&address, 1), least = 2304;
+    Pair pair = {.near = socket(AF_INET, SOCK_STREAM, 0)};
+    setsockopt(pair.near, SOL_SOCKET, SO_RCVBUF, &least, sizeof least);
+    must(connect(pair.near, (struct sockaddr *)&address, sizeof address) == 0, "connect");
+    pair.far = accept(listener, NULL, NULL);
+    must(pair.far >= 0, "accept");
+    close(listener);
+    setsockopt(pair.far, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    talk_until_on_ring(pair, 1);
+    return pair;
+}
+
+enum { STAYS, IS_SHUT, IS_CLOSED };
+
+static void small_pieces(int by, int sender) {
+    int road = -1;
+    pid_t other = by == BY_PASSING ? receiver_of_parts(&road) : 0;
+    for (int round = 0; round < 3; round++) {
+        Pair pair = with_the_smallest_buffer();
+        Part sent = {pair.far, 2, 0, 0, "never"}, received = {pair.near, 2, 0, 0, "never"};
+        for (int piece = 0; piece < PIECES; piece++) {
+            sent.end += PIECE;
+            char bytes[PIECE];
+            for (; sent.at < sent.end; sent.at++)
+                bytes[sent.at % PIECE] = byte_at(sent.seed, sent.at);
+            must(send(pair.far, bytes, sizeof bytes, MSG_DONTWAIT) == sizeof bytes, "send");
+        }
+        if (sender == IS_SHUT)
+            shutdown(pair.far, SHUT_WR);
+        if (sender == IS_CLOSED)
+            close(pair.far);
+        if (by == BY_PASSING)
+            receive_there(road, received, sent.at);
+        else {
+            received.end = sent.at;
+            exec_in_child(pair, &received, 0);
+        }
+        if (sender != IS_CLOSED)
+            close(pair.far);
+        if (by != BY_PASSING)
+            close(pair.near);
+        // One that has had the agent wait has to wait itself.
+        pause_ms(REST_MS);
+    }
+    if (road >= 0) {
+        close(road);
+        must_end_well(other);
+    }
+}
+
+static void small_pieces_passed(void) { small_pieces(BY_PASSING, STAYS); }
+
+static void small_pieces_left_by_exec(void) { small_pieces(BY_EXEC, STAYS); }
+
+static void small_pieces_of_one_that_has_shut_down(void) { small_pieces(BY_EXEC, IS_SHUT); }
+
+static void small_pieces_of_one_that_has_closed(void) { small_pieces(BY_PASSING, IS_CLOSED); }
+
 int main(int argc, char **argv) {
     if (argc == 4)
         return receive_rest(argv + 1);
@@ -292,6 +356,10 @@ int main(int argc, char **argv) {
         CASE(stopped_and_left_by_exec),
         CASE(stopped_in_a_large_message_and_left_by_exec),
         CASE(stopped_for_a_moment_and_passed),
+        CASE(small_pieces_passed),
+        CASE(small_pieces_left_by_exec),
+        CASE(small_pieces_of_one_that_has_shut_down),
+        CASE(small_pieces_of_one_that_has_closed),
         {0},
     };
     return run_cases(cases, argc, argv);

@@ -14,9 +14,10 @@
 //! - a sender that is stopped where it holds its lock keeps that; one that is stopped in a call is at rest (`calls`);
 //! - its row must name a descriptor that still is the proved socket;
 //! - who dies between sending and noting it leaves bytes that come twice; the reader gets no answer then, and must not go on (`apart`);
-//! - one recall waits for 100 ms at most, or two seconds where a queue trickles, and all of a tenant for about a fifth of the agent's
-//!   time, but for what trickles; a system call on the sender's socket waits for those on it that are under way, and one that faults on
-//!   memory of a slow file system is as slow: two seconds, then the connection is reset, and its tenant has no recalls for a minute.
+//! - one recall waits for 100 ms at most, half a second for what the kernel sends again, or two where a queue trickles, and all of a tenant
+//!   for about a fifth of the agent's time, but for what trickles; a system call on the sender's socket waits for those on it that are
+//!   under way, and one that faults on memory of a slow file system is as slow: two seconds, then the connection is reset, and its tenant
+//!   has no recalls for a minute.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -365,7 +366,7 @@ impl Road<'_> {
         let counted = sys::sent(socket, self.sender_connected);
         if noted != unread.position || counted != Some(noted) || !drawn.is_empty() {
             let reader = reader.ok_or(Refusal::Overtaken)?;
-            return self.reorder(unread, drawn, (socket, reader), room);
+            return self.reorder(unread, drawn, (socket, reader), (room, patience));
         }
         let Unread {
             head,

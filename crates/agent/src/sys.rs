@@ -7,6 +7,7 @@
 use std::ffi::CStr;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use millrace_shm::segment::Segment;
 use millrace_shm::sys::{call, check};
@@ -155,6 +156,7 @@ pub(crate) fn fill_ring(segment: &Segment, direction: usize, tail: u32, window: 
 /// `tcp_info` up to `tcpi_notsent_bytes` (`include/uapi/linux/tcp.h`), in words of 64 bits: the state is the first byte, that count the
 /// first half of the last word.
 type TcpInfo = [u64; 19];
+const TIME_OUT: usize = 1;
 const BYTES_ACKED: usize = 15;
 const BYTES_RECEIVED: usize = 16;
 const NOT_SENT: usize = 18;
@@ -268,6 +270,13 @@ pub(crate) fn sent(socket: BorrowedFd<'_>, active: bool) -> Option<u64> {
 pub(crate) fn unsent(socket: BorrowedFd<'_>) -> Option<u64> {
     let [a, b, c, d, ..] = tcp_info(socket).ok()?[NOT_SENT].to_ne_bytes();
     Some(u64::from(u32::from_ne_bytes([a, b, c, d])))
+}
+
+/// How long the kernel waits for an acknowledgement until it sends again.
+pub(crate) fn time_to_send_again(socket: BorrowedFd<'_>) -> Option<Duration> {
+    let [a, b, c, d, ..] = tcp_info(socket).ok()?[TIME_OUT].to_ne_bytes();
+    let micros = u32::from_ne_bytes([a, b, c, d]);
+    Some(Duration::from_micros(micros.into()))
 }
 
 /// Bytes that have been taken from a TCP socket since its connection began. `None`: its stream has ended, or the kernel does not say.

@@ -42,7 +42,8 @@ const DONE: u8 = 0;
 const LOCKED: u8 = 1;
 const SENDING: u8 = 2;
 const FULL: u8 = 3;
-const REFUSED: u8 = 4;
+const UNDER_WAY: u8 = 4;
+const REFUSED: u8 = 5;
 
 /// A worker that is stuck.
 #[derive(Debug)]
@@ -267,6 +268,7 @@ fn encode(outcome: &Result<(), Refusal>) -> u8 {
         Err(Refusal::Locked) => LOCKED,
         Err(Refusal::Sending) => SENDING,
         Err(Refusal::Full) => FULL,
+        Err(Refusal::UnderWay) => UNDER_WAY,
         Err(_) => REFUSED,
     }
 }
@@ -277,6 +279,7 @@ fn decode(said: u8) -> Result<(), Refusal> {
         LOCKED => Err(Refusal::Locked),
         SENDING => Err(Refusal::Sending),
         FULL => Err(Refusal::Full),
+        UNDER_WAY => Err(Refusal::UnderWay),
         _ => Err(Refusal::Told),
     }
 }

@@ -89,7 +89,7 @@ impl Waiting {
     ) -> bool {
         let again_at = match refusal {
             Refusal::Locked => Some(now + PAUSE),
-            Refusal::Sending | Refusal::Full => rest.filter(|_| ask.is_leaving),
+            Refusal::Sending | Refusal::Full | Refusal::UnderWay => rest.filter(|_| ask.is_leaving),
             _ => None,
         };
         let again_at = again_at.filter(|at| {

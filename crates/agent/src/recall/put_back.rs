@@ -29,7 +29,7 @@ use nix::sys::socket::{MsgFlags, getsockopt, recv, send, setsockopt, sockopt};
 
 use super::patience::pause;
 use super::renew::Renewal;
-use super::room::Raised;
+use super::room::{Raised, tell_of_room};
 use super::transfer::{STANDSTILL, TAKE_MAX};
 use super::{Refusal, Unread, reorder, unread_in};
 use crate::offers::ClientId;
@@ -240,15 +240,6 @@ impl Bereaved<'_> {
             }
         }
         true
-    }
-}
-
-/// Has the kernel tell the sender of room in the reader's queue, as it does when somebody has looked there.
-fn tell_of_room(reader: BorrowedFd<'_>) {
-    // Not where a look changes what the program's own next look finds.
-    if !sys::peeks_on(reader) {
-        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-        let _ = recv(reader.as_raw_fd(), &mut [0], flags);
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use millrace_shm::board::flags;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 
-use super::patience::pause;
+use super::patience::{WAIT, pause};
 use super::room::Room;
 use super::transfer::{STANDSTILL, take, transmit};
 use super::{Refusal, Road, Unread};
@@ -28,6 +28,8 @@ const BYTES_MAX: u64 = 64 * 1024;
 pub(super) const CARRIED_MAX: u64 = 16 << 20;
 /// How long what is under way may take to arrive.
 pub(super) const ARRIVAL: Duration = Duration::from_millis(5);
+/// How long what a reader's small buffer had no memory for may take to come once more: the kernel's first time-out is of 200 ms.
+const AGAIN_MAX: Duration = Duration::from_millis(500);
 
 /// What lies in the reader's queue, or is under way to it.
 #[derive(Debug, Clone, Copy)]
@@ -65,10 +67,11 @@ impl Road<'_> {
         unread: Unread,
         drawn: &[u8],
         (sender, reader): (BorrowedFd<'a>, BorrowedFd<'a>),
-        room: &mut Room<'a>,
+        (room, patience): (&mut Room<'a>, Duration),
     ) -> Result<(), Refusal> {
         let queue = self.queue(unread, drawn.len(), sender)?;
-        self.is_movable(unread, queue, (sender, reader), room)?;
+        let limits = (&mut *room, patience >= WAIT);
+        self.is_movable(unread, queue, (sender, reader), limits)?;
         let ring = sys::copy_ring(
             self.segment,
             self.direction,
@@ -133,7 +136,7 @@ impl Road<'_> {
         unread: Unread,
         queue: Queue,
         (sender, reader): (BorrowedFd<'a>, BorrowedFd<'a>),
-        room: &mut Room<'a>,
+        (room, may_wait): (&mut Room<'a>, bool),
     ) -> Result<(), Refusal> {
         // Bytes that passed the library by may have come before those in the ring, or between them; but not when the ring was given up.
         let given_up = self.sender.identity.flags.load(Relaxed) & flags::SEND_PINNED != 0;
@@ -156,12 +159,17 @@ impl Road<'_> {
             return Err(Refusal::Full);
         }
         let began = Instant::now();
+        let mut patience = ARRIVAL;
         while sys::unread(reader).ok() != Some(queue.bytes - queue.drawn as u64) {
             if carries && only_waits(queue, (sender, reader)) {
                 break;
             }
-            if began.elapsed() > ARRIVAL {
-                return Err(Refusal::UnderWay);
+            if began.elapsed() > patience {
+                let again = sys::time_to_send_again(sender).filter(|time| *time <= AGAIN_MAX);
+                let Some(again) = again.filter(|_| may_wait && room.admit(reader)) else {
+                    return Err(Refusal::UnderWay);
+                };
+                patience += again + ARRIVAL;
             }
             pause(began);
         }

@@ -7,7 +7,9 @@
 //! raised to what any program may choose. Both take Linux 5.16, before which nobody could take back what that means to the kernel: that the
 //! program chose it.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use nix::sys::socket::{MsgFlags, recv};
 
 use super::reorder::CARRIED_MAX;
 use crate::sys::{self, Buffer};
@@ -19,6 +21,8 @@ pub(super) struct Room<'a> {
     may_raise: bool,
     unsent_limit: Option<u32>,
     buffer: Option<Raised<'a>>,
+    /// Before `reader`, which knows what the size was: this one is taken back first.
+    arrival: Option<Raised<'a>>,
     reader: Option<Growing<'a>>,
 }
 
@@ -30,6 +34,7 @@ impl<'a> Room<'a> {
             may_raise,
             unsent_limit: None,
             buffer: None,
+            arrival: None,
             reader: None,
         }
     }
@@ -60,6 +65,17 @@ impl<'a> Room<'a> {
         self.reader.is_some()
     }
 
+    /// Has the reader's queue take what it has thrown away because there was no memory for it, when the sender's kernel sends that again,
+    /// once. False: that cannot be had.
+    pub(super) fn admit(&mut self, reader: BorrowedFd<'a>) -> bool {
+        if self.arrival.is_some() {
+            return false;
+        }
+        self.arrival = Raised::by(reader, Buffer::Receive, 2 * CARRIED_MAX as u32);
+        tell_of_room(reader);
+        self.arrival.is_some()
+    }
+
     fn raise_unsent_limit(&self) -> Option<u32> {
         let before = sys::unsent_limit(self.socket).ok()?;
         sys::set_unsent_limit(self.socket, u32::MAX).ok()?;
@@ -74,6 +90,15 @@ impl Drop for Room<'_> {
         {
             let _ = sys::set_unsent_limit(self.socket, before);
         }
+    }
+}
+
+/// Has the kernel tell the sender of room in the reader's queue, as it does when somebody has looked there.
+pub(super) fn tell_of_room(reader: BorrowedFd<'_>) {
+    // Not where a look changes what the program's own next look finds.
+    if !sys::peeks_on(reader) {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        let _ = recv(reader.as_raw_fd(), &mut [0], flags);
     }
 }
 
