@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{
     AtomicPtr, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
 use libc::c_int;
@@ -153,11 +153,12 @@ pub(crate) fn entry_called(fd: c_int) -> Entry {
 /// The connection that `fd` is, if it is one, for a call that begins.
 #[inline]
 pub(crate) fn called(fd: c_int) -> Option<&'static Socket> {
-    match get(fd) {
-        Entry::Socket(socket) => Some(socket),
-        Entry::Unknown if closing::is_under_way(fd) => {
+    let word = slot(fd)?.load(Acquire);
+    match Entry::unpack(word) {
+        Entry::Socket(socket) => (!process::is_other_in_child(fd, socket)).then_some(socket),
+        Entry::Unknown if word & TAG_MASK == TAG_CLOSING => {
             settle(fd);
-            socket(fd)
+            self::socket(fd)
         }
         _ => None,
     }
@@ -178,7 +179,8 @@ pub(crate) fn replace(fd: c_int, entry: Entry) -> Entry {
                     HIGH_WATER.fetch_max(end, Relaxed);
                 }
             }
-            Entry::unpack(slot.swap(entry.pack(), AcqRel))
+            // SeqCst: see `uring::entered`.
+            Entry::unpack(slot.swap(entry.pack(), SeqCst))
         }
         None => Entry::Unknown,
     }
@@ -187,7 +189,8 @@ pub(crate) fn replace(fd: c_int, entry: Entry) -> Entry {
 /// Sets what `fd` is, if it is still `from`.
 pub(crate) fn exchange(fd: c_int, from: Entry, to: Entry) -> bool {
     let exchange = |slot: &AtomicUsize| {
-        let exchanged = slot.compare_exchange(from.pack(), to.pack(), AcqRel, Acquire);
+        // SeqCst: see `epoll::adopt` and `uring::entered`.
+        let exchanged = slot.compare_exchange(from.pack(), to.pack(), SeqCst, Acquire);
         exchanged.is_ok()
     };
     slot(fd).is_some_and(exchange)

@@ -334,16 +334,15 @@ fn remember_late(fd: c_int) -> bool {
         late.push(fd);
     }
     HAS_LATE.store(true, Relaxed);
-    // Pairs with the fence in `entered`: one of us sees the other.
+    // Pairs with what `entered` asks after a change of the table: one of us sees the other.
     fence(SeqCst);
     true
 }
 
 /// `fd` is something else in the table now. Where the kernel may look the number up by itself, that is for the kernel.
 pub(crate) fn entered(fd: c_int) {
-    // Pairs with the fence in `remember_late`.
-    fence(SeqCst);
-    if !HAS_LATE.load(Relaxed) || LATE.lock().is_some_and(|late| !late.contains(&fd)) {
+    // SeqCst, after a change of the table that is so, too: pairs with the fence in `remember_late`.
+    if !HAS_LATE.load(SeqCst) || LATE.lock().is_some_and(|late| !late.contains(&fd)) {
         return;
     }
     match table::get(fd) {

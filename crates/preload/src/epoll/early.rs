@@ -36,17 +36,16 @@ pub(super) fn note(set: &EpollSet, inner: &mut Inner, fd: c_int) {
 
 /// The sets that may have such members.
 fn sets() -> impl Iterator<Item = &'static EpollSet> {
-    let are_there = ANY.load(Relaxed);
+    // SeqCst, here and below, after a change of the table that is so, too: pairs with the fence in `look_again`. One of us sees the other.
+    let are_there = ANY.load(SeqCst);
     let all = are_there.then(EpollSet::all);
     all.into_iter()
         .flatten()
-        .filter(|set| set.has_early.load(Relaxed))
+        .filter(|set| set.has_early.load(SeqCst))
 }
 
 /// The socket `fd` is a connection from now on: sets that have it know that. Must be called after the change in the table.
 pub(crate) fn adopt(fd: c_int, socket: &'static Socket) {
-    // Pairs with the fence in `look_again`: one of us sees the other.
-    fence(SeqCst);
     for set in sets() {
         set.adopt(fd, socket);
     }
@@ -54,7 +53,7 @@ pub(crate) fn adopt(fd: c_int, socket: &'static Socket) {
 
 /// After a registration: another thread may have connected the socket meanwhile.
 pub(super) fn look_again(fd: c_int) {
-    // Pairs with the fence in `adopt`.
+    // Pairs with what `adopt` asks after its change of the table.
     fence(SeqCst);
     if let Some(socket) = table::socket(fd) {
         adopt(fd, socket);

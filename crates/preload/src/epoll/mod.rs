@@ -470,7 +470,7 @@ impl EpollSet {
     /// Begins a sleep on the set, which is `epoll`, in so many tries. False: something has come, and no sleep has begun.
     pub(crate) fn begin_sleep(&'static self, epoll: c_int, tries: u32) -> bool {
         self.notice_changes();
-        close_before_sleep(self, epoll, tries, Looked::Once)
+        close_before_sleep(self, epoll, tries, Looked::Briefly)
     }
 
     /// Ends a sleep.

@@ -42,7 +42,7 @@ impl Wait {
 /// How a thread has looked that is about to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looked {
-    Once,
+    Briefly,
     Spinning,
 }
 
@@ -86,7 +86,7 @@ fn wait_for_events(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
     let events = unsafe { std::slice::from_raw_parts_mut(call.events, room) };
     let mut tries = 0;
     loop {
-        let mut looked = Looked::Once;
+        let mut looked = Looked::Briefly;
         let had_active = set.has_active();
         if had_active {
             set.look_what_is_registered(call.epoll);
@@ -319,7 +319,7 @@ fn go_on(
     call: &Wait,
     (looked, interrupts): (Looked, &WaitInterrupts),
 ) -> c_int {
-    if looked == Looked::Once {
+    if looked == Looked::Briefly {
         return gone(call, call.timeout_ns);
     }
     let own = set.take_own();

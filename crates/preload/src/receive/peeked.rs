@@ -37,7 +37,8 @@ impl Kept {
 impl Peeked {
     /// For a new connection.
     pub(crate) fn reset(&self) {
-        if self.is_any.swap(false, Relaxed)
+        if self.is_any.load(Relaxed)
+            && self.is_any.swap(false, Relaxed)
             && let Some(mut kept) = self.kept.lock()
         {
             *kept = Kept::default();
