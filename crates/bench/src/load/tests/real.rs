@@ -15,28 +15,40 @@ impl Drop for Program {
     }
 }
 
-/// Starts a server on the port, or says that it is not there.
-fn start(name: &str, arguments: &[&str], port: &str) -> Option<(Program, Address)> {
-    let mut command = Command::new(name);
-    command
-        .args(arguments)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let Ok(child) = command.spawn() else {
-        eprintln!("skipped: {name} is not installed");
-        return None;
-    };
-    let program = Program(child);
-    let address = format!("127.0.0.1:{port}");
+/// Starts a server on a free port, with the arguments for that, or says that it is not there.
+fn start(name: &str, arguments: impl Fn(&str) -> Vec<String>) -> Option<(Program, Address)> {
     let begin = Instant::now();
-    while TcpStream::connect(&address).is_err() {
-        assert!(
-            begin.elapsed() < Duration::from_secs(10),
-            "{name} does not listen"
-        );
-        std::thread::sleep(Duration::from_millis(10));
+    let is_late = || begin.elapsed() > Duration::from_secs(10);
+    loop {
+        let port = free_port();
+        let mut command = Command::new(name);
+        command
+            .args(arguments(&port))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let Ok(child) = command.spawn() else {
+            eprintln!("skipped: {name} is not installed");
+            return None;
+        };
+        let mut program = Program(child);
+        let address = format!("127.0.0.1:{port}");
+        // It ends where another program has got the port meanwhile.
+        while program.0.try_wait().unwrap().is_none() {
+            if TcpStream::connect(&address).is_ok() {
+                return Some((program, address.parse().unwrap()));
+            }
+            assert!(!is_late(), "{name} does not listen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!is_late(), "{name} ends again and again");
     }
-    Some((program, address.parse().unwrap()))
+}
+
+fn owned(arguments: &[&str]) -> Vec<String> {
+    arguments
+        .iter()
+        .map(|&argument| argument.to_owned())
+        .collect()
 }
 
 fn free_port() -> String {
@@ -45,9 +57,9 @@ fn free_port() -> String {
 }
 
 fn redis() -> Option<(Program, Address)> {
-    let port = free_port();
-    let arguments = ["--port", &port, "--save", "", "--appendonly", "no"];
-    start("redis-server", &arguments, &port)
+    start("redis-server", |port| {
+        owned(&["--port", port, "--save", "", "--appendonly", "no"])
+    })
 }
 
 fn keyed(bytes: usize, set_share: f64) -> Keyed {
@@ -149,10 +161,9 @@ fn an_error_of_redis_is_shown() {
 
 #[test]
 fn memcached_answers_right() {
-    let port = free_port();
     // Root has to say whose rights it takes; for anybody else that is ignored.
-    let arguments = ["-l", "127.0.0.1", "-p", &port, "-u", "nobody", "-U", "0"];
-    let Some((_memcached, address)) = start("memcached", &arguments, &port) else {
+    let arguments = |port: &str| owned(&["-l", "127.0.0.1", "-p", port, "-u", "nobody", "-U", "0"]);
+    let Some((_memcached, address)) = start("memcached", arguments) else {
         return;
     };
     for (connections, pipeline, bytes, rate) in [
@@ -175,21 +186,23 @@ fn memcached_answers_right() {
 #[test]
 fn nginx_answers_right_and_ends_connections_when_it_is_told_to() {
     let directory = tempfile::tempdir().unwrap();
-    let (port, place) = (free_port(), directory.path().display());
-    let configuration = format!(
-        "daemon off; master_process off; pid {place}/pid; error_log {place}/errors;
-         events {{}}
-         http {{
-             access_log off; keepalive_requests 10; client_body_temp_path {place}/1; proxy_temp_path {place}/2;
-             fastcgi_temp_path {place}/3; uwsgi_temp_path {place}/4; scgi_temp_path {place}/5;
-             server {{ listen 127.0.0.1:{port};
-                      location / {{ add_header X-Request-Id $http_x_request_id; return 200 'hello'; }} }}
-         }}"
-    );
-    let file = directory.path().join("nginx.conf");
-    std::fs::write(&file, configuration).unwrap();
-    let arguments = ["-p", &place.to_string(), "-c", &file.display().to_string()];
-    let Some((_nginx, address)) = start("nginx", &arguments, &port) else {
+    let place = directory.path().display().to_string();
+    let arguments = |port: &str| {
+        let configuration = format!(
+            "daemon off; master_process off; pid {place}/pid; error_log {place}/errors;
+             events {{}}
+             http {{
+                 access_log off; keepalive_requests 10; client_body_temp_path {place}/1; proxy_temp_path {place}/2;
+                 fastcgi_temp_path {place}/3; uwsgi_temp_path {place}/4; scgi_temp_path {place}/5;
+                 server {{ listen 127.0.0.1:{port};
+                          location / {{ add_header X-Request-Id $http_x_request_id; return 200 'hello'; }} }}
+             }}"
+        );
+        let file = directory.path().join("nginx.conf");
+        std::fs::write(&file, configuration).unwrap();
+        owned(&["-p", &place, "-c", &file.display().to_string()])
+    };
+    let Some((_nginx, address)) = start("nginx", arguments) else {
         return;
     };
     for close in [false, true] {
