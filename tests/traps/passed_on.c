@@ -268,7 +268,7 @@ static void stopped_for_a_moment_and_passed(void) { stopped_and_left(BY_PASSING,
 
 /* ---- Small pieces: the smallest buffer has memory for a few of those that it has room for, and throws the others away. ---- */
 
-enum { PIECE = 100, PIECES = 100, REST_MS = 1200 };
+enum { PIECE = 100, PIECES = 100, REST_MS = 2400 };
 
 static Pair with_the_smallest_buffer(void) {
     struct sockaddr_in address;

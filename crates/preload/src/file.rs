@@ -111,7 +111,12 @@ fn send_pieces(
                     return finish(offset, start, sent);
                 }
             }
-            other if sent == 0 => return other,
+            other if sent == 0 => {
+                let error = thread::errno();
+                several.let_handlers_run();
+                thread::set_errno(error);
+                return other;
+            }
             _ => {
                 thread::set_errno(errno);
                 return finish(offset, start, sent);

@@ -162,15 +162,19 @@ fn inherited(by_copies: bool) -> Vec<(c_int, &'static Socket)> {
     found
 }
 
-/// `with`, a process's number or what stands for one, becomes a holder in this record. None: it is one already. A connection that is new
-/// does not join then: the program may be in the kernel with it.
+/// `with`, a process's number or what stands for one, becomes a holder in this record. None: it is one already, or another thread has just
+/// closed the connection. One that is new does not join then: the program may be in the kernel with it.
 fn share(fd: c_int, socket: &'static Socket, with: u32) -> Option<&'static Row> {
     let row = client::share(|| {
         let row = socket.row();
-        (!row.identity.is_held_by(with)).then(|| {
-            process::join(row, with);
-            row
-        })
+        if row.identity.is_held_by(with) {
+            return None;
+        }
+        if !process::join(row, with) {
+            row.identity.take_back(with, false);
+            return None;
+        }
+        Some(row)
     })?;
     socket.leave_to_program(fd);
     Some(row)

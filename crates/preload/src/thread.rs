@@ -202,6 +202,11 @@ impl Local {
     #[cold]
     fn forget_child(&self) {
         self.busy.set(0);
+        // Signals that waited there were the child's, and so is the mask.
+        if self.waits.replace(false) {
+            self.kept_count.store(0, Relaxed);
+            self.unblocked_after.set(0);
+        }
     }
 
     #[cold]
@@ -261,6 +266,8 @@ impl Busy {
     #[inline]
     pub(crate) fn new() -> Busy {
         let local = local();
+        // First: who learns its number is busy with nothing yet.
+        local.id();
         local.busy.set(local.busy.get() + 1);
         Busy(local)
     }
@@ -268,10 +275,8 @@ impl Busy {
     /// Takes a lock for this thread, whose handlers run while it has to wait for it.
     #[inline]
     pub(crate) fn lock(lock: &OwnerLock) -> (Held, Busy) {
-        // First: who learns the number is busy with nothing yet.
-        let id = id();
         let busy = Busy::new();
-        match lock.try_lock(id) {
+        match lock.try_lock(busy.0.id()) {
             Some(held) => (held, busy),
             None => {
                 drop(busy);

@@ -11,8 +11,8 @@ pub(super) const WAIT: Duration = Duration::from_millis(50);
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(1);
 /// For every moment that a tenant's recall held the agent up, so many pass until one of its may wait again.
 const REST_FACTOR: u32 = 4;
-/// No longer than this: what held the agent up so long was not its own waiting.
-const REST_MAX: Duration = Duration::from_secs(1);
+/// No longer than this, which is enough for the longest of its waits: what held the agent up so long was not its own waiting.
+const REST_MAX: Duration = Duration::from_millis(2200);
 /// So long a tenant has no recalls on whose socket a worker was stuck.
 const STOP: Duration = Duration::from_secs(60);
 /// So long something is waited for without giving the processor away: it comes from another one.

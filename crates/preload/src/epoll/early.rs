@@ -23,10 +23,12 @@ pub(super) fn is_early(fd: c_int) -> bool {
     matches!(table::get(fd), Entry::Unconnected(_))
 }
 
-/// Notes whether the member `fd`, just registered with `set`, has no connection yet.
+/// Notes whether the member `fd`, just registered with `set`, had no connection then. Another thread may have connected it meanwhile: it
+/// learns of that when it is looked at again.
 pub(super) fn note(set: &EpollSet, inner: &mut Inner, fd: c_int) {
-    if is_early(fd)
+    if matches!(table::get(fd), Entry::Unconnected(_) | Entry::Socket(_))
         && let Some(member) = inner.members.get_mut(&fd)
+        && member.socket.is_none()
     {
         member.is_early = true;
         set.has_early.store(true, Relaxed);

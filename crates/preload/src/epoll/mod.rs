@@ -8,7 +8,7 @@
 //! Lock order: a connection's receive lock, its list of sets, a set.
 
 use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32,
+    AtomicBool, AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 
@@ -26,6 +26,7 @@ use crate::{client, process, uring};
 mod closed;
 mod collect;
 mod early;
+mod instances;
 mod interest;
 mod kills;
 mod nudges;
@@ -92,9 +93,6 @@ pub(crate) struct EpollSet {
     older: Option<&'static EpollSet>,
 }
 
-/// Every instance that was ever followed, the newest first: they are used again, and never freed.
-static NEWEST: AtomicPtr<EpollSet> = AtomicPtr::new(std::ptr::null_mut());
-
 /// Whether the program was seen to wait on some set.
 static IS_ANY_WAITED_ON: AtomicBool = AtomicBool::new(false);
 static FREE: Guarded<Vec<&'static EpollSet>> = Guarded::new(Vec::new());
@@ -143,42 +141,6 @@ pub(crate) fn begin_child(forker: u32) {
 }
 
 impl EpollSet {
-    /// A new one, in the list of all.
-    fn allocate() -> &'static EpollSet {
-        let set = Box::into_raw(Box::new(EpollSet {
-            inner: Guarded::default(),
-            is_waited_on: AtomicBool::new(false),
-            looking: Looking::default(),
-            sleepers: AtomicU32::new(0),
-            kernel_only: AtomicBool::new(false),
-            is_given_up: AtomicBool::new(false),
-            is_lost: AtomicBool::new(false),
-            changes: Changes::default(),
-            descriptors: AtomicU32::new(0),
-            spinner: Spinner::new(),
-            has_early: AtomicBool::new(false),
-            older: None,
-        }));
-        let mut newest = NEWEST.load(Acquire);
-        loop {
-            // SAFETY: nobody else knows of it yet; the other one is none, or never freed.
-            unsafe { (*set).older = newest.as_ref() };
-            // Release: pairs with the Acquire of whoever goes through the list.
-            match NEWEST.compare_exchange(newest, set, AcqRel, Acquire) {
-                // SAFETY: it is never freed.
-                Ok(_) => return unsafe { &*set },
-                Err(other) => newest = other,
-            }
-        }
-    }
-
-    /// All that were ever followed, those that are closed among them.
-    fn all() -> impl Iterator<Item = &'static EpollSet> {
-        // SAFETY: null, or one that is never freed.
-        let newest = unsafe { NEWEST.load(Acquire).as_ref() };
-        std::iter::successors(newest, |set| set.older)
-    }
-
     /// Begins to follow the epoll instance that `fd` is.
     pub(crate) fn track(fd: c_int) {
         if !table::covers(fd) {
@@ -208,8 +170,10 @@ impl EpollSet {
         uring::entered(fd);
     }
 
-    pub(crate) fn add_descriptor(&self) {
-        self.descriptors.fetch_add(1, AcqRel);
+    /// Another descriptor refers to the instance. False: the last one has gone.
+    pub(crate) fn add_descriptor(&self) -> bool {
+        let more = |count| (count != 0).then_some(count + 1);
+        self.descriptors.fetch_update(AcqRel, Relaxed, more).is_ok()
     }
 
     pub(crate) fn remove_descriptor(&'static self) {

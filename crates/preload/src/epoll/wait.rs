@@ -117,7 +117,7 @@ fn wait_for_events(set: &'static EpollSet, call: Wait, sleep: &mut dyn FnMut() -
 }
 
 /// Where no connection of this process was ever to be on the ring, the kernel has all there is to say, and to be refused. None: one was,
-/// or came meanwhile, and the kernel has only been nudged, `begun_ns` after the call began.
+/// or came meanwhile, and the kernel has only been nudged: since `begun_ns`, of CLOCK_MONOTONIC, where the call is timed.
 #[inline]
 fn sleep_without_rings(
     set: &'static EpollSet,
@@ -128,11 +128,12 @@ fn sleep_without_rings(
     if socket::are_rings_known() {
         return None;
     }
+    let begun = call.timeout_ns.map_or(0, |_| kernel::monotonic_ns());
     let started = spin::clock();
     // SeqCst, and before the question: whoever opens the first gate says that there are rings before that, and then looks for sleepers. One
     // of us sees the other.
     set.sleepers.fetch_add(1, SeqCst);
-    if socket::are_rings_known() {
+    if socket::are_rings_known() || is_gone(set, call) {
         set.sleepers.fetch_sub(1, AcqRel);
         return None;
     }
@@ -143,8 +144,7 @@ fn sleep_without_rings(
     }
     let woken = wake(set, call, result, started);
     if woken.is_none() {
-        let passed_us = spin::clock().wrapping_sub(started) / spin::cycles(1000);
-        *begun_ns = Some(kernel::monotonic_ns().saturating_sub(passed_us * 1000));
+        *begun_ns = Some(begun);
     }
     woken
 }
@@ -323,6 +323,8 @@ fn go_on(
         return gone(call, call.timeout_ns);
     }
     let own = set.take_own();
+    // Until this is over nobody takes the set for another instance.
+    set.sleepers.fetch_add(1, AcqRel);
     let result = match &own {
         // It may be a handler of this thread that has closed it.
         _ if interrupts.have_come() => thread::fail(libc::EINTR),
@@ -338,6 +340,7 @@ fn go_on(
         None => gone(call, call.timeout_ns),
     };
     set.end_look();
+    set.sleepers.fetch_sub(1, AcqRel);
     result
 }
 

@@ -187,7 +187,12 @@ unsafe fn send_message(
                 flags,
                 several,
             };
-            finish(send_on(socket, &call, &mut raw), raw)
+            finish(send_on(socket, &call, &mut raw), || {
+                if let Some(several) = several {
+                    several.let_handlers_run();
+                }
+                raw()
+            })
         }
         None => raw(),
     }

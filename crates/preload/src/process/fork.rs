@@ -122,7 +122,7 @@ fn give(socket: &'static Socket, child: u32) -> Option<&'static Row> {
     if join(row, child) {
         return Some(row);
     }
-    row.identity.take_back(child, true);
+    row.identity.take_back(child, false);
     None
 }
 

@@ -62,10 +62,7 @@ pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
     }
     let entry = match entry {
         Entry::Socket(socket) if !socket.add_descriptor() => Entry::Unknown,
-        Entry::Set(set) => {
-            set.add_descriptor();
-            entry
-        }
+        Entry::Set(set) if !set.add_descriptor() => Entry::Unknown,
         Entry::Ring => {
             // Requests by another number, or by another program that gets it, would not be seen.
             uring::begin();
@@ -75,6 +72,13 @@ pub(crate) fn copy_descriptor((fd, entry): (c_int, Entry), target: c_int) {
     };
     forget(target, table::replace(target, entry));
     uring::entered(target);
+    if let Entry::Set(set) = entry
+        && !table::is_set(fd, set)
+    {
+        // As below: what is known of the instance may be of another one.
+        set.give_up_records();
+        forget(target, table::replace(target, Entry::Unknown));
+    }
     if let Entry::Socket(socket) = entry {
         if !table::is(fd, socket) {
             // Another thread has closed it meanwhile, before it was copied or after that: only the kernel knows what the copy is.

@@ -225,7 +225,7 @@ fn send_one_of_several(
                     false => libc::EAGAIN,
                 };
                 let may_restart = until_ns == u64::MAX && !several.has_some();
-                if may_restart && is_restarted(several) && table::is(call.fd, socket) {
+                if may_restart && several.begin_again() && table::is(call.fd, socket) {
                     continue;
                 }
                 return Some(thread::told(-(error as isize)));
@@ -240,16 +240,6 @@ fn send_one_of_several(
             error => return Some(error),
         }
     }
-}
-
-/// Whether a call that has nothing to return goes on after the handlers that have waited, which run here.
-fn is_restarted(several: &Several) -> bool {
-    several.let_handlers_run();
-    let goes_on = !several.began().end_call(false);
-    if goes_on {
-        several.begin_again();
-    }
-    goes_on
 }
 
 /// Errors are for the next call: this one has no signal for them.

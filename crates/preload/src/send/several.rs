@@ -26,6 +26,10 @@ impl Several {
     /// A message, or piece, is sent: whatever ends the next one, the call has something to return.
     pub(crate) fn note_sent(&self) {
         self.has_some.set(true);
+        self.hold_handlers();
+    }
+
+    fn hold_handlers(&self) {
         self.busy.borrow_mut().get_or_insert_with(Busy::new);
     }
 
@@ -43,9 +47,15 @@ impl Several {
         drop(self.busy.take());
     }
 
-    /// As a call that is restarted.
-    pub(super) fn begin_again(&self) {
-        self.busy.borrow_mut().get_or_insert_with(Busy::new);
-        self.began.set(thread::interrupts());
+    /// Whether a call that has nothing to return goes on after the handlers that have waited, which run here.
+    pub(super) fn begin_again(&self) -> bool {
+        self.let_handlers_run();
+        // Before the question: whoever comes later counts for what goes on.
+        self.hold_handlers();
+        let goes_on = !self.began.get().end_call(false);
+        if goes_on {
+            self.began.set(thread::interrupts());
+        }
+        goes_on
     }
 }

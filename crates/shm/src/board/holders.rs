@@ -216,6 +216,21 @@ impl Identity {
             && places.all(|place| number(place).is_some_and(|process| !is_alive(process)))
     }
 
+    /// One holder less, if there is one; returns how many there were.
+    fn count_down(&self) -> u32 {
+        let mut count = self.holders.load(Ordering::Acquire);
+        while let Some(less) = count.checked_sub(1) {
+            let counted =
+                self.holders
+                    .compare_exchange(count, less, Ordering::AcqRel, Ordering::Acquire);
+            match counted {
+                Ok(_) => break,
+                Err(now) => count = now,
+            }
+        }
+        count
+    }
+
     /// Counts the dead out. True: one of them was the last.
     fn count_out(&self, is_alive: impl Fn(u32) -> bool) -> bool {
         let mut was_last = false;
@@ -231,12 +246,8 @@ impl Identity {
                 .compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
             {
-                let less = |count: u32| count.checked_sub(1);
-                let before = self
-                    .holders
-                    .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
                 // Zero: it had let go, the last of all, since somebody looked.
-                was_last = matches!(before, Ok(1) | Err(_));
+                was_last = self.count_down() <= 1;
                 if was_last {
                     self.replace(0, holder);
                 }
