@@ -36,18 +36,17 @@
 //! In reading order: `program` and `text` (what is taken), `open`, `queue`, `sys` (sockets and rings).
 
 use std::io;
-use std::iter::repeat;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::epoll::Epoll;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::SocketError;
 
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
-use crate::port::{Closed, Port, State, dealt};
+use crate::port::{Closed, Port, State, dealt, waking};
 pub use open::{Opened, open};
 pub use program::Take;
 use queue::Queue;
@@ -161,17 +160,14 @@ impl AfXdp {
     /// kernel a moment to part with one that was closed; else what the kernel says.
     pub fn from_opened(opened: Opened, config: &Config) -> io::Result<AfXdp> {
         config.check()?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let mut queues = Vec::with_capacity(opened.sockets.len());
         for (number, socket) in (opened.first_queue..).zip(opened.sockets) {
-            let queue = Queue::new(socket, opened.ifindex, number, config)?;
-            epoll.add(&queue, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-            queues.push(queue);
+            queues.push(Queue::new(socket, opened.ifindex, number, config)?);
         }
         let is_zero_copy = queues.iter().map(|queue| sys::is_zero_copy(queue.as_fd()));
         let is_zero_copy = is_zero_copy.collect::<io::Result<Vec<bool>>>()?;
         Ok(AfXdp {
-            epoll,
+            epoll: waking(&queues)?,
             is_zero_copy: is_zero_copy.into_iter().all(|is| is),
             queues,
             _link: opened.link.map(Arc::new),
@@ -191,26 +187,17 @@ impl AfXdp {
     /// # Errors
     /// What the kernel says.
     pub fn split(self, most: usize) -> io::Result<Vec<AfXdp>> {
-        let parts = dealt(self.queues, most).into_iter();
-        let counters = [self.counters]
-            .into_iter()
-            .chain(repeat(Counters::default()));
-        let part = |(queues, counters): (Vec<Queue>, Counters)| {
-            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-            for queue in &queues {
-                epoll.add(queue, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-            }
-            Ok(AfXdp {
-                epoll,
-                queues,
-                _link: self._link.clone(),
-                state: State::Connected,
-                broken: None,
-                counters,
-                ..self
-            })
+        let parts = dealt(self.queues, self.counters, most)?.into_iter();
+        let part = |(epoll, queues, counters)| AfXdp {
+            epoll,
+            queues,
+            _link: self._link.clone(),
+            state: State::Connected,
+            broken: None,
+            counters,
+            ..self
         };
-        parts.zip(counters).map(part).collect()
+        Ok(parts.map(part).collect())
     }
 
     /// Whether the driver and we share frames, of all queues.

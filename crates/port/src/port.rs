@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use crate::burst::Burst;
 use crate::counters::Counters;
@@ -13,14 +15,32 @@ use crate::{memif, pcap, vhost_user, virtio};
 /// Bytes of the shortest packet where packets are Ethernet frames: a MAC header.
 pub(crate) const SHORTEST: u32 = 14;
 
-/// Queues in so many parts at most, none of them without any.
-pub(crate) fn dealt<T>(queues: Vec<T>, most: usize) -> Vec<Vec<T>> {
+/// What wakes whoever has these queues.
+pub(crate) fn waking(queues: &[impl AsFd]) -> io::Result<Epoll> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    for queue in queues {
+        epoll.add(queue, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+    }
+    Ok(epoll)
+}
+
+/// Queues in so many parts at most, none of them without any, each with what wakes it. What was counted is the first one's.
+pub(crate) fn dealt<T: AsFd>(
+    queues: Vec<T>,
+    counters: Counters,
+    most: usize,
+) -> io::Result<Vec<(Epoll, Vec<T>, Counters)>> {
     let count = most.clamp(1, queues.len().max(1));
     let mut parts: Vec<Vec<T>> = (0..count).map(|_| Vec::new()).collect();
     for (number, queue) in queues.into_iter().enumerate() {
         parts[number % count].push(queue);
     }
-    parts
+    let mut counters = Some(counters);
+    let part = |queues: Vec<T>| {
+        let epoll = waking(&queues)?;
+        Ok((epoll, queues, counters.take().unwrap_or_default()))
+    };
+    parts.into_iter().map(part).collect()
 }
 
 /// Something that packets enter and leave by.

@@ -33,17 +33,16 @@
 //! In reading order: `queue` (packets), `sys` (calls).
 
 use std::io;
-use std::iter::repeat;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use millrace_wire::virtio::NET_HEADER_BYTES;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
 use crate::offload::Offloads;
-use crate::port::{Closed, Port, State, dealt};
+use crate::port::{Closed, Port, State, dealt, waking};
 use queue::Queue;
 
 mod queue;
@@ -135,7 +134,6 @@ impl Tap {
             return Err(invalid("a TAP interface has at least one queue"));
         };
         let name = sys::interface(first.as_fd())?.name;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         for fd in &descriptors {
             let interface = sys::interface(fd.as_fd())?;
             if !interface.is_fit {
@@ -145,13 +143,13 @@ impl Tap {
                 return Err(invalid("descriptors of different interfaces"));
             }
             sys::prepare(fd.as_fd(), NET_HEADER_BYTES)?;
-            epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         }
         let kernel = sys::set_accepted(first.as_fd(), accepts)?;
         let queues: io::Result<Vec<Queue>> = descriptors.into_iter().map(Queue::new).collect();
+        let queues = queues?;
         Ok(Tap {
-            epoll,
-            queues: queues?,
+            epoll: waking(&queues)?,
+            queues,
             name,
             accepts,
             kernel,
@@ -170,26 +168,17 @@ impl Tap {
     /// # Errors
     /// What the kernel says.
     pub fn split(self, most: usize) -> io::Result<Vec<Tap>> {
-        let parts = dealt(self.queues, most).into_iter();
-        let counters = [self.counters]
-            .into_iter()
-            .chain(repeat(Counters::default()));
-        let part = |(queues, counters): (Vec<Queue>, Counters)| {
-            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-            for queue in &queues {
-                epoll.add(queue, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-            }
-            Ok(Tap {
-                epoll,
-                queues,
-                name: self.name.clone(),
-                state: State::Connected,
-                broken: None,
-                counters,
-                ..self
-            })
+        let parts = dealt(self.queues, self.counters, most)?.into_iter();
+        let part = |(epoll, queues, counters)| Tap {
+            epoll,
+            queues,
+            name: self.name.clone(),
+            state: State::Connected,
+            broken: None,
+            counters,
+            ..self
         };
-        parts.zip(counters).map(part).collect()
+        Ok(parts.map(part).collect())
     }
 
     /// What the interface was called when the port was made.
