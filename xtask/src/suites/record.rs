@@ -25,11 +25,8 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn load() -> Result<Self> {
-        let runs = match fs::read_to_string(DATA) {
-            Ok(text) => serde_json::from_str(&text).context(DATA)?,
-            Err(_) => Map::new(),
-        };
-        Ok(Self { tree: tree(), runs })
+        let (tree, runs) = (tree(), runs()?);
+        Ok(Self { tree, runs })
     }
 
     /// The suite's outcome, when all of it passed with this tree.
@@ -39,8 +36,9 @@ impl Record {
         (run["tree"] == self.tree.as_str() && outcome.failed == 0).then_some(outcome)
     }
 
-    /// Writes down what a suite's run has shown.
+    /// Writes down what a suite's run has shown, beside what other commands have written meanwhile.
     pub(super) fn store(&mut self, name: &str, outcome: &Outcome) -> Result<()> {
+        self.runs = runs()?;
         if self.passed(name).is_none() {
             let mut run = outcome.to_json();
             run["tree"] = json!(self.tree);
@@ -89,6 +87,14 @@ impl Record {
             let _ = write!(text, "\n## Figures\n\n{figures}");
         }
         text
+    }
+}
+
+/// What is written down.
+fn runs() -> Result<Map<String, Value>> {
+    match fs::read_to_string(DATA) {
+        Ok(text) => serde_json::from_str(&text).context(DATA),
+        Err(_) => Ok(Map::new()),
     }
 }
 
