@@ -271,13 +271,13 @@ def captures(run: Run, kind: str) -> None:
         subprocess.run([CAPTURE, "read", converted, str(count)], check=True)
 
 
-def loads(run: Run, *options: str) -> dict[str, Any]:
-    """Our generator sends by one port what testpmd brings to the other; returns its figures."""
-    sockets = [run.place / f"port{index}" for index in range(2)]
-    ports = [f"memif-server:{socket}" for socket in sockets]
+def loads(run: Run, *options: str, is_shared: bool = False) -> dict[str, Any]:
+    """Our generator sends by one port what testpmd brings to the other, which may be at the same socket; returns its figures."""
+    sockets = [run.place / f"port{0 if is_shared else index}" for index in range(2)]
+    ports = [f"memif-server:{socket},id={index}" for index, socket in enumerate(sockets)]
     ours = run.spawn("load1", [str(road.MILLRACE), "load", "packets", *ports, "--json", *options])
     run.until(lambda: all(socket.exists() for socket in sockets) or ours.poll() is not None, "our generator listens")
-    devices = [f"net_memif{index},role=client,socket={socket},socket-abstract=no" for index, socket in enumerate(sockets)]
+    devices = [f"net_memif{index},role=client,id={index},socket={socket},socket-abstract=no" for index, socket in enumerate(sockets)]
     run.testpmd_with("testpmd1", " ".join(devices), "io")
     ours.wait(WAIT_S * 3)
     said = run.said("load1")
@@ -285,9 +285,10 @@ def loads(run: Run, *options: str) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads(said))
 
 
-def brings(run: Run) -> None:
+def brings(run: Run, is_shared: bool = False) -> None:
     """At a rate that is no trouble, every byte of every packet is what it was, in many flows and lengths."""
-    found = loads(run, "--size", "imix", "--flows", "1000", "--rate", "20000", "--whole", "--latency", "--time", "1")
+    options = ["--size", "imix", "--flows", "1000", "--rate", "20000", "--whole", "--latency", "--time", "1"]
+    found = loads(run, *options, is_shared=is_shared)
     check(not any(found["faults"].values()) and found["sent"] > 15_000, f"{found}")
     check(found["received"] + found["lost"] == found["sent"] and found["latency"]["count"] == found["received"], f"{found}")
 
@@ -332,6 +333,7 @@ def cases(thorough: bool) -> dict[str, Callable[[Run], None]]:
     found["memif server: is killed"] = is_killed
     found.update(virtio.cases(thorough))
     found["load packets: what testpmd brings is checked"] = brings
+    found["load packets: two memifs of one socket"] = lambda run: brings(run, is_shared=True)
     found["load packets: the highest rate through testpmd"] = searches
     found.update(guest.cases(str(virtio.PROGRAM)))
     for kind in ("pcap", "pcapng"):

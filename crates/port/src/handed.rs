@@ -46,10 +46,10 @@ impl Debts {
         self.0.load(Ordering::Relaxed) >= DEBTS_MAX
     }
 
-    /// Closes what may take its time.
-    pub(crate) fn close(&self, fds: Vec<OwnedFd>) {
-        self.0.fetch_add(fds.len(), Ordering::Relaxed);
-        let debt = Debt(self.clone(), fds.len());
+    /// Closes what may take its time: so many descriptors.
+    pub(crate) fn close(&self, count: usize, fds: impl Send + 'static) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+        let debt = Debt(self.clone(), count);
         let closer = thread::Builder::new().name("port-closer".to_owned());
         // Where there can be no thread, its closure is dropped here, and with it what it has.
         let _ = closer.stack_size(CLOSER_STACK_BYTES).spawn(move || {
@@ -118,7 +118,7 @@ impl Drop for Gifts {
     fn drop(&mut self) {
         self.fds.retain(|fd| !is_soon_closed(fd.as_fd()));
         if !self.fds.is_empty() {
-            self.debts.close(mem::take(&mut self.fds));
+            self.debts.close(self.fds.len(), mem::take(&mut self.fds));
         }
     }
 }

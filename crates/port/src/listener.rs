@@ -26,14 +26,14 @@ pub(crate) use sys::Connection;
 pub(crate) const AT_ONCE: usize = 4;
 
 /// Who cannot take anybody now is not told of those who wait for so long.
-const REST: Duration = Duration::from_millis(20);
+pub(crate) const REST: Duration = Duration::from_millis(20);
 
 /// Listens at a path, which is there as long as the listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: OwnedFd,
     path: PathBuf,
-    /// Whether what is at the path is still ours.
+    /// What was put at the path.
     identity: (u64, u64),
     /// Of nobody there is news until then.
     rests_until: Option<Instant>,
@@ -74,9 +74,7 @@ impl Listener {
         }
         let accepted = match self.debts.are_many() {
             false => sys::accept(&self.socket, &self.debts),
-            true => Err(io::Error::other(
-                "what the last peers handed over is not closed yet",
-            )),
+            true => Err(many_debts()),
         };
         if accepted.is_err() {
             // There is news of whoever waits, and would be until it can be taken.
@@ -104,6 +102,11 @@ impl Listener {
         let _ = epoll.modify(&self.socket, &mut EpollEvent::new(events, bell::LISTENER));
     }
 
+    /// Whether what is at its path is still its own.
+    pub(crate) fn has_path(&self) -> bool {
+        identity(&self.path).is_ok_and(|identity| identity == self.identity)
+    }
+
     pub(crate) fn socket(&self) -> &OwnedFd {
         &self.socket
     }
@@ -111,7 +114,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+        if self.has_path() {
             let _ = fs::remove_file(&self.path);
         }
         // Those who wait have put something into their queues, perhaps.
@@ -210,12 +213,15 @@ fn remove_stale(kind: SockType, path: &Path) -> io::Result<()> {
     fs::remove_file(&aside)
 }
 
+/// Why nobody is taken for now.
+pub(crate) fn many_debts() -> io::Error {
+    io::Error::other("what the last peers handed over is not closed yet")
+}
+
 /// Connects to whoever listens at a path, unless what the last one has left is still being closed.
 pub(crate) fn connect(kind: SockType, path: &Path, debts: &Debts) -> io::Result<Connection> {
     if debts.are_many() {
-        return Err(io::Error::other(
-            "what the last peers handed over is not closed yet",
-        ));
+        return Err(many_debts());
     }
     Ok(Connection::new(connected(kind, path)?, debts))
 }

@@ -17,14 +17,14 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! A server has a path, and whoever connects there first has the port until it goes; further ones are told. A client looks for its server
-//! again and again. The client makes the memory, sealed against shrinking; a server takes nothing else, since reading what is not there any
+//! A server has a path, and whoever connects there first has the port until it goes; further ones are told. Servers of one process may have
+//! one path, and different [numbers](Config::id) there. A client looks for its server again and again. The client makes the memory, sealed against shrinking; a server takes nothing else, since reading what is not there any
 //! more would end its process. DPDK's zero-copy regions are not sealed: [`Config::accept_unsealed`].
 //!
 //! Descriptors that come again are found by the place that they have in a ring, and a packet's bytes leave the ring when it is released.
 //! An eventfd that the peer wakes us by is watched for edges and never read: it is the peer's as well, and a read could wait.
 //!
-//! In reading order: `config`, `control` (what is said before packets pass), `receive` and `transmit` (rings), `sys` (their words),
+//! In reading order: `config`, `socket` (a server's), `control` (what is said before packets pass), `receive` and `transmit` (rings), `sys` (their words),
 //! `error`.
 
 use std::io;
@@ -33,13 +33,12 @@ use std::time::{Duration, Instant};
 
 use millrace_wire::memif::{Disconnect, Message, Text};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::socket::SockType;
 
 use crate::bell::{self, wake};
 use crate::burst::Burst;
 use crate::counters::{Cause, Counters};
 use crate::handed::{Debts, Gifts};
-use crate::listener::{self, Connection, Listener};
+use crate::listener::{self, Connection};
 use crate::port::{Closed, Port, State};
 pub use config::{Config, Mode, Role};
 use control::{Client, Queues, Server, Step};
@@ -49,10 +48,12 @@ mod config;
 mod control;
 mod error;
 mod receive;
+mod socket;
 mod sys;
 mod transmit;
 
-const SOCKET: SockType = SockType::SeqPacket;
+use socket::Seat;
+
 /// The highest number of a region: as many as DPDK has.
 const REGION_MAX: u16 = 255;
 /// A peer that does not get on with connecting is given up after this time: others wait.
@@ -88,7 +89,8 @@ pub struct Memif {
     config: Config,
     /// Before the sockets, which leave it when they are closed.
     epoll: Epoll,
-    listener: Option<Listener>,
+    /// A server's.
+    seat: Option<Seat>,
     debts: Debts,
     link: Link,
     state: State,
@@ -109,19 +111,15 @@ impl Memif {
         config.check()?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let debts = Debts::default();
-        let (path, mode) = (&config.path, config.socket_mode);
-        let listener = match config.role {
-            Role::Server => Some(Listener::new(SOCKET, path, mode, &debts)?),
+        let seat = match config.role {
+            Role::Server => Some(Seat::new(&config, &epoll, &debts)?),
             Role::Client => None,
         };
-        if let Some(listener) = &listener {
-            bell::watch(&epoll, listener.socket(), bell::LISTENER)?;
-        }
         let at = (config.role == Role::Client).then(Instant::now);
         Ok(Memif {
             config,
             epoll,
-            listener,
+            seat,
             debts,
             link: Link::Down(at),
             state: State::Connecting(None),
@@ -132,34 +130,36 @@ impl Memif {
         })
     }
 
-    /// Takes whoever wants to connect.
-    fn accept(&mut self, now: Instant) -> Result<(), Closed> {
-        let Some(listener) = &mut self.listener else {
-            return Ok(());
-        };
-        for _ in 0..listener::AT_ONCE {
-            let accepted = listener.accept(&self.epoll, now);
-            let Some(socket) = accepted.map_err(Closed::Io)? else {
+    /// Server: takes who wants this port.
+    fn accept(&mut self, now: Instant) {
+        let served = self.seat.as_ref().map_or(Ok(()), |seat| seat.serve(now));
+        for _ in 0..socket::WANTING_MAX {
+            let Some(socket) = self.seat.as_ref().and_then(Seat::next) else {
                 break;
             };
+            // The one before may have gone a moment ago.
+            if let Err(why) = self.listen() {
+                self.end(why, now);
+            }
             if !matches!(self.link, Link::Down(_)) {
-                // It may have gone already.
-                let _ = say_why(&socket, &ControlError::AlreadyConnected.to_string());
+                socket::say_already_connected(&socket);
                 continue;
             }
-            let hello = control::hello(&self.config).emit();
             let watched = bell::watch(&self.epoll, &socket, bell::SOCKET);
-            if watched.is_ok() && sys::send(socket.as_fd(), &hello, None).is_ok() {
-                let handshake = Handshake::Server(Server::default());
-                self.link = Link::Making(socket, handshake, now + HANDSHAKE_WAIT);
+            let handshake = Handshake::Server(Server::default());
+            self.link = Link::Making(socket, handshake, now + HANDSHAKE_WAIT);
+            if let Err(error) = watched {
+                self.end(Closed::Io(error), now);
             }
         }
-        Ok(())
+        if let (Err(why), Link::Down(_)) = (served, &self.link) {
+            self.state = State::Connecting(Some(why));
+        }
     }
 
     /// Client: looks for the server.
     fn connect(&mut self, now: Instant) {
-        let connected = listener::connect(SOCKET, &self.config.path, &self.debts)
+        let connected = listener::connect(socket::KIND, &self.config.path, &self.debts)
             .and_then(|socket| bell::watch(&self.epoll, &socket, bell::SOCKET).map(|()| socket));
         match connected {
             Ok(socket) => {
@@ -181,7 +181,7 @@ impl Memif {
     }
 
     fn retry(&mut self, now: Instant) {
-        self.link = Link::Down(self.listener.is_none().then_some(now + self.pause));
+        self.link = Link::Down(self.seat.is_none().then_some(now + self.pause));
         self.pause = (self.pause * 2).min(RETRY_MAX);
     }
 
@@ -320,10 +320,9 @@ fn say_why(socket: &Connection, why: &str) -> io::Result<()> {
 
 impl Port for Memif {
     fn poll(&mut self, now: Instant) -> &State {
-        if let Some(listener) = &mut self.listener {
-            listener.wake(&self.epoll, now);
-        }
         let news = bell::news(&self.epoll);
+        let is_due = |seat: &Seat| news.listener || seat.poll_at().is_some_and(|at| at <= now);
+        let has_guests = self.seat.as_ref().is_some_and(is_due);
         if let Some(why) = self.broken.take() {
             self.end(why, now);
         }
@@ -333,11 +332,8 @@ impl Port for Memif {
         {
             self.end(why, now);
         }
-        if news.listener
-            && let Err(why) = self.accept(now)
-            && matches!(self.link, Link::Down(_))
-        {
-            self.state = State::Connecting(Some(why));
+        if has_guests {
+            self.accept(now);
         }
         if matches!(self.link, Link::Down(Some(at)) if at <= now) {
             self.connect(now);
@@ -359,8 +355,8 @@ impl Port for Memif {
             Link::Making(.., until) => Some(*until),
             Link::Up(..) => None,
         };
-        let wake_at = self.listener.as_ref().and_then(Listener::wake_at);
-        [at, wake_at].into_iter().flatten().min()
+        let seat_at = self.seat.as_ref().and_then(Seat::poll_at);
+        [at, seat_at].into_iter().flatten().min()
     }
 
     fn state(&self) -> &State {

@@ -2,10 +2,10 @@
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{
-    MsgFlags, Shutdown, SockType, getsockopt, recvmsg as peek, setsockopt, shutdown, sockopt,
+    MsgFlags, Shutdown, SockType, getsockopt, recv, recvmsg as peek, setsockopt, shutdown, sockopt,
 };
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
@@ -48,6 +48,30 @@ impl Connection {
         }
         Ok(Some(received.bytes))
     }
+
+    /// Looks at bytes, or a datagram, as [`Connection::receive`] would take them, and leaves all where it is.
+    pub(crate) fn peek(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        match recv(self.as_fd().as_raw_fd(), buffer, flags) {
+            Err(nix::Error::EAGAIN | nix::Error::EINTR) => Ok(None),
+            Err(nix::Error::ECONNRESET) => Ok(Some(0)),
+            other => Ok(Some(other?)),
+        }
+    }
+}
+
+/// A connection that is closed, with something in its queue. Who closes so has the peer's queue thrown away as well, and with it the reason
+/// that was told there: so all is read first. Descriptors that come with it are closed by that.
+#[derive(Debug)]
+pub(super) struct Unread(pub(super) OwnedFd);
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let mut buffer = [0; 4096];
+        let take = |buffer: &mut [u8]| recv(self.0.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT);
+        // Nothing more comes, so there is an end.
+        while take(&mut buffer).is_ok_and(|length| length > 0) {}
+    }
 }
 
 /// Whether something waits in the queue of a connection that is to be closed, to which nothing more can come.
@@ -57,7 +81,8 @@ pub(super) fn has_rest(socket: BorrowedFd<'_>) -> bool {
     if !is_stream {
         let _ = setsockopt(&socket, sockopt::PassCred, &true);
     }
-    let _ = shutdown(socket.as_raw_fd(), Shutdown::Read);
+    // The peer sees its end now, whenever it is closed.
+    let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
     let mut byte = [0];
     let mut parts = [IoSliceMut::new(&mut byte)];
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;

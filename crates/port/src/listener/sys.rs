@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{SockFlag, accept4};
 
-use super::connection::has_rest;
+use super::connection::{Unread, has_rest};
 use crate::handed::Debts;
 
 /// A connection with a peer. What the peer has put into its queue goes with it, and nobody waits for that.
@@ -27,6 +27,12 @@ impl Connection {
             socket: ManuallyDrop::new(socket),
             debts: debts.clone(),
         }
+    }
+
+    /// What comes by it from now on is somebody else's to close.
+    pub(crate) fn with_debts(mut self, debts: &Debts) -> Connection {
+        self.debts = debts.clone();
+        self
     }
 
     pub(super) fn debts(&self) -> &Debts {
@@ -46,7 +52,7 @@ impl Drop for Connection {
         // SAFETY: it is used no more.
         let socket = unsafe { ManuallyDrop::take(&mut self.socket) };
         if has_rest {
-            self.debts.close(vec![socket]);
+            self.debts.close(1, Unread(socket));
         }
     }
 }

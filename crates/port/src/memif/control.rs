@@ -57,15 +57,15 @@ fn program() -> Text<32> {
     Text::new(concat!("millrace ", env!("CARGO_PKG_VERSION")))
 }
 
-/// What a server says first.
-pub(super) fn hello(config: &Config) -> Message {
+/// What a server says first, which has so many queues that packets come from and go to, at most.
+pub(super) fn hello((receive_queues, transmit_queues): (u16, u16)) -> Message {
     Message::Hello(Hello {
         name: program(),
         version_min: VERSION,
         version_max: VERSION,
         region_max: REGION_MAX,
-        s2c_ring_max: config.transmit_queues - 1,
-        c2s_ring_max: config.receive_queues - 1,
+        s2c_ring_max: transmit_queues - 1,
+        c2s_ring_max: receive_queues - 1,
         log2_size_max: LOG2_SIZE_MAX,
     })
 }

@@ -25,13 +25,6 @@ fn lingering() -> (TcpStream, TcpStream) {
 
 #[test]
 fn what_takes_long_to_close_holds_nobody_up() {
-    let init = Init {
-        version: VERSION,
-        id: 0,
-        mode: Default::default(),
-        secret: Text::default(),
-        name: Text::new("hostile"),
-    };
     // With a message that is read, and with one that is not, since another client is there.
     for is_second in [false, true] {
         let place = tempfile::tempdir().unwrap();
@@ -42,7 +35,7 @@ fn what_takes_long_to_close_holds_nobody_up() {
         let (near, far) = lingering();
         let numbers = [near.as_raw_fd(); 64];
         let rights = [ControlMessage::ScmRights(&numbers)];
-        let bytes = Message::Init(init).emit();
+        let bytes = init(0).emit();
         let parts = [IoSlice::new(&bytes)];
         sendmsg::<()>(
             hostile.as_raw_fd(),
@@ -62,7 +55,10 @@ fn what_takes_long_to_close_holds_nobody_up() {
         if !is_second {
             // Nobody is taken while so much is not closed.
             let next = Raw::connect(&path);
-            until(&mut port, is_resting);
+            say(&next, &init(0).emit(), None);
+            until(&mut port, |port| {
+                port.poll_at().is_some() && why(port).contains("not closed yet")
+            });
             drop(next);
             // It is reset.
             drop(far);

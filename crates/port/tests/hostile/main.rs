@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use millrace_port::memif::{Config, Memif, Role};
 use millrace_port::{Burst, Cause, Port, State};
 use millrace_shm::sys::create_sealed;
-use millrace_wire::memif::{
-    FLAG_NEXT, Init, MESSAGE_BYTES, Message, RING_HEAD, RING_TAIL, Text, VERSION,
-};
+use millrace_wire::memif::{FLAG_NEXT, MESSAGE_BYTES, Message, RING_HEAD, RING_TAIL, Text};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::EventFd;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -20,7 +18,7 @@ mod bounds;
 mod handed;
 mod raw;
 
-use raw::{BUFFERS, LOG2_SIZE, REGION_BYTES, Raw, SIZE, say};
+use raw::{BUFFERS, LOG2_SIZE, REGION_BYTES, Raw, SIZE, init, say};
 
 fn until(port: &mut Memif, holds: impl Fn(&Memif) -> bool) {
     let begin = Instant::now();
@@ -186,13 +184,7 @@ fn descriptors_that_are_too_many_are_closed() {
         // Nobody has the other end any more, as soon as the thread that closes it has run.
         end.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!((&end).read(&mut [0]).unwrap(), 0, "{count}");
-        until(&mut port, |port| !is_resting(port));
     }
-}
-
-/// Whether it takes nobody, because what was handed over is being closed.
-fn is_resting(port: &Memif) -> bool {
-    port.poll_at().is_some() && why(port).contains("not closed yet")
 }
 
 #[test]
@@ -207,7 +199,10 @@ fn a_second_client_is_told_that_there_is_one() {
         bell: EventFd::new().unwrap(),
         log2_size: LOG2_SIZE,
     };
-    assert!(matches!(port.poll(Instant::now()), State::Connected));
+    second.say(&init(0).emit(), None);
+    for _ in 0..2 {
+        assert!(matches!(port.poll(Instant::now()), State::Connected));
+    }
     assert_eq!(second.reason(), "already connected");
     drop(first);
 }
@@ -242,6 +237,50 @@ fn a_client_that_goes_silent_is_given_up() {
     assert_eq!(why(&port), "the peer began to connect and went silent");
     drop(silent);
     Raw::new(&mut port, &path);
+}
+
+#[test]
+fn of_many_who_say_nothing_the_last_is_served_at_once() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("memif.sock");
+    let mut port = server(&path);
+    let silent: Vec<_> = (0..40)
+        .map(|_| {
+            let socket = Raw::connect(&path);
+            port.poll(Instant::now());
+            socket
+        })
+        .collect();
+    Raw::new(&mut port, &path);
+    drop(silent);
+}
+
+#[test]
+fn who_is_refused_at_a_socket_of_two_ports_harms_neither() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("memif.sock");
+    let mut port = server(&path);
+    let mut config = Config::new(Role::Server, &path);
+    config.id = 1;
+    let mut other = Memif::new(config).unwrap();
+    // In the middle of connecting.
+    let making = Raw::connect(&path);
+    say(&making, &init(1).emit(), None);
+    other.poll(Instant::now());
+    other.poll(Instant::now());
+    let stranger = Raw::connect(&path);
+    say(&stranger, &init(7).emit(), None);
+    port.poll(Instant::now());
+    port.poll(Instant::now());
+    assert_eq!(why(&port), "no interface has id 7 here");
+    other.poll(Instant::now());
+    assert_eq!(why(&other), "Connecting(None)");
+    let _first = Raw::new(&mut port, &path);
+    // What is said out of turn there is said to the other port.
+    say(&making, &Message::Ack.emit(), None);
+    other.poll(Instant::now());
+    assert_eq!(why(&other), "unexpected message ACK");
+    assert!(matches!(port.poll(Instant::now()), State::Connected));
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
@@ -351,7 +390,6 @@ fn whatever_a_client_says_the_port_goes_on() {
             );
             port.poll(Instant::now());
         }
-        until(&mut port, |port| !is_resting(port));
     }
     until(&mut port, |port| !matches!(port.state(), State::Connected));
     Raw::new(&mut port, &path);

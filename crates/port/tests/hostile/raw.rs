@@ -61,13 +61,6 @@ impl Raw {
         };
         raw.write(0, &COOKIE.to_le_bytes());
         raw.write(ring_bytes(log2_size), &COOKIE.to_le_bytes());
-        let init = Init {
-            version: VERSION,
-            id: 0,
-            mode: Default::default(),
-            secret: Text::default(),
-            name: Text::new("hostile"),
-        };
         let region = AddRegion {
             index: 0,
             bytes: bytes as u64,
@@ -82,7 +75,7 @@ impl Raw {
                 private_header_bytes: 0,
             })
         };
-        raw.say(&Message::Init(init).emit(), None);
+        raw.say(&init(0).emit(), None);
         raw.say(&Message::AddRegion(region).emit(), Some(raw.memory.as_fd()));
         raw.say(&ring(RING_C2S, 0).emit(), Some(raw.bell.as_fd()));
         raw.say(
@@ -155,6 +148,17 @@ impl Raw {
             }
         }
     }
+}
+
+/// What a client says that wants an interface.
+pub(crate) fn init(id: u32) -> Message {
+    Message::Init(Init {
+        version: VERSION,
+        id,
+        mode: Default::default(),
+        secret: Text::default(),
+        name: Text::new("hostile"),
+    })
 }
 
 pub(crate) fn say(socket: &OwnedFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) {

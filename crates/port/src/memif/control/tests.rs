@@ -212,7 +212,7 @@ fn a_client_makes_what_the_server_can_have_and_says_it_in_order() {
     let mut config = Config::new(Role::Client, "/nowhere");
     config.transmit_queues = 4;
     config.receive_queues = 4;
-    let Message::Hello(mut hello) = hello(&config) else {
+    let Message::Hello(mut hello) = hello((config.receive_queues, config.transmit_queues)) else {
         panic!()
     };
     hello.c2s_ring_max = 2;
@@ -256,7 +256,7 @@ fn a_client_makes_what_the_server_can_have_and_says_it_in_order() {
 #[test]
 fn a_client_takes_nothing_out_of_turn() {
     let config = Config::new(Role::Client, "/nowhere");
-    let Message::Hello(hello) = hello(&config) else {
+    let Message::Hello(hello) = hello((config.receive_queues, config.transmit_queues)) else {
         panic!()
     };
     let connected = Message::Connected(Text::new("test"));
