@@ -337,6 +337,91 @@ static ssize_t writes_to_a_stream(int fd, const char *bytes, size_t length) {
     return fwrite(bytes, 1, length, file) == length && fflush(file) == 0 ? (ssize_t)length : -1;
 }
 
+#define SPLICED 26625
+
+typedef struct {
+    Pair pair;
+    pthread_barrier_t begun;
+} Splicers;
+
+static void *splices_in(void *argument) {
+    Splicers *both = argument;
+    char bytes[SPLICED];
+    int ends[2];
+    must(pipe(ends) == 0, "pipe");
+    for (int i = 0; i < SPLICED; i++)
+        bytes[i] = (char)(i % 251);
+    must(write(ends[1], bytes, SPLICED) == SPLICED, "write");
+    pthread_barrier_wait(&both->begun);
+    for (size_t sent = 0; sent < SPLICED;) {
+        ssize_t part = splice(ends[0], NULL, both->pair.near, NULL, 1000, 0);
+        must(part > 0, "splice");
+        sent += part;
+    }
+    close(ends[0]);
+    close(ends[1]);
+    return NULL;
+}
+
+/* One thread splices to a connection while another splices from its other end, where something is in the ring still. */
+static void spliced_both_ways_at_once(void) {
+    int whole = 0, rounds = 60;
+    for (int i = 0; i < rounds; i++) {
+        Splicers both = {.pair = on_the_ring()};
+        must(pthread_barrier_init(&both.begun, NULL, 2) == 0, "pthread_barrier_init");
+        must(send(both.pair.near, "before", 6, 0) == 6, "send");
+        pthread_t sender = start_thread(splices_in, &both);
+        char bytes[6 + SPLICED];
+        size_t got = 0;
+        int ends[2];
+        must(pipe(ends) == 0, "pipe");
+        pthread_barrier_wait(&both.begun);
+        for (ssize_t part; got < sizeof bytes; got += part) {
+            part = splice(both.pair.far, NULL, ends[1], NULL, 65536, 0);
+            if (part <= 0 || read(ends[0], bytes + got, part) != part)
+                break;
+        }
+        pthread_join(sender, NULL);
+        size_t right = memcmp(bytes, "before", 6) == 0 ? 6 : 0;
+        while (right < got && bytes[right] == (char)((right - 6) % 251))
+            right++;
+        whole += right == sizeof bytes;
+        close(ends[0]);
+        close(ends[1]);
+        close(both.pair.near);
+        close(both.pair.far);
+    }
+    observe("%d of %d came whole", whole, rounds);
+}
+
+static void nothing_more(int number) { (void)number; }
+
+/* A splice waits for its pipe, and a handler runs meanwhile. */
+static void splice_waits_for_its_pipe(void) {
+    for (int restarts = 0; restarts < 2; restarts++) {
+        Pair pair = on_the_ring();
+        int ends[2];
+        must(pipe(ends) == 0, "pipe");
+        handle(SIGALRM, nothing_more, restarts ? SA_RESTART : 0);
+        pid_t child = fork();
+        if (child == 0) {
+            usleep(300000);
+            must(write(ends[1], "late", 4) == 4, "write");
+            _exit(0);
+        }
+        struct itimerval once = {{0, 0}, {0, 100000}};
+        must(setitimer(ITIMER_REAL, &once, NULL) == 0, "setitimer");
+        observe_result("splice", splice(ends[0], NULL, pair.near, NULL, 100, 0));
+        must(waitpid(child, NULL, 0) == child, "waitpid");
+        observe_result("now", splice(ends[0], NULL, pair.near, NULL, 100, SPLICE_F_NONBLOCK));
+        char bytes[8];
+        observe_result("recv", recv(pair.far, bytes, 4, MSG_WAITALL));
+        must(close(ends[1]) == 0, "close");
+        observe_result("at the end", splice(ends[0], NULL, pair.near, NULL, 100, 0));
+        talk(pair.far, pair.near);
+    }
+}
+
 static void passed_on_beside_splices(void) {
     passed_on_beside(splices);
 }
@@ -358,6 +443,8 @@ int main(int argc, char **argv) {
         CASE(sent_to_a_pipe),
         CASE(positioned),
         CASE(passed_before_it_is_connected),
+        CASE(spliced_both_ways_at_once),
+        CASE(splice_waits_for_its_pipe),
         CASE(passed_on_beside_splices),
         CASE(passed_on_beside_files),
         CASE(passed_on_beside_requests),

@@ -7,6 +7,7 @@ use crate::kernel::{self, kernel};
 use crate::pool::Pool;
 use crate::send::{Call, Several, send};
 use crate::socket::Socket;
+use crate::waits::await_events;
 use crate::{Outcome, receive, thread, user};
 
 /// Larger files go by the kernel, which does not copy them through the program.
@@ -17,6 +18,9 @@ static PIECES: Pool<[u8; COPY_BYTES_MAX], 4> = Pool::new();
 const SMALL_PIECE_BYTES: usize = 4096;
 /// Behind this a file system may say that there are no files so long.
 const FAR: off_t = 1 << 40;
+/// What is on its way from this machine is awaited so long at most, and looked for as often as the other says.
+const NS_OF_ARRIVAL: u64 = 1_000_000_000;
+const NS_OF_LOOK: u64 = 1_000_000;
 /// A pipe that is writable at all takes so much.
 const PIPE_BYTES: usize = libc::PIPE_BUF;
 
@@ -142,6 +146,25 @@ fn send_unread(socket: &'static Socket, out: c_int, raw: &mut dyn FnMut() -> isi
     crate::send::by_kernel(socket, out, raw)
 }
 
+/// `splice` from a pipe to a connection, which the kernel sends on from now on. The call is announced, so that nobody takes what it has sent
+/// out of the reader's queue meanwhile; but not while it waits for the pipe, which may be for ever.
+pub(crate) fn splice_in(
+    socket: &'static Socket,
+    (input, out): (c_int, c_int),
+    (bytes, flags): (usize, c_uint),
+    raw: &mut dyn FnMut() -> isize,
+) -> Outcome {
+    crate::send::leave_to_kernel(socket, out, Reason::Splice);
+    let interrupts = thread::interrupts();
+    let waits = bytes > 0 && flags & libc::SPLICE_F_NONBLOCK == 0 && kernel::is_pipe(input);
+    while waits && await_events(input, libc::POLLIN, u64::MAX) == -libc::EINTR {
+        if interrupts.end_call(false) {
+            return Outcome::Errno(libc::EINTR);
+        }
+    }
+    crate::send::by_kernel(socket, out, raw)
+}
+
 /// `splice` from a connection to a pipe: bytes in the ring, and kernel bytes before them, are written to the pipe; after that, and
 /// for good, the kernel splices. `rest` splices so many bytes.
 pub(crate) fn splice_out(
@@ -209,7 +232,7 @@ fn splice_unread(
             iov_base: piece.as_mut_ptr().cast(),
             iov_len: (bytes - moved).min(PIPE_BYTES).min(reach),
         }];
-        let mut call = receive::Call {
+        let call = receive::Call {
             fd: input,
             list: &list,
             flags: libc::MSG_PEEK | if moved > 0 { libc::MSG_DONTWAIT } else { 0 },
@@ -223,15 +246,55 @@ fn splice_unread(
         let Ok(taken @ 1..) = usize::try_from(written) else {
             return Err(ended(moved, written));
         };
-        let list = [iovec {
-            iov_base: piece.as_mut_ptr().cast(),
-            iov_len: taken,
-        }];
-        (call.list, call.flags) = (&list, libc::MSG_DONTWAIT);
-        receive::receive(socket, &call, &mut would_block);
+        take_seen(socket, input, &mut piece[..taken]);
         moved += taken;
     }
     Ok(moved)
+}
+
+/// Takes what has been looked at, and is in the pipe now. It need not be where it was: what lay in the ring may have been sent again by the
+/// kernel meanwhile, and be on its way.
+fn take_seen(socket: &'static Socket, input: c_int, piece: &mut [u8]) {
+    let until_ns = kernel::monotonic_ns() + NS_OF_ARRIVAL;
+    let mut taken = 0;
+    while let Some(rest) = piece.get_mut(taken..).filter(|rest| !rest.is_empty()) {
+        let list = [iovec {
+            iov_base: rest.as_mut_ptr().cast(),
+            iov_len: rest.len(),
+        }];
+        let call = receive::Call {
+            fd: input,
+            list: &list,
+            flags: libc::MSG_DONTWAIT,
+        };
+        // SAFETY: our own buffer.
+        let mut raw = || unsafe {
+            crate::real::recv(
+                input,
+                rest.as_mut_ptr().cast(),
+                rest.len(),
+                libc::MSG_DONTWAIT,
+            )
+        };
+        let error = match receive::receive(socket, &call, &mut raw) {
+            Outcome::Handled(more @ 1..) => {
+                taken += more.cast_unsigned();
+                continue;
+            }
+            Outcome::Handled(0) | Outcome::PassThrough => break,
+            Outcome::Handled(_) => thread::errno(),
+            Outcome::Errno(error) => error,
+        };
+        if !matches!(error, libc::EAGAIN | libc::EINTR) {
+            // It is the next call's.
+            receive::keep_error(socket.row(), error);
+            break;
+        }
+        if kernel::monotonic_ns() > until_ns {
+            break;
+        }
+        await_events(input, libc::POLLIN, NS_OF_LOOK);
+    }
 }
 
 /// What a call returns that has moved so much before it met with `result`.

@@ -414,7 +414,8 @@ pub(super) unsafe extern "C-unwind" fn splice(
         return raw();
     }
     if let Some(socket) = table::called(out) {
-        crate::send::leave_to_kernel(socket, out, Reason::Splice);
+        let outcome = crate::file::splice_in(socket, (input, out), (bytes, flags), &mut raw);
+        return finish(outcome, raw);
     }
     let mut rest = |bytes| {
         let nowhere = std::ptr::null_mut();
