@@ -63,6 +63,8 @@ const HEADROOM_BYTES: u32 = 256;
 const FRAMES_MAX: usize = 16;
 /// Whether the interface is still there is asked so often: a socket of this kind wakes nobody when it is gone.
 const LOOK: Duration = Duration::from_secs(1);
+/// And so often whether the kernel has parted with what was closed.
+const STEP: Duration = Duration::from_millis(10);
 
 /// Whether the driver and we share frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,10 +96,13 @@ pub struct Config {
     pub frame_bytes: u32,
     /// Whether a packet may have several frames, up to 16: Linux 6.6 or later, and not every driver that is zero-copy otherwise.
     pub several_frames: bool,
+    /// So long a queue, a place for the program and memory that somebody else has are waited for: it takes the kernel a moment to part with
+    /// what was closed.
+    pub patience: Duration,
 }
 
 impl Config {
-    /// Queue 0, nothing taken, 1 024 packets each way.
+    /// Queue 0, nothing taken, 1 024 packets each way, and nothing is waited for.
     #[must_use]
     pub fn new(interface: &str) -> Config {
         Config {
@@ -109,6 +114,7 @@ impl Config {
             ring_size: 1024,
             frame_bytes: 2048,
             several_frames: false,
+            patience: Duration::ZERO,
         }
     }
 
@@ -122,8 +128,27 @@ impl Config {
         if is_sound {
             return Ok(());
         }
-        let what = "a port of AF_XDP has 1 to 256 queues, rings of a power of two from 64 to 32768, and frames of 2048 or 4096";
-        Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+        Err(invalid(
+            "a port of AF_XDP has 1 to 256 queues, rings of a power of two from 64 to 32768, and frames of 2048 or 4096",
+        ))
+    }
+}
+
+fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what.into())
+}
+
+/// Does something again, until then at most, while somebody else has what it needs.
+fn patiently<T>(until: Instant, mut what: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let is_busy = |error: &io::Error| {
+        // Memory that is not given back yet counts, too.
+        matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENOBUFS))
+    };
+    loop {
+        match what() {
+            Err(error) if is_busy(&error) && Instant::now() < until => std::thread::sleep(STEP),
+            done => return done,
+        }
     }
 }
 
@@ -149,20 +174,26 @@ impl AfXdp {
     /// # Errors
     /// As [`open()`].
     pub fn open(config: &Config) -> io::Result<AfXdp> {
-        AfXdp::from_opened(open(config)?, config)
+        AfXdp::of(open(config)?, config)
     }
 
-    /// A port of what another process has opened. Of the configuration, what is about rings and frames counts here. Takes no
+    /// A port of what another process has opened. Of the configuration, what is about rings, frames and patience counts here. Takes no
     /// capability; the memory of all queues is locked, and must be within the limit of that (`RLIMIT_MEMLOCK`).
     ///
     /// # Errors
-    /// `InvalidInput` for a configuration that cannot be; `ResourceBusy` when a queue has another socket, or had one just now: it takes the
-    /// kernel a moment to part with one that was closed; else what the kernel says.
+    /// `InvalidInput` for a configuration that cannot be, and for descriptors that are something else than [`Opened`] says; `ResourceBusy`
+    /// when a queue has another socket, or had one just now; else what the kernel says.
     pub fn from_opened(opened: Opened, config: &Config) -> io::Result<AfXdp> {
+        opened.check()?;
+        AfXdp::of(opened, config)
+    }
+
+    fn of(opened: Opened, config: &Config) -> io::Result<AfXdp> {
         config.check()?;
+        let until = Instant::now() + config.patience;
         let mut queues = Vec::with_capacity(opened.sockets.len());
         for (number, socket) in (opened.first_queue..).zip(opened.sockets) {
-            queues.push(Queue::new(socket, opened.ifindex, number, config)?);
+            queues.push(Queue::new(socket, opened.ifindex, number, config, until)?);
         }
         let is_zero_copy = queues.iter().map(|queue| sys::is_zero_copy(queue.as_fd()));
         let is_zero_copy = is_zero_copy.collect::<io::Result<Vec<bool>>>()?;

@@ -1,13 +1,17 @@
 //! What takes capabilities: sockets, a program, and its place at an interface.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use nix::net::if_::if_nametoindex;
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
 
 use super::program::assemble;
 use super::sys::{self, Attributes};
-use super::{Config, Mode};
+use super::{Config, Mode, invalid, patiently};
 
 const BPF_MAP_CREATE: i32 = 0;
 const BPF_MAP_UPDATE_ELEM: i32 = 2;
@@ -35,6 +39,48 @@ pub struct Opened {
     pub first_queue: u32,
 }
 
+impl Opened {
+    /// Whether the descriptors are what they should be, whoever has sent them.
+    pub(super) fn check(&self) -> io::Result<()> {
+        if self.sockets.is_empty() {
+            return Err(invalid("a port of AF_XDP has at least one queue"));
+        }
+        let is_fit = |socket: &OwnedFd| {
+            socket_domain(socket).is_ok_and(|domain| domain == AddressFamily::XDP)
+        };
+        if !self.sockets.iter().all(is_fit) {
+            return Err(invalid("a descriptor is no socket of AF_XDP"));
+        }
+        let Some(link) = &self.link else {
+            return Ok(());
+        };
+        match place_of(link.as_fd())? {
+            Some(0) => Err(invalid("the program's interface is gone")),
+            Some(place) if place == self.ifindex => Ok(()),
+            Some(place) => Err(invalid(format!(
+                "the program is at interface number {place}, and the sockets are for number {}",
+                self.ifindex
+            ))),
+            None => Err(invalid("a descriptor is no program at an interface")),
+        }
+    }
+}
+
+/// The number of the interface that a link has its program at, which is 0 when that is gone. None: it is no such link.
+fn place_of(link: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let path = format!("/proc/self/fdinfo/{}", link.as_raw_fd());
+    let about = fs::read_to_string(&path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+    let said = |name: &str| {
+        let mut pairs = about.lines().filter_map(|line| line.split_once(":\t"));
+        pairs.find_map(|(key, value)| (key == name).then_some(value))
+    };
+    if said("link_type") != Some("xdp") {
+        return Ok(None);
+    }
+    Ok(said("ifindex").and_then(|number| number.parse().ok()))
+}
+
 /// Opens sockets, and has a program take what was asked for to them: with `CAP_NET_RAW`, `CAP_BPF` and `CAP_NET_ADMIN`. Without
 /// `take`, nothing is taken, and the port can only send.
 ///
@@ -53,7 +99,9 @@ pub fn open(config: &Config) -> io::Result<Opened> {
         }
         let code = assemble(&config.take, map.as_raw_fd());
         let program = load(&code, config.several_frames)?;
-        link = Some(attach(program.as_fd(), ifindex, config.mode)?);
+        let until = Instant::now() + config.patience;
+        let attached = patiently(until, || attach(program.as_fd(), ifindex, config.mode));
+        link = Some(attached.map_err(taken)?);
     }
     Ok(Opened {
         sockets,
@@ -100,6 +148,14 @@ fn load(code: &[u64], several_frames: bool) -> io::Result<OwnedFd> {
     attributes.set_text(48, b"millrace_xdp");
     attributes.set_u32(68, BPF_XDP);
     attributes.make(BPF_PROG_LOAD)
+}
+
+fn taken(error: io::Error) -> io::Error {
+    let what = "the interface has a program (XDP) already, and can have one";
+    match error.kind() {
+        io::ErrorKind::ResourceBusy => io::Error::new(error.kind(), what),
+        _ => error,
+    }
 }
 
 fn attach(program: BorrowedFd<'_>, ifindex: u32, mode: Mode) -> io::Result<OwnedFd> {

@@ -3,12 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use millrace_shm::Mapping;
 use nix::errno::Errno;
 
 use super::sys::{self, Descriptor, Ring, Which};
-use super::{Config, FRAMES_MAX, HEADROOM_BYTES, Mode};
+use super::{Config, FRAMES_MAX, HEADROOM_BYTES, Mode, invalid, patiently};
 use crate::burst::{Burst, PACKET_BYTES_MAX, Packet};
 use crate::counters::{Cause, Tally};
 use crate::memory::{Memory, Place};
@@ -48,9 +49,44 @@ impl AsFd for Queue {
     }
 }
 
+/// That a socket has memory is no matter of patience.
+fn has_memory(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => invalid("a socket of AF_XDP that somebody has begun to use"),
+        _ => error,
+    }
+}
+
+/// Why a queue has no memory.
+fn unregistered(queue: u32, bytes: usize, error: io::Error) -> io::Error {
+    if error.raw_os_error() != Some(libc::ENOBUFS) {
+        return error;
+    }
+    let what = format!(
+        "no more memory may be locked, and queue {queue} needs {bytes} bytes: raise that limit (RLIMIT_MEMLOCK), or have smaller rings"
+    );
+    io::Error::new(io::ErrorKind::OutOfMemory, what)
+}
+
+/// Why a queue is not ours.
+fn unbound(queue: u32, error: &io::Error) -> io::Error {
+    let what = match error.raw_os_error() {
+        Some(libc::EBUSY) => "it has another socket of AF_XDP".to_owned(),
+        Some(libc::EINVAL) => format!("{error}; has the interface so many?"),
+        _ => error.to_string(),
+    };
+    io::Error::new(error.kind(), format!("queue {queue}: {what}"))
+}
+
 impl Queue {
-    /// Gives a socket its memory, and binds it to a queue. Takes no capability.
-    pub(super) fn new(fd: OwnedFd, ifindex: u32, queue: u32, config: &Config) -> io::Result<Queue> {
+    /// Gives a socket its memory, and binds it to a queue, which is waited for until then at most. Takes no capability.
+    pub(super) fn new(
+        fd: OwnedFd,
+        ifindex: u32,
+        queue: u32,
+        config: &Config,
+        until: Instant,
+    ) -> io::Result<Queue> {
         let (size, frame_bytes) = (config.ring_size, config.frame_bytes);
         let bytes = 2 * size as usize * frame_bytes as usize;
         let memory = Arc::new(Memory::new(vec![Mapping::private(bytes)?]));
@@ -59,7 +95,10 @@ impl Queue {
             offset: 0,
             length: 0,
         });
-        sys::register(fd.as_fd(), start, bytes, frame_bytes)?;
+        patiently(until, || {
+            sys::register(fd.as_fd(), start, bytes, frame_bytes).map_err(has_memory)
+        })
+        .map_err(|error| unregistered(queue, bytes, error))?;
         let ring = |which| Ring::make(fd.as_fd(), which, size);
         let (fill, completion) = (ring(Which::Fill)?, ring(Which::Completion)?);
         let (receive, transmit) = (ring(Which::Receive)?, ring(Which::Transmit)?);
@@ -72,7 +111,8 @@ impl Queue {
         if config.several_frames {
             how |= libc::XDP_USE_SG;
         }
-        sys::bind(fd.as_fd(), ifindex, queue, how)?;
+        patiently(until, || sys::bind(fd.as_fd(), ifindex, queue, how))
+            .map_err(|error| unbound(queue, &error))?;
         let mut queue = Queue {
             fd,
             memory,

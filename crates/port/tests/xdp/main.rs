@@ -1,6 +1,7 @@
 //! Queues of interfaces: what the program takes and what it leaves, and what becomes of the interface.
 
 mod ends;
+mod handed;
 
 use std::fs;
 use std::io::ErrorKind;
