@@ -14,6 +14,11 @@ STOP_S = 10.0
 DYING_S = 0.2
 
 
+def unprivileged(user: int = 65534) -> list[str]:
+    """What makes a command somebody's without any capability."""
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
+
+
 class ProgramFailed(Exception):
     """A program could not be started, ended early, or did not end in time."""
 

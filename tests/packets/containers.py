@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.process import unprivileged
 from kernel import REPOSITORY, WAIT_S, Site, ping, run, spaces, tcp
 from wrong import check
 
 RING = REPOSITORY / "target/xtask/examples/ring"
 XDP = REPOSITORY / "target/xtask/examples/xdp"
 PORT = 7777
-UNPRIVILEGED = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
-"""Somebody without any capability."""
 
 
 def agent(site: Site) -> Path:
@@ -144,7 +143,7 @@ def hands_over(site: Site) -> None:
     shutil.copy(XDP, program)
     site.place.chmod(0o755)
     opener = site.spawn(
-        "opener1", ["ip", "netns", "exec", "b", str(XDP), "open", "vb", str(PORT), *UNPRIVILEGED, str(program), "stdin"]
+        "opener1", ["ip", "netns", "exec", "b", str(XDP), "open", "vb", str(PORT), *unprivileged(), str(program), "stdin"]
     )
     site.until_said("opener1", "ready")
     run("python3", "-c", ASK, 200, PORT, inside="a")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from harness.process import unprivileged
 from wrong import check
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -236,10 +237,11 @@ def handed_over(site: Site) -> None:
         socket.chmod(0o666)
         with open(site.place / "forward1", "wb") as log:
             ours = subprocess.Popen(
-                ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all",
-                 "--no-new-privs", str(program), "stdin", f"memif:{socket}", "--seconds", "1"],
-                stdin=device, stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                [*unprivileged(), str(program), "stdin", f"memif:{socket}", "--seconds", "1"],
+                stdin=device,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         site.until_said("memif1", "connected")
         inhabit("ta", "a")
         run("ip", "neigh", "add", "10.77.0.2", "lladdr", "02:00:00:00:00:02", "dev", "ta", inside="a")

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import bridge  # noqa: E402
 import ends  # noqa: E402
+import handed  # noqa: E402
 import idle  # noqa: E402
 import kills  # noqa: E402
 import kinds  # noqa: E402
@@ -69,6 +70,9 @@ def cases(seeds: int, thorough: bool) -> dict[str, Case]:
     found["kind vhost_user: testpmd"] = kinds.vhost_user
     found["kind virtio_user: testpmd"] = kinds.virtio_user
     found["kind af_xdp: a veth"] = kinds.af_xdp
+    found["handed: interfaces of another namespace"] = handed.used
+    found["handed: the switch is killed"] = handed.dies
+    found["handed: what is refused"] = handed.refused
     found["kind ring: another namespace"] = lambda stack, place: kinds.ring(stack, place, 10 if thorough else 1)
     found["kind ring: without an agent"] = kinds.ring_without_agent
     found["kind ring: packets in place"] = kinds.ring_in_place

@@ -192,12 +192,24 @@ fn what_is_wrong_is_said_and_changes_nothing() {
     assert!(room.refused(&["show"]).contains("millrace switch run"));
     let _switch = room.start(&room.port("a", ""));
     let before = room.json(&["show"])["ports"].clone();
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 12] = [
         (&["add-port", "a", "memif", "path=/x"], "of that name"),
         (&["add-port", "b", "memif"], "path"),
         (&["add-port", "b", "memif", "path=x"], "absolute"),
         (&["add-port", "b", "memif", "path=/x", "colour=1"], "colour"),
         (&["add-port", "b", "veth"], "memif, vhost_user"),
+        (
+            &["add-port", "a", "tap", "interface=x", "--open"],
+            "of that name",
+        ),
+        (
+            &["add-port", "b", "memif", "path=/x", "--open"],
+            "of tap and af_xdp, and nothing else",
+        ),
+        (
+            &["add-port", "b", "tap", "interface=x", "queues=65", "--open"],
+            "65 descriptors cannot be handed over, but 64",
+        ),
         (&["del-port", "x"], "there are a"),
         (&["flow", "add", "f", "out=x"], "no port \"x\""),
         (

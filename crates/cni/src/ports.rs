@@ -24,8 +24,11 @@ pub(crate) fn add(
 ) -> Result<(), Error> {
     let toml = settings(config, attachment)?;
     let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
-    let request = Request::AddPort { toml };
-    done(ask_with(&attachment.switch, &request, &queues))
+    let request = Request::AddPort {
+        toml,
+        ifindex: None,
+    };
+    done(ask_with(&attachment.switch, &request, &queues, None))
 }
 
 /// Takes it away, if it is there. A switch that has gone has no ports.

@@ -392,7 +392,11 @@ fn del_takes_away_what_a_killed_add_has_left() {
         }
         if last == "port" {
             let toml = port(&own.join("port.sock"));
-            ask(&site.control(), &Request::AddPort { toml }).unwrap();
+            let request = Request::AddPort {
+                toml,
+                ifindex: None,
+            };
+            ask(&site.control(), &request).unwrap();
         }
         site.ask("DEL", ONE, &config).unwrap();
         assert!(site.is_clean(), "{last}");

@@ -19,12 +19,13 @@ use serde_json::{Value, json};
 
 use crate::config;
 use crate::containers::Containers;
+use crate::handed::Handed;
 use crate::switch::Switch;
 
 /// Bytes of a question, at most.
 const QUESTION_BYTES_MAX: usize = 256 * 1024;
 /// Descriptors that come with a question, at most: queues of an interface.
-const HANDED_MAX: usize = 64;
+pub(crate) const HANDED_MAX: usize = 64;
 /// Bytes of an answer, at most: four million stations and some.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 /// Whoever asks has so long to say what, and to take some of the answer.
@@ -44,10 +45,13 @@ pub enum Request {
     Stations,
     /// Forget them.
     ForgetStations,
-    /// Add a port: a `[[port]]` without that line. With descriptors it is of these: queues of a TAP interface ([`ask_with`]).
+    /// Add a port: a `[[port]]` without that line. With descriptors it is of these: an interface that was opened ([`Handed`]).
     AddPort {
         /// As in the file.
         toml: String,
+        /// Of such an interface.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ifindex: Option<u32>,
     },
     /// Take a port away.
     RemovePort {
@@ -140,10 +144,10 @@ pub fn own_socket(uid: u32, runtime_directory: Option<&Path>) -> PathBuf {
 /// # Errors
 /// When nobody answers, or somebody who is not trusted, or when it is refused.
 pub fn ask(path: &Path, request: &Request) -> Result<Value, AskError> {
-    ask_with(path, request, &[])
+    ask_with(path, request, &[], None)
 }
 
-/// The same, and hands descriptors over with the question.
+/// The same, and hands descriptors over with the question. `user`: one who is trusted to have the switch, beside root and this user.
 ///
 /// # Errors
 /// As [`ask`].
@@ -151,6 +155,7 @@ pub fn ask_with(
     path: &Path,
     request: &Request,
     handed: &[BorrowedFd<'_>],
+    user: Option<u32>,
 ) -> Result<Value, AskError> {
     let no_switch = |error| AskError::NoSwitch(path.to_owned(), error);
     let mut stream = UnixStream::connect(path).map_err(no_switch)?;
@@ -158,7 +163,7 @@ pub fn ask_with(
     let uid = peer
         .map_err(|errno| AskError::NoAnswer(errno.into()))?
         .uid();
-    if uid != 0 && uid != geteuid().as_raw() {
+    if uid != 0 && uid != geteuid().as_raw() && Some(uid) != user {
         return Err(AskError::Stranger(uid));
     }
     let text = exchange(&mut stream, request, handed).map_err(AskError::NoAnswer)?;
@@ -289,7 +294,14 @@ fn answer(
         }
         Request::Stations => return shown(serde_json::to_value(switch.stations()?)),
         Request::ForgetStations => switch.forget_stations()?,
-        Request::AddPort { toml } => switch.add_port_of(config::parse(&toml)?, handed)?,
+        Request::AddPort { toml, ifindex } => {
+            let descriptors = handed;
+            let handed = Handed {
+                descriptors,
+                ifindex,
+            };
+            switch.add_port_of(config::parse(&toml)?, handed)?;
+        }
         Request::AddContainer { id, pid, device } => {
             let directory = containers.add(switch, &id, pid, &device)?;
             return Ok(json!({ "directory": directory }));
@@ -333,15 +345,29 @@ mod tests {
         let handed = [file.as_fd(), file.as_fd()];
         let port = |text: &str| Request::AddPort {
             toml: format!("name = \"a\"\n{text}"),
+            ifindex: None,
+        };
+        let queue = |queues: u32, more: &str| Request::AddPort {
+            toml: format!(
+                "name = \"a\"\naf_xdp.interface = \"a\"\naf_xdp.queues = {queues}\n{more}"
+            ),
+            ifindex: Some(1),
         };
         for (request, why) in [
             (Request::Report, "for a port that is added only"),
-            (
-                port("memif.path = \"/a\""),
-                "only queues of a TAP interface",
-            ),
-            (port("pcap.read = \"/a\""), "only queues of a TAP interface"),
+            (port("memif.path = \"/a\""), "of tap and af_xdp"),
+            (port("pcap.read = \"/a\""), "of tap and af_xdp"),
             (port("tap.interface = \"a\""), "a: "),
+            (port("af_xdp.interface = \"a\""), "number is missing"),
+            (queue(1, ""), "a descriptor is no socket of AF_XDP"),
+            (
+                queue(2, ""),
+                "queues = 2 and a program are 3 descriptors, and 2 were",
+            ),
+            (
+                queue(1, "af_xdp.take = []"),
+                "queues = 1 are 1 descriptors, and 2 were",
+            ),
         ] {
             let answer = answered(&request, &handed);
             assert!(
@@ -349,6 +375,9 @@ mod tests {
                 "{answer}"
             );
         }
+        // An interface's number without descriptors is no reason to open one of that name.
+        let answer = answered(&queue(1, ""), &[]);
+        assert!(answer.contains("and 0 were handed over"), "{answer}");
         let (own, _other) = UnixStream::pair().unwrap();
         let many = vec![file.as_fd(); HANDED_MAX + 1];
         assert!(hand_over(&own, b"x", &many).is_err());
@@ -373,7 +402,13 @@ mod tests {
     #[test]
     fn a_long_question_is_read_whole() {
         let toml = format!("# {}\nname = \"a\"\ncolour = 1", "x".repeat(20_000));
-        let answer = answered(&Request::AddPort { toml }, &[]);
+        let answer = answered(
+            &Request::AddPort {
+                toml,
+                ifindex: None,
+            },
+            &[],
+        );
         assert!(answer.contains("colour"), "{answer}");
     }
 }

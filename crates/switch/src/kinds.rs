@@ -2,8 +2,7 @@
 //! nothing else of the switch knows what a port is of.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_port::af_xdp::{self, AfXdp};
 use millrace_port::memif::{self, Memif};
@@ -18,6 +17,7 @@ use crate::config::{
     AfXdpConfig, Kind, MemifConfig, MirrorConfig, PcapConfig, PortConfig, RingConfig, RingSide,
     Role, TapConfig, VhostUserConfig, VirtioUserConfig,
 };
+use crate::handed::{self, Handed};
 
 /// So long the kernel may need to part with a queue's socket and program, of a port that was taken away or a switch that was killed. The
 /// thread that waits for it is one that no packet passes.
@@ -31,13 +31,12 @@ pub(crate) struct Made {
 }
 
 /// Makes a port of any kind but a tunnel, which is a part of an endpoint. `handed`: of what somebody else has opened.
-pub(crate) fn open(config: &PortConfig, handed: Vec<OwnedFd>) -> Result<Option<Made>, String> {
+pub(crate) fn open(config: &PortConfig, handed: Handed) -> Result<Option<Made>, String> {
     let kind = config.kind()?;
-    if !handed.is_empty() && !matches!(kind, Kind::Tap(_)) {
-        return Err(format!(
-            "port {:?}: only queues of a TAP interface can be handed over",
-            config.name
-        ));
+    let is_own = handed.is_nothing();
+    let is_interface = matches!(kind, Kind::Tap(_) | Kind::AfXdp(_));
+    if !is_own && !is_interface {
+        return Err(handed::of_another_kind(config));
     }
     let most = config.memory_bytes_max();
     let made = match kind {
@@ -46,11 +45,20 @@ pub(crate) fn open(config: &PortConfig, handed: Vec<OwnedFd>) -> Result<Option<M
         Kind::VirtioUser(one) => virtio_user(one).map(|port| Some(made(port, false))),
         Kind::Ring(one) => ring(one).map(|port| Some(made(port, false))),
         Kind::Tap(one) => tap(one, handed).map(|port| Some(made(port, false))),
-        Kind::AfXdp(one) => af_xdp(one).map(|port| Some(made(port, false))),
+        Kind::AfXdp(one) => af_xdp(one, handed).map(|port| Some(made(port, false))),
         Kind::Pcap(one) => pcap(one).map(|port| Some(made(port, true))),
         Kind::Vxlan(_) => Ok(None),
     };
-    made.map_err(|error| format!("port {:?}: {error}", config.name))
+    made.map_err(|error| {
+        let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+        let hint = if is_denied && is_own && is_interface {
+            let rights = handed::rights(kind);
+            format!("; opening it takes {rights}, or `millrace switch add-port … --open` by somebody who has that")
+        } else {
+            String::new()
+        };
+        format!("port {:?}: {error}{hint}", config.name)
+    })
 }
 
 /// A port, and whether it is a file, whose reading and writing may take time, and which wants to know the time before it is asked for
@@ -67,10 +75,12 @@ pub fn open_parts(config: &PortConfig, most: usize) -> Result<Vec<Part>, String>
     let failed = |error| format!("port {:?}: {error}", config.name);
     match config.kind()? {
         Kind::Tap(one) => {
-            parts(tap(one, Vec::new()).and_then(|port| port.split(most))).map_err(failed)
+            parts(tap(one, Handed::default()).and_then(|port| port.split(most))).map_err(failed)
         }
-        Kind::AfXdp(one) => parts(af_xdp(one).and_then(|port| port.split(most))).map_err(failed),
-        _ => match open(config, Vec::new())? {
+        Kind::AfXdp(one) => {
+            parts(af_xdp(one, Handed::default()).and_then(|port| port.split(most))).map_err(failed)
+        }
+        _ => match open(config, Handed::default())? {
             Some(made) => Ok(vec![(made.port, made.is_file)]),
             None => Err(format!(
                 "port {:?}: a tunnel to another switch is of use to a switch only",
@@ -160,7 +170,7 @@ fn ring(config: &RingConfig) -> io::Result<Ring> {
     Ring::new(&end).map_err(|error| io::Error::other(error.to_string()))
 }
 
-fn tap(config: &TapConfig, handed: Vec<OwnedFd>) -> io::Result<Tap> {
+pub(crate) fn tap_config(config: &TapConfig) -> tap::Config {
     let mut tap = tap::Config::new(&config.interface);
     tap.queues = config.queues.unwrap_or(tap.queues);
     tap.accepts = Offloads {
@@ -170,15 +180,20 @@ fn tap(config: &TapConfig, handed: Vec<OwnedFd>) -> io::Result<Tap> {
         ecn: config.offloads,
         uso: false,
     };
-    let made = if handed.is_empty() {
+    tap
+}
+
+fn tap(config: &TapConfig, handed: Handed) -> io::Result<Tap> {
+    let tap = tap_config(config);
+    let made = if handed.is_nothing() {
         Tap::open(&tap)
     } else {
-        Tap::from_descriptors(handed, tap.accepts)
+        Tap::from_descriptors(handed.descriptors, tap.accepts)
     };
     made.map_err(|error| at(config.interface.as_ref(), &error))
 }
 
-fn af_xdp(config: &AfXdpConfig) -> io::Result<AfXdp> {
+pub(crate) fn af_xdp_config(config: &AfXdpConfig) -> io::Result<af_xdp::Config> {
     let mut queues = af_xdp::Config::new(&config.interface);
     queues.first_queue = config.first_queue;
     queues.queues = config.queues.unwrap_or(queues.queues);
@@ -186,15 +201,19 @@ fn af_xdp(config: &AfXdpConfig) -> io::Result<AfXdp> {
     queues.take = config
         .takes()
         .map_err(|what| io::Error::new(io::ErrorKind::InvalidInput, what))?;
-    let until = Instant::now() + PARTING;
-    loop {
-        match AfXdp::open(&queues) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {
-                std::thread::sleep(PARTING / 100);
-            }
-            opened => return opened.map_err(|error| at(config.interface.as_ref(), &error)),
-        }
-    }
+    queues.patience = PARTING;
+    Ok(queues)
+}
+
+fn af_xdp(config: &AfXdpConfig, handed: Handed) -> io::Result<AfXdp> {
+    let queues = af_xdp_config(config)?;
+    let made = if handed.is_nothing() {
+        AfXdp::open(&queues)
+    } else {
+        let opened = handed.opened(&queues);
+        opened.and_then(|opened| AfXdp::from_opened(opened, &queues))
+    };
+    made.map_err(|error| at(config.interface.as_ref(), &error))
 }
 
 fn pcap(config: &PcapConfig) -> io::Result<Pcap> {
@@ -230,12 +249,14 @@ pub(crate) fn mirror(config: &MirrorConfig) -> Result<Made, String> {
     }
 }
 
-fn at(path: &std::path::Path, error: &io::Error) -> io::Error {
+pub(crate) fn at(path: &std::path::Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::config::Config;
 
@@ -248,7 +269,10 @@ mod tests {
                 "[[port]]\nname = \"a\"\n{name} = {{ path = {path:?}, memory_bytes_max = 65536 }}"
             );
             let config = Config::parse(&text).unwrap();
-            let mut port = open(&config.port[0], Vec::new()).unwrap().unwrap().port;
+            let mut port = open(&config.port[0], Handed::default())
+                .unwrap()
+                .unwrap()
+                .port;
             let mut peer: Box<dyn Port + Send> = match name {
                 "memif" => {
                     Box::new(Memif::new(memif::Config::new(memif::Role::Client, &path)).unwrap())

@@ -11,6 +11,7 @@ use millrace_port::Port;
 use crate::config::{
     self, Config, Direction, FLOWS_MAX, FlowConfig, Kind, MirrorConfig, PORTS_MAX, PortConfig,
 };
+use crate::handed::Handed;
 use crate::kinds;
 use crate::lane::{Bell, lanes};
 use crate::plan::{FlowPlan, MirrorPlan, Plan, PortPlan};

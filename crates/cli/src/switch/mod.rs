@@ -5,13 +5,14 @@ mod top;
 mod words;
 
 use std::io::{IsTerminal, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueHint};
 use millrace_switch::{
-    Config, ConfigError, Options, Request, Server, Switch, SwitchReport, ask, own_socket,
+    AskError, Config, ConfigError, Handed, Options, Request, Server, Switch, SwitchReport,
+    ask_with, own_socket,
 };
 use serde_json::{Value, json};
 
@@ -31,6 +32,9 @@ pub(crate) struct SwitchArguments {
     /// The switch's control socket. Otherwise what MILLRACE_SWITCH names, or else switch.sock beside the agent's socket.
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
     control: Option<PathBuf>,
+    /// The number of the user whose switch it is, when that is neither you nor root: an answer of anybody else's is not believed.
+    #[arg(long, global = true, value_name = "UID")]
+    user: Option<u32>,
     #[command(subcommand)]
     command: Command,
 }
@@ -42,6 +46,7 @@ const EXAMPLES: &str = "Examples:
   millrace switch add-port db memif path=/run/db.sock role=client vlan.access=10
   millrace switch add-port worker ring name=switch/worker   a program with channels; the agent says who may
   millrace switch add-port host-b vxlan local=192.0.2.1 remote=192.0.2.2 vni=100
+  millrace switch add-port nic af_xdp interface=eth1 --open opened here, and handed over to a switch without capabilities
   millrace switch flow add ssh priority=200 ip_proto=tcp dst_port=22 out=db
   millrace switch flow add straight in=web out=db           all of one port to another, and nothing is looked at
   millrace switch stats                                     packets, bytes, and what was dropped and why
@@ -143,7 +148,10 @@ struct MacArguments {
   tap          interface, queues, offloads
   af_xdp       interface, first_queue, queues, take=all|type/N|proto/N|udp/PORT|tcp/PORT|vni/N[,…], ring_size
   pcap         read=FILE or write=FILE, stamps=true
-  vxlan        local, remote, vni or vnis.VLAN=VNI, port, source_ports")]
+  vxlan        local, remote, vni or vnis.VLAN=VNI, port, source_ports
+
+With --open the interface of a tap or af_xdp port is opened by this command, with its capabilities and in its network namespace, and
+handed over: the switch needs none, and may be in another namespace. The interface is let go of with the port, and with the switch.")]
 struct AddPortArguments {
     /// Its name.
     name: String,
@@ -152,6 +160,9 @@ struct AddPortArguments {
     /// How it is to be.
     #[arg(value_name = "KEY=VALUE")]
     words: Vec<String>,
+    /// Open the interface here and hand it over, for a switch without the right to.
+    #[arg(long)]
+    open: bool,
     /// Say that it is done, for programs.
     #[arg(long)]
     json: bool,
@@ -253,10 +264,7 @@ pub(crate) fn run(arguments: &SwitchArguments) -> anyhow::Result<u8> {
         }
         Command::Top(top) => return top::run(arguments, top),
         Command::Mac(mac) => stations(arguments, mac)?,
-        Command::AddPort(add) => {
-            let toml = words::port(&add.name, &add.kind, &add.words)?;
-            change(arguments, &Request::AddPort { toml }, add.json)?;
-        }
+        Command::AddPort(add) => add_port(arguments, add)?,
         Command::DelPort(DelArguments { name, json }) => {
             let name = name.clone();
             change(arguments, &Request::RemovePort { name }, *json)?;
@@ -304,12 +312,49 @@ fn serve(arguments: &RunArguments, control: Option<&Path>) -> anyhow::Result<u8>
     Ok(0)
 }
 
+fn add_port(arguments: &SwitchArguments, add: &AddPortArguments) -> anyhow::Result<()> {
+    let toml = words::port(&add.name, &add.kind, &add.words)?;
+    let handed = match add.open {
+        true => open(arguments, &toml)?,
+        false => Handed::default(),
+    };
+    let ifindex = handed.ifindex;
+    let request = Request::AddPort { toml, ifindex };
+    asked_with(arguments, &request, &handed.as_fds())?;
+    done(add.json)
+}
+
+/// Opens what a port is of. Before, the switch is asked what it would say: a program that comes and goes costs the interface packets.
+fn open(arguments: &SwitchArguments, toml: &str) -> anyhow::Result<Handed> {
+    let config = Config::parse(&format!("[[port]]\n{toml}")).map_err(anyhow::Error::msg)?;
+    let port = config.port.first().context("a port is one")?;
+    let name = &port.name;
+    if look(arguments)?.ports.iter().any(|one| one.name == *name) {
+        anyhow::bail!("port {name:?}: there is one of that name");
+    }
+    Handed::open(port).map_err(anyhow::Error::msg)
+}
+
 fn asked(arguments: &SwitchArguments, request: &Request) -> anyhow::Result<Value> {
+    asked_with(arguments, request, &[])
+}
+
+fn asked_with(
+    arguments: &SwitchArguments,
+    request: &Request,
+    handed: &[BorrowedFd<'_>],
+) -> anyhow::Result<Value> {
     let path = arguments
         .control
         .clone()
         .unwrap_or_else(|| SERVICE.usual_control());
-    Ok(ask(&path, request)?)
+    match ask_with(&path, request, handed, arguments.user) {
+        Err(AskError::Stranger(uid)) => Err(anyhow::anyhow!(
+            "{}; --user {uid} says that it is meant",
+            AskError::Stranger(uid)
+        )),
+        answer => Ok(answer?),
+    }
 }
 
 fn look(arguments: &SwitchArguments) -> anyhow::Result<SwitchReport> {
@@ -356,6 +401,10 @@ fn stations(arguments: &SwitchArguments, mac: &MacArguments) -> anyhow::Result<(
 
 fn change(arguments: &SwitchArguments, request: &Request, json: bool) -> anyhow::Result<()> {
     asked(arguments, request)?;
+    done(json)
+}
+
+fn done(json: bool) -> anyhow::Result<()> {
     if json {
         say(&json!({ "done": true }).to_string())?;
     }

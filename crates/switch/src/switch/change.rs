@@ -1,7 +1,5 @@
 //! What can be changed: ports, flows, mirrors.
 
-use std::os::fd::OwnedFd;
-
 use super::*;
 
 impl Switch {
@@ -10,19 +8,19 @@ impl Switch {
     /// # Errors
     /// What is wrong, or cannot be opened; nothing has changed then.
     pub fn add_port(&mut self, config: PortConfig) -> Result<(), String> {
-        self.add_port_of(config, Vec::new())
+        self.add_port_of(config, Handed::default())
     }
 
-    /// The same, of what somebody else has opened: queues of a TAP interface.
+    /// The same, of an interface that somebody else has opened.
     ///
     /// # Errors
     /// As [`Switch::add_port`].
-    pub fn add_port_of(&mut self, config: PortConfig, handed: Vec<OwnedFd>) -> Result<(), String> {
+    pub fn add_port_of(&mut self, config: PortConfig, handed: Handed) -> Result<(), String> {
         config.check()?;
         let number = self.new_port(&config.name)?;
         let kind = config.kind()?;
         if let Kind::Vxlan(_) = kind
-            && handed.is_empty()
+            && handed.is_nothing()
         {
             return self.add_tunnel(config, number);
         }
