@@ -19,8 +19,8 @@ def packets_are_measured(stage: Stage) -> None:
         print("packets are measured: without their peer: there is no dpdk-testpmd here (Debian's package is dpdk-dev)")
     devices = [*peers, "switch-memif", "switch-vhost"]
     # Not pinned, so that no trial is void for what else the machine does; devices have the first processor all the same.
-    words = ["run", "packets", "--quick", "--repeat", "1", "--time", "0.3", "--pin", "none", "--roads", ",".join(devices)]
-    done = stage.bench(*words, *stage.out("packets"))
+    words = ["--quick", "--repeat", "1", "--time", "0.3", "--pin", "none", "--width", "50000/s", "--roads", ",".join(devices)]
+    done = stage.bench("run", "packets", *words, *stage.out("packets"))
     assert done.returncode == 0, done.stdout + done.stderr
     results = stage.results("packets")
     cells = {cell["road"]: cell for cell in results["cells"]}
@@ -39,7 +39,10 @@ def packets_are_measured(stage: Stage) -> None:
         assert all(at["latency"]["count"] > 0 for at in found["latencies"]), found
         program = "dpdk-testpmd" if road in peers else "switch run"
         assert program in trial["commands"]["device"] and "load packets" in trial["commands"]["client"], trial["commands"]
+        assert "--width 50000/s" in trial["commands"]["client"], trial["commands"]
         assert sum(trial["processor"][f"server_{what}_s"] for what in ("user", "system")) > 0, trial["processor"]
+    assert results["plan"]["width"] == "50000/s", results["plan"]
+    assert "rates searched to 50000 packets/s; " in (stage.directory / "packets" / "report.html").read_text()
     settings = {road["name"]: " ".join(road["settings"]) for road in results["roads"]}
     assert all("the generator sends by" in text and "1024" in text for text in settings.values()), settings
     table = stage.bench("report", str(stage.directory / "packets"), "--markdown").stdout

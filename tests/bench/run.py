@@ -404,6 +404,8 @@ def mistakes_are_told_before_anything_is_set_up(stage: Stage) -> None:
         (["run", "--out", "/run/results"], "a /run of its own"),
         (["run", "--max-time", "5", "--repeat", "9"], "after 10 trials of each cell at least"),
         (["run", "--max-time", "5", "--quick"], "cannot be used with"),
+        (["run", "redis", "--width", "0.1"], "--width is for what searches the highest rates, and nothing does that here"),
+        (["run", "packets", "--width", "2"], "packets a second from 1 to 1000000, as 100/s, and not 2"),
     ]:
         out = [] if "--out" in words else stage.out("never")
         done = stage.bench(*words, *out)

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::builds::Build;
+use crate::packets::Width;
 use crate::scenario::Extent;
 
 mod packets;
@@ -56,6 +57,9 @@ pub struct Plan {
     pub minutes_max: Option<f64>,
     /// Length of a trial.
     pub seconds: f64,
+    /// How narrow the range becomes in which rates are searched.
+    #[serde(default)]
+    pub width: Width,
     /// Orders the roads within a group of trials.
     pub seed: u64,
     /// Fewer parameters of each case.

@@ -254,6 +254,13 @@ impl Case {
         }
     }
 
+    /// Whether its client on a road searches a rate, as narrowly as it is told.
+    #[must_use]
+    pub fn searches_on(&self, road: &Road) -> bool {
+        self.on(road)
+            .is_some_and(|client| client.contains("{width}"))
+    }
+
     /// Whether the client only takes what the road's device sends.
     fn takes_only(&self) -> bool {
         self.client == words::RECEIVER

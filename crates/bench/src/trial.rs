@@ -84,6 +84,7 @@ impl<'a> Pair<'a> {
             ("seconds", plan.seconds.to_string()),
             ("whole_seconds", plan.seconds.ceil().to_string()),
             ("step_seconds", (plan.seconds / 10.0).to_string()),
+            ("width", plan.width.to_string()),
         ];
         words.extend(more.map(|(name, value)| (name.to_owned(), value)));
         words.extend(device::words(road, &words));
@@ -114,10 +115,9 @@ impl<'a> Pair<'a> {
             Ok(server)
         });
         let servers: Result<Vec<Program>> = servers.collect();
-        let memory = |servers: &Vec<Program>| servers.iter().map(Program::memory).sum();
         Ok(Pair {
             road,
-            memory_before: servers.as_ref().map(memory).unwrap_or_default(),
+            memory_before: servers.iter().flatten().map(Program::memory).sum(),
             servers,
             lines,
             words,

@@ -318,9 +318,12 @@ fn packets_have_rates_by_the_share_that_is_lost_and_latencies_by_the_share_of_th
     for (trial, rate) in cell.trials.iter_mut().zip([8.5e6, 8.0e6, 8.24e6]) {
         trial.packets = Some(packets(rate));
     }
+    results.plan.width = "100/s".parse().unwrap();
     let page = report::html(directory, &results).unwrap();
     let markdown = report::markdown(directory, &results);
     assert!(page.contains(rates) && page.contains(latencies));
+    assert!(page.contains("rates searched to 100 packets/s; "));
+    assert!(page.contains("found by search, to 100 packets/s, and verified"));
     assert_eq!(page.matches("data-chart=").count(), charts + 1);
     assert!(markdown.contains(rates) && markdown.contains(latencies));
     for name in ["none lost", "at most 0.5\u{a0}% lost", "generator itself"] {

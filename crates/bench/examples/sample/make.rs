@@ -96,6 +96,7 @@ pub(crate) fn results(directory: &Path) -> Result<()> {
             command: "millrace bench run redis ping-pong throughput --repeat 10 --time 5".split(' ').map(str::to_owned).collect(),
             repeats: ROUNDS,
             seconds: SECONDS,
+            width: Default::default(),
             seed: 498,
             quick: false,
             minutes_max: None,

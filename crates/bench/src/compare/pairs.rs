@@ -95,6 +95,13 @@ pub(super) fn warnings_of_sets(
             before.seconds, after.seconds
         ));
     }
+    if before.width != after.width {
+        warnings.push(format!(
+            "rates were searched to {} in {one}, to {} in {other}",
+            before.width.words(),
+            after.width.words()
+        ));
+    }
     if before.pinned != after.pinned {
         warnings.push(format!(
             "processors differ: {} in {one}, {} in {other}",

@@ -378,6 +378,7 @@ fn what_differs_beside_the_figures_is_a_warning() {
     ];
     second.plan.seconds = 5.0;
     second.plan.pinned = "0 and 1".to_owned();
+    second.plan.width = "100/s".parse().unwrap();
     let found = compare(&first, &second, &Options::default());
     assert!(found.warnings[0].starts_with("A and B were measured one after the other"));
     assert_eq!(
@@ -386,6 +387,7 @@ fn what_differs_beside_the_figures_is_a_warning() {
             "kernel differs: 6.17 in A, 6.18 in B",
             "redis differs: not told in A, 8.0 in B",
             "trials differ in length: 1 s in A, 5 s in B",
+            "rates were searched to 1 % in A, to 100 packets/s in B",
             "processors differ:  in A, 0 and 1 in B",
         ]
     );

@@ -14,7 +14,7 @@
 //! In reading order: `place` (where ports are), `pattern` (what is sent), `checksum`, `gtpu` (what is sent to a packet processing
 //! function), `capture` (frames that were captured), `stamp` (what tells one packet from another), `sink` (what is found of what comes),
 //! `device` (who else had the processors), `drive` (the loop), `slices` (latencies of quiet moments), `outcome` (what is told), `search`
-//! (the highest rates), `idle` (what a device uses that has nothing to do), `receive`, `send`, `echo`, `udp`.
+//! (the highest rates), `width` (how narrowly), `idle` (what a device uses that has nothing to do), `receive`, `send`, `echo`, `udp`.
 
 mod capture;
 mod checksum;
@@ -36,6 +36,7 @@ mod stamp;
 #[cfg(test)]
 mod tests;
 mod udp;
+mod width;
 
 pub use capture::Capture;
 pub use drive::{Generator, Latencies, Options};
@@ -50,3 +51,4 @@ pub use search::{At, Found, Goal, Limit, Step, Verdict, search};
 pub use send::{Sent, send};
 pub use sink::Checks;
 pub use udp::echo_udp;
+pub use width::Width;

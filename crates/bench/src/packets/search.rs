@@ -16,16 +16,20 @@ use super::drive::{Generator, Latencies, Options};
 use super::outcome::Outcome;
 use super::place::Place;
 use super::sink::Checks;
+use super::width::Width;
+
+#[cfg(test)]
+mod tests;
 
 /// A disturbed run is repeated so often before it counts all the same, and in a whole search so many are: on a busy machine it is to end.
 const REPEATS: u32 = 5;
 const REPEATS_ALL: u32 = 30;
 /// As long as no rate has held, the next one is so much of the last.
 const FIRST_STEP: f64 = 0.8;
-/// How far a rate that was not verified is taken back, and how often; from then on it is farther each time.
-const BACK: f64 = 0.97;
+/// A rate that was not verified is taken back so many widths, but by no more than this; so often, and from then on farther each time.
+const BACK_WIDTHS: f64 = 3.0;
+const BACK_MOST: f64 = 0.03;
 const BACK_EVENLY: u32 = 4;
-const BACK_MAX: u32 = 12;
 /// A verifying run is so many times as long as others.
 const VERIFIED_TIMES: f64 = 3.0;
 /// From this share of its own limit on, the generator may be what limits.
@@ -38,8 +42,8 @@ const LOWEST_RATE: f64 = 1_000.0;
 pub struct Goal {
     /// The shares that may be lost, rising: a rate is found for each.
     pub losses: Vec<f64>,
-    /// How narrow the range is in the end, as a share of the rate.
-    pub width: f64,
+    /// How narrow the range is in the end.
+    pub width: Width,
     /// At which shares of the first rate that was found latencies are measured.
     pub latency_at: Vec<f64>,
 }
@@ -324,14 +328,14 @@ impl Range {
 /// verify.
 fn narrow(
     range: Range,
-    width: f64,
+    width: Width,
     mut attempt: impl FnMut(f64, bool) -> Result<bool>,
 ) -> Result<f64> {
     let (mut held, mut lost) = (range.held, range.lost.unwrap_or(range.most));
     if range.lost.is_none() && attempt(range.most, false)? {
         held = range.most;
     }
-    while lost - held > width * lost && lost >= LOWEST_RATE {
+    while (held == 0.0 || lost - held > width.of(lost)) && lost >= LOWEST_RATE {
         // Where nothing has held yet, it is not looked for near zero first.
         let next = if held == 0.0 {
             lost * FIRST_STEP
@@ -344,155 +348,18 @@ fn narrow(
             lost = next;
         }
     }
-    let mut back = BACK;
-    for number in 1..=BACK_MAX {
-        if held < LOWEST_RATE {
-            break;
-        }
+    let back = BACK_WIDTHS * width.of(lost) / lost;
+    let mut back = 1.0 - back.min(BACK_MOST);
+    let mut failed = 0;
+    while held >= LOWEST_RATE {
         if attempt(held, true)? {
             return Ok(held);
         }
         held *= back;
-        if number >= BACK_EVENLY {
+        failed += 1;
+        if failed >= BACK_EVENLY {
             back *= back;
         }
     }
     Ok(0.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What is found where rates up to `limit` hold, and when they are verified those up to `verified`.
-    fn found(most: f64, limit: f64, verified: f64) -> (f64, u32) {
-        let mut runs = 0;
-        let range = Range {
-            held: 0.0,
-            lost: None,
-            most,
-        };
-        let rate = narrow(range, 0.01, |rate, is_verifying| {
-            runs += 1;
-            Ok(rate <= if is_verifying { verified } else { limit })
-        });
-        (rate.unwrap(), runs)
-    }
-
-    #[test]
-    fn the_highest_rate_that_holds_is_found() {
-        for limit in [2_000.0, 123_456.0, 9.0e6, 9.95e6] {
-            let (rate, runs) = found(1e7, limit, limit);
-            assert!(rate <= limit && rate > limit * 0.985, "{rate} of {limit}");
-            assert!(runs < 60, "{runs}");
-        }
-        assert_eq!(found(1e7, 2e7, 2e7), (1e7, 2), "all that can be offered");
-        let (rate, _) = found(1e7, 5e6, 4.5e6);
-        assert!(rate <= 4.5e6 && rate > 4.5e6 * 0.95, "{rate} is taken back");
-        assert_eq!(found(1e7, 0.0, 0.0).0, 0.0);
-        assert_eq!(found(1e7, 1e6, 0.0).0, 0.0, "none is verified");
-    }
-
-    /// A search whose steps lost these shares at these rates.
-    fn limit(steps: &[(f64, f64)]) -> Limit {
-        let outcome = |lost: f64| Outcome {
-            ports: String::new(),
-            sizes: "64".to_owned(),
-            flows: 1,
-            asked_rate: None,
-            seconds: 1.0,
-            sent: 1_000_000,
-            refused: 0,
-            received: 1_000_000 - (lost * 1e6) as u64,
-            lost: (lost * 1e6) as u64,
-            rate: 1e7,
-            bits_per_second: 0.0,
-            faults: Default::default(),
-            late: 0,
-            latency: Default::default(),
-            late_max_ns: 0,
-            preempted: 0,
-            device_preempted: 0,
-            stolen: 0.0,
-            notes: Vec::new(),
-        };
-        let step = |&(rate, lost): &(f64, f64)| Step {
-            loss: 0.0,
-            rate,
-            is_verifying: false,
-            verdict: Verdict::Lost,
-            outcome: outcome(lost),
-        };
-        Limit {
-            found: Vec::new(),
-            own: 2e7,
-            most: outcome(0.3),
-            steps: steps.iter().map(step).collect(),
-            disturbed: 0,
-            latencies: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn what_the_search_for_one_share_has_found_narrows_the_range_for_the_next() {
-        let limit = limit(&[(1e7, 0.2), (8e6, 0.1), (6e6, 0.004), (5e6, 0.0)]);
-        let known = |loss| {
-            let Range { held, lost, most } = Range::known(&limit, loss);
-            (held, lost, most)
-        };
-        assert_eq!(known(0.0), (5e6, Some(6e6), 1e7));
-        assert_eq!(known(0.005), (6e6, Some(8e6), 1e7));
-        assert_eq!(known(0.5), (1e7, None, 1e7));
-        // A rate that held once, above one that did not, is no bound.
-        let odd = self::limit(&[(6e6, 0.1), (7e6, 0.0), (3e6, 0.0)]);
-        assert_eq!(Range::known(&odd, 0.0).held, 3e6);
-        let mut runs = Vec::new();
-        let range = Range::known(&limit, 0.005);
-        let rate = narrow(range, 0.01, |rate, _| {
-            runs.push(rate);
-            Ok(rate <= 7.3e6)
-        });
-        let rate = rate.unwrap();
-        assert!(rate <= 7.3e6 && rate > 7.2e6, "{rate}");
-        assert!(
-            runs.iter().all(|rate| (6e6..8e6).contains(rate)),
-            "{runs:?}"
-        );
-    }
-
-    #[test]
-    fn a_rate_that_the_generator_did_not_keep_up_with_has_not_held() {
-        let mut limit = limit(&[(1e7, 0.0), (5e6, 0.0)]);
-        // It sent a million, of two and of one.
-        limit.steps[0].outcome.asked_rate = Some(2e6);
-        limit.steps[1].outcome.asked_rate = Some(1e6);
-        let Range { held, lost, .. } = Range::known(&limit, 0.0);
-        assert_eq!((held, lost), (5e6, Some(1e7)));
-        assert!(limit.notes()[0].contains("did not keep up"));
-    }
-
-    #[test]
-    fn a_rate_that_fails_to_be_verified_again_and_again_is_taken_back_far() {
-        let (rate, _) = found(1e7, 9e6, 4e5);
-        assert!(rate <= 4e5 && rate > 1e5, "{rate}");
-    }
-
-    #[test]
-    fn a_reader_is_told_when_the_generator_limits_or_was_disturbed() {
-        let mut limit = limit(&[]);
-        assert_eq!(limit.rate(), 0.0);
-        limit.found = [(0.0, 9e6), (0.005, 1.7e7)]
-            .map(|(loss, rate)| Found { loss, rate })
-            .to_vec();
-        assert_eq!(limit.rate(), 9e6);
-        assert_eq!(limit.notes(), ["the generator is the limit, or nearly so"]);
-        limit.found.pop();
-        limit.disturbed = 2;
-        assert!(limit.notes()[0].starts_with("some runs of the search count"));
-        let told = limit.to_string();
-        assert!(
-            told.contains("9.000 M packets/s with at most 0 % lost"),
-            "{told}"
-        );
-    }
 }

@@ -19,6 +19,11 @@ fn told(cell: &Cell) -> impl Iterator<Item = &Packets> {
     cell.counted().filter_map(|trial| trial.packets.as_ref())
 }
 
+/// Whether a rate was searched: then it matters how narrowly.
+pub(super) fn is_searched(results: &Results) -> bool {
+    results.cells.iter().any(|cell| told(cell).next().is_some())
+}
+
 /// The median over trials of a figure, as far as they have it.
 fn middle(cell: &Cell, figure: impl Fn(&Packets) -> Option<f64>) -> Option<f64> {
     median(&mut told(cell).filter_map(figure).collect::<Vec<_>>())
@@ -149,7 +154,8 @@ pub(super) fn packets(drawing: &mut Drawing<'_>, scenario: &Scenario<'_>) -> Mar
     html! {
         h3 { "Packets: highest rates" }
         p.caption {
-            "Medians over trials: packets a second of which no more than that share was lost, found by search and verified by longer runs. "
+            "Medians over trials: packets a second of which no more than that share was lost, found by search, to "
+            (results.plan.width.words()) ", and verified by longer runs. "
             "At full speed packets are sent as fast as the port takes them: that says how many pass, and not how many without loss. "
             "Nothing can be found faster than the generator brings to itself. No packet came changed, twice or out of order."
         }

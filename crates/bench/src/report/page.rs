@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::charts::Charts;
 use super::summary::{Scenario, remarks};
 use super::verdicts::{self, Verdicts};
-use super::{evidence, overview, section};
+use super::{evidence, overview, packets, section};
 use crate::results::{Cell, Results};
 
 const UPLOT: &str = include_str!("../../assets/uPlot.iife.min.js");
@@ -99,6 +99,7 @@ fn head(results: &Results, scenarios: &[Scenario<'_>], beside: bool) -> Markup {
                 ". Millrace " (results.millrace) "; "
                 (count(plan.repeats as usize, "trial")) " of " (plan.seconds) " s for each cell"
                 @if plan.minutes_max.is_some() { ", more where they did not decide" } ", the roads interleaved; "
+                @if packets::is_searched(results) { "rates searched to " (plan.width.words()) "; " }
                 @if plan.pinned == "none" { "no program is pinned" } @else { "pinned to processors: " (plan.pinned) }
                 "."
                 @if plan.quick { " A quick run: intervals, no verdicts." }

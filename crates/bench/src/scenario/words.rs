@@ -15,6 +15,7 @@
 //! | `{processor}`, `{client_processor}` | the numbers of the server's processor, and of the client's |
 //! | `{seconds}`, `{whole_seconds}`, `{count}` | the length of a trial, and operations that take as long |
 //! | `{step_seconds}` | a tenth of that, for clients that make many runs in a trial |
+//! | `{width}` | how narrow the range becomes in which a client searches a rate |
 //! | `{record}` | options of `millrace load`: a trial's length, and its files |
 //! | `{counts}` | a file in which `millrace load serve` counts its wake-ups |
 //! | `{histogram}` | a file for a histogram of latencies, which is kept with the results |
@@ -51,6 +52,7 @@ pub(super) const WORDS: &[&str] = &[
     "seconds",
     "whole_seconds",
     "step_seconds",
+    "width",
     "count",
     "record",
     "histogram",

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use millrace_bench::packets::Width;
 use millrace_bench::results::{Cell, FILE, Outcome, Plan, Results};
 use millrace_bench::roads::Road;
 use millrace_bench::run::{Progress, Request};
+use millrace_bench::scenario::Case;
 use millrace_bench::stats::PAIRS_FOR_A_VERDICT;
 use millrace_bench::{
     Pinning, carried, compare, figures, isolate, machine, process, programs, roads, run, scenario,
@@ -59,6 +61,10 @@ pub(super) struct Measuring {
     /// Seconds of a trial [default: 3, short and quick: 1].
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     time: Option<f64>,
+    /// Of what searches the highest rates (packets, ppf): how narrow the range becomes, as a share of the rate, or as packets a second
+    /// (100/s) [default: 0.01].
+    #[arg(long, value_name = "SHARE|N/s")]
+    width: Option<Width>,
     /// Processors of server and client: auto, none, or two numbers as 0,1; auto pins nothing where there is one only.
     #[arg(long, default_value = "auto", value_name = "CPUS")]
     pin: Pinning,
@@ -201,6 +207,13 @@ impl Measuring {
                 case.restrict(name, wanted);
             }
         }
+        let mut cases = scenarios.iter().flat_map(|scenario| &scenario.cases);
+        let searches = |case: &Case| roads.iter().any(|road| case.searches_on(road));
+        ensure!(
+            self.width.is_none() || cases.any(searches),
+            "--width is for what searches the highest rates, and nothing does that here: name packets, ppf, or a case of theirs with a \
+             rate without loss"
+        );
         self.pin.processors()?;
         let is_of_messages = roads.iter().any(|road| road.transport.is_some());
         let peers = is_of_messages.then(programs::peers).flatten();
@@ -221,6 +234,7 @@ impl Measuring {
                 seconds: self
                     .time
                     .unwrap_or(if self.quick || self.short { 1.0 } else { 3.0 }),
+                width: self.width.unwrap_or_default(),
                 seed: self.seed,
                 short: self.short,
                 quick: self.quick,

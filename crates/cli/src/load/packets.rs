@@ -10,7 +10,7 @@ use clap::Args;
 use millrace_bench::load::{self, write_histogram};
 use millrace_bench::packets::{
     self, Capture, Checks, Content, Generator, Goal, Latencies, Limit, Options, Pattern, Place,
-    Sizes, Step, Verdict,
+    Sizes, Step, Verdict, Width,
 };
 
 use super::gtpu::GtpuArguments;
@@ -49,9 +49,9 @@ pub(super) struct PacketsArguments {
     /// Find the highest rate at which at most this share of the packets is lost, from 0 to 1; of several, one for each
     #[arg(long, value_name = "SHARES", value_delimiter = ',', group = "watches")]
     search: Vec<f64>,
-    /// With --search: how exactly, as a share of the rate
-    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
-    width: f64,
+    /// With --search: how narrow the range becomes in which a rate is looked for, as a share of it, or as packets a second (100/s)
+    #[arg(long, value_name = "SHARE|N/s", default_value_t)]
+    width: Width,
     /// With --search: measure latencies at these shares of the first rate that was found
     #[arg(
         long,
@@ -235,11 +235,6 @@ impl PacketsArguments {
         ensure!(
             self.search.is_sorted(),
             "shares that may be lost are given rising"
-        );
-        ensure!(
-            (0.000_001..=0.5).contains(&self.width),
-            "the width is from 0.000001 to 0.5, not {}",
-            self.width
         );
         ensure!(
             self.latency_at
