@@ -14,7 +14,7 @@ ROADS  ?= loopback,unix,bridge,millrace-loopback,millrace-bridge
 # What was measured of another commit is not gone on with.
 MEASURED = target/bench/$(or $(shell git describe --always --dirty 2>/dev/null),here)$(if $(strip $(GRID)),,-all)
 
-.PHONY: help demo test test-all test-kubernetes check check-rest unit-tests bench bench-sockets peers build install uninstall deb image
+.PHONY: help demo test test-all test-kubernetes check check-rest unit-tests bench bench-sockets peers softrss build install uninstall deb image
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -59,8 +59,17 @@ bench: build ## every scenario of `millrace bench` on five roads; about an hour,
 bench-sockets: ## every claim with its bar, measured, in ten rounds; about 35 minutes, as projected; keeps results, makes the documents' tables
 	@$(CARGO) xtask bench-sockets
 
-peers: ## what channels are measured against (millrace bench run channels), beside the release build
+peers: softrss ## what channels, and the scheduler's hash, are measured against (millrace bench run channels, scheduler), beside the release build
 	$(CARGO) build --release --manifest-path crates/bench/peers/Cargo.toml $(BESIDE)
+
+# DPDK's hash is in a header. It may use all that this processor has, where ours is compiled for any.
+softrss:
+	@if ! pkg-config --exists libdpdk; then \
+		echo "millrace-softrss, DPDK's hash, is left out: apt install libdpdk-dev gcc pkgconf"; \
+	else \
+		mkdir -p $(BUILT) && $(CC) -O3 $$(pkg-config --cflags libdpdk) -march=native -Wall -Wextra -o $(BUILT)/millrace-softrss \
+			crates/bench/peers/softrss.c; \
+	fi
 
 # Programs by themselves: what they are made of is then compiled once, for the linker alone, and serves both of them.
 build:

@@ -7,12 +7,11 @@ use std::fmt;
 use std::fs;
 use std::hint::black_box;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use millrace_sched::placement::pin;
 use millrace_sched::toeplitz::{STANDARD_KEY, Toeplitz};
 use millrace_sched::{Config, Entry, Event, Graph, Kind, Out, Running, Snapshot, StageId, build};
@@ -21,8 +20,12 @@ use serde::{Deserialize, Serialize};
 mod simulated;
 #[cfg(test)]
 mod tests;
+mod toeplitz;
 
 pub use simulated::simulate;
+pub(crate) use toeplitz::expected_sum;
+use toeplitz::naive;
+pub use toeplitz::{Hash, Hashed, hashes};
 
 /// Steps of [`work`] depend on each other: six cycles each, where shifts and exclusive ors take one.
 const CYCLES_OF_STEP: u64 = 6;
@@ -35,27 +38,6 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// What has come in has gone by then.
 const DRAIN: Duration = Duration::from_secs(10);
 const BATCH_MAX: usize = 1024;
-
-/// How the flow of an event is found: of a tuple of 12 bytes, as an interface does it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hash {
-    /// Bit by bit, as specifications have it.
-    Naive,
-    /// By the scheduler's own tables.
-    Tables,
-}
-
-impl FromStr for Hash {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Hash> {
-        Ok(match text {
-            "naive" => Hash::Naive,
-            "tables" => Hash::Tables,
-            _ => bail!("{text:?} is none of naive and tables"),
-        })
-    }
-}
 
 /// What is to be done.
 #[derive(Clone, Debug)]
@@ -142,17 +124,6 @@ fn work(cycles: u64, seed: u64) -> u64 {
     state
 }
 
-/// The hash of [`Toeplitz`] with its standard key, bit by bit.
-fn naive(tuple: &[u8; 12]) -> u32 {
-    let key = |at: usize| {
-        let bits = STANDARD_KEY[at / 8..].iter().take(5);
-        let bits = bits.fold(0, |bits, byte| bits << 8 | u64::from(*byte));
-        (bits >> (8 - at % 8)) as u32
-    };
-    let is_set = |bit: &usize| tuple[bit / 8] & 0x80 >> (bit % 8) != 0;
-    (0..96).filter(is_set).fold(0, |sum, bit| sum ^ key(bit))
-}
-
 /// So many stages, which do `act` with the values of their events, and the last of which counts what it has seen; the first of them.
 fn graph(
     load: &Load,
@@ -213,12 +184,11 @@ impl Flows {
 }
 
 /// A day is what nobody needs, and what every clock has room for.
-fn check_time(load: &Load) -> Result<()> {
+fn check_time(seconds: f64) -> Result<()> {
     const LONGEST_SECONDS: f64 = 86_400.0;
-    let seconds = load.seconds;
     ensure!(
         seconds > 0.0 && seconds <= LONGEST_SECONDS,
-        "events are let in for up to {LONGEST_SECONDS} seconds, not {seconds}"
+        "it goes on for up to {LONGEST_SECONDS} seconds, not {seconds}"
     );
     Ok(())
 }
@@ -232,7 +202,7 @@ pub fn run(load: &Load, stop: &AtomicBool) -> Result<Passed> {
         load.flows > 0 && (1..=BATCH_MAX).contains(&load.enqueue),
         "there is a flow at least, and 1 to {BATCH_MAX} events are let in together"
     );
-    check_time(load)?;
+    check_time(load.seconds)?;
     let seen = Arc::new(AtomicU64::new(0));
     let cycles = load.cycles;
     let (graph, first) = graph(load, &seen, move |events| {

@@ -177,6 +177,7 @@ impl Lab {
     /// Words that every command may have.
     pub(crate) fn words(&self) -> BTreeMap<String, String> {
         let peers = programs::peers().unwrap_or_default();
+        let softrss = programs::find_program(programs::SOFTRSS).unwrap_or_default();
         let allowed = machine::allowed_processors();
         let free = allowed.first().copied().unwrap_or_default();
         let other = allowed.get(1).copied().unwrap_or(free);
@@ -185,6 +186,7 @@ impl Lab {
             ("millrace".to_owned(), self.millrace.display().to_string()),
             ("wrk_script".to_owned(), wrk_script().display().to_string()),
             ("peers".to_owned(), peers.display().to_string()),
+            ("softrss".to_owned(), softrss.display().to_string()),
             ("processor".to_owned(), processor.to_string()),
             ("client_processor".to_owned(), of_client.to_string()),
         ])

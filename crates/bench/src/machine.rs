@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::account;
 use crate::markdown;
 use crate::processors::Processors;
-use crate::programs::{PEERS, find_program};
+use crate::programs::{PEERS, SOFTRSS, find_program};
 use crate::results::Fact;
 
 /// The arguments that make the programs of the benchmarks tell their version.
@@ -31,6 +31,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("nft", "--version"),
     ("ethtool", "--version"),
     (PEERS, "--version"),
+    (SOFTRSS, "--version"),
     ("rustc", "--version"),
 ];
 

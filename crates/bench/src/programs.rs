@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 /// Channels, and what they are measured against: a program of the project's own that is not built with it, as it has other libraries in it.
 pub(crate) const PEERS: &str = "millrace-peers";
 
+/// What the scheduler's hash is measured against: DPDK's, which is in a header, as a program. It is not built with the project either.
+pub(crate) const SOFTRSS: &str = "millrace-softrss";
+
 /// A program that is not here, and what brings it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lack<'a> {
@@ -37,8 +40,13 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
 
 /// Where `millrace-peers` is.
 #[must_use]
-pub fn peers() -> Option<PathBuf> {
+pub(crate) fn peers() -> Option<PathBuf> {
     find_program(PEERS)
+}
+
+/// Whether a program is one that is built in a checkout only, and is no package's.
+pub(crate) fn is_peer(name: &str) -> bool {
+    [PEERS, SOFTRSS].contains(&name)
 }
 
 /// Of command lines, the first whose program is not here. The name of the package stands beside a command where it is not that of the

@@ -15,6 +15,7 @@ use millrace_bench::packets::echo_udp;
 mod events;
 mod gtpu;
 mod packets;
+mod toeplitz;
 
 /// Load a server and tell its throughput and latencies, or be a minimal server.
 ///
@@ -143,6 +144,11 @@ enum Command {
     /// One thread lets them in, as fast as they go; workers on processors of their own bring them through, flow by flow in their order.
     /// What came in has to have gone out at the end.
     Events(events::EventsArguments),
+    /// Compute Toeplitz hashes of tuples of 12 bytes, and tell how many in a second
+    ///
+    /// One thread hashes the same 4 096 tuples again and again, as fast as it goes. Their hashes are told as one sum, which is the same for
+    /// whoever computes them.
+    Toeplitz(toeplitz::ToeplitzArguments),
     /// Be a minimal server: one thread, many connections
     ///
     /// The address is printed when it listens; with Ctrl-C it ends and tells what it has done.
@@ -303,6 +309,7 @@ pub(crate) fn run(arguments: LoadArguments) -> Result<u8> {
         }
         Command::Packets(packets) => return packets.load(),
         Command::Events(events) => return events.load(),
+        Command::Toeplitz(toeplitz) => return toeplitz.load(),
         Command::Serve { kind } => return serve(kind),
     };
     run.load(&workload)

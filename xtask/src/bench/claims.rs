@@ -4,10 +4,11 @@
 //! tells what a cache line took between them. A claim is looked at for all trials, and for those of either kind, and is reached where it is
 //! reached for either kind.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use millrace_bench::figures::{self, NOTHING};
 use millrace_bench::markdown;
 use millrace_bench::results::{Cell, Results, Trial, Unit};
+use millrace_bench::scenario::{self, Extent, Parameters};
 
 use super::measured::median;
 
@@ -19,6 +20,8 @@ pub(super) use lists::{CHANNELS, PACKETS, PPF, SCHEDULER};
 const NEAR_MAX: f64 = 2.0;
 /// Before and after the figure in the notes of trials.
 const SHARES: [&str; 2] = ["no share is farther than ", " % from an equal one"];
+/// What stands for it where the results are older than the claim.
+const NOT_MEASURED: &str = "not measured";
 /// The share that may be lost, as the search has it, and what it may be off.
 const SOME_LOSS: f64 = 0.005;
 const HALF: f64 = 0.5;
@@ -81,17 +84,10 @@ pub(super) fn table(claims: &[Claim], results: &Results) -> Result<String> {
 
 impl Claim {
     fn line(&self, results: &Results) -> Result<Vec<String>> {
-        let unit = find(results, self.ours)?.unit;
-        let near_ns = NEAR_MAX * least_line_ns(results);
-        let ours = self.figures(find(results, self.ours)?, near_ns)?;
-        let found = match self.over {
-            None => ours,
-            Some(place) => {
-                let theirs = self.figures(find(results, place)?, near_ns)?;
-                let both = ours.into_iter().zip(theirs);
-                both.map(|(ours, theirs)| Some(ours? / theirs?)).collect()
-            }
-        };
+        let unit = self.ours.unit()?;
+        let measured = self.found(results)?;
+        let is_measured = measured.is_some();
+        let found = measured.unwrap_or_else(|| vec![None; 3]);
         // The medians of two cells may be of different places.
         let (all, parts) = found.split_at(1);
         let is_parted = parts.iter().any(Option::is_some);
@@ -99,6 +95,7 @@ impl Claim {
         let reaches = |bar: Bar| judged.iter().flatten().all(|value| bar.holds(*value));
         let aim = self.aim.map(|aim| self.bar.at(aim));
         let reached = match aim {
+            _ if !is_measured => NOT_MEASURED,
             _ if !reaches(self.bar) => "**no**",
             Some(aim) if reaches(aim) => "aim",
             _ => "yes",
@@ -114,6 +111,25 @@ impl Claim {
         line.extend(found.iter().map(show));
         line.push(reached.to_owned());
         Ok(line)
+    }
+
+    /// The figures, or their ratios. None: the results do not have them, and may be older than the claim.
+    fn found(&self, results: &Results) -> Result<Option<Vec<Option<f64>>>> {
+        let near_ns = NEAR_MAX * least_line_ns(results);
+        let Some(ours) = self.ours.cell(results) else {
+            return Ok(None);
+        };
+        let ours = self.figures(ours, near_ns)?;
+        let Some(place) = self.over else {
+            return Ok(Some(ours));
+        };
+        place.unit()?;
+        let Some(theirs) = place.cell(results) else {
+            return Ok(None);
+        };
+        let both = ours.into_iter().zip(self.figures(theirs, near_ns)?);
+        let ratios = both.map(|(ours, theirs)| Some(ours? / theirs?));
+        Ok(Some(ratios.collect()))
     }
 
     /// Of all trials, and of those whose processors were near, or were not.
@@ -204,17 +220,37 @@ impl Figure {
     }
 }
 
-fn find(results: &Results, Place(scenario, road, parameters): Place) -> Result<&Cell> {
-    let mut cells = results.cells.iter();
-    let is_it = |cell: &&Cell| {
-        let mut wanted = parameters.iter();
-        cell.scenario == scenario
-            && cell.road == road
-            && wanted.all(|(name, value)| cell.parameters.get(*name) == Some(value))
-    };
-    cells
-        .find(is_it)
-        .with_context(|| format!("the results have no {scenario} of {parameters:?} on {road}"))
+impl Place {
+    /// What is counted there.
+    ///
+    /// # Errors
+    /// No scenario measures it.
+    fn unit(self) -> Result<Unit> {
+        let Place(name, road, parameters) = self;
+        let scenarios = scenario::choose(&[name.to_owned()])?;
+        let mut cases = scenarios.iter().flat_map(|scenario| &scenario.cases);
+        let case = cases.next().context("there is no such case")?;
+        let all = case.parameters(Extent::Whole);
+        let is_road = |known: &String| known == road;
+        ensure!(
+            all.iter().any(|all| self.is_of(all))
+                && (case.roads.is_empty() || case.roads.iter().any(is_road)),
+            "{name} is not measured with {parameters:?} on {road}"
+        );
+        Ok(case.unit)
+    }
+
+    fn is_of(self, all: &Parameters) -> bool {
+        let mut wanted = self.2.iter();
+        wanted.all(|(name, value)| all.get(*name) == Some(value))
+    }
+
+    fn cell(self, results: &Results) -> Option<&Cell> {
+        let Place(name, road, _) = self;
+        let mut cells = results.cells.iter();
+        cells
+            .find(|cell| cell.scenario == name && cell.road == road && self.is_of(&cell.parameters))
+    }
 }
 
 /// The least that a cache line took between the processors; infinite where no trial tells.
@@ -253,6 +289,33 @@ mod tests {
         let found = claim.unwrap().figures(&cell, 80.0).unwrap();
         assert_eq!(found, [Some(33e6), Some(44e6), Some(32e6)]);
         assert!(AtLeast(32e6).holds(32e6) && !AtMost(10.0).holds(10.1));
+    }
+
+    #[test]
+    fn what_no_results_have_yet_is_told_to_be_so_and_what_no_scenario_measures_is_an_error() {
+        let results = Results {
+            schema: 1,
+            millrace: String::new(),
+            started: String::new(),
+            plan: Default::default(),
+            machine: Vec::new(),
+            roads: Vec::new(),
+            cells: Vec::new(),
+            warnings: Vec::new(),
+        };
+        for claim in [CHANNELS, PACKETS, PPF, SCHEDULER]
+            .iter()
+            .copied()
+            .flatten()
+        {
+            let line = claim.line(&results).unwrap();
+            assert_eq!(line.last().unwrap(), NOT_MEASURED, "{line:?}");
+            assert!(line[1] != NOTHING && line[3] == NOTHING, "{line:?}");
+        }
+        let told = |place: Place| place.unit().unwrap_err().to_string();
+        assert!(told(Place("scheduler/stages", "scheduler", &[("stages", 9)])).contains("9"));
+        assert!(told(Place("scheduler/stages", "ring", &[])).contains("on ring"));
+        assert!(told(Place("scheduler/stage", "scheduler", &[])).contains("no case stage"));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub fn simulate(load: &Load, cost_ns: u64, stop: &AtomicBool) -> Result<Passed> 
         load.flows > 0 && cost_ns > 0,
         "there is a flow at least, and a stage takes time"
     );
-    check_time(load)?;
+    check_time(load.seconds)?;
     let now = Arc::new(AtomicU64::new(0));
     let seen = Arc::new(AtomicU64::new(0));
     let clock = Arc::clone(&now);

@@ -1,11 +1,11 @@
-//! What is told of events that passed stages of a scheduler.
+//! What is told of events that passed stages of a scheduler, and of the hashes by which their flows are found.
 
 use std::fmt;
 
-use anyhow::{Error, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 
 use super::Reading;
-use crate::events::Passed;
+use crate::events::{Hashed, Passed, expected_sum};
 use crate::results::Outcome;
 
 /// Seconds in which DPDK's program comes up to its rate.
@@ -64,6 +64,21 @@ pub(super) fn passed(text: &str) -> Result<Reading> {
     })
 }
 
+/// `millrace load toeplitz --json`, or `millrace-softrss`: hashes a second, if they are the right ones.
+pub(super) fn hashed(text: &str) -> Result<Reading> {
+    let hashed: Hashed = serde_json::from_str(text).context("nobody has told of hashes as JSON")?;
+    let (sum, expected) = (hashed.sum, expected_sum());
+    ensure!(
+        sum == expected,
+        "the sum of all hashes is {sum:08x}, and not {expected:08x}: some are wrong"
+    );
+    Ok(Reading {
+        value: hashed.rate,
+        operations: hashed.hashes as f64,
+        ..Reading::default()
+    })
+}
+
 /// Millions a second, as `5.123 mpps avg 5.000 mpps`.
 fn rates(text: &str) -> impl Iterator<Item = f64> {
     let lines = text.split(['\n', '\r']);
@@ -76,6 +91,16 @@ fn rates(text: &str) -> impl Iterator<Item = f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hashes_count_where_they_are_the_right_ones() {
+        let line = |sum: u32| format!(r#"{{"rate":1e7,"hashes":4096,"seconds":0.1,"sum":{sum}}}"#);
+        let reading = hashed(&line(expected_sum())).unwrap();
+        assert_eq!((reading.value, reading.operations), (1e7, 4096.0));
+        let wrong = hashed(&line(7)).unwrap_err().to_string();
+        assert!(wrong.contains("is 00000007, and not"), "{wrong}");
+        assert!(hashed("nothing").is_err());
+    }
 
     #[test]
     fn events_are_counted_alike_whoever_brought_them_through() {

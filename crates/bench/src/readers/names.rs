@@ -87,6 +87,11 @@ const BY_NAME: &[Named] = &[
         "events per second",
     ),
     (
+        "toeplitz-hashes",
+        Figure::Printed(events::hashed),
+        "hashes per second",
+    ),
+    (
         "result-line",
         Figure::Printed(result_line),
         "requests per second",

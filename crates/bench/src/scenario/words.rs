@@ -20,7 +20,7 @@
 //! | `{counts}` | a file in which `millrace load serve` counts its wake-ups |
 //! | `{histogram}` | a file for a histogram of latencies, which is kept with the results |
 //! | `{wrk_script}` | a script by which wrk prints what `result-line` reads |
-//! | `{millrace}`, `{peers}` | this program; `millrace-peers`, beside it or in PATH |
+//! | `{millrace}`, `{peers}`, `{softrss}` | this program; `millrace-peers` and `millrace-softrss`, beside it or in PATH |
 
 use std::collections::BTreeMap;
 
@@ -59,6 +59,7 @@ pub(super) const WORDS: &[&str] = &[
     "wrk_script",
     "millrace",
     "peers",
+    "softrss",
 ];
 
 /// Fills in the words in braces that are known; others stay as they are, so that files may have braces of their own.

@@ -14,8 +14,8 @@ use millrace_bench::run::{Progress, Request};
 use millrace_bench::scenario::Case;
 use millrace_bench::stats::PAIRS_FOR_A_VERDICT;
 use millrace_bench::{
-    Pinning, carried, compare, figures, isolate, machine, process, programs, roads, run, scenario,
-    suites, sys,
+    Pinning, carried, compare, figures, isolate, machine, process, roads, run, scenario, suites,
+    sys,
 };
 
 use super::report;
@@ -215,8 +215,13 @@ impl Measuring {
              rate without loss"
         );
         self.pin.processors()?;
-        let is_of_messages = roads.iter().any(|road| road.transport.is_some());
-        let peers = is_of_messages.then(programs::peers).flatten();
+        let mut build = Vec::from_iter(env::current_exe());
+        build.extend(locate::library());
+        for peer in roads.iter().flat_map(Road::peers) {
+            if !build.contains(&peer) {
+                build.push(peer);
+            }
+        }
         let repeats = self.repeat.unwrap_or(if self.quick { 3 } else { 10 });
         ensure!(
             self.max_time.is_none() || repeats as usize >= PAIRS_FOR_A_VERDICT,
@@ -246,10 +251,7 @@ impl Measuring {
                 .clone()
                 .unwrap_or_else(|| PathBuf::from(format!("millrace-bench-{}", machine::today()))),
             anew: self.anew,
-            build: [env::current_exe().ok(), locate::library().ok(), peers]
-                .into_iter()
-                .flatten()
-                .collect(),
+            build,
         })
     }
 }

@@ -321,4 +321,14 @@ pub(in crate::bench) const SCHEDULER: &[Claim] = &[
         AtLeast(3.0),
         Some(6.0),
     ),
+    relative(
+        "Toeplitz hash of 12 bytes, over rte_softrss's",
+        [
+            Place("scheduler/toeplitz", "toeplitz-tables", &[]),
+            Place("scheduler/toeplitz", "rte-softrss", &[]),
+        ],
+        Value,
+        AtLeast(4.0),
+        None,
+    ),
 ];
