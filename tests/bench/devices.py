@@ -1,4 +1,4 @@
-"""`millrace bench run packets` and `ppf`: devices that forward packets, in a short run each."""
+"""`millrace bench run packets`, `ppf` and `scheduler`: devices that forward packets, and hashes, in a short run each."""
 
 from __future__ import annotations
 
@@ -87,6 +87,56 @@ def functions_and_their_peers_are_measured(stage: Stage) -> None:
     if not peers:
         print("functions are measured: without testpmd: there is no dpdk-testpmd here (Debian's package is dpdk-dev)")
     functions_on(stage, [*peers, "ppf-memif"], "ppf")
+
+
+def functions_are_measured_at_fixed_rates(stage: Stage) -> None:
+    """Latencies at a rate that was said, with their distribution, by number and as curves."""
+    if len(os.sched_getaffinity(0)) < 2:
+        raise unittest.SkipTest("generator and device have a processor each")
+    # Not pinned, as above.
+    words = ["--short", "--repeat", "1", "--time", "0.1", "--pin", "none", "--roads", "ppf-memif"]
+    done = stage.bench("run", "ppf/relay-rate", *words, *stage.out("rates"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = stage.results("rates")["cells"]
+    assert [cell["parameters"] for cell in cells] == [{"bearers": 1000, "rate": rate} for rate in (100003, 1000003, 3000003)], cells
+    for cell in cells:
+        assert cell["figure"] == "median time from when a packet was due" and cell["unit"] == "nanoseconds", cell
+        trial = next(trial for trial in cell["trials"] if trial["outcome"] == "counts")
+        latency = trial["latency"]
+        assert 0 < latency["min_ns"] <= trial["value"] <= latency["max_ns"] and latency["deviation_ns"] > 0 < latency["mean_ns"], latency
+        assert (stage.directory / "rates" / trial["histogram"]).stat().st_size > 0, trial
+    page = (stage.directory / "rates" / "report.html").read_text()
+    told = [page.count(f"<h3>{heading}</h3>") for heading in ("Latency by percentile", "Against rate", "Latency against rate")]
+    assert told == [1, 1, 1], told
+    assert "deviation (jitter)" in page and "rates searched" not in page
+
+
+def hashes_are_counted_if_they_are_right(stage: Stage, beside: dict[str, str]) -> None:
+    """Ours and DPDK's, where that is built; one whose hashes are others fails. `beside`: where it is."""
+    built = shutil.which("millrace-softrss", path=beside["PATH"])
+    if not built:
+        print("hashes are counted: without DPDK's: there is no rte_thash.h here (Debian's package is libdpdk-dev)")
+    words = ["run", "scheduler/toeplitz", "--repeat", "1", "--time", "0.1", "--pin", "none"]
+    done = stage.bench(*words, *stage.out("hashes"), environment=beside)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = stage.results("hashes")
+    peers = ["rte-softrss"] if built else []
+    cells = {cell["road"]: cell for cell in results["cells"]}
+    assert list(cells) == [*peers, "toeplitz-naive", "toeplitz-tables"], cells.keys()
+    for road, cell in cells.items():
+        assert cell["figure"] == "hashes per second" and cell["parameters"] == {}, cell
+        trial = next(trial for trial in cell["trials"] if trial["outcome"] == "counts")
+        assert trial["value"] > 10_000 and ("millrace-softrss" in trial["commands"]["client"]) == (road in peers), trial
+    left_out = any("the road rte-softrss is left out" in warning for warning in results["warnings"])
+    assert left_out != bool(built), results["warnings"]
+    if built:
+        wrong = stage.directory / "wrong"
+        wrong.mkdir()
+        (wrong / "millrace-softrss").write_text(f'#!/bin/sh\n{built} "$@" | sed "s/sum.:/&1/"\n')
+        (wrong / "millrace-softrss").chmod(0o755)
+        environment = {"PATH": f"{wrong}:{beside['PATH']}"}
+        done = stage.bench(*words, "--roads", "rte-softrss", *stage.out("wrong results"), environment=environment)
+        assert done.returncode == 1 and "some are wrong" in done.stdout, done.stdout + done.stderr
 
 
 def functions_on(stage: Stage, roads: list[str], *what: str) -> None:

@@ -33,6 +33,8 @@ from clocks import both_ends_of_a_host_have_one_clock, the_clocks_of_two_hosts_a
 from devices import (  # noqa: E402
     functions_and_their_peers_are_measured,
     functions_are_measured,
+    functions_are_measured_at_fixed_rates,
+    hashes_are_counted_if_they_are_right,
     packets_are_measured,
     ports_are_measured_alone,
 )
@@ -45,6 +47,10 @@ PEERS = ROOT / "target/xtask/millrace-peers"
 BUILD_PEERS = shlex.split(
     "cargo build --quiet --profile xtask --manifest-path crates/bench/peers/Cargo.toml --target-dir target"
 )
+# What the scheduler's hash is measured against, where DPDK's header is.
+BUILD_SOFTRSS = ["make", "--silent", "softrss", f"BUILT={PEERS.parent}"]
+# Where both are found.
+BESIDE_PEERS = {"PATH": f"{PEERS.parent}:{os.environ['PATH']}"}
 # Cases that do not mind others beside them, most of which wait most of the time.
 WORKERS = 4
 SPLICED = [
@@ -119,10 +125,9 @@ def every_road_is_measured(stage: Stage) -> None:
 
 def messages_are_measured(stage: Stage) -> None:
     """Channels and their peers on their own roads, where the program is there that speaks with all of them."""
-    peers = {"PATH": f"{PEERS.parent}:{os.environ['PATH']}"}
     # On a processor each: two that spin on the same one answer each other once in a slice of time.
     options = ["--repeat", "1", "--time", "0.3", "--sizes", "64"]
-    done = stage.bench("run", "channels", *options, *stage.out("messages"), environment=peers)
+    done = stage.bench("run", "channels", *options, *stage.out("messages"), environment=BESIDE_PEERS)
     assert done.returncode == 0, done.stdout + done.stderr
     results = stage.results("messages")
     cells = {(cell["scenario"].split("/")[1], cell["road"]): cell["trials"] for cell in results["cells"]}
@@ -139,6 +144,11 @@ def messages_are_measured(stage: Stage) -> None:
     done = stage.bench("run", "channels", *stage.out("nothing"), program=alone, environment={"PATH": os.defpath + ":/usr/sbin"})
     told = "there is no millrace-peers here (in a checkout of Millrace: make peers)"
     assert done.returncode == 1 and told in done.stderr, done.stdout + done.stderr
+
+
+def hashes_are_counted(stage: Stage) -> None:
+    """The hash by which flows are found, beside DPDK's."""
+    hashes_are_counted_if_they_are_right(stage, BESIDE_PEERS)
 
 
 def bytes_by_the_kernel_are_told(stage: Stage) -> None:
@@ -711,6 +721,8 @@ ALONE: list[Case] = [
     ("packets are measured", packets_are_measured),
     ("ports are measured alone", ports_are_measured_alone),
     ("functions are measured", functions_are_measured),
+    ("functions are measured at fixed rates", functions_are_measured_at_fixed_rates),
+    ("hashes are counted if they are right", hashes_are_counted),
     ("all functions and their peers are measured", functions_and_their_peers_are_measured),
     ("a stranger on its processors makes a trial void", a_stranger_on_its_processors_makes_a_trial_void),
     ("equal builds have no difference", equal_builds_have_no_difference),
@@ -755,6 +767,8 @@ def main() -> int:
     if not isolate.is_inside() and "messages are measured" in wanted:
         # In there is no network.
         subprocess.run(BUILD_PEERS, check=True, cwd=ROOT)
+    if not isolate.is_inside() and "hashes are counted if they are right" in wanted:
+        subprocess.run(BUILD_SOFTRSS, check=True, cwd=ROOT)
     isolate.ensure()
     if not isolate.is_inside():
         print("0 passed, 0 failed, 1 skipped: network namespaces need root")

@@ -312,7 +312,7 @@ fn packets_have_rates_by_the_share_that_is_lost_and_latencies_by_the_share_of_th
         "latency at shares of the rate without loss",
     );
     let page = report::html(directory, &results).unwrap();
-    assert!(!page.contains(rates) && !page.contains(latencies));
+    assert!(!page.contains(rates) && !page.contains(latencies) && !page.contains("searched"));
     let charts = page.matches("data-chart=").count();
     let cell = &mut results.cells[0];
     for (trial, rate) in cell.trials.iter_mut().zip([8.5e6, 8.0e6, 8.24e6]) {
@@ -356,6 +356,63 @@ fn packets_have_rates_by_the_share_that_is_lost_and_latencies_by_the_share_of_th
     // Of a run without packets nothing is kept.
     let text = serde_json::to_string(&results.cells[1]).unwrap();
     assert!(!text.contains("\"packets\""));
+}
+
+/// The sample's cells of throughput, with another parameter in the place of their length, and these values.
+fn with_parameter(name: &str, values: [u64; 4]) -> (&'static Path, Results) {
+    let (directory, mut results) = sample();
+    results.cells.retain(|cell| cell.scenario == "throughput");
+    let mut lengths: Vec<u64> = results
+        .cells
+        .iter()
+        .map(|cell| cell.parameters["bytes"])
+        .collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    for cell in &mut results.cells {
+        let length = cell.parameters.remove("bytes").unwrap();
+        let place = lengths.iter().position(|known| *known == length).unwrap();
+        cell.parameters.insert(name.to_owned(), values[place]);
+    }
+    (directory, results)
+}
+
+#[test]
+fn against_a_fixed_rate_each_figure_of_latency_has_a_chart() {
+    let (directory, mut results) =
+        with_parameter("rate", [100_003, 1_000_003, 2_000_003, 4_000_003]);
+    let page = report::html(directory, &results).unwrap();
+    let (own, more) = ("<h3>Against rate</h3>", "<h3>Latency against rate</h3>");
+    assert!(page.contains(own) && !page.contains(more));
+    let charts = page.matches("data-chart=").count();
+    let latency = packets(8e6).latencies.remove(0).latency;
+    let trials = results.cells.iter_mut().flat_map(|cell| &mut cell.trials);
+    trials.for_each(|trial| trial.latency = Some(latency.clone()));
+    let page = report::html(directory, &results).unwrap();
+    assert!(page.contains(own) && page.contains(more));
+    // Six figures, and a distribution at each of four rates.
+    assert_eq!(page.matches("data-chart=").count(), charts + 6 + 4);
+    let names = [
+        "shortest",
+        "mean",
+        "99\u{a0}%",
+        "99.9\u{a0}%",
+        "longest",
+        "deviation (jitter)",
+    ];
+    for name in names {
+        assert!(
+            page.contains(&format!("<figcaption>{name}</figcaption>")),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_parameter_that_is_nothing_has_its_place_in_a_chart() {
+    let (directory, results) = with_parameter("cycles", [0, 10, 100, 1000]);
+    let page = report::html(directory, &results).unwrap();
+    assert!(page.contains("<h3>Against cycles</h3>") && page.contains(r#""points":[[0,"#));
 }
 
 #[test]

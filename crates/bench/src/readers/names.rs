@@ -72,6 +72,11 @@ const BY_NAME: &[Named] = &[
         "packets without loss per second",
     ),
     (
+        "millrace-load-packets-median",
+        Figure::Printed(packets::timed),
+        "median time from when a packet was due",
+    ),
+    (
         "packets-received",
         Figure::Printed(packets::received),
         "packets received per second",

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Reading, first_number};
-use crate::packets::{At, Found, Limit, Quiet, Received};
+use super::{Reading, first_number, median};
+use crate::packets::{At, Found, Limit, Outcome, Quiet, Received};
 use crate::results::{PacketLatency, PacketRate, Packets};
 
 /// The first of the rates: that without loss, where it is asked for first. Runs at many rates make no processor time for each packet.
@@ -44,6 +44,20 @@ pub(super) fn found(text: &str) -> Result<Reading> {
             sizes: limit.most.sizes,
         }),
         notes,
+        ..Reading::default()
+    })
+}
+
+/// `millrace load packets --rate R --latency`: the median of what packets took that were due at this rate.
+pub(super) fn timed(text: &str) -> Result<Reading> {
+    let outcome: Outcome =
+        serde_json::from_str(text).context("millrace load packets printed no JSON")?;
+    let percent = outcome.loss() * 100.0;
+    let lost = (percent > 0.0).then(|| format!("{percent:.4} % of the packets were lost"));
+    Ok(Reading {
+        value: median(Some(&outcome.latency))?,
+        whole_latency: Some(outcome.latency),
+        notes: outcome.notes.into_iter().chain(lost).collect(),
         ..Reading::default()
     })
 }
@@ -118,16 +132,27 @@ mod tests {
         assert!(idle("nothing").is_err());
     }
 
+    /// A run at a rate, as the generator prints it.
+    fn outcome(rate: &str) -> String {
+        format!(
+            r#"{{"ports":"a to b","sizes":"64","flows":1,"asked_rate":{rate},"seconds":1.0,"sent":1000,"refused":0,"received":990,
+            "lost":10,"rate":1.2e7,"bits_per_second":1e9,"faults":{{"doubled":0,"overtaken":0,"changed":0,"strange":0}},
+            "latency":{{"count":4000,"min_ns":1,"max_ns":9,"mean_ns":5.0,"deviation_ns":1.0,"percentiles":[[50.0,5],[99.0,8]]}},
+            "late_max_ns":0,"preempted":0,"stolen":0.0,"notes":[]}}"#
+        )
+    }
+
+    #[test]
+    fn of_packets_at_a_fixed_rate_the_latency_is_kept_and_what_was_lost_is_told() {
+        let reading = timed(&outcome("1000.0")).unwrap();
+        assert_eq!((reading.value, reading.operations), (5.0, 0.0));
+        assert_eq!(reading.whole_latency.unwrap().max_ns, 9);
+        assert_eq!(reading.notes, ["1.0000 % of the packets were lost"]);
+        assert!(timed("nothing").is_err());
+    }
+
     /// As the generator prints it, with these rates.
     fn told(rates: &str) -> String {
-        let outcome = |rate: &str| {
-            format!(
-                r#"{{"ports":"a to b","sizes":"64","flows":1,"asked_rate":{rate},"seconds":1.0,"sent":1000,"refused":0,"received":990,
-                "lost":10,"rate":1.2e7,"bits_per_second":1e9,"faults":{{"doubled":0,"overtaken":0,"changed":0,"strange":0}},
-                "latency":{{"count":4000,"min_ns":1,"max_ns":9,"mean_ns":5.0,"deviation_ns":1.0,"percentiles":[[50.0,5],[99.0,8]]}},
-                "late_max_ns":0,"preempted":0,"stolen":0.0,"notes":[]}}"#
-            )
-        };
         let (most, half) = (outcome("null"), outcome("4e6"));
         format!(
             r#"{{"found":[{rates}],"own":2e7,"most":{most},"steps":[],"disturbed":1,"latencies":[{{"share":0.5,"outcome":{half}}}]}}"#

@@ -230,11 +230,15 @@
     sweep(element, chart) {
       const { unit, parameter: name, lines, low, high } = chart;
       const values = [...new Set(lines.flatMap(({ points }) => points.map(([x]) => x)))].sort((a, b) => a - b);
-      const data = uPlot.join(lines.map(({ points }) => [points.map((p) => p[0]), points.map((p) => p[1])]));
+      // Zero has no place on a logarithmic axis: values stand at equal distances then.
+      const even = values[0] === 0;
+      const place = (value) => (even ? values.indexOf(value) : value);
+      const at = (found) => (even ? values[found] : found);
+      const data = uPlot.join(lines.map(({ points }) => [points.map((p) => place(p[0])), points.map((p) => p[1])]));
       const draw = (plot) => {
         const { ctx } = plot;
         lines.forEach(({ road, points }) => points.forEach(([x, median, min, max]) => {
-          const left = plot.valToPos(x, "x", true);
+          const left = plot.valToPos(place(x), "x", true);
           ctx.strokeStyle = colour(road);
           ctx.lineWidth = pixels(1.5);
           ctx.beginPath();
@@ -243,21 +247,22 @@
           ctx.stroke();
           dot(ctx, left, plot.valToPos(median, "y", true), pixels(3), colour(road));
         }));
-        nameLines(plot, lines.map(({ road, points }) => ({ road, x: points.at(-1)[0], y: points.at(-1)[1] })));
+        nameLines(plot, lines.map(({ road, points }) => ({ road, x: place(points.at(-1)[0]), y: points.at(-1)[1] })));
       };
       const read = (plot) => {
-        const x = data[0][plot.cursor.idx];
-        const at = lines.map(({ road, points }) => {
+        const x = at(data[0][plot.cursor.idx]);
+        const told = lines.map(({ road, points }) => {
           const found = points.find((point) => point[0] === x);
           return found && `${roads[road]} ${show(unit, found[1])} (${show(unit, found[2])} – ${show(unit, found[3])})`;
         });
         const what = name === "bytes" ? parameter(name, x) : `${parameter(name, x)} ${name}`;
-        return [what, ...at.filter(Boolean)].join(" · ");
+        return [what, ...told.filter(Boolean)].join(" · ");
       };
+      const along = even ? { range: [-0.15, values.length - 0.95] } : logScale(values[0] / 1.15, values.at(-1) * 1.05);
       return [options(element, {
         padding: [8, nameWidth(lines.map(({ road }) => road)), 0, 0],
-        scales: { x: { time: false, ...logScale(values[0] / 1.15, values.at(-1) * 1.05) }, y: logScale(low, high) },
-        axes: [xAxis({ splits: () => values, values: (plot, at) => spaced(plot, at, (value) => parameter(name, value), 40) }), valueAxis(unit, chart)],
+        scales: { x: { time: false, ...along }, y: logScale(low, high) },
+        axes: [xAxis({ splits: () => values.map(place), values: (plot, all) => spaced(plot, all, (value) => parameter(name, at(value)), 40) }), valueAxis(unit, chart)],
         series: [{}, ...lines.map(({ road }) => lineOf(road))],
         hooks: { draw: [draw] },
       }, read), data];

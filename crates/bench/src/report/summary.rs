@@ -159,7 +159,12 @@ pub(super) struct Figure {
 
 /// The median of the trials that count, between the smallest and the largest of them.
 pub(super) fn figure(cell: &Cell) -> Option<Figure> {
-    let mut values: Vec<f64> = cell.counted().map(|trial| trial.value).collect();
+    middle(cell.counted().map(|trial| trial.value))
+}
+
+/// The median of what trials tell, between the smallest and the largest.
+pub(super) fn middle(values: impl Iterator<Item = f64>) -> Option<Figure> {
+    let mut values: Vec<f64> = values.collect();
     values.retain(|value| value.is_finite());
     let median = median(&mut values)?;
     Some(Figure {

@@ -47,7 +47,7 @@ pub(super) struct PacketsArguments {
     #[arg(long, short, value_name = "R", conflicts_with = "search")]
     rate: Option<f64>,
     /// Find the highest rate at which at most this share of the packets is lost, from 0 to 1; of several, one for each
-    #[arg(long, value_name = "SHARES", value_delimiter = ',', group = "watches")]
+    #[arg(long, value_name = "SHARES", value_delimiter = ',')]
     search: Vec<f64>,
     /// With --search: how narrow the range becomes in which a rate is looked for, as a share of it, or as packets a second (100/s)
     #[arg(long, value_name = "SHARE|N/s", default_value_t)]
@@ -64,11 +64,17 @@ pub(super) struct PacketsArguments {
     #[arg(long, requires = "to")]
     announce: bool,
     /// A file with the process number of the device under test: with --search a run that lost too much is repeated, too, when others had
-    /// its processor
-    #[arg(long, value_name = "FILE", requires = "watches")]
+    /// its processor. With --rate and --latency it is waited for, and latencies are of moments in which nobody else had a processor, so
+    /// that they have --time seconds together
+    #[arg(long, value_name = "FILE")]
     device: Option<PathBuf>,
     /// Send a few packets and then none, and tell what --device uses of its processor meanwhile
-    #[arg(long, group = "watches", requires = "device", conflicts_with = "rate")]
+    #[arg(
+        long,
+        conflicts_with = "search",
+        requires = "device",
+        conflicts_with = "rate"
+    )]
     idle: bool,
     /// Only take what comes by FROM, and count it: as soon as packets come, and for a second they are not counted
     #[arg(long, group = "half", conflicts_with_all = WHOLE)]
@@ -157,6 +163,11 @@ impl PacketsArguments {
             "a run is of up to 3600 seconds, not {}",
             self.time
         );
+        let is_timed = self.rate.is_some() && self.latency;
+        ensure!(
+            self.device.is_none() || self.idle || !self.search.is_empty() || is_timed,
+            "--device is for --search, for --idle, or for --rate with --latency"
+        );
         let file = self.histogram.as_deref().map(super::create).transpose()?;
         let capture = self.capture.as_deref().map(Capture::read).transpose()?;
         let pattern = Pattern {
@@ -173,10 +184,10 @@ impl PacketsArguments {
                 whole: self.whole,
                 is_turned: self.turned,
             },
-            latency: if self.latency {
-                Latencies::All
-            } else {
-                Latencies::None
+            latency: match (self.latency, &self.device) {
+                (false, _) => Latencies::None,
+                (true, Some(_)) if is_timed => Latencies::Undisturbed,
+                (true, _) => Latencies::All,
             },
         };
         if self.receive || self.send || self.echo {
@@ -196,6 +207,9 @@ impl PacketsArguments {
         }
         if let Some(device) = device {
             generator.watch(device);
+            if is_timed {
+                generator.wait_until_it_passes(options.checks, &stop)?;
+            }
         }
         if !self.search.is_empty() {
             let limit = self.find(&mut generator, &options, &stop)?;
