@@ -146,8 +146,8 @@ fn send_unread(socket: &'static Socket, out: c_int, raw: &mut dyn FnMut() -> isi
     crate::send::by_kernel(socket, out, raw)
 }
 
-/// `splice` from a pipe to a connection, which the kernel sends on from now on. The call is announced, so that nobody takes what it has sent
-/// out of the reader's queue meanwhile; but not while it waits for the pipe, which may be for ever.
+/// `splice` from a pipe to a connection, on which the kernel sends from now on. The call is announced, so that nobody takes what it has
+/// sent out of the reader's queue meanwhile; but not while it waits for the pipe, which may be for ever.
 pub(crate) fn splice_in(
     socket: &'static Socket,
     (input, out): (c_int, c_int),
@@ -183,11 +183,13 @@ pub(crate) fn splice_out(
         // Else another thread that receives could come between the copy of bytes and their taking.
         socket.draw_back(input);
     }
+    let errno = thread::errno();
     let moved = match with_piece(|piece| splice_unread(socket, (input, out), (bytes, flags), piece))
     {
         Ok(moved) => moved,
         Err(outcome) => return outcome,
     };
+    thread::set_errno(errno);
     if moved == 0 {
         return match receive::by_kernel(socket, input, raw) {
             Outcome::Handled(0) => receive::ending(socket, input),
@@ -198,7 +200,6 @@ pub(crate) fn splice_out(
     if bytes == moved || kernel::unread(input) == 0 || !kernel::is_writable(out) {
         return Outcome::Handled(moved.cast_signed());
     }
-    let errno = thread::errno();
     let more = receive::by_kernel(socket, input, &mut || rest(bytes - moved));
     thread::set_errno(errno);
     match more {
@@ -218,10 +219,7 @@ fn splice_unread(
     // What is in the pipe is taken from the ring, too.
     let _uncancelled = thread::Uncancelled::new();
     loop {
-        let reach = socket
-            .lock_receive(input)
-            .map_or(0, |locked| locked.half.reach());
-        let reach = usize::try_from(reach).unwrap_or(usize::MAX);
+        let reach = reach_of(socket, input);
         if reach == 0 || bytes == moved || !kernel::is_pipe(out) {
             break;
         }
@@ -239,6 +237,8 @@ fn splice_unread(
         };
         let seen = match receive::receive(socket, &call, &mut would_block) {
             Outcome::Handled(seen) if seen > 0 => seen.cast_unsigned(),
+            // The agent has sent it again: it is the kernel's to splice.
+            none if is_nothing(&none) && reach_of(socket, input) == 0 => break,
             other if moved == 0 => return Err(other),
             _ => return Err(Outcome::Handled(moved.cast_signed())),
         };
@@ -250,6 +250,14 @@ fn splice_unread(
         moved += taken;
     }
     Ok(moved)
+}
+
+/// How much comes before what the kernel can splice.
+fn reach_of(socket: &'static Socket, input: c_int) -> usize {
+    let reach = socket
+        .lock_receive(input)
+        .map_or(0, |locked| locked.half.reach());
+    usize::try_from(reach).unwrap_or(usize::MAX)
 }
 
 /// Takes what has been looked at, and is in the pipe now. It need not be where it was: what lay in the ring may have been sent again by the
@@ -303,6 +311,14 @@ fn ended(moved: usize, result: isize) -> Outcome {
         _ if moved > 0 => Outcome::Handled(moved.cast_signed()),
         0.. => Outcome::Handled(result),
         error => Outcome::Errno(-(error as i32)),
+    }
+}
+
+fn is_nothing(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Handled(result) => *result < 0 && thread::errno() == libc::EAGAIN,
+        Outcome::Errno(error) => *error == libc::EAGAIN,
+        Outcome::PassThrough => false,
     }
 }
 
