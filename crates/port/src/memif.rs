@@ -19,7 +19,8 @@
 //!
 //! A server has a path, and whoever connects there first has the port until it goes; further ones are told. Servers of one process may have
 //! one path, and different [numbers](Config::id) there. A client looks for its server again and again. The client makes the memory, sealed
-//! against shrinking; a server takes nothing else, since reading what is not there any more would end its process. DPDK's zero-copy regions are not sealed: [`Config::accept_unsealed`].
+//! against shrinking; a server takes nothing else, since reading what is not there any more would end its process. DPDK's zero-copy regions
+//! are not sealed: [`Config::accept_unsealed`].
 //!
 //! Descriptors that come again are found by the place that they have in a ring, and a packet's bytes leave the ring when it is released.
 //! An eventfd that the peer wakes us by is watched for edges and never read: it is the peer's as well, and a read could wait.
