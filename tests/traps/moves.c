@@ -416,10 +416,38 @@ static void splice_waits_for_its_pipe(void) {
         observe_result("now", splice(ends[0], NULL, pair.near, NULL, 100, SPLICE_F_NONBLOCK));
         char bytes[8];
         observe_result("recv", recv(pair.far, bytes, 4, MSG_WAITALL));
+        off_t at = 0;
+        observe_result("from the wrong end", splice(ends[1], NULL, pair.near, NULL, 100, 0));
+        observe_result("from a position", splice(ends[0], &at, pair.near, NULL, 100, 0));
+        observe_result("to a position", splice(ends[0], NULL, pair.near, &at, 100, 0));
+        must(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0, "fcntl");
+        observe_result("without waiting", splice(ends[0], NULL, pair.near, NULL, 100, 0));
+        must(fcntl(ends[0], F_SETFL, 0) == 0, "fcntl");
+        observe_result("of nothing", splice(ends[0], NULL, pair.near, NULL, 0, 0));
         must(close(ends[1]) == 0, "close");
         observe_result("at the end", splice(ends[0], NULL, pair.near, NULL, 100, 0));
         talk(pair.far, pair.near);
     }
+}
+
+static void *splices_once(void *argument) {
+    int *ends = argument;
+    ssize_t moved = splice(ends[0], NULL, ends[1], NULL, 100, 0);
+    observe_result("splice", moved);
+    return NULL;
+}
+
+static void cancelled_while_its_pipe_is_empty(void) {
+    Pair pair = on_the_ring();
+    int ends[2];
+    must(pipe(ends) == 0, "pipe");
+    int both[2] = {ends[0], pair.near};
+    pthread_t thread = start_thread(splices_once, both);
+    pause_ms(100);
+    void *result;
+    must(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0, "pthread_cancel");
+    observe("cancelled: %d", result == PTHREAD_CANCELED);
+    talk(pair.far, pair.near);
 }
 
 static void passed_on_beside_splices(void) {
@@ -445,6 +473,7 @@ int main(int argc, char **argv) {
         CASE(passed_before_it_is_connected),
         CASE(spliced_both_ways_at_once),
         CASE(splice_waits_for_its_pipe),
+        CASE(cancelled_while_its_pipe_is_empty),
         CASE(passed_on_beside_splices),
         CASE(passed_on_beside_files),
         CASE(passed_on_beside_requests),

@@ -146,23 +146,27 @@ fn send_unread(socket: &'static Socket, out: c_int, raw: &mut dyn FnMut() -> isi
     crate::send::by_kernel(socket, out, raw)
 }
 
-/// `splice` from a pipe to a connection, on which the kernel sends from now on. The call is announced, so that nobody takes what it has
-/// sent out of the reader's queue meanwhile; but not while it waits for the pipe, which may be for ever.
+/// `splice` from a pipe to a connection, on which the kernel sends from now on. `call` makes it, with such flags. It is announced, so that
+/// nobody takes what it has sent out of the reader's queue meanwhile; but not where it would wait for the pipe, which may be for ever.
 pub(crate) fn splice_in(
     socket: &'static Socket,
-    (input, out): (c_int, c_int),
+    out: c_int,
     (bytes, flags): (usize, c_uint),
-    raw: &mut dyn FnMut() -> isize,
+    call: &mut dyn FnMut(c_uint) -> isize,
 ) -> Outcome {
     crate::send::leave_to_kernel(socket, out, Reason::Splice);
-    let interrupts = thread::interrupts();
-    let waits = bytes > 0 && flags & libc::SPLICE_F_NONBLOCK == 0 && kernel::is_pipe(input);
-    while waits && await_events(input, libc::POLLIN, u64::MAX) == -libc::EINTR {
-        if interrupts.end_call(false) {
-            return Outcome::Errno(libc::EINTR);
-        }
+    if bytes == 0 {
+        return Outcome::Handled(call(flags));
     }
-    crate::send::by_kernel(socket, out, raw)
+    let errno = thread::errno();
+    // That flag is about the pipe alone: whether the connection may be waited for is its own O_NONBLOCK's to say.
+    let mut at_once = || call(flags | libc::SPLICE_F_NONBLOCK);
+    let outcome = crate::send::by_kernel(socket, out, &mut at_once);
+    if flags & libc::SPLICE_F_NONBLOCK == 0 && is_nothing(&outcome) {
+        thread::set_errno(errno);
+        return Outcome::Handled(call(flags));
+    }
+    outcome
 }
 
 /// `splice` from a connection to a pipe: bytes in the ring, and kernel bytes before them, are written to the pipe; after that, and
@@ -187,7 +191,12 @@ pub(crate) fn splice_out(
     let moved = match with_piece(|piece| splice_unread(socket, (input, out), (bytes, flags), piece))
     {
         Ok(moved) => moved,
-        Err(outcome) => return outcome,
+        Err(outcome) => {
+            if matches!(outcome, Outcome::Handled(0..)) {
+                thread::set_errno(errno);
+            }
+            return outcome;
+        }
     };
     thread::set_errno(errno);
     if moved == 0 {

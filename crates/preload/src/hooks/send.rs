@@ -407,16 +407,19 @@ pub(super) unsafe extern "C-unwind" fn splice(
 ) -> ssize_t {
     enter!(sends("splice", out, 0));
     enter!(receives("splice", input, 0));
-    // SAFETY: the program's own arguments.
-    let mut raw = || unsafe { real::splice(input, input_offset, out, out_offset, bytes, flags) };
+    let mut call = |flags| {
+        // SAFETY: the program's own arguments.
+        unsafe { real::splice(input, input_offset, out, out_offset, bytes, flags) }
+    };
     // SPLICE_F_MOVE to SPLICE_F_GIFT.
     if flags & !0xf != 0 || isize::try_from(bytes).is_err() {
-        return raw();
+        return call(flags);
     }
     if let Some(socket) = table::called(out) {
-        let outcome = crate::file::splice_in(socket, (input, out), (bytes, flags), &mut raw);
-        return finish(outcome, raw);
+        let outcome = crate::file::splice_in(socket, out, (bytes, flags), &mut call);
+        return finish(outcome, || call(flags));
     }
+    let mut raw = || call(flags);
     let mut rest = |bytes| {
         let nowhere = std::ptr::null_mut();
         // SAFETY: no offsets; the other arguments are the program's own.
