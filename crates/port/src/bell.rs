@@ -50,6 +50,12 @@ pub(crate) fn watch(epoll: &Epoll, fd: impl AsFd, name: u64) -> io::Result<()> {
     Ok(epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, name))?)
 }
 
+/// The same no more. Who is closed by another thread, later, would be news until then.
+pub(crate) fn unwatch(epoll: &Epoll, fd: impl AsFd) {
+    // It is there.
+    let _ = epoll.delete(fd);
+}
+
 /// Asks what there is news of. To read in vain costs more than that, and to accept in vain much more: the kernel makes a socket first, and
 /// throws it away. What woke a sleeper by an edge is done with then. There are 256 bells at most, and a socket or two.
 pub(crate) fn news(epoll: &Epoll) -> News {

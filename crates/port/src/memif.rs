@@ -260,6 +260,9 @@ impl Memif {
             // It may have gone already.
             let _ = say_why(socket, &why.to_string());
         }
+        if let Link::Making(socket, ..) | Link::Up(socket, _) = &self.link {
+            bell::unwatch(&self.epoll, socket);
+        }
         if let Link::Up(_, queues) = &self.link {
             for receiver in &queues.receivers {
                 // The eventfd is the peer's as well: closing ours would not take it out of the set.

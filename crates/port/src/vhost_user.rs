@@ -244,7 +244,9 @@ impl VhostUser {
 
     /// Ends the connection.
     fn end(&mut self, why: Closed, now: Instant) {
-        self.link = None;
+        if let Some(link) = self.link.take() {
+            bell::unwatch(&self.epoll, link.stream.socket());
+        }
         self.is_armed = false;
         self.broken = None;
         self.state = State::Connecting(Some(why));
@@ -289,10 +291,8 @@ impl VhostUser {
 
     /// The rings that packets come from.
     fn receiving(&mut self) -> impl Iterator<Item = &mut rings::Vring> {
-        let rings = self
-            .link
-            .iter_mut()
-            .flat_map(|link| &mut link.session.rings);
+        let links = self.link.iter_mut();
+        let rings = links.flat_map(|link| &mut link.session.rings);
         rings.skip(1).step_by(2)
     }
 

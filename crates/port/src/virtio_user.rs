@@ -172,7 +172,9 @@ impl VirtioUser {
 
     /// Ends the connection. What is in the rings is for the next back end, unless they are not as they must be.
     fn end(&mut self, why: Closed, now: Instant) {
-        self.link = None;
+        if let Some(link) = self.link.take() {
+            bell::unwatch(&self.epoll, link.stream.socket());
+        }
         self.is_armed = false;
         self.broken = None;
         let queues = self

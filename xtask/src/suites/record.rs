@@ -4,6 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::fmt::Write;
 use std::fs;
 use std::hash::{Hash, Hasher};
+use std::io::ErrorKind;
 
 use anyhow::{Context, Result};
 use millrace_bench::{machine, markdown};
@@ -94,7 +95,8 @@ impl Record {
 fn runs() -> Result<Map<String, Value>> {
     match fs::read_to_string(DATA) {
         Ok(text) => serde_json::from_str(&text).context(DATA),
-        Err(_) => Ok(Map::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Map::new()),
+        Err(error) => Err(error).context(DATA),
     }
 }
 

@@ -1,8 +1,7 @@
 //! A server's socket, which ports of this process share that listen at one path: each has an interface there, with a number of its own.
 //!
 //! Who connects is told HELLO, and says by INIT which interface it wants. Then it is that port's, which reads the INIT: here it is only
-//! looked at, so that what comes with it is no work of those who are not meant. Whichever port is polled does this for all of them, and
-//! wakes the one that is wanted.
+//! looked at. Whichever port is polled does this for all of them, and wakes the one that is wanted.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,6 +27,8 @@ use crate::port::Closed;
 pub(super) const KIND: SockType = SockType::SeqPacket;
 /// So many may have said nothing yet. For one more, who has waited longest has to go.
 const GUESTS_MAX: usize = 16;
+/// So many ports a socket has: a file's news goes through a hundred sets of epoll at most, of which each port is in one.
+const PLACES_MAX: usize = 64;
 /// So many may want one port that it has not looked at yet.
 pub(super) const WANTING_MAX: usize = 4;
 
@@ -240,6 +241,10 @@ impl Socket {
             let what = format!("{path} has a port with id {} already", config.id);
             return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
         }
+        if held(&self.desk).places.len() >= PLACES_MAX {
+            let what = format!("{path} has {PLACES_MAX} ports already, as many as one socket may");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         if self.mode != config.socket_mode {
             let what = format!("{path} has the permissions {:o} of another port", self.mode);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -285,11 +290,14 @@ impl Desk {
                 most(|place| place.receive_queues),
                 most(|place| place.transmit_queues),
             );
-            let watched = bell::watch(epoll, &connection, bell::SOCKET);
-            if watched.is_ok() && sys::send(connection.as_fd(), &hello(queues).emit(), None).is_ok()
-            {
-                let until = now + HANDSHAKE_WAIT;
-                self.guests.push(Guest { connection, until });
+            if bell::watch(epoll, &connection, bell::SOCKET).is_err() {
+                continue;
+            }
+            let until = now + HANDSHAKE_WAIT;
+            let guest = Guest { connection, until };
+            match sys::send(guest.connection.as_fd(), &hello(queues).emit(), None) {
+                Ok(()) => self.guests.push(guest),
+                Err(_) => guest.leave(epoll),
             }
             if self.guests.len() > GUESTS_MAX {
                 self.dismiss_first(epoll);
@@ -381,8 +389,7 @@ impl Guest {
 
     /// Nobody waits for it here any more, also where closing it takes its time.
     fn leave(&self, epoll: &Epoll) {
-        // It is there.
-        let _ = epoll.delete(self.connection.as_fd());
+        bell::unwatch(epoll, &self.connection);
     }
 }
 

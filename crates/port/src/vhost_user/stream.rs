@@ -28,6 +28,10 @@ pub(crate) struct Received {
 }
 
 impl Stream {
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     pub(crate) fn new(socket: Connection) -> Stream {
         Stream {
             gifts: socket.no_gifts(),

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 
 use millrace_wire::memif::Disconnect;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::*;
@@ -66,6 +67,22 @@ fn what_takes_long_to_close_holds_nobody_up() {
         Raw::new(&mut port, &path);
         assert!(began.elapsed() < Duration::from_secs(300), "nobody lingers");
     }
+}
+
+#[test]
+fn who_has_gone_before_they_were_taken_wakes_nobody() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("memif.sock");
+    let mut port = server(&path);
+    let hostile = Raw::connect(&path);
+    let (near, _far) = lingering();
+    say(&hostile, &init(0).emit(), Some(near.as_fd()));
+    drop((hostile, near));
+    for _ in 0..4 {
+        port.poll(Instant::now());
+    }
+    let mut polled = [PollFd::new(port.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut polled, PollTimeout::ZERO), Ok(0));
 }
 
 #[test]
